@@ -11,6 +11,8 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.rule import Verdict
 from clustersim.serving.blocks import BlockPool
+from clustersim.serving.prefix_cache import CachingPool
+from clustersim.serving.sequence import Sequence
 from clustersim.simulation.audit import audit_run, check_run
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.simulate import simulate
@@ -55,6 +57,8 @@ APART = GIVEN | {
     "serving": GIVEN["serving"] | {"scheduler": "disaggregated"},
 }
 FEW = GIVEN | {"serving": GIVEN["serving"] | {"max_batch_requests": 3}}
+CACHED = GIVEN | {"serving": GIVEN["serving"] | {"prefix_caching": True}}
+PREFIXES = {"shared_prefixes": {"groups": 3, "tokens": 48}}
 CRAMPED = GIVEN | {"serving": GIVEN["serving"] | {"kv_blocks": 20}}
 
 
@@ -82,6 +86,15 @@ def first(patch: Patch) -> None:
     patch.setattr(BlockPool, "emptiest", lambda _: 0)
 
 
+def fullest_of_prefixes(patch: Patch) -> None:
+    """Of ranks that have equally much of a prompt cached, the fullest one keeps the sequence."""
+
+    def longest(pool: CachingPool, sequence: Sequence) -> int:
+        return max(range(len(pool.free)), key=lambda owner: (pool.cached_blocks(owner, sequence), -pool.free[owner]))
+
+    patch.setattr(CachingPool, "longest", longest)
+
+
 def verdict(mutate: Mutation) -> Verdict:
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
@@ -103,10 +116,33 @@ def test_record_that_has_all_sequences_at_one_rank_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("mutate", [first, fullest])
-@pytest.mark.parametrize("changes", [GIVEN, STAGES, APART])
+@pytest.mark.parametrize("changes", [GIVEN, STAGES, APART, CACHED])
 def test_sequence_that_goes_to_another_rank_is_noticed(mutate: Mutation, changes: dict[str, Any]) -> None:
     """RUN-5: the rank with most free blocks keeps it, the first of equals."""
     assert broken_by(mutate, changes, FULL) == ["RUN-5"]
+
+
+@pytest.mark.parametrize("more", [{}, {"kv_blocks": 1000}])
+def test_which_rank_keeps_sequences_that_share_prefixes_is_said_to_be_open(more: dict[str, Any]) -> None:
+    shares = CACHED | {"serving": CACHED["serving"] | more, "workload": GIVEN["workload"] | PREFIXES}
+    verdict = check_run(simulate(scenario_of(document(**shares))))
+    assert verdict.violations == ()
+    lacks = [text for rule in verdict.rules for text in rule.lacks]
+    assert "whether all that is cached is taken over (each SP rank has a cache of its own)" in lacks
+    assert any("which SP rank keeps a sequence" in text for text in lacks)
+
+
+def test_sequence_whose_prompt_nobody_shares_goes_to_the_rank_with_most_free_blocks() -> None:
+    """RUN-5: hashes that are all different are those of prompts that no rank has cached."""
+    own = {"shared_prefixes": {"groups": 1_000_000, "tokens": 48}}
+    changes = CACHED | {"serving": CACHED["serving"] | {"kv_blocks": 400}, "workload": GIVEN["workload"] | own}
+    assert broken_by(fullest_of_prefixes, changes, FULL) == ["RUN-5"]
+    assert broken_by(nothing, changes, FULL) == []
+
+
+def test_of_prompts_without_hashes_an_audit_leaves_nothing_open_that_is_cached() -> None:
+    verdict = check_run(simulate(scenario_of(document(**CACHED))))
+    assert not any("cached" in text or "which SP rank" in text for rule in verdict.rules for text in rule.lacks)
 
 
 def test_which_rank_keeps_sequences_of_a_static_batch_is_said_to_be_open() -> None:

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from clustersim.plan.pool import PoolRule
+from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.run import EventReplay
+from clustersim.replay.instant import now_ns
 from clustersim.replay.lanes.shared_clock import SharedClock
+from clustersim.replay.lanes.staged import StagedLane
 from clustersim.replay.patience import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.serving import router
@@ -104,6 +107,44 @@ def greedy_stage(patch: Patch) -> None:
             self.stages = stages
 
     patch.setattr(Scheduler, "_decodes", greedy)
+
+
+def one_decode(patch: Patch) -> None:
+    """With stages, a micro-batch decodes one sequence, not an even share."""
+    decodes = Scheduler._decodes
+
+    def single(self: Scheduler, now: int, budget: int) -> list[Sequence]:
+        return decodes(self, now, budget if self.stages == 1 else min(budget, 1))
+
+    patch.setattr(Scheduler, "_decodes", single)
+
+
+def in_flight_at_most(of: Callable[[int], int]) -> Mutation:
+    """Let more or fewer steps be in flight than there are stages."""
+
+    def mutate(patch: Patch) -> None:
+        def schedule(self: Replica) -> None:
+            while self._pipeline.free and self.in_flight < of(len(self._pipeline.stages)):
+                decision = self.scheduler.schedule(now_ns(self.env))
+                if decision is None:
+                    return
+                self._step(decision, self.batch_of(decision))
+
+        patch.setattr(Replica, "schedule", schedule)
+
+    return mutate
+
+
+def in_flight_lane(of: Callable[[int], int]) -> Mutation:
+    """Let as many be in flight in the folded replay, too."""
+
+    def mutate(patch: Patch) -> None:
+        def may_launch(self: StagedLane, now: int) -> bool:
+            return self._is_free(now) and len(self.scheduler.flying) < of(self.stages)
+
+        patch.setattr(StagedLane, "_may_launch", may_launch)
+
+    return mutate
 
 
 def last_first(patch: Patch) -> None:
@@ -451,6 +492,7 @@ def serving(**changes: Any) -> dict[str, Any]:
 
 LONG = serving(long_prompt_tokens=6)
 WHOLE = serving(scheduler="continuous")
+FOUR = {"tp": 1, "pp": 4}
 STATIC = serving(scheduler="static", max_batch_requests=3)
 CROWD = {"workload": {"arrivals": {"process": "all_at_once"}, "requests": 12}}
 FEW = serving(max_batch_requests=2) | CROWD
@@ -536,6 +578,11 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "chunked_prefill instead of continuous": (configured(scheduler="chunked_prefill"), WHOLE, FOLDED),
     "a sequence that could decode is left out": (lazy_decodes, {}, FULL),
     "a micro-batch takes all that can decode": (greedy_stage, {"plan": PIPE} | CROWD, FULL),
+    "a micro-batch decodes one sequence": (one_decode, {"plan": PIPE} | CROWD, FULL),
+    "one step is in flight on two stages": (in_flight_at_most(lambda _: 1), {"plan": PIPE}, FULL),
+    "two steps are in flight on four stages": (in_flight_at_most(lambda _: 2), {"plan": FOUR} | CROWD, FULL),
+    "one step too many is in flight": (in_flight_at_most(lambda stages: stages + 1), {"plan": PIPE} | CROWD, FULL),
+    "one step is in flight in the folded replay": (in_flight_lane(lambda _: 1), {"plan": PIPE}, FOLDED),
     "the queue is a stack": (last_first, FEW, FULL),
     "priorities are ignored": (ranked_by(lambda _, s: (0, s.arrived_ns, s.request)), URGENT, FULL),
     "priorities are the other way round": (

@@ -32,7 +32,7 @@ def fits_each_rank(reading: Reading) -> Finding:
 def _of_pool(reading: Reading, declared: Declared, owners: Int64Array) -> Finding:
     pieces, size = reading.pieces, declared.block_tokens
     assert pieces is not None
-    if declared.sp == 1 or declared.sp_decode != "dp" or declared.prefix_caching is not False:
+    if declared.sp == 1 or declared.sp_decode != "dp" or reading.prefixes.may_share(declared):
         return NOTHING
     if size is None or declared.pool_blocks is None:
         return NOTHING

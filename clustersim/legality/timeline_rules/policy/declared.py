@@ -123,7 +123,7 @@ def rank_use(reading: Reading, declared: Declared) -> RankUse | None:
         swaps
         or declared.down
         or policy.scheduler is None
-        or declared.prefix_caching is not False
+        or reading.prefixes.may_share(declared)
         or reading.owners is None
     ):
         return None

@@ -10,6 +10,7 @@ from clustersim.legality.timeline_rules.policy.decision import as_decided
 from clustersim.legality.timeline_rules.policy.declared import policies_of
 from clustersim.legality.timeline_rules.policy.departures import as_it_came
 from clustersim.legality.timeline_rules.policy.kept_prefixes import as_cached
+from clustersim.legality.timeline_rules.policy.overlap import as_many_as_stages
 from clustersim.legality.timeline_rules.policy.owners import as_kept
 from clustersim.legality.timeline_rules.policy.reservations import as_soon_as_room
 from clustersim.legality.timeline_rules.policy.routed import as_routed
@@ -33,6 +34,7 @@ def as_declared(reading: Reading) -> Finding:
         as_routed,
         as_cached,
         as_kept,
+        as_many_as_stages,
         as_decided,
         as_soon_as_room,
         as_it_came,

@@ -22,7 +22,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Declared
-from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies
+from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies, keeps_whole
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import returns
 from clustersim.timeline.tables import Table
@@ -87,19 +87,33 @@ class Pool:
 
 def as_cached(reading: Reading, policies: Policies) -> Finding:
     """Judge how much of each prompt is taken over."""
-    facts, pieces, contents = reading.history.facts, reading.pieces, reading.prefixes.contents
+    facts, pieces = reading.history.facts, reading.pieces
     if facts is None or pieces is None or "used" not in facts or "value" not in facts:
         return NOTHING
     found = []
     for declared in policies.pools:
         if not declared.prefix_caching or declared.policy is None or declared.policy.scheduler is None:
             continue
-        if contents is None or declared.down or not reading.plain.all() or declared.sp_decode == "dp":
-            found.append(lacking("whether all that is cached is taken over (several pools, or something fails)"))
+        if why := _unknown(reading, declared):
+            found.append(lacking(f"whether all that is cached is taken over ({why})"))
             continue
         replicas = range(declared.first_replica, declared.first_replica + declared.dp)
         found += [_of_replica(reading, declared, facts, replica) for replica in replicas]
     return merged(*found)
+
+
+def _unknown(reading: Reading, declared: Declared) -> str:
+    """Return why it does not follow what is cached in a pool; empty where it does."""
+    contents = reading.prefixes.contents
+    if contents is None:
+        return "what prompts hold was not recorded"
+    if contents.numbers == 0:
+        return ""
+    if declared.down:
+        return "something fails"
+    if keeps_whole(declared):
+        return "each SP rank has a cache of its own"
+    return "" if reading.plain.all() else "some request changes replicas, or is in two steps at once"
 
 
 def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int) -> Finding:

@@ -1,8 +1,8 @@
 """RUN-5: where SP ranks keep whole sequences each, one goes to the rank with most free blocks, the first of equals.
 
 Not looked at where something fails, or sequences are swapped: then pieces don't tell who holds how much. Not compared:
-the rank that has most of a prompt cached (``prefix_caching``), since what was forgotten is not recorded, and batches of
-``static``, which are made up before their members are admitted.
+the rank that has most of a prompt cached, where prompts share blocks (what was forgotten is not recorded), and batches
+of ``static``, which are made up before their members are admitted.
 """
 
 from __future__ import annotations

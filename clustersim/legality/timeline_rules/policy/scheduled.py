@@ -3,7 +3,8 @@
 ``continuous`` and ``static`` prefill whole prompts, and decode where there is nothing to prefill; a prompt that is
 longer than the budget of a step is prefilled alone, in chunks of the budget. ``chunked_prefill`` decodes first, and
 fills the rest of the budget with chunks, each as long as it can be and at most ``long_prompt_tokens``. All of them
-carry every sequence that can decode (with stages, an even share of these), unless it lacks a K/V block.
+carry every sequence that can decode (with stages, an even share of these), unless it lacks a K/V block, or a step in
+flight carries it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import PREEMPTED
 from clustersim.legality.timeline_rules.policy.declared import WHOLE, Policies, keeps_whole
+from clustersim.legality.timeline_rules.policy.overlap import steps_beside
 from clustersim.legality.timeline_rules.requests.batches import carried
 from clustersim.legality.timeline_rules.requests.phases import gaps
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -103,7 +105,8 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
     evicts = np.isin(runs.start, facts["time_ns"][gone])
     for at in np.flatnonzero(evicts).tolist():
         evicts[at] = (int(runs.replica[at]), int(runs.start[at])) in instants
-    fewer = (stages == 1) & (decodes < share) & ~(whole & (chunks > 0)) & ~evicts
+    least = _even_share(reading, policies, ready, share, decodes)
+    fewer = (decodes < least) & ~(whole & (chunks > 0)) & ~evicts
     fewer &= _room(reading, policies, used < total)
 
     running = runs.column("running")
@@ -116,6 +119,21 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
         Rows((can + ", of which {stages} stages take even shares", can), stages == 1), FIX,
         decodes=decodes, ready=ready, stages=stages,
     )  # fmt: skip
+
+
+def _even_share(
+    reading: Reading, policies: Policies, ready: Int64Array, share: Int64Array, decodes: Int64Array
+) -> Int64Array:
+    """Return how many sequences each run of steps is to decode: of its share those that no step in flight carries."""
+    runs = reading.runs
+    assert runs is not None
+    if all(declared.pp == 1 for declared in policies.pools):
+        return share
+    others = steps_beside(runs, decodes)
+    alone = policies.each(lambda declared, _: declared.decode_overlap == "none")[runs.replica] > 0
+    stages = policies.each(lambda declared, _: declared.pp)[runs.replica]
+    least = np.where(alone & (others > 0), 0, np.minimum(share, ready - others))
+    return np.where(stages == 1, share, least if reading.history.folded is not None else 0)
 
 
 def _room(reading: Reading, policies: Policies, room: BoolArray) -> BoolArray:

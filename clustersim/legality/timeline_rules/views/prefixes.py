@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import REUSED, History
+from clustersim.legality.history import PREEMPTED, REUSED, Declared, History
 from clustersim.legality.timeline_rules.views.contents import Contents
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
@@ -56,6 +56,19 @@ class Prefixes:
         if history.prefixes is None or prompts is None or declared.hash_tokens is None or declared.block_tokens is None:
             return None
         return Contents(history.prefixes, prompts, declared.hash_tokens, declared.block_tokens)
+
+    def may_share(self, declared: Declared) -> bool:
+        """Return whether sequences of a pool may hold one and the same block."""
+        return declared.prefix_caching is None or (declared.prefix_caching and not self._nobody_shares)
+
+    @cached_property
+    def _nobody_shares(self) -> bool:
+        """Whether no block of a prompt is one of another's, nor one that the same request has computed before."""
+        contents, facts, pools = self.contents, self.history.facts, self.history.pools
+        if contents is None or facts is None:
+            return False
+        again = (facts["kind"] == PREEMPTED).any() or any(pool.down for pool in pools)
+        return contents.numbers == 0 or bool(contents.numbers == contents.blocks.sum() and not again)
 
     @cached_property
     def reused(self) -> Reused | None:

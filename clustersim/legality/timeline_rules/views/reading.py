@@ -316,7 +316,7 @@ class Reading:
             return None if self.prefixes.shares_undeclared else found
         sharing, facts = self.prefixes.sharing, history.facts
         if sharing is None or self.several_pools:
-            return None
+            return None if self.prefixes.may_share(self.declared) else found
         saved = sharing.changes.at_runs(runs)[0]
         replica, time = (facts[name][found.ends].astype(np.int64) for name in ("replica", "time_ns"))
         return replace(
