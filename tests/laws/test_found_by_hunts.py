@@ -8,7 +8,7 @@ import pytest
 
 from tests.architecture.documents import ROOT
 from tests.laws.accounts import account_for
-from tests.laws.random_scenarios import DEEPSEEK, LLAMA
+from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA
 
 USER = ROOT / "scenarios" / "user"
 FOUND: dict[str, dict[str, Any]] = {
@@ -123,6 +123,23 @@ FOUND: dict[str, dict[str, Any]] = {
         },
         "run": {"horizon": "500 us"},
         "faults": [],
+    },
+    "a sequence that leaves for its host as a step that the horizon cuts off leaves the first stage": {
+        "name": "leaves", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": GPT_OSS | {"num_hidden_layers": 4}},
+        "plan": {"dp": 3, "pp": 2, "tp": 1, "ep": 1},
+        "serving": {
+            "scheduler": "continuous", "max_batch_requests": 4, "max_batch_tokens": 32, "kv_block_tokens": 1,
+            "kv_blocks": 100, "router": "round_robin", "engine": "ideal", "queue_limit": 3, "preemption": "swap",
+            "host_kv": "64 GiB", "order": {"by": "priority", "patience": "1 ms"},
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "20000/s"},
+            "prompt_tokens": {"uniform": {"low": 1, "high": 64}}, "output_tokens": {"uniform": {"low": 6, "high": 16}},
+            "requests": 22, "cancel_after": {"share": 0.3, "fixed": "30 ms"},
+            "priority": {"values": [0, 1], "weights": [1, 2]},
+        },
+        "run": {"horizon": "26901391 ns"},
     },
 }  # fmt: skip
 

@@ -63,7 +63,7 @@ def as_soon_as_decided(reading: Reading) -> Finding:
     known = decided >= 0
     strange = np.zeros(len(keys), bool)
     for number in np.unique(replica[keys[known]]).tolist():
-        mine = known & (replica[keys] == number)
+        mine = known & (replica[keys] == number) & (decided <= _known_until(reading, number))
         strange[mine] = ~np.isin(decided[mine], _instants(reading, number))
     findings.append(judged(
         0, strange, "swap of request {swap.request}, replica {swap.replica}",
@@ -116,6 +116,14 @@ def _in_turn(reading: Reading) -> Finding:
         "starts at {move.start_ns:,} ns, after that of request {other.request}, which was given blocks later", AT_ONCE,
         move=Rows(moves, row[1:]), other=Rows(moves, row),
     )  # fmt: skip
+
+
+def _known_until(reading: Reading, replica: int) -> int:
+    """Return up to when it is known what ends on a replica: a step that a horizon cuts off may have left a stage."""
+    runs, declared = reading.runs, reading.declared
+    if runs is None or declared.pp == 1 or declared.horizon_ns is None:
+        return np.iinfo(np.int64).max
+    return int(runs.start[runs.replica == replica].max(initial=-1))
 
 
 def _instants(reading: Reading, replica: int) -> Int64Array:
