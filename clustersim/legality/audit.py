@@ -21,6 +21,7 @@ from clustersim.legality.timeline_rules.operators import (
     pipeline,
     priced,
     programs,
+    ready,
     sequence,
     streams,
     tensor,
@@ -140,6 +141,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     if "RUN-2" in looked and not any(violations.values()):  # what a rule has a word for is told by that
         for part in parts:
             take("RUN-2", programs.as_graphs(part))
+            take("RUN-2", ready.stages_start(part))
     if "RUN-4" in looked and not any(violations.values()):
         take("RUN-4", spent.time_is_spent(reading))
     if "RUN-5" in looked and not any(violations.values()):

@@ -22,12 +22,12 @@ RUN: Final = (
         id="RUN-2",
         levels=("T",),
         statement=(
-            "An operator starts only after all that it depends on has ended, and runs for what it costs by the "
-            "declared cost model; longer only under declared contention."
+            "An operator starts when all that it depends on has ended and its stream is free, not before and not "
+            "after, and runs for what it costs by the declared cost model; longer only under declared contention."
         ),
-        why="A timeline that is faster than its operators is wrong.",
+        why="A timeline that is faster than its operators is wrong, and so is one that idles without a reason.",
         source="RULES.md: RUN, the run itself",
-        example="an early start; a shortened operator",
+        example="an early or a late start; a shortened operator",
     ),
     Rule(
         id="RUN-3",

@@ -8,6 +8,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.finding import NOTHING, Finding, FindingOfParts, Rows, judged, lacking, merged
 from clustersim.legality.history import STREAMS
+from clustersim.legality.timeline_rules.operators.ready import operators_start, steps_follow
 from clustersim.legality.timeline_rules.operators.slowness import (
     COST,
     as_slow_as_told,
@@ -39,6 +40,7 @@ def waits(sheet: Sheet) -> Finding:
     sources, targets = sheet.sources, sheet.targets
     own = ~_others(sheet, sources, targets)
     sources, targets = sources[own], targets[own]
+    late = operators_start(sheet)
     early = judged(
         len(sources), sheet.start[targets] < sheet.end[sources], Rows(sheet, targets),
         "starts at {start:,} ns, but needs {source.name}, which ends at {source.end:,} ns", WAIT,
@@ -47,7 +49,7 @@ def waits(sheet: Sheet) -> Finding:
     if not len(sheet.sources):
         early = lacking("whether operators wait for what they need (no after was recorded)")
     if sheet.least is None:
-        return merged(early, lacking("whether operators run for their cost (no cost_ns was recorded)"))
+        return merged(early, late, lacking("whether operators run for their cost (no cost_ns was recorded)"))
     took = sheet.end - sheet.start
     least, most = of_weak_groups(sheet, on_slow_ranks(sheet, sheet.least))
     short = judged(
@@ -59,7 +61,7 @@ def waits(sheet: Sheet) -> Finding:
         "takes {took:,} ns and costs {least:,} ns, but uses no link on which it could wait", COST, took=took,
         least=least,
     )  # fmt: skip
-    return merged(early, short, long, _unshared(sheet, most))
+    return merged(early, late, short, long, _unshared(sheet, most))
 
 
 def _unshared(sheet: Sheet, most: Int64Array) -> Finding:
@@ -114,7 +116,7 @@ def as_recorded(reading: Reading) -> Finding:
         copies_cost(reading),
     ]
     if runs is not None and len(runs):
-        findings.append(_bounds(reading, passes))
+        findings += [_bounds(reading, passes), steps_follow(reading)]
     if tables.stages > 1:
         findings.append(outputs(reading))
         findings.append(_sent_when_made(reading, passes))

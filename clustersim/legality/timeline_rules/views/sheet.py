@@ -40,6 +40,10 @@ class Sheet:
         Kind of step (``KINDS``), −1 where it was not said.
     numbered : bool
         Whether the numbers of steps were told.
+    begins : int64 array or None
+        When the pass of each span begins, whoever runs an operator then; None where passes were not recorded.
+    before : int64 array or None
+        Span that is to run before each in its pass on its stream of its rank, −1 for the first; None alike.
     """
 
     declared: Declared
@@ -60,6 +64,8 @@ class Sheet:
     least: Int64Array | None
     kind: Int64Array
     numbered: bool = True
+    begins: Int64Array | None = None
+    before: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.start)

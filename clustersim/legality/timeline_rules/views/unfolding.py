@@ -17,7 +17,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.history import KINDS, Declared
+from clustersim.legality.history import KINDS, STREAMS, Declared
 from clustersim.legality.timeline_rules.views.sheet import Sheet
 from clustersim.timeline.passes import Passes
 from clustersim.timeline.tables import Tables
@@ -70,6 +70,12 @@ class TemplateRows:
         sources, targets = self.row_of[edges[:, 0]], self.row_of[edges[:, 1]]
         both = (sources >= 0) & (targets >= 0)
         self.sources, self.targets = sources[both], targets[both]
+        lane = self.rank * len(STREAMS) + template.instance_stream[self.instance]
+        order = np.lexsort((self.instance, lane))
+        self.before = np.full(len(order), -1)
+        """The row before each on its stream of its rank, in program order; −1 for the first."""
+        follows = np.flatnonzero(lane[order][1:] == lane[order][:-1]) + 1
+        self.before[order[follows]] = order[follows - 1]
 
 
 def sheets_of_tables(tables: Tables, declared: Declared) -> Iterator[Sheet]:
@@ -150,4 +156,6 @@ def _unfolded(
         targets=(rows.targets + shift * width).ravel(),
         least=least.ravel(),
         kind=np.full(count * width, KINDS.index(template.kind)),
+        begins=begin[of],
+        before=np.where(rows.before >= 0, rows.before + shift * width, -1).ravel(),
     )

@@ -1,0 +1,189 @@
+"""Replays in which something that is ready waits: a few lines of each are other than they are, and the audit notices.
+
+Nothing else is wrong with their timelines: all is in order, costs what it does, and comes later than it could.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import pytest
+
+from clustersim.replay.events import wiring
+from clustersim.replay.events.decode_run import DecodeRun
+from clustersim.replay.events.pipeline import Pipeline
+from clustersim.replay.events.run import EventReplay
+from clustersim.replay.events.stage_pass import EventPass
+from clustersim.replay.events.stage_sends import StageSends
+from clustersim.replay.events.stepper import Stepper
+from clustersim.replay.lanes.link_pipeline import SharedPipe
+from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import RunResult, simulate
+from tests.laws.lane_mutations import Mutation, mutated
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.test_link_mutations import LONG, RACKS, SHARED, WIDE
+from tests.legality.timeline.test_replay_mutations import EXPERTS, FOLDED, FULL, RING, document
+
+SCENARIOS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    "one stage": ({}, FULL),
+    "rings": ({"plan": RING}, FULL),
+    "rings, folded": ({"plan": RING}, FOLDED),
+    "halves": ({"plan": {"tp": 2, "ep": {"degree": 2, "overlap": "two_batch"}}, "model": EXPERTS}, FULL),
+    "two stages": ({"plan": {"pp": 2}}, FULL),
+    "two stages, folded": ({"plan": {"pp": 2}, "serving": {"max_batch_requests": 40}}, FOLDED),
+    "four stages": ({"plan": {"pp": 4}}, FULL),
+    "stages of two ranks": ({"plan": {"tp": 2, "pp": 2}}, FULL),
+    "stages far apart": (
+        {
+            "topology": RACKS | {"oversubscription": 512}, "plan": {"pp": 2, "placement": [0, 8]}, "serving": WIDE,
+            "workload": LONG,
+        }, FULL,
+    ),
+    "lane of two stages": ({"plan": {"pp": 2}}, FOLDED),
+    "lane of four stages": ({"plan": {"pp": 4}}, FOLDED),
+    "lane that shares links": (SHARED["lanes"], FOLDED),
+}  # fmt: skip
+IDLE: Final = {"decisions are taken a while after they are due": "RUN-3"}
+"""What a rule of its own tells."""
+
+IN_A_ROW: Final = Mutation(
+    wiring, "expanded_program", "resolved.append(tuple(found))",
+    "resolved.append(tuple(dict.fromkeys([*found, *([int(number[node]) - 1] if number[node] > 0 else [])])))",
+)  # fmt: skip
+LATE: Final[dict[str, tuple[Mutation, str]]] = {
+    "a kernel idles before it starts": (
+        Mutation(
+            EventPass, "begin", "schedule(event, COMPLETION, durations[operator])",
+            "starts[operator] += 1_000; schedule(event, COMPLETION, durations[operator] + 1_000)",
+        ), "one stage",
+    ),
+    "a kernel idles for a nanosecond": (
+        Mutation(
+            EventPass, "begin", "schedule(event, COMPLETION, durations[operator])",
+            "starts[operator] += 1; schedule(event, COMPLETION, durations[operator] + 1)",
+        ), "rings",
+    ),
+    "a collective idles before it starts": (
+        Mutation(
+            EventPass, "begin", "communicate(operator, classes[operator], group, durations[operator], finish)",
+            "starts[operator] += 1_000; "
+            "communicate(operator, classes[operator], group, durations[operator] + 1_000, finish)",
+        ), "one stage",
+    ),
+    "operators wait for all before them": (IN_A_ROW, "one stage"),
+    "operators of rings wait for all before them": (IN_A_ROW, "rings"),
+    "operators of halves wait for all before them": (IN_A_ROW, "halves"),
+    "a send begins later": (
+        Mutation(StageSends, "_undisturbed", "max(free_at[rank], ready)", "max(free_at[rank], ready) + 50_000"),
+        "two stages, folded",
+    ),
+    "a send begins a nanosecond later": (
+        Mutation(StageSends, "_undisturbed", "max(free_at[rank], ready)", "max(free_at[rank], ready) + 1"),
+        "two stages, folded",
+    ),
+    "a send takes longer": (
+        Mutation(StageSends, "_undisturbed", "in_time(start + took)", "in_time(start + took + 50_000)"),
+        "two stages, folded",
+    ),
+    "what was sent arrives later": (
+        Mutation(StageSends, "_undisturbed", "last - now_ns(self.env)", "last + 50_000 - now_ns(self.env)"),
+        "two stages, folded",
+    ),
+    "by events, a send begins later": (
+        Mutation(
+            StageSends, "_queue", "self.begin(stage, rank)",
+            "at(self.env, 50_000, COMPLETION, lambda _: self.begin(stage, rank), None)",
+        ), "stages of two ranks",
+    ),
+    "by events, a rank rests between two sends": (
+        Mutation(
+            StageSends, "_sent", "self.begin(stage, rank)",
+            "at(self.env, 500, COMPLETION, lambda _: self.begin(stage, rank), None)",
+        ), "stages far apart",
+    ),
+    "a send waits for a round instant": (
+        Mutation(
+            StageSends, "_undisturbed", "max(free_at[rank], ready)", "max(free_at[rank], ready) // 999 * 999 + 999",
+        ), "two stages, folded",
+    ),
+    "a stage begins later": (
+        Mutation(
+            Pipeline, "_receive", "self._start(stage, micro)",
+            "self.queues[stage].append(micro); at(self.env, 50_000, COMPLETION, lambda _: self._start("
+            "stage, self.queues[stage].popleft()) if self.busy[stage] is None and self.queues[stage] else None, None)",
+        ), "two stages",
+    ),
+    "a stage rests between two passes": (
+        Mutation(
+            Pipeline, "_free", "self._start(stage, self.queues[stage].popleft())",
+            "at(self.env, 500, COMPLETION, lambda _: self._start(stage, self.queues[stage].popleft()) "
+            "if self.busy[stage] is None and self.queues[stage] else None, None)",
+        ), "four stages",
+    ),
+    "a step begins a while after it was decided": (
+        Mutation(
+            Stepper, "_step", "self._pipeline.launch(micro)",
+            "self._pipeline.busy[0] = micro; "
+            "self.env.timeout(700).callbacks.append(lambda _: self._pipeline.launch(micro))",
+        ), "one stage",
+    ),
+    "decisions are taken a while after they are due": (
+        Mutation(EventReplay, "_wake", "at(self.env, 0, ", "at(self.env, 700, "), "one stage",
+    ),
+    "steps of a run rest": (
+        Mutation(DecodeRun, "__init__", "np.cumsum(self._lengths(program))", "np.cumsum(self._lengths(program) + 9)"),
+        "rings, folded",
+    ),
+    "steps of a run rest between them": (
+        Mutation(
+            DecodeRun, "__init__", "self._keep(pipeline.steps_before_change(self.starts))",
+            "rests = 9 * np.arange(len(self.ends)); self.starts += rests; self.ends += rests; "
+            "self._keep(pipeline.steps_before_change(self.starts))",
+        ), "rings, folded",
+    ),
+    "of a lane, a stage waits for the stages behind it": (
+        Mutation(PipeLane, "_launch", "at = max(at, free_at[stage])", "at = max(at, *free_at[stage:])"),
+        "lane of four stages",
+    ),
+    "of a lane, a send begins later": (
+        Mutation(PipeLane, "_launch", "at = max(at, before[0])", "at = max(at, before[0]) + 50_000"),
+        "lane of two stages",
+    ),
+    "of a lane, sends arrive later": (
+        Mutation(PipeLane, "_launch", "at += sends[0]", "at += sends[0] + 50_000"), "lane of two stages",
+    ),
+    "of a lane, a stage begins later": (
+        Mutation(PipeLane, "_launch", "at = max(at, free_at[stage])", "at = max(at, free_at[stage]) + 3 * (stage > 0)"),
+        "lane of two stages",
+    ),
+    "of a lane whose links are shared, a stage begins later": (
+        Mutation(SharedPipe, "_sent", "self.start(stage, micro, now)", "self.start(stage, micro, now + 77)"),
+        "lane that shares links",
+    ),
+    "of a lane whose links are shared, a stage rests between two passes": (
+        Mutation(
+            SharedPipe, "_end", "self.start(stage, self.queues[stage].popleft(), now)",
+            "self.start(stage, self.queues[stage].popleft(), now + 3)",
+        ), "lane that shares links",
+    ),
+}  # fmt: skip
+
+
+@cache
+def legal(case: str) -> RunResult:
+    changes, run = SCENARIOS[case]
+    result = simulate(scenario_of(document(**changes), **run))
+    assert audit_run(result).violations == ()
+    return result
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_is_ready_and_waits_is_found(name: str) -> None:
+    mutation, case = LATE[name]
+    result = legal(case)
+    with mutated(mutation):
+        late = simulate(result.scenario)
+    assert late.timeline.digest != result.timeline.digest
+    assert {found.rule for found in audit_run(late).violations} == {IDLE.get(name, "RUN-2")}
