@@ -3,7 +3,8 @@
 A rank has a stream on which entries leave it, and one on which they reach it. Transfers leave a rank in the order in
 which they were asked for; the next one starts at the instant at which it has been asked for, the one before it has
 left, and nothing reaches the other rank; of several that could start towards one rank, the first one asked for.
-``views.asked`` says when that was. Of what a failure or the horizon cut off it follows whether it had started.
+``views.asked`` says when that was. Layer by layer only what the last chunk of a prompt computes is moved. Of what a
+failure or the horizon cut off it follows whether it had started.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking,
 from clustersim.legality.timeline_rules.views.asked import Asked, asked_in
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.tables import ALL_LAYERS, Table
 
 SOON: Final = "start a transfer as soon as its ranks are free, in the order in which transfers were asked for"
 CUT: Final = "which layers left in a step that was cut off (it is not recorded)"
@@ -54,7 +56,22 @@ def as_soon_as_asked(reading: Reading) -> Finding:
             SOON, other=Rows({"request": asked.request, "start_ns": asked.start}, by[mine]), **columns,
         ),
     ]  # fmt: skip
-    return merged(*findings, lacking(CUT) if asked.vague.any() else NOTHING)
+    return merged(*findings, _ahead(asked, moves), lacking(CUT) if asked.vague.any() else NOTHING)
+
+
+def _ahead(asked: Asked, moves: Table) -> Finding:
+    """Judge whether what earlier chunks computed leaves as a whole, ahead of the layers of the last one."""
+    some = np.flatnonzero((asked.row >= 0) & (asked.begun >= 0))
+    row, begun = asked.row[some], asked.begun[some]
+    whole = moves["layer"][row] == ALL_LAYERS
+    other = np.where(whole, moves["first"][row] + moves["tokens"][row], moves["first"][row]) != begun
+    return judged(
+        len(some), other, "request {move.request}, rank {move.from_rank} to {move.to_rank}",
+        Rows(("layer {move.layer} leaves from token {move.first:,} on, and its last chunk begins with token {begun:,}",
+              "all layers leave up to token {ends:,}, and its last chunk begins with token {begun:,}"), whole),
+        "let what earlier chunks computed leave as a whole, ahead of the layers of the last one",
+        move=Rows(moves, row), begun=begun, ends=moves["first"][row] + moves["tokens"][row],
+    )  # fmt: skip
 
 
 def _ready(asked: Asked) -> Int64Array:
@@ -98,7 +115,8 @@ def _with_cut_off(asked: Asked, ready: Int64Array) -> tuple[Asked, Int64Array]:
     for at in cut[asked.vague[cut]].tolist():
         vague |= (asked.target == asked.target[at]) & (start >= asked.due[at]) & (asked.due <= asked.end[at])
     columns = {
-        name: getattr(asked, name)[some] for name in ("row", "request", "source", "target", "end", "due", "late")
+        name: getattr(asked, name)[some]
+        for name in ("row", "request", "source", "target", "end", "due", "late", "begun")
     }
     return Asked(start=start[some], vague=vague[some], **columns), ready[some]
 

@@ -48,6 +48,9 @@ class Asked:
         Whether that was with the decisions of that instant, which come after what fails then.
     vague : bool array
         Whether something that the record does not tell may have kept its ranks.
+    begun : int64 array
+        How many tokens of it were computed before the chunk that leaves layer by layer; −1 where none does, or that is
+        not known.
     """
 
     row: Int64Array
@@ -59,6 +62,7 @@ class Asked:
     due: Int64Array
     late: BoolArray
     vague: BoolArray
+    begun: Int64Array
 
 
 class Reserved:
@@ -170,10 +174,12 @@ def asked_in(reading: Reading) -> Asked | None:
     ))  # fmt: skip
     vague = (layer != ALL_LAYERS) & (passed < 0)
     vague |= _near_unknown(reserved, at, np.where(start < 0, end, start), due)
+    begun = np.where(reserved.by_layer[at], pieces.computed[reserved.piece[at]], NONE)
     passes = order[(row[order] >= 0) | (due[order] < end[order])]
     return Asked(
         row=row[passes], request=reserved.request[at[passes]], source=source[passes], target=target[passes],
         start=start[passes], end=end[passes], due=due[passes], late=aside[passes], vague=vague[passes],
+        begun=begun[passes],
     )  # fmt: skip
 
 
