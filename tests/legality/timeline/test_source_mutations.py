@@ -14,17 +14,39 @@ from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.source_mutations import Change, changed
-from tests.legality.timeline.test_start_mutations import CROWDS
+from tests.legality.timeline.test_start_mutations import CROWDS, SWAPS
 
+DEEP: Final = SWAPS["model"] | {"config": SWAPS["model"]["config"] | {"num_hidden_layers": 40}}
 SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "by layer": CROWDS["by layer, from stages"],
+    "swaps": SWAPS,
+    "swaps, many blocks": SWAPS
+    | {
+        "model": DEEP,
+        "serving": SWAPS["serving"] | {"kv_blocks": 160, "max_batch_requests": 40},
+        "workload": SWAPS["workload"] | {"requests": 50},
+    },
+    "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
+SWAPPING: Final = "serving.swapping"
+BACK: Final = "if not decision.evicted and not prefill_first:"
 HAND_OVERS: Final = "replay.pools.hand_overs"
 CHANGES: Final = (
     Change(
         HAND_OVERS, "self._open(replica, sequence, sequence.computed)", "self._open(replica, sequence, 0)", "by layer"
     ),
     Change(HAND_OVERS, "for layer in transfer.passed:", "for layer in reversed(transfer.passed):", "by layer"),
+    Change(SWAPPING, BACK, "if not self.running:", "swaps"),
+    Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and len(self.running) < 2:", "swaps"),
+    Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and now % 3 == 0:", "swaps"),
+    Change(SWAPPING, "spare = self.pool.blocks // SPARE if", "spare = self.pool.blocks // 10 if", "swaps"),
+    Change(SWAPPING, "spare = self.pool.blocks // SPARE if", "spare = 0 if", "swaps, many blocks"),
+    Change(SWAPPING, "sequence.computed + 1) + spare >", "sequence.computed + 9) + spare >", "swaps"),
+    Change(SWAPPING, "return not self.swapped and", "return", "swaps"),
+    Change(
+        SWAPPING, "- len(self.inbound)\n        return", "- len(self.inbound) - 1\n        return", "swaps, few places"
+    ),
+    Change(SWAPPING, "self.running.append(sequence)", "self.running.insert(0, sequence)", "swaps"),
 )
 
 

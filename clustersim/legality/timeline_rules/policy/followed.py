@@ -15,6 +15,7 @@ from clustersim.legality.timeline_rules.policy.owners import as_kept
 from clustersim.legality.timeline_rules.policy.reservations import as_soon_as_room
 from clustersim.legality.timeline_rules.policy.routed import as_routed
 from clustersim.legality.timeline_rules.policy.scheduled import as_scheduled
+from clustersim.legality.timeline_rules.policy.swaps import as_soon_as_they_fit
 from clustersim.legality.timeline_rules.policy.taken_up import in_order
 from clustersim.legality.timeline_rules.policy.waits import as_long_as_declared
 from clustersim.legality.timeline_rules.transfers.copies import as_soon_as_decided
@@ -37,6 +38,7 @@ def as_declared(reading: Reading) -> Finding:
         as_many_as_stages,
         as_decided,
         as_soon_as_room,
+        as_soon_as_they_fit,
         as_it_came,
     )
     return merged(

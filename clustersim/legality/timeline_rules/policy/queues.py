@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.declared.policy import ANY_WAIT, Policy
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -25,6 +26,7 @@ from clustersim.legality.history import (
     Declared,
 )
 from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies, keeps_whole
+from clustersim.legality.timeline_rules.views.copies import elsewhere
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 Rank = tuple[int, int, int]
@@ -45,6 +47,16 @@ def phase_of(kind: Int64Array, *, rejected_first: Any) -> Int64Array:
     found[np.isin(kind, (CANCELLED, LOST, REJECTED))] = DEPARTURES
     found[(kind == ARRIVED) | ((kind == REJECTED) & rejected_first)] = ARRIVALS
     return found
+
+
+def rank_of(policy: Policy, request: int, arrived: int, prompt: int, priority: int) -> Rank:
+    """Return what queues are sorted by."""
+    if policy.order == "arrival":
+        return 0, 0, request
+    number = priority if policy.order == "priority" else prompt
+    if policy.patience_ns == ANY_WAIT:
+        return number, arrived, request
+    return 0, arrived + policy.patience_ns * number, request
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,12 +151,7 @@ def chances_of(policies: Policies, declared: Declared, replica: int) -> Chances:
     )
     if runs is None or any(one is None for one in columns) or not sized or replica >= len(runs.bounds) - 1:
         return Chances()
-    if (
-        policy is None
-        or policy.scheduler not in ("continuous", "chunked_prefill")
-        or policy.swaps
-        or declared.role == "decode"
-    ):
+    if policy is None or policy.scheduler not in ("continuous", "chunked_prefill") or declared.role == "decode":
         return Chances()
     apart = policies.free_at_runs(declared) if keeps_whole(declared) else None
     if declared.down or (keeps_whole(declared) and apart is None):
@@ -164,6 +171,11 @@ def chances_of(policies: Policies, declared: Declared, replica: int) -> Chances:
     some = (waiting > 0) & (running < declared.max_batch_requests) & (left > 0) & (free > 0) & ~np.isin(starts, gone)
     # A prompt that is begun and lacks blocks keeps the free ones for itself.
     some &= (running == carried) | (free > -(-declared.max_batch_tokens // declared.block_tokens))
+    swaps = [swap for swap in reading.swaps if swap.replica == replica]
+    if swaps and (reading.pieces is None or reading.history.moves is None):
+        return Chances()
+    if swaps:  # nobody is admitted while some are away
+        some &= ~elsewhere(reading, swaps, starts)
     rows = np.flatnonzero(some)
     return Chances(
         starts=starts[rows].tolist(), left=left[rows].tolist(), free=free[rows].tolist(),

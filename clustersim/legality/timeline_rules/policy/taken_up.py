@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.declared.policy import ANY_WAIT
 from clustersim.legality.finding import NOTHING, Fault, Finding, merged
 from clustersim.legality.history import (
     ADMITTED,
@@ -35,6 +34,7 @@ from clustersim.legality.timeline_rules.policy.queues import (
     chances_of,
     one_after_the_other,
     phase_of,
+    rank_of,
 )
 from clustersim.legality.timeline_rules.policy.victims import Victims
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -87,13 +87,7 @@ class Walk:
 
     def rank(self, request: int, arrived: int) -> Rank:
         """Return what the queue is sorted by."""
-        policy = self.policy
-        if policy.order == "arrival":
-            return 0, 0, request
-        number = self.priority[request] if policy.order == "priority" else self.prompt[request]
-        if policy.patience_ns == ANY_WAIT:
-            return number, arrived, request
-        return 0, arrived + policy.patience_ns * number, request
+        return rank_of(self.policy, request, arrived, self.prompt[request], self.priority[request])
 
     def fault(self, request: int, message: str, fix: str = IN_ORDER) -> None:
         """Tell what is wrong."""
