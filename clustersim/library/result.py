@@ -112,7 +112,7 @@ class Result:
 
         ran, panels = self.replayed, read(layout)
         figures = (self.summary, ran.table_columns, ran.step_rows, ran.timeline, ran.token_gaps, panels)
-        html = dashboard_of(*figures, shapes=shapes_of(ran.scenario))
+        html = dashboard_of(*figures, shapes=shapes_of(ran.scenario), inputs=ran.input)
         write_dashboard(Path(path), html)
         return Path(path)
 

@@ -30,8 +30,8 @@ _POLICY: Final = (
 )
 
 _SCRIPTS: Final = (
-    "packed.js", "folded.js", "levels.js", "hover.js", "linked.js", "time_figure.js", "lanes.js", "requests.js",
-    "request_rows.js",
+    "packed.js", "folded.js", "levels.js", "hover.js", "linked.js", "time_figure.js", "lanes.js", "links.js",
+    "link_lanes.js", "topology.js", "requests.js", "request_rows.js",
 )  # fmt: skip
 
 

@@ -16,12 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clustersim.clock import FloatArray
+from clustersim.plan.mesh import Mesh
+from clustersim.replay.compile import programs_of
 from clustersim.report.figures.layout import FIGURES
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
 from clustersim.report.folded.requests import WAITS
 from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.folded.whole import Kept, whole_run
+from clustersim.report.metrics.link_traffic import capacity_bytes, move_bytes, step_bytes
+from clustersim.report.metrics.pool_use import pool_uses
+from clustersim.report.metrics.step_features import StepFeatures, step_features
 from clustersim.report.words.diagnosis import WORDS
 from clustersim.scenario.load import load
 from clustersim.simulation.simulate import RunResult, simulate
@@ -82,13 +88,18 @@ async function act() {
   seen.colours = new Set(lanes.canvas.getContext("2d").getImageData(0, 0, lanes.canvas.width, 9).data).size;
   seen.levels = {run: await look()};
   for (const name of ["second", "step", "layer"]) seen.levels[name] = await view(name);
-  seen.linked = linkedFigures.members.filter(one => one !== lanes).map(one => one.plot.layout.xaxis.range);
+  const overTime = linkedFigures.members.filter(one => one !== lanes && one !== linkedFigures.topology);
+  seen.linked = overTime.map(one => one.plot.layout.xaxis.range);
   const {l, t, w} = lanes.area, box = lanes.plot.getBoundingClientRect();
   lanes.plot.dispatchEvent(new MouseEvent("mousemove", {clientX: box.left + l + w / 2, clientY: box.top + t + 4}));
   seen.tip = [...lanes.tip.children].map(line => line.textContent);
   const first = lanes.run.programs[0], {nodeSymbol, memberAt} = first;
   seen.shape = first.shapes[first.names.indexOf(lanes.run.words.names.indexOf("qkv_proj"))];
   seen.over = shapeText(first, nodeSymbol.findIndex((_, node) => memberAt[node + 1] - memberAt[node] > 1));
+  const links = linkedFigures.links, [lane, [bar]] = [...links.bars].find(([, bars]) => bars.length);
+  seen.inflight = [links.drawn.level, bar.start, bar.end, bar.bytes, bar.share, links.toldAt(lane, bar.start)];
+  const picture = linkedFigures.topology;
+  seen.picture = [picture.window, picture.plot.data.slice(2, 11).some(trace => trace.x.length)];
   press("-"); seen.out = await look();
   press("ArrowRight"); seen.right = await look();
   lanes.plot.dispatchEvent(new WheelEvent("wheel", {deltaY: -400, clientX: box.left + l, clientY: box.top + t + 4}));
@@ -104,13 +115,20 @@ async function act() {
   const point = {customdata: [5, 1, 1]};
   linkedFigures.members.forEach(one => one.click && one !== rows && one.click(point)); await pause();
   seen.pointed = rows.plot.layout.yaxis.ticktext[0];
-  seen.unfolded = {}; seen.phases = {}; seen.bounds = {};
+  seen.unfolded = {}; seen.phases = {}; seen.bounds = {}; seen.links = {};
   for (const part of document.querySelectorAll("[data-windows]")) {
     const data = JSON.parse(part.textContent);
     const run = await FoldedRun.read(data), requests = await Requests.read(data, run);
     const phasesOf = row => requests.phasesOf(row).map(({phase, start, end}) => [phase, start, end]);
     seen.bounds[part.id] = [Array.from(run.runs.start), Array.from(run.runs.end)];
     seen.phases[part.id] = Array.from(requests.request.keys(), phasesOf);
+    const load = await LinkLoad.read(data, run);
+    const carried = (...window) => Array.from(load.bytesOf(load.payloadsIn(...window)));
+    seen.links[part.id] = load && {
+      numbers: load.links.map(link => link[0]), could: Array.from(load.couldIn(0, run.end)),
+      whole: carried(0, run.end, true), step: carried(run.runs.start[0], run.endOf(0, 0), false),
+      ...(run.words.windows ? {} : {exact: carried(0, run.end, false)}),
+    };
     seen.unfolded[part.id] = JSON.parse(part.dataset.windows).map(([from, to]) => run.unfold(from, to));
   }
   seen.requests = performance.getEntriesByType("resource").map(entry => entry.name);
@@ -147,7 +165,7 @@ def windows(results: dict[str, RunResult]) -> dict[str, list[tuple[int, int]]]:
 
 def data_part(name: str, run: RunResult, windows: list[tuple[int, int]], kept: Kept | None = None) -> str:
     """Return a part of a page that holds the folded timeline of a run, and windows of it."""
-    whole = whole_run(run.timeline, run.step_rows.rows, run.columns, summary_of(run)["devices"], kept)
+    whole = whole_run(run.timeline, run.step_rows.rows, run.columns, summary_of(run)["devices"], kept, inputs=run.input)
     return (
         f'<script type="application/json" id="{name}" data-windows="{json.dumps(windows)}">{json.dumps(whole)}</script>'
     )
@@ -162,7 +180,7 @@ def seen(
     """What a visitor of the dashboard of the quickstart sees, and what is unfolded of all runs."""
     run = results["quickstart"]
     shown = (summary_of(run), run.table_columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
-    page = dashboard_of(*shown, shapes=shapes_of(run.scenario))
+    page = dashboard_of(*shown, shapes=shapes_of(run.scenario), inputs=run.input)
     parts = [data_part(name, one, windows[name]) for name, one in results.items()]
     kept = Kept(windows=np.array(windows["quickstart"][:1]), requests=np.array([2, 3]))
     parts.append(data_part("coarse", run, windows["quickstart"][:1], kept))
@@ -185,7 +203,7 @@ def test_every_figure_is_drawn_without_an_error(seen: dict[str, Any]) -> None:
     assert seen["errors"] == []
     assert seen["plots"] == len(FIGURES) - 1  # the headline is a table
     assert all(marks > 10 for marks in seen["drawn"])
-    assert all(titles >= 1 for titles in seen["texts"])
+    assert sum(titles >= 1 for titles in seen["texts"]) == seen["plots"] - 1  # the picture of the cluster has no axes
     assert seen["colours"] > 20
 
 
@@ -245,9 +263,68 @@ def test_an_operator_names_its_layer_step_duration_and_what_it_waited_for(seen: 
 
 def test_figures_over_time_show_the_same_window(seen: dict[str, Any]) -> None:
     _, start, end = seen["levels"]["layer"]
-    assert len(seen["linked"]) == 4
+    assert len(seen["linked"]) == 5
     for window in seen["linked"]:
         assert window == pytest.approx([start / 1e9, end / 1e9])
+
+
+def test_links_have_what_is_in_flight_on_them_and_the_picture_follows(seen: dict[str, Any]) -> None:
+    level, start, end, bytes_, share, told = seen["inflight"]
+    assert level == "operators"
+    assert end > start
+    assert bytes_ > 0
+    assert 0 < share <= 1
+    assert re.fullmatch(r"n\d \w+: \d+ links? of [\d,.]+ .B/s together", told[0])
+    assert re.fullmatch(r"\w+ of step \d+ of replica 0: \w+", told[1])
+    assert re.fullmatch(r"[\d,.]+ .?B, [\d.]+ % of the capacity, \S+ us, from \d\.\d+ s", told[2])
+    assert seen["picture"][0] == pytest.approx(seen["levels"]["layer"][1:])
+    assert seen["picture"][1]
+
+
+@pytest.mark.parametrize("name", UNFOLDED)
+def test_the_browser_adds_up_what_links_carried_as_the_summary_does(
+    seen: dict[str, Any], results: dict[str, RunResult], name: str
+) -> None:
+    run, links = results[name], seen["links"][name]
+    uses = pool_uses(run)
+    if any(use.carried is None for use in uses):
+        assert links is None
+        return
+    expected = (moved(run) + sum(use.carried for use in uses if use.carried is not None))[links["numbers"]]
+    assert expected.max() > 0
+    np.testing.assert_allclose(links["exact"], expected, rtol=1e-6, atol=1)
+    np.testing.assert_allclose(links["whole"], expected, rtol=2e-3, atol=1e-4 * expected.max())
+    could = capacity_bytes(run.input.topology, run.input.faults, 0, run.timeline.end_ns)[links["numbers"]]
+    np.testing.assert_allclose(links["could"], could, rtol=1e-9)
+
+
+def moved(run: RunResult) -> FloatArray:
+    """Return the bytes of capacity that each link gave to moves of K/V entries."""
+    placed = [Mesh(plan=pool.plan).device(rank) for pool in run.input.pools for rank in range(pool.plan.world)]
+    return move_bytes(run.timeline.moves, placed.__getitem__, run.input.comm)
+
+
+def test_a_window_of_one_step_has_what_that_step_put_on_links(
+    seen: dict[str, Any], results: dict[str, RunResult]
+) -> None:
+    run, links = results["long-context-ring"], seen["links"]["long-context-ring"]
+    (pool,), mesh = run.input.pools, Mesh(plan=run.input.pools[0].plan)
+    first = {key: only_first(steps) for key, steps in step_features(run.timeline, pool.plan.sp).items()}
+    expected = step_bytes(programs_of(pool, run.input.comm), first, mesh, run.input.comm)[links["numbers"]]
+    assert expected.max() > 0
+    np.testing.assert_allclose(links["step"], expected, rtol=1e-6)
+
+
+def only_first(steps: StepFeatures) -> StepFeatures:
+    """Return step 0 alone, where it is among these."""
+    rows = np.flatnonzero(steps.first == 0)
+    features = {name: values[rows] for name, values in steps.features.items()}
+    return StepFeatures(first=steps.first[rows], counts=np.ones(len(rows), np.int64), features=features)
+
+
+def test_a_page_that_cannot_hold_all_has_the_load_of_links_over_all_of_the_run(seen: dict[str, Any]) -> None:
+    whole, coarse = (seen["links"][name] for name in ("quickstart", "coarse"))
+    assert coarse["whole"] == whole["whole"]
 
 
 def test_keys_and_the_wheel_zoom_and_go_on(seen: dict[str, Any], results: dict[str, RunResult]) -> None:

@@ -16,6 +16,7 @@ from clustersim.report.folded.asked import Asked, refuse_large
 from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.layouts import layout
 from clustersim.scenario.load import load
+from clustersim.simulation.replay_input import replay_input
 
 
 @click.command()
@@ -39,7 +40,8 @@ def dashboard(
     panels = layout(name)
     try:
         figures = (run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps, panels)
-        html = dashboard_of(*figures, wanted, shapes_of(load(run_dir / "scenario.yaml", allow_code=False)))
+        scenario = load(run_dir / "scenario.yaml", allow_code=False)
+        html = dashboard_of(*figures, wanted, shapes_of(scenario), replay_input(scenario, scenario.requests()))
     except InputError:
         raise
     except Exception:  # figures that nobody could draw: are they those of the timeline?

@@ -145,6 +145,8 @@ FIGURES: Final[Known] = {
     "headline": {},
     "causes": {"height": (380, PIXELS)},
     "device_lanes": {"height": (720, PIXELS)},
+    "link_lanes": {"height": (520, PIXELS)},
+    "topology": {"height": (480, PIXELS)},
     "request_rows": {"height": (520, PIXELS), "rows": (24, up_to(1000))},
     "utilisation": {"height": (300, PIXELS)},
     "batch": {"height": (460, PIXELS), "bins": (1000, _POINTS)},

@@ -17,8 +17,10 @@ from clustersim.report.figures.devices import lanes_figure, lanes_html
 from clustersim.report.figures.distributions import latencies_figure
 from clustersim.report.figures.fault_marks import add_fault_marks, fault_marks
 from clustersim.report.figures.layout import Panel
+from clustersim.report.figures.links import link_lanes_figure, link_lanes_html
 from clustersim.report.figures.request_rows import rows_figure, rows_html
 from clustersim.report.figures.series import batch_figure, kv_figure
+from clustersim.report.figures.topology import topology_drawing, topology_figure, topology_html
 from clustersim.report.figures.use import use_figure
 from clustersim.report.folded.asked import Asked
 from clustersim.report.metrics.latencies import Columns, Weighted
@@ -30,6 +32,7 @@ _CAUSES: Final = (
     "Shares of each latency, of all requests together and of the slowest 1 % by it. They add up to the nanosecond, and "
     "requests.parquet has them request by request. TPOT is the time after the first token."
 )
+_NO_LINKS: Final = "No link was used, or what links carried was not added up for this plan."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,45 @@ def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
         figure=_marked(run, lanes_figure(run.whole, panel.options["height"]), above=True),
         then=f'.then(() => clustersimLanes("{identity}", {json.dumps(words)}))',
     )
+
+
+def _link_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "What every link carried"
+    load = _load(run)
+    if load is None:
+        return Drawn(title=title, html=_empty(_NO_LINKS))
+    return Drawn(
+        title=title,
+        caption="The links that the run used, a row per tier of a node: the share of their capacity that is taken, and "
+        "closer by each collective and transfer in flight, with its bytes. Bytes include the share of the protocol.",
+        html=link_lanes_html(identity),
+        figure=_marked(
+            run, link_lanes_figure(load, run.whole["end"] if run.whole else 1, panel.options["height"]), above=True
+        ),
+        then=f'.then(() => clustersimLinkLanes("{identity}"))',
+    )
+
+
+def _topology(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "The cluster, and the load on its links"
+    load = _load(run)
+    if load is None:
+        return Drawn(title=title, html=_empty(_NO_LINKS))
+    drawing = topology_drawing(load)
+    return Drawn(
+        title=title,
+        caption=f"{drawing.words} A link's colour is the share of its capacity that was taken in the window that lanes "
+        "show, that of its busier direction. Tiers without traffic are left out.",
+        html=topology_html(identity),
+        figure=topology_figure(drawing, panel.options["height"]),
+        then=f'.then(() => clustersimTopology("{identity}", {json.dumps(drawing.edges)}))',
+    )
+
+
+def _load(run: Run) -> Mapping[str, Any] | None:
+    """Return what a page tells of links, where any were used."""
+    load = None if run.whole is None else run.whole["link_load"]
+    return load if load is not None and any(link[-1] for link in load["links"]) else None
 
 
 def _nothing(run: Run, reason: str) -> str:
@@ -235,6 +277,8 @@ PANELS: Final[Mapping[str, Callable[[Run, Panel, str], Drawn]]] = {
     "headline": _headline,
     "causes": _causes,
     "device_lanes": _device_lanes,
+    "link_lanes": _link_lanes,
+    "topology": _topology,
     "request_rows": _request_rows,
     "utilisation": _utilisation,
     "batch": _batch,

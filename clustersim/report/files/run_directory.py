@@ -21,6 +21,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.inputs import missing
+from clustersim.replay.input import ReplayInput
 from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import read_layout
 from clustersim.report.figures.series import run_edges
@@ -188,7 +189,7 @@ def write_run(
         save_timeline(result.timeline, folder / "timeline")
         if layout is not None:
             figures = (summary, result.table_columns, result.step_rows, result.timeline, result.token_gaps, layout)
-            html = dashboard_of(*figures, shapes=shapes_of(result.scenario))
+            html = dashboard_of(*figures, shapes=shapes_of(result.scenario), inputs=result.input)
             write_dashboard(folder / "dashboard.html", html)
 
 
@@ -220,6 +221,7 @@ def dashboard_of(
     layout: Mapping[str, Any],
     wanted: Asked = EVERYTHING,
     shapes: Sequence[Shapes] = (),
+    inputs: ReplayInput | None = None,
 ) -> str:
     """Return the dashboard page of a run.
 
@@ -233,6 +235,8 @@ def dashboard_of(
         What the page shows first, and how large it may be: beyond that it holds the operators of some windows alone.
     shapes : sequence of Shapes
         Those of the operators of each pool (:func:`clustersim.report.folded.shapes.shapes_of`).
+    inputs : ReplayInput, optional
+        What the replay was a function of; without it links are not told.
 
     Raises
     ------
@@ -246,7 +250,7 @@ def dashboard_of(
 
     def page(kept: Kept | None) -> str:
         whole = (
-            whole_run(timeline, step_rows.rows, requests, summary["devices"], kept, shapes)
+            whole_run(timeline, step_rows.rows, requests, summary["devices"], kept, shapes, inputs)
             if unfolds(checked)
             else None
         )

@@ -49,7 +49,7 @@ EVERYTHING: Final = Asked()
 
 def unfolds(layout: Layout) -> bool:
     """Tell whether any figure of a page needs the folded timeline."""
-    return any(layout.first(name) for name in ("device_lanes", "request_rows"))
+    return any(layout.first(name) for name in ("device_lanes", "request_rows", "link_lanes", "topology"))
 
 
 def kept_of(summary: Mapping[str, Any], requests: Columns, steps: Columns, wanted: Asked) -> Kept:

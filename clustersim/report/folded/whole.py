@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.replay.input import ReplayInput
 from clustersim.report.figures.causes import COLOURS
 from clustersim.report.folded.coarse import coarse
+from clustersim.report.folded.links import link_part
 from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FoldedPasses, folded_passes
 from clustersim.report.folded.programs import program_columns, program_words
@@ -55,6 +57,7 @@ def whole_run(
     devices: Sequence[str],
     kept: Kept | None = None,
     shapes: Sequence[Shapes] = (),
+    inputs: ReplayInput | None = None,
 ) -> dict[str, Any]:
     """Return a timeline as plain values and packed sections, the same for all replays of one run.
 
@@ -71,8 +74,11 @@ def whole_run(
         Of what alone operators and requests are told; without it, of all.
     shapes : sequence of Shapes
         Those of the operators of each pool; none: they are not told.
+    inputs : ReplayInput, optional
+        What the replay was a function of; without it links are not told.
     """
     passes = folded_passes(timeline)
+    link_load = None if inputs is None else link_part(timeline, inputs, passes, None if kept is None else kept.windows)
     tables = [request_columns(requests), fact_columns(timeline), chunk_columns(timeline)]
     if kept is not None:
         passes = coarse(passes, timeline.templates, kept.windows)
@@ -96,6 +102,7 @@ def whole_run(
         "facts": list(FACT_KINDS),
         "waits": [[WORDS[cause], COLOURS[cause]] for cause in WAITS],
         "arrived": len(requests["request"]),
+        "link_load": link_load,
         "windows": None if kept is None else kept.windows.tolist(),
         "sections": {
             **_sections(timeline, passes, steps),

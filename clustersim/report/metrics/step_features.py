@@ -20,12 +20,13 @@ class StepFeatures:
 
     Parameters
     ----------
-    counts : int64 array of shape (rows,)
-        Steps that each row stands for.
+    first, counts : int64 arrays of shape (rows,)
+        The number of the first step of each row, and steps that it stands for.
     features : mapping
         Name → float array of shape (rows, sp); see ``clustersim.graph.batch``. Attention's own are left out.
     """
 
+    first: Int64Array
     counts: Int64Array
     features: Mapping[str, FloatArray]
 
@@ -67,7 +68,8 @@ def step_features(tables: Tables, sp: SequencePlan) -> dict[tuple[int, str], Ste
         features = {name: values[:, None] for name, values in _whole(columns).items()}
         if sp.degree > 1:
             features = _of_rows(rows, columns["decode_tokens"], split, sp)
-        found[replica, STEP_KINDS[kind]] = StepFeatures(counts=steps["count"][rows].astype(np.int64), features=features)
+        first, counts = (steps[name][rows].astype(np.int64) for name in ("step", "count"))
+        found[replica, STEP_KINDS[kind]] = StepFeatures(first=first, counts=counts, features=features)
     return found
 
 
@@ -88,8 +90,8 @@ def lockstep_features(tables: Tables) -> dict[tuple[int, str], StepFeatures]:
         features = _whole({"prefill_tokens": new, "decode_tokens": decodes, "batch_requests": sequences})
         features["stage_tokens"] = np.repeat(features["tokens"].sum(axis=1, keepdims=True), members, axis=1)
         features["peak_tokens"] = np.repeat(features["tokens"].max(axis=1, keepdims=True), members, axis=1)
-        counts = steps["count"][rows[:, 0]].astype(np.int64)
-        found[0, STEP_KINDS[kind]] = StepFeatures(counts=counts, features=features)
+        first, counts = (steps[name][rows[:, 0]].astype(np.int64) for name in ("step", "count"))
+        found[0, STEP_KINDS[kind]] = StepFeatures(first=first, counts=counts, features=features)
     return found
 
 

@@ -17,7 +17,7 @@ from clustersim.report.figures.style import CONFIG
 LAYOUT: dict[str, Any] = {"figures": [{"figure": name} for name in FIGURES]}
 WHOLE: dict[str, Any] = {
     "end": 10**9, "rows": [[0, 0]], "devices": ["</script><script>alert(2)</script>"], "streams": ["compute"],
-    "sections": {}, "windows": None,
+    "sections": {}, "windows": None, "link_load": None,
 }  # fmt: skip
 
 

@@ -1,0 +1,77 @@
+"""Payloads over time: what passes carried, in pieces of the run that carry the same, and in equal parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.report.folded.carried import PoolLoad
+from clustersim.report.folded.passes import FoldedPasses
+from clustersim.timeline.timeline import Timeline
+
+
+def payload_parts(segments: FloatArray, ways: int, parts: int, end_ns: int) -> FloatArray:
+    """Return the bytes of payload that each way took in equal parts of a run, of shape (ways, parts).
+
+    Parameters
+    ----------
+    segments : float array of shape (segments, 4)
+        Way, start and end in ns, and bytes, spread evenly.
+    ways, parts, end_ns : int
+    """
+    found, edges = np.zeros((ways, parts)), np.linspace(0, max(1, end_ns), parts + 1)
+    for way in range(ways):
+        _, start, end, sizes = segments[segments[:, 0] == way].T
+        found[way] = np.diff(_until(edges, start, end, sizes))
+    return found
+
+
+def _until(edges: FloatArray, start: FloatArray, end: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Return what segments, which may overlap, carried until each of some instants: a sum of ramps."""
+    lasting = end > start
+    start, end, rate = start[lasting], end[lasting], sizes[lasting] / (end - start)[lasting]
+    found = np.zeros(len(edges))
+    for at, sign in ((start, 1.0), (end, -1.0)):
+        order = np.argsort(at, kind="stable")
+        before = np.searchsorted(at[order], edges, side="right")
+        of_rate = np.append(0.0, np.cumsum(rate[order]))
+        of_start = np.append(0.0, np.cumsum(rate[order] * at[order]))
+        found += sign * (of_rate[before] * edges - of_start[before])
+    return found
+
+
+def pass_segments(load: PoolLoad, timeline: Timeline, passes: FoldedPasses, first_replica: int) -> Iterator[FloatArray]:
+    """Yield what the collectives of passes carried: way, start, end, bytes; a row for passes of one payload."""
+    runs = passes.runs
+    for replica, (rows, payloads) in load.rows.items():
+        for stage in range(load.mesh.plan.pp):
+            mine = np.flatnonzero((runs["replica"] == replica + first_replica) & (runs["stage"] == stage))
+            if not len(mine):
+                continue
+            of, row, steps, start, end = _cuts(runs["step"][mine], runs["steps"][mine], passes.bounds[:, mine], rows)
+            program = runs["program"][mine][of]
+            for place in np.unique(program).tolist():
+                chosen = np.flatnonzero(program == place)
+                template = timeline.templates[passes.programs[place]]
+                for one in load.exchanges(replica, template):
+                    if not one.breaks:
+                        continue
+                    payload = one.share * payloads[row[chosen], one.amount]
+                    sizes = payload * one.count * steps[chosen]
+                    yield np.stack([one.ways(payload), start[chosen], end[chosen], sizes], axis=1)
+
+
+def _cuts(
+    step: Int64Array, steps: Int64Array, bounds: Int64Array, rows: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, FloatArray, FloatArray]:
+    """Cut runs of passes where other rows of payloads begin; return run, row, steps, start and end of each piece."""
+    cuts = np.unique(np.concatenate([step, rows]))
+    of = np.searchsorted(step, cuts, side="right") - 1
+    inside = (of >= 0) & (cuts < (step + steps)[of]) & (cuts >= rows[0])
+    cuts, of = cuts[inside], of[inside]
+    until = np.minimum(np.append(cuts[1:], np.iinfo(np.int64).max), (step + steps)[of])
+    row = np.searchsorted(rows, cuts, side="right") - 1
+    takes = (bounds[1] - bounds[0])[of] / steps[of]
+    return of, row, until - cuts, bounds[0][of] + (cuts - step[of]) * takes, bounds[0][of] + (until - step[of]) * takes
