@@ -87,8 +87,8 @@ def test_blocks_between_two_decisions_of_one_instant_are_found(by):
             assert broken(with_fact(history, "used", row, by)), row
 
 
-@pytest.mark.parametrize("by", [4, -4])
-def test_blocks_between_admissions_that_share_prefixes_are_found_beyond_what_these_take_over(by):
+@pytest.mark.parametrize("by", [1, -1, 4, -4])
+def test_blocks_between_admissions_that_share_prefixes_are_found(by):
     shares = document(
         serving={"prefix_caching": True, "max_batch_tokens": 256},
         workload={"arrivals": {"process": "all_at_once"}, "shared_prefixes": {"groups": 3, "tokens": 12}},

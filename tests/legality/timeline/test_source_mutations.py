@@ -14,11 +14,20 @@ from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.source_mutations import Change, changed
+from tests.legality.timeline.test_replay_mutations import document
 from tests.legality.timeline.test_start_mutations import CROWDS, SWAPS
 
 DEEP: Final = SWAPS["model"] | {"config": SWAPS["model"]["config"] | {"num_hidden_layers": 40}}
 SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "by layer": CROWDS["by layer, from stages"],
+    "prefixes": document(
+        serving={"prefix_caching": True, "max_batch_tokens": 64, "kv_blocks": 40, "max_batch_requests": 3},
+        workload={
+            "requests": 60,
+            "shared_prefixes": {"groups": 4, "tokens": 32},
+            "prompt_tokens": {"uniform": {"low": 36, "high": 60}},
+        },
+    ),
     "swaps": SWAPS,
     "swaps, many blocks": SWAPS
     | {
@@ -28,6 +37,7 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     },
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
+PREFIXES: Final = "serving.prefix_cache"
 SWAPPING: Final = "serving.swapping"
 BACK: Final = "if not decision.evicted and not prefill_first:"
 HAND_OVERS: Final = "replay.pools.hand_overs"
@@ -36,6 +46,37 @@ CHANGES: Final = (
         HAND_OVERS, "self._open(replica, sequence, sequence.computed)", "self._open(replica, sequence, 0)", "by layer"
     ),
     Change(HAND_OVERS, "for layer in transfer.passed:", "for layer in reversed(transfer.passed):", "by layer"),
+    Change(
+        PREFIXES, "in reversed(sequence.keys[: sequence.shared])", "in sequence.keys[: sequence.shared]", "prefixes"
+    ),
+    Change(
+        PREFIXES, "first, count = next(iter(free.items()))", "first, count = next(reversed(free.items()))", "prefixes"
+    ),
+    Change(
+        PREFIXES,
+        "self.free[key] = 1\n",
+        "self.free[key] = 1\n        self.free.move_to_end(key, last=False)\n",
+        "prefixes",
+    ),
+    Change(
+        PREFIXES,
+        "self.give(owner, 1)\n",
+        "self.give(owner, 1)\n                cache.free.move_to_end(next(reversed(cache.free)), last=False)\n",
+        "prefixes",
+    ),
+    Change(
+        PREFIXES,
+        "(sequence.known - 1) // self.block_tokens)",
+        "(sequence.known - 1) // self.block_tokens - 1)",
+        "prefixes",
+    ),
+    Change(PREFIXES, "and keys[found] in holders:", "and holders.get(keys[found]):", "prefixes"),
+    Change(
+        "serving.scheduler",
+        "if self.caching is not None:\n                self",
+        "if self.caching is not None and not sequence.to_compute:\n                self",
+        "prefixes",
+    ),
     Change(SWAPPING, BACK, "if not self.running:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and len(self.running) < 2:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and now % 3 == 0:", "swaps"),

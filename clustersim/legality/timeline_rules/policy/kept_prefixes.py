@@ -3,86 +3,123 @@
 ::
 
     free blocks of a pool, in the order in which they are taken:  ── oldest ─── … ─── this one ─── newer ──
-                                                                  └──────── ahead ────────┘
 
 A block that nobody holds any longer is taken after those that were free before it, and before those that came free
-later. How many were free is recorded, and how many were taken since follows from what was computed. So a block is
-surely cached while it is held, or while fewer were taken or taken over since than were ahead, and surely forgotten when
-more were taken. In between nothing follows, since who was taken over may have been ahead or not.
+later; of one sequence first those without content, then its last block before its first. Each fact, and each step,
+tells how many blocks are in use after it; so what was taken since the one before follows, and with it what is
+forgotten.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Declared
-from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies, keeps_whole
+from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_whole
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import returns
 from clustersim.timeline.tables import Table
 
 FIX: Final = "take over the longest start of a prompt that is cached, and forget what has been free for longest first"
-FILLED, RELEASED, DECIDED = range(3)
+COUNT: Final = "tell the blocks that are in use right after each decision"
+FILLED, RELEASED, DECIDED, BEGUN = range(4)
+"""What happens in which order at one instant."""
 DECISIONS: Final = (PREEMPTED,)
 
 
 @dataclass(slots=True, kw_only=True)
 class Pool:
-    """Cached blocks of one replica, by content, and whose they are.
+    """The blocks of one replica.
 
     Parameters
     ----------
-    time, end, taken : lists of int
-        When steps start and end, in order of starts, and how many blocks had been taken before each and by all.
-    over_time, over : lists of int
-        When blocks are taken over, and how many had been before each and by all.
-    holders : int64 array of shape (contents,)
-        How many hold each.
-    free : int64 array of shape (contents, 3)
-        Since when nobody has held each, and how many free blocks were ahead of it: at least, and at most; −1 where it
-        was never held.
+    free : int
+        How many nobody holds.
+    queue : OrderedDict of int to int
+        These in the order in which they are taken: content → 1, or a negative number → so many without content.
+    holders : dict
+        Content → how many hold it; 0 while it is cached only.
     held : dict
-        Request → what it holds.
+        Request → the contents that it holds.
+    runs : int
+        The last of those negative numbers.
     """
 
-    time: list[int]
-    end: list[int]
-    taken: list[int]
-    over_time: list[int]
-    over: list[int]
-    holders: Int64Array
-    free: Int64Array
-    held: dict[int, Int64Array] = field(default_factory=dict)
+    free: int
+    queue: OrderedDict[int, int]
+    holders: dict[int, int] = field(default_factory=dict)
+    held: dict[int, list[int]] = field(default_factory=dict)
+    runs: int = -1
 
-    def hold(self, request: int, contents: Int64Array) -> None:
-        """Let one more sequence hold blocks."""
-        np.add.at(self.holders, contents, 1)
-        before = self.held.get(request)
-        self.held[request] = contents if before is None else np.concatenate((before, contents))
+    def take(self, blocks: int) -> bool:
+        """Take free blocks and forget what they hold; return whether there were so many."""
+        if not 0 <= blocks <= self.free:
+            return False
+        self.free -= blocks
+        while blocks:
+            content, many = self.queue.popitem(last=False)
+            if content >= 0:
+                del self.holders[content]
+            elif many > blocks:
+                self.queue[content] = many - blocks
+                self.queue.move_to_end(content, last=False)
+            blocks -= min(many, blocks)
+        return True
 
-    def release(self, request: int, now: int, free: int) -> None:
-        """Let a sequence give its blocks back, after which so many are free: its last one before its first."""
-        contents = self.held.pop(request, np.empty(0, np.int64))
-        np.subtract.at(self.holders, contents, 1)
-        places = np.flatnonzero(self.holders[contents] == 0)
-        left, ahead = contents[places], free - 1
-        self.free[left, 0] = now
-        self.free[left, 1] = ahead - places
-        self.free[left, 2] = ahead
+    def give(self, blocks: int) -> None:
+        """Let blocks without content be free."""
+        if blocks:
+            self.runs -= 1
+            self.queue[self.runs] = blocks
+            self.free += blocks
 
-    def taken_since(self, since: int, now: int) -> tuple[int, int]:
-        """Return how many blocks were taken between instants, at most and at least."""
-        begun = bisect_right(self.end, since)  # one under way may take more
-        most = self.taken[bisect_right(self.time, now)] - self.taken[min(bisect_left(self.time, since), begun)]
-        most += self.over[bisect_right(self.over_time, now)] - self.over[bisect_left(self.over_time, since)]
-        after, ended = bisect_right(self.time, since), bisect_right(self.end, now)
-        return most, self.taken[ended] - self.taken[after] if ended > after else -NO_LIMIT
+    def hold(self, request: int, contents: list[int]) -> None:
+        """Let one more sequence hold what is cached."""
+        for content in contents:
+            if not self.holders[content]:
+                del self.queue[content]
+                self.free -= 1
+            self.holders[content] += 1
+        self.held.setdefault(request, []).extend(contents)
+
+    def fill(self, request: int, contents: list[int]) -> None:
+        """Let blocks of a sequence have a content; where that is cached already, the copy is free."""
+        for content in contents:
+            if content in self.holders:
+                self.hold(request, [content])
+                self.give(1)
+            else:
+                self.holders[content] = 1
+                self.held.setdefault(request, []).append(content)
+
+    def release(self, request: int, blocks: int) -> None:
+        """Let a sequence give so many blocks back, its last one before its first; contents stay."""
+        contents = self.held.pop(request, [])
+        self.give(blocks - len(contents))
+        for content in reversed(contents):
+            self.holders[content] -= 1
+            if not self.holders[content]:
+                self.queue[content] = 1
+                self.free += 1
+
+    def comes_back(self, request: int, blocks: int) -> int:
+        """Return how many of the blocks that a sequence gives back nobody else holds."""
+        contents = self.held.get(request, [])
+        return blocks - len(contents) + sum(self.holders[content] == 1 for content in contents)
+
+    def cached(self, contents: list[int]) -> int:
+        """Return how many of the first contents are cached."""
+        return next((at for at, content in enumerate(contents) if content not in self.holders), len(contents))
+
+    def unheld(self, contents: list[int]) -> int:
+        """Return how many of some contents nobody holds."""
+        return sum(not self.holders.get(content, 1) for content in contents)
 
 
 def as_cached(reading: Reading, policies: Policies) -> Finding:
@@ -117,82 +154,91 @@ def _unknown(reading: Reading, declared: Declared) -> str:
 
 
 def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int) -> Finding:
-    pieces, contents, runs, size = reading.pieces, reading.prefixes.contents, reading.runs, declared.block_tokens
-    if pieces is None or contents is None or runs is None or size is None or declared.pool_blocks is None:
-        return NOTHING
+    contents, size = reading.prefixes.contents, declared.block_tokens
     came = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] == replica))
+    if reading.pieces is None or contents is None or reading.runs is None or size is None:
+        return NOTHING
+    if declared.pool_blocks is None or reading.runs.column("kv_blocks_used") is None:
+        return NOTHING
     if not contents.numbers:  # nothing is known of any prompt: none takes over anything that could be told
         return Finding(looked_at=len(came))
-    here = np.flatnonzero(pieces.replica == replica)
-    blocks_after = -(-(pieces.computed + pieces.count) // size)[here]
-    takes = blocks_after + (-pieces.computed[here] // size)
-    order = np.argsort(pieces.begin[here], kind="stable")
+    faults = tuple(_wrong(reading, declared.pool_blocks, size, facts, came, replica))
+    return Finding(looked_at=len(came), faults=faults[:1])
+
+
+def _wrong(reading: Reading, blocks: int, size: int, facts: Table, came: Any, replica: int) -> Iterator[Fault]:
+    """Yield admissions that take over more, or less, than is cached."""
+    pieces, runs, contents = reading.pieces, reading.runs, reading.prefixes.contents
+    assert pieces is not None
+    assert runs is not None
+    assert contents is not None
+    used = runs.column("kv_blocks_used")
+    assert used is not None
+    begun = np.flatnonzero(runs.replica == replica)
+    chunks = np.flatnonzero((pieces.replica == replica) & pieces.is_chunk)
+    rows, _, amount = returns(reading.history, pieces, size, reading.hand_overs)
+    mine = facts["replica"][rows] == replica
+    gone, gives = rows[mine], dict(zip(rows[mine].tolist(), amount[mine].tolist(), strict=True))
     over = np.flatnonzero((facts["kind"] == REUSED) & (facts["replica"] == replica))
-    over = over[np.argsort(facts["time_ns"][over], kind="stable")]
-    pool = Pool(
-        time=pieces.begin[here][order].tolist(), end=np.maximum.accumulate(pieces.end[here][order]).tolist(),
-        taken=[0, *np.cumsum(takes[order]).tolist()], over_time=facts["time_ns"][over].tolist(),
-        over=[0, *np.cumsum(facts["value"][over].astype(np.int64) // size).tolist()],
-        holders=np.zeros(contents.numbers, np.int64), free=np.full((contents.numbers, 3), -1),
-    )  # fmt: skip
-    reused = {
-        (request, time): tokens // size
-        for request, time, tokens in zip(
-            *(facts[name][over].tolist() for name in ("request", "time_ns", "value")), strict=True
-        )
-    }
-    chunks = here[pieces.is_chunk[here]]
-    rows, _, _ = returns(reading.history, pieces, size, reading.hand_overs)
-    gone = rows[facts["replica"][rows] == replica]
-    time = np.concatenate((pieces.end[chunks], facts["time_ns"][gone], facts["time_ns"][came])).astype(np.int64)
-    decided = np.isin(facts["kind"][gone], DECISIONS)
-    phase = np.concatenate(
-        (np.full(len(chunks), FILLED), np.where(decided, DECIDED, RELEASED), np.full(len(came), DECIDED))
+    told = zip(*(facts[name][over].tolist() for name in ("request", "time_ns", "value")), strict=True)
+    reused = {(request, time): tokens // size for request, time, tokens in told}
+    opens = dict(zip(came.tolist(), pieces.opened_by(facts, came, failures=False).tolist(), strict=True))
+    last = int(runs.start[begun].max(initial=-1))
+    decides = np.isin(facts["kind"][gone], DECISIONS)
+    events = (
+        (FILLED, pieces.end[chunks], chunks),
+        (RELEASED, facts["time_ns"][gone[~decides]], gone[~decides]),
+        (DECIDED, facts["time_ns"][gone[decides]], gone[decides]),
+        (DECIDED, facts["time_ns"][came], came),
+        (BEGUN, runs.start[begun], begun),
     )
-    what = np.repeat((FILLED, RELEASED, DECIDED), (len(chunks), len(gone), len(came)))
-    row = np.concatenate((chunks, gone, came))
-    faults: list[Fault] = []
-    last = int(runs.start[runs.replica == replica].max(initial=-1))
+    time, row = (np.concatenate([event[at] for event in events]).astype(np.int64) for at in (1, 2))
+    phase = np.repeat([event[0] for event in events], [len(event[2]) for event in events])
+    single, decided = reading.declared.pp == 1, -1
+    pool = Pool(free=blocks, queue=OrderedDict({-1: blocks}))
     for at in np.lexsort((row, phase, time)).tolist():
-        now, kind, one = int(time[at]), int(what[at]), int(row[at])
+        now, kind, one = int(time[at]), int(phase[at]), int(row[at])
         if kind == FILLED:
             request, filled = int(pieces.request[one]), int(pieces.computed[one] + pieces.count[one])
             full = min(filled // size, int(contents.blocks[request]))
-            first = len(pool.held.get(request, ()))
-            pool.hold(request, contents.row(request, first, full))
+            pool.fill(request, contents.row(request, len(pool.held.get(request, ())), full).tolist())
             continue
-        request = int(facts["request"][one])
-        if kind == RELEASED:
-            pool.release(request, now, declared.pool_blocks - int(facts["used"][one]))
+        if kind == BEGUN:
+            if not pool.take(pool.free - blocks + int(used[one])):
+                return
             continue
-        taken = reused.get((request, now), 0)
+        request, free = int(facts["request"][one]), blocks - int(facts["used"][one])
+        if one in gives:
+            decided = -1
+            if not pool.take(pool.free + pool.comes_back(request, gives[one]) - free):
+                return
+            pool.release(request, gives[one])
+            continue
+        taken, opened = reused.get((request, now), 0), opens[one]
+        if now > last or opened < 0:
+            return  # how many blocks each of the cut-off step took does not follow
         most = min(int(contents.blocks[request]), (int(facts["value"][one]) - 1) // size)
-        prompt = contents.row(request, 0, most)
-        if now <= last and (message := _wrong(pool, prompt, taken, now)):
-            where = f"replica {replica}, request {request}"
-            faults.append(Fault(where=where, message=f"takes over {taken:,} blocks at {now:,} ns, {message}", fix=FIX))
+        prompt = contents.row(request, 0, most).tolist()
+        own = -(-(taken * size + int(pieces.count[opened])) // size) - taken
+        grown = pool.free - pool.unheld(prompt[:taken]) - own - free
+        if single and now == decided and grown:
+            due = blocks - pool.free + pool.unheld(prompt[:taken]) + own
+            yield Fault(
+                where=f"replica {replica}, request {request}",
+                message=f"{blocks - free:,} blocks are told to be in use after it was admitted at {now:,} ns, where "
+                f"{due:,} follow from what is told before",
+                fix=COUNT,
+            )
+        decided = now
+        if not pool.take(grown):
+            return
+        cached = pool.cached(prompt)
+        if taken != cached:
+            where, what = f"replica {replica}, request {request}", f"takes over {taken:,} blocks at {now:,} ns, "
+            why = f"and block {min(taken, cached)} of its prompt is "
+            why += "cached, too" if taken < cached else "not cached any longer"
+            yield Fault(where=where, message=what + why, fix=FIX)
+            return
         pool.hold(request, prompt[:taken])
-    return Finding(looked_at=len(came), faults=tuple(faults[:1]))
-
-
-def _wrong(pool: Pool, prompt: Int64Array, taken: int, now: int) -> str:
-    """Return what is wrong with taking over so many blocks of a prompt; empty where nothing is."""
-    last, most, fewest = -1, 0, 0
-    some = prompt[: taken + 1]
-    held = pool.holders[some] > 0
-    # What somebody holds is cached: only what nobody holds is looked at one by one, and the one that was not taken.
-    places = np.append(np.flatnonzero(~held[:taken]), np.arange(taken, len(some)))
-    free = pool.free[some[places]].tolist()
-    for place, (since, least_ahead, most_ahead) in zip(places.tolist(), free, strict=True):
-        cached = bool(held[place])
-        if not cached and since < 0:
-            return f"and block {place} of its prompt is not cached any longer" if place < taken else ""
-        if not cached:
-            if since != last:
-                last, (most, fewest) = since, pool.taken_since(since, now)
-            cached = most <= least_ahead
-            if place < taken and not cached and fewest > most_ahead:
-                return f"and block {place} of its prompt is not cached any longer"
-        if place == taken and cached:
-            return f"and block {place} of its prompt is cached, too"
-    return ""
+        if not pool.take(own):
+            return
