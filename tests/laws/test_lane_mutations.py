@@ -11,6 +11,9 @@ from tests.laws.lane_cases import by_events, case_input
 from tests.laws.lane_corpus import CORPUS
 from tests.laws.lane_mutations import MUTATIONS, mutated
 
+ORDER = list(CORPUS)
+"""What caught something last is asked first, since neighbours have like faults."""
+
 
 @cache
 def expected() -> dict[str, str]:
@@ -28,5 +31,9 @@ def outcome(name: str) -> str:
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_corpus_catches(mutation: str) -> None:
+    digests = expected()
     with mutated(MUTATIONS[mutation]):
-        assert any(outcome(name) != digest for name, digest in expected().items())
+        caught = next((name for name in ORDER if outcome(name) != digests[name]), None)
+    assert caught is not None
+    ORDER.remove(caught)
+    ORDER.insert(0, caught)
