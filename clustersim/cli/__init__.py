@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "prove": ("prove:prove", "Prove a plan: execute its step graphs with numbers."),
     "audit": ("audit:audit", "Check that what a run recorded was legal."),
     "graph": ("graph:graph", "Show the step graph of a scenario."),
-    "trace": ("trace:trace", "Write the timeline of a run for Perfetto."),
+    "trace": ("trace:trace", "Write requests, steps and operators of a run for Perfetto."),
     "dashboard": ("dashboard:dashboard", "Write the HTML dashboard of a run."),
     "topology": ("topology:topology", "List topologies, or show one."),
     "models": ("models:models", "List architectures, or show one."),

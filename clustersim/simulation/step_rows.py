@@ -27,8 +27,8 @@ from clustersim.timeline.tokens import TokenEvents
 BoolArray = npt.NDArray[np.bool_]
 
 COLUMNS: Final = (
-    "replica", "step", "count", "start_ns", "end_ns", "batch_requests", "prefill_tokens", "decode_tokens", "waiting",
-    "running",
+    "replica", "step", "count", "kind", "start_ns", "end_ns", "batch_requests", "prefill_tokens", "decode_tokens",
+    "waiting", "running",
 )  # fmt: skip
 KV_COLUMNS: Final = ("replica", "start_ns", "end_ns", "kv_blocks_used", "kv_blocks_total")
 
@@ -124,6 +124,26 @@ class StepRows:
             start = np.where(index > 0, steps.end_ns[at - 1], rows["start_ns"][row])
             yield _Single(row=row, index=index, at=at, start_ns=start, end_ns=steps.end_ns[at])
 
+    def single_steps(self) -> Iterator[dict[str, Any]]:
+        """Yield all steps one by one, a bounded number at a time, in order: ``rows`` and what blocks were in use."""
+        held = _Held(self.kv_rows)
+        for row, step, start, end in self._every_step():
+            told = {
+                name: self.rows[name][row] for name in COLUMNS if name not in ("step", "count", "start_ns", "end_ns")
+            }
+            blocks_used = self.kv_rows["kv_blocks_used"][held.rows(told["replica"], start)]
+            yield told | {"step": step, "start_ns": start, "end_ns": end, "kv_blocks_used": blocks_used}
+
+    def _every_step(self) -> Iterator[tuple[Int64Array, Int64Array, Int64Array, Int64Array]]:
+        """Yield row, number, start and end of all steps."""
+        rows, every = self.rows, np.arange(len(self.rows["start_ns"]))
+        if self._steps is not None:
+            for single in self._singles(every):
+                yield single.row, rows["step"][single.row] + single.index, single.start_ns, single.end_ns
+            return
+        for some in blocks(rows["count"]):
+            yield every[some], rows["step"][some], rows["start_ns"][some], rows["end_ns"][some]
+
     def cut(self, edges_ns: Int64Array, apart: tuple[int, int, int] | None = None) -> Mapping[str, Any]:
         """Return the rows, split further: a step during which an instant lies is a row of its own.
 
@@ -152,6 +172,22 @@ class StepRows:
                 alone |= (rows["replica"][single.row] == replica) & (first <= step) & (step <= last)
             parts.append(single.opening(alone[1:] | alone[:-1] | (bin_of[1:] != bin_of[:-1]), np.zeros_like(bin_of)))
         return _split(rows, "waiting", *np.concatenate(parts, axis=1))
+
+
+class _Held:
+    """Finds the row of blocks in use that holds at an instant."""
+
+    def __init__(self, kv_rows: Mapping[str, Any]) -> None:
+        self._replica, self._start_ns = kv_rows["replica"], kv_rows["start_ns"]
+
+    def rows(self, replica: Int64Array, instant: Int64Array) -> Int64Array:
+        """Return the last row of each replica up to an instant; replicas are in order."""
+        found = np.empty(len(replica), np.int64)
+        for one in np.unique(replica).tolist():
+            first, last = np.searchsorted(replica, (one, one + 1))
+            low, high = np.searchsorted(self._replica, (one, one + 1))
+            found[first:last] = low - 1 + np.searchsorted(self._start_ns[low:high], instant[first:last], side="right")
+        return found
 
 
 class _Arrivals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,11 +13,18 @@ from clustersim.cli.options import quantity
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
-from clustersim.report.files.run_directory import read_run, shown_rows
+from clustersim.report.files.run_directory import RunDirectory, read_run, shown_rows
 from clustersim.report.traces.busiest import busy_window
-from clustersim.report.traces.trace import span_bytes, write_trace
+from clustersim.report.traces.trace import trace_bytes, write_trace
+from clustersim.report.traces.whole import WholeRun
+from clustersim.report.words.progress import Bar
 from clustersim.timeline.window import Window
 
+_FEWER: Final = {
+    "run": " or requests and steps of the window alone (--around window)",
+    "window": " or operators alone (--around nothing)",
+    "nothing": "",
+}
 _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 
 
@@ -33,6 +41,23 @@ _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
     help="Without a window: steps around the busiest instant.",
 )
 @click.option(
+    "--slowest",
+    type=click.IntRange(0, 10_000),
+    default=10,
+    show_default=True,
+    help="Requests with a row of their own; others share rows.",
+)
+@click.option(
+    "--request", "asked", type=int, multiple=True, metavar="NUMBER", help="One with a row of its own, too; repeatable."
+)
+@click.option(
+    "--around",
+    type=click.Choice(["run", "window", "nothing"]),
+    default="run",
+    show_default=True,
+    help="Whose requests, steps and counters stand beside the operators.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
@@ -45,10 +70,13 @@ def trace(
     end: str | None,
     ranks: str | None,
     steps: int,
+    slowest: int,
+    asked: tuple[int, ...],
+    around: str,
     output: Path | None,
     max_size: float,
 ) -> None:
-    """Write the timeline of RUN_DIR as a trace: a process per device, a thread per stream."""
+    """Write RUN_DIR as a trace for ui.perfetto.dev: requests, steps and counters of the run, operators of a window."""
     run = read_run(run_dir)
     devices = list(run.summary["devices"])
     chosen = _ranks(ranks, len(devices))
@@ -69,14 +97,43 @@ def trace(
     if not pieces.num_spans:
         message = f"no span in this window; the run goes from 0 to {run.timeline.end_ns / 1e9:.6g} s"
         raise InputError(Problem(path="--from", message=message))
+    whole = _whole(run, window, around, slowest, asked)
     target = output if output is not None else run_dir / "trace.pftrace.gz"
     Limits(size_bytes=max_size).refuse(
-        f"{target}: about {pieces.num_spans:,} spans",
-        "choose a shorter window (--from, --to) or fewer ranks (--ranks)",
-        size_bytes=pieces.num_spans * span_bytes(target),
+        f"{target}: about {_told(pieces.num_spans, whole)}",
+        f"choose a shorter window (--from, --to), fewer ranks (--ranks){_FEWER[around]}",
+        size_bytes=trace_bytes(target, pieces, whole),
     )
-    count = write_trace(target, pieces, devices, (rows, run.step_rows.kv_rows))
-    click.echo(f"{target}: {count:,} spans, {window[0] / 1e9:.6g} s to {window[1] / 1e9:.6g} s")
+    counters = whole.counters() if whole else ()
+    total = pieces.num_spans + (whole.num_slices if whole else 0)
+    with Bar("slices") as bar:
+        count = write_trace(
+            target, pieces, devices, counters, whole, lambda done: bar.show("writing", min(done, total), total)
+        )
+    times = f"{window[0] / 1e9:.6g} s to {window[1] / 1e9:.6g} s"
+    click.echo(f"{target}: {_told(count, whole)}; spans from {times}")
+
+
+def _told(spans: int, whole: WholeRun | None) -> str:
+    more = f", {whole.num_steps:,} steps, {whole.num_requests:,} requests" if whole else ""
+    return f"{spans:,} spans{more}"
+
+
+def _whole(
+    run: RunDirectory, window: tuple[int, int], around: str, slowest: int, asked: Sequence[int]
+) -> WholeRun | None:
+    if around == "nothing":
+        if asked:
+            raise InputError(Problem(path="--request", message="--around nothing shows no requests; drop one of both"))
+        return None
+    return WholeRun(
+        requests=run.requests,
+        timeline=run.timeline,
+        step_rows=run.step_rows,
+        window=(0, run.timeline.end_ns + 1) if around == "run" else window,
+        slowest=slowest,
+        asked=asked,
+    )
 
 
 def _instant(text: str | None, option: str) -> int | None:

@@ -7,38 +7,55 @@ Messages and field numbers are those of Perfetto's ``protos/perfetto/trace`` (``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.report.traces.counters import Counter
 from clustersim.report.traces.flows import Flows
 from clustersim.report.traces.protobuf import Rows, bytes_field, number_field
+from clustersim.report.traces.slices import REQUESTS, Around, Row, Slices
 from clustersim.report.traces.spans import SpanPieces, SpansLike, family_of
-from clustersim.report.traces.tracks import Counter, Placed, Sink, Tracks
+from clustersim.report.traces.tracks import Placed, Sink, Tracks
 
 _PACKET: Final = 1  # Trace.packet
 _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60  # TracePacket
 _CATEGORY, _ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER_VALUE, _FLOW, _FLOW_END = 3, 4, 9, 10, 11, 30, 47, 48
+_PLAIN_NAME, _DOUBLE_VALUE = 23, 44  # TrackEvent.name, .double_counter_value
 _BEGIN, _END, _COUNTER = 1, 2, 4  # TrackEvent.Type
 _STATE_CLEARED, _NEEDS_STATE = 1, 2  # TracePacket.SequenceFlags
 _ARGUMENTS: Final = ("layer", "step", "op")
 _CHUNK: Final = 1 << 17
 
-_DEVICE_UUID, _STREAM_UUID, _REPLICA_UUID, _COUNTER_UUID = 1 << 28, 2 << 28, 3 << 28, 4 << 28
+_DEVICE_UUID, _STREAM_UUID, _GROUP_UUID, _COUNTER_UUID, _ROW_UUID = (number << 28 for number in range(1, 6))
+_EXPLICIT: Final = 3  # TrackDescriptor.ChildTracksOrdering
+_COUNTERS_FIRST: Final = 1  # counters have no rank, which is 0
 
 
-def write_perfetto(file: Sink, pieces: SpanPieces, flows: Flows, tracks: Tracks, counters: Sequence[Counter]) -> None:
-    """Write spans, flows and counters as a Perfetto trace.
+def write_perfetto(
+    file: Sink, pieces: SpanPieces, flows: Flows, tracks: Tracks, counters: Sequence[Counter], around: Around
+) -> Iterator[int]:
+    """Write spans, flows and counters as a Perfetto trace, and what is around them; yield how many slices were written.
 
     A slice carries its layer (where it has one), step and operator kind; a flow leads from the start of a
     send to the end of the receive that it feeds.
     """
-    file.write(_head(pieces))
-    file.write(b"".join(_counter_descriptors(counters)))
+    file.write(_head(pieces, around))
+    file.write(b"".join(_group_descriptors(tracks.new_groups(counter.group for counter in counters))))
     for index, counter in enumerate(counters):
-        file.write(_counts(counter, _COUNTER_UUID + index))
+        file.write(_counter_descriptor(counter, index))
+        for low in range(0, len(counter.at_ns), _CHUNK):
+            some = slice(low, low + _CHUNK)
+            file.write(_counts(counter.at_ns[some], counter.value[some], _COUNTER_UUID + index))
+    names, ops = len(pieces.names) + 1, len(pieces.ops) + 1
+    for piece in around:
+        file.write(b"".join(_group_descriptors(tracks.new_groups(row.group for _, row in piece.rows))))
+        file.write(b"".join(_row_descriptor(number, row) for number, row in piece.rows))
+        file.write(_nested(piece, names, ops, around))
+        yield len(piece)
     for spans in pieces:
         placed = tracks.place(spans)
         file.write(b"".join(_descriptors(placed)))
@@ -50,6 +67,7 @@ def write_perfetto(file: Sink, pieces: SpanPieces, flows: Flows, tracks: Tracks,
             chosen = placed.order[at : at + _CHUNK]
             track = placed.of_span[at : at + _CHUNK] + _STREAM_UUID
             file.write(_slices(spans, chosen, track, arrows[0, chosen], arrows[1, chosen]))
+        yield len(placed.order)
 
 
 def _packet(content: bytes, flags: int | None = None) -> bytes:
@@ -63,12 +81,11 @@ def _interned(number: int, texts: Iterable[str]) -> bytes:
     )
 
 
-def _head(spans: SpanPieces) -> bytes:
+def _head(spans: SpanPieces, around: Around) -> bytes:
     """Open the sequence: texts are written once, and every event names them by their number from 1."""
-    categories = [family_of(op) for op in spans.ops]
-    interned = (
-        _interned(1, categories) + _interned(2, spans.names) + _interned(3, _ARGUMENTS) + _interned(29, spans.ops)
-    )
+    categories = [*(family_of(op) for op in spans.ops), *around.texts]
+    interned = _interned(1, categories) + _interned(2, [*spans.names, *around.texts])
+    interned += _interned(3, [*_ARGUMENTS, *around.arguments]) + _interned(29, spans.ops)
     return _packet(bytes_field(_INTERNED, interned), _STATE_CLEARED)
 
 
@@ -84,14 +101,23 @@ def _descriptors(placed: Placed) -> Iterable[bytes]:
         yield _packet(bytes_field(_DESCRIPTOR, content + bytes_field(4, thread)))
 
 
-def _counter_descriptors(counters: Sequence[Counter]) -> Iterable[bytes]:
-    for replica in sorted({counter.replica for counter in counters}):
-        content = number_field(1, _REPLICA_UUID + replica) + bytes_field(2, f"replica {replica}")
+def _group_descriptors(groups: Iterable[tuple[int, str]]) -> Iterable[bytes]:
+    for group, name in groups:
+        content = number_field(1, _GROUP_UUID + group - REQUESTS) + bytes_field(2, name)
+        content += number_field(11, _EXPLICIT) + number_field(12, group - REQUESTS)
         yield _packet(bytes_field(_DESCRIPTOR, content))
-    for index, counter in enumerate(counters):
-        content = number_field(1, _COUNTER_UUID + index) + bytes_field(2, counter.name)
-        content += number_field(5, _REPLICA_UUID + counter.replica) + bytes_field(8, b"")
-        yield _packet(bytes_field(_DESCRIPTOR, content))
+
+
+def _row_descriptor(number: int, row: Row) -> bytes:
+    content = number_field(1, _ROW_UUID + number) + bytes_field(2, row.name)
+    content += number_field(5, _GROUP_UUID + row.group - REQUESTS) + number_field(12, row.order + _COUNTERS_FIRST)
+    return _packet(bytes_field(_DESCRIPTOR, content))
+
+
+def _counter_descriptor(counter: Counter, index: int) -> bytes:
+    content = number_field(1, _COUNTER_UUID + index) + bytes_field(2, counter.name)
+    content += number_field(5, _GROUP_UUID + counter.group - REQUESTS) + bytes_field(8, b"")
+    return _packet(bytes_field(_DESCRIPTOR, content))
 
 
 def _events(at_ns: Int64Array, event: Rows) -> Rows:
@@ -124,7 +150,34 @@ def _argument(count: int, index: int) -> Rows:
     return Rows(count).constant(number_field(1, index + 1))
 
 
-def _counts(counter: Counter, uuid: int) -> bytes:
-    count = len(counter.at_ns)
-    event = Rows(count).constant(number_field(_TYPE, _COUNTER) + number_field(_TRACK, uuid))
-    return _events(counter.at_ns, event.numbers(_COUNTER_VALUE, counter.value, 9)).encoded()
+def _counts(at_ns: Int64Array, value: npt.NDArray[Any], uuid: int) -> bytes:
+    event = Rows(len(at_ns)).constant(number_field(_TYPE, _COUNTER) + number_field(_TRACK, uuid))
+    if value.dtype.kind == "f":
+        event.fixed64(_DOUBLE_VALUE, np.ascontiguousarray(value, "<f8").view("<i8"))
+    else:
+        event.numbers(_COUNTER_VALUE, value, 9)
+    return _events(at_ns, event).encoded()
+
+
+def _nested(piece: Slices, names: int, categories: int, around: Around) -> bytes:
+    """Encode slices that lie in each other, from the numbers on that their names and categories have."""
+    of, closes = piece.opened_and_closed()
+    opens = closes == 0
+    event = Rows(len(of)).constant(number_field(_TYPE, _BEGIN), opens).constant(number_field(_TYPE, _END), ~opens)
+    event.numbers(_TRACK, piece.row[of] + _ROW_UUID, 5)
+    numbered = opens & (piece.number[of] >= 0)
+    for name in np.unique(piece.name[piece.number >= 0]).tolist():
+        mine = numbered & (piece.name[of] == name)
+        event.numbered(_PLAIN_NAME, around.texts[name] + " ", np.maximum(piece.number[of], 0), mine)
+    event.numbers(_NAME, piece.name[of] + names, 3, opens & ~numbered)
+    event.numbers(_CATEGORY, piece.category[of] + categories, 2, opens)
+    for at, argument in enumerate(around.arguments, start=len(_ARGUMENTS)):
+        if argument in piece.arguments:
+            value = piece.arguments[argument][of]
+            width = max(1, -(-int(value.max(initial=0)).bit_length() // 7))
+            inner = _argument(len(of), at).numbers(4, np.maximum(value, 0), width)
+            event.message(_ANNOTATION, inner, opens & (value >= 0))
+    for arrows in (piece.out, piece.into):
+        for column in arrows.T:
+            event.fixed64(_FLOW, column[of], opens & (column[of] > 0))
+    return _events(np.where(opens, piece.start_ns[of], piece.end_ns[of]), event).encoded()

@@ -74,6 +74,19 @@ class Rows:
         self.pieces.append((padded_varints(values, width), mask))
         return self
 
+    def numbered(self, number: int, text: str, values: Int64Array, mask: Mask) -> Rows:
+        """Append a field that is a text with a non-negative number below 10¹⁰ behind it, as short as it goes."""
+        octets = text.encode("utf-8")
+        powers = 10 ** np.arange(9, -1, -1, dtype=np.int64)
+        digits = (values[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+        shown = (values[:, None] >= powers) & mask[:, None]
+        shown[:, -1] = mask
+        self.constant(tag(number, BYTES), mask)
+        self.pieces.append(((len(octets) + shown.sum(axis=1, dtype=np.uint8))[:, None].astype(np.uint8), mask))
+        self.constant(octets, mask)
+        self.pieces.extend((digits[:, at : at + 1], shown[:, at]) for at in range(len(powers)))
+        return self
+
     def fixed64(self, number: int, values: Int64Array, mask: Mask | None = None) -> Rows:
         """Append a fixed64 field."""
         self.constant(tag(number, FIXED64), mask)

@@ -1,25 +1,17 @@
-"""The tracks of a trace: a process per device, a thread per stream, a process of counters per replica."""
+"""The tracks of a trace: a process per device, a thread per stream, a group per replica, and one of the requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.report.metrics.latencies import Columns
+from clustersim.report.traces.slices import REQUESTS
 from clustersim.report.traces.spans import SpansLike, lanes
 from clustersim.timeline.spans import STREAMS
-
-COUNTERS: Final = {
-    "kv_blocks_used": "K/V blocks used",
-    "running": "running requests",
-    "waiting": "waiting requests",
-}
-"""Column of the steps → name of its counter."""
-
 
 _MOST_LANES: Final = 64
 """Of one stream, as far as their order on the screen goes."""
@@ -60,16 +52,6 @@ class Placed:
     tracks: tuple[tuple[int, Track], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counter:
-    """A value of a replica where a window begins, and from each step on with which it changes."""
-
-    replica: int
-    name: str
-    at_ns: Int64Array
-    value: Int64Array
-
-
 class Tracks:
     """The tracks of a trace, made as its spans come: on none do two spans overlap.
 
@@ -77,21 +59,35 @@ class Tracks:
     ----------
     devices : sequence of str
         The device's name of each global rank.
-    replicas : int
-        One more than the highest that has counters.
     """
 
-    def __init__(self, devices: Sequence[str], replicas: int = 0) -> None:
+    def __init__(self, devices: Sequence[str]) -> None:
         self.devices = devices
         self.known: dict[int, Track] = {}
         """By number."""
         self.num_spans = 0
         """How many have been placed."""
-        self.first_replica_pid = len(devices) + 1
-        self._first_tid = self.first_replica_pid + replicas
+        self._first_group_pid = len(devices) + 1
+        self._next_tid = self._first_group_pid + 1 + len(devices)  # a replica has one at least
+        self._groups: set[int] = set()
         self._numbers: dict[tuple[int, int], int] = {}
         self._ranks: set[int] = set()
         self._ends: dict[int, list[int]] = {}
+
+    def pid_of(self, group: int) -> int:
+        """Return the number of a group of rows and counters as a process: of the requests, or of a replica."""
+        return self._first_group_pid + group - REQUESTS
+
+    def new_groups(self, groups: Iterable[int]) -> list[tuple[int, str]]:
+        """Return which of some groups are new, and their names."""
+        new = sorted(set(groups) - self._groups)
+        self._groups.update(new)
+        return [(group, "requests" if group == REQUESTS else f"replica {group}") for group in new]
+
+    def new_tid(self) -> int:
+        """Return a number that no process and no other thread has."""
+        self._next_tid += 1
+        return self._next_tid - 1
 
     def place(self, spans: SpansLike) -> Placed:
         """Sort the next piece of spans into tracks."""
@@ -108,7 +104,7 @@ class Tracks:
             key = (one // deepest, one % deepest)
             if key not in self._numbers:
                 number = self._numbers[key] = len(self._numbers)
-                self.known[number] = self._track(number, *key)
+                self.known[number] = self._track(*key)
                 tracks.append((number, self.known[number]))
             numbers.append(self._numbers[key])
         return Placed(
@@ -118,10 +114,10 @@ class Tracks:
             tracks=tuple(tracks),
         )
 
-    def _track(self, number: int, row: int, lane: int) -> Track:
+    def _track(self, row: int, lane: int) -> Track:
         rank, stream = divmod(row, len(STREAMS))
         name = STREAMS[stream] + (f" {lane + 1}" if lane else "")
-        return Track(pid=rank + 1, tid=self._first_tid + number, name=name, order=stream * _MOST_LANES + lane)
+        return Track(pid=rank + 1, tid=self.new_tid(), name=name, order=stream * _MOST_LANES + lane)
 
     def _processes(self, spans: SpansLike) -> Iterator[tuple[int, str]]:
         ranks, first = np.unique(spans.rank, return_index=True)
@@ -129,18 +125,3 @@ class Tracks:
             if rank not in self._ranks:
                 self._ranks.add(rank)
                 yield rank + 1, f"{self.devices[rank]} · rank {rank} · stage {stage}"
-
-
-def counters_of(steps: Columns, start_ns: int, end_ns: int) -> Iterator[Counter]:
-    """Yield each replica's counters from the steps that touch ``[start_ns, end_ns)``, as far as they have columns."""
-    inside = (steps["end_ns"] > start_ns) & (steps["start_ns"] < end_ns)
-    for replica in np.unique(steps["replica"][inside]).tolist():
-        mine = np.flatnonzero(inside & (steps["replica"] == replica))
-        mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
-        for column, name in COUNTERS.items():
-            if column not in steps:
-                continue
-            value = steps[column][mine].astype(np.int64)
-            changes = np.append(True, value[1:] != value[:-1])
-            at_ns = np.maximum(steps["start_ns"][mine[changes]].astype(np.int64), start_ns)
-            yield Counter(replica=replica, name=name, at_ns=at_ns, value=value[changes])

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, Self, TextIO
 
 from clustersim.clock import NS_PER_S
 from clustersim.units import format_seconds
@@ -18,26 +18,25 @@ _SECONDS_BETWEEN: Final = 0.1
 _SECONDS_BETWEEN_LINES: Final = 10.0
 
 
-class ProgressBar:
-    """Shows how many requests are finished, and the simulated time.
+class Bar:
+    """A bar that counts; use it as a context. A call that comes too soon only looks at the clock.
 
-    Use it as a context, and call it from the simulation; a call that comes too soon only looks at the clock.
     What it shows never enters a result.
 
     Parameters
     ----------
+    noun : str
+        What is counted.
     file : text file, optional
         Where to draw; standard error by default. Nothing is drawn when it is no terminal.
     clock : callable, optional
         Seconds of real time.
-
-    Examples
-    --------
-    >>> with ProgressBar() as progress:
-    ...     progress(now_ns=0, finished=0, total=10)
     """
 
-    def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, noun: str = "requests", file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._noun = noun
         self._file = sys.stderr if file is None else file
         self._clock = clock
         self._next = float("-inf")
@@ -45,7 +44,7 @@ class ProgressBar:
         self._row: TaskID | None = None
         self.updates = 0
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Self:
         if self._file.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -54,17 +53,17 @@ class ProgressBar:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("requests"),
+                TextColumn(self._noun),
                 console=Console(file=self._file),
                 transient=True,
                 auto_refresh=False,
             )
-            self._row = self._bar.add_task("simulating", total=None)
+            self._row = self._bar.add_task("", total=None)
             self._bar.start()
         return self
 
-    def __call__(self, now_ns: int, finished: int, total: int) -> None:
-        """Show that at ``now_ns`` of simulated time ``finished`` of ``total`` requests are done."""
+    def show(self, doing: str, done: int, total: int) -> None:
+        """Show that so many of all are done."""
         if self._bar is None or self._row is None:
             return
         now = self._clock()
@@ -72,8 +71,7 @@ class ProgressBar:
             return
         self._next = now + _SECONDS_BETWEEN
         self.updates += 1
-        description = f"simulating, {now_ns / NS_PER_S:,.1f} s"
-        self._bar.update(self._row, completed=finished, total=total, description=description, refresh=True)
+        self._bar.update(self._row, completed=done, total=total, description=doing, refresh=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -81,6 +79,23 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = self._row = None
+
+
+class ProgressBar(Bar):
+    """Shows how many requests are finished, and the simulated time; call it from the simulation.
+
+    Examples
+    --------
+    >>> with ProgressBar() as progress:
+    ...     progress(now_ns=0, finished=0, total=10)
+    """
+
+    def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__("requests", file, clock)
+
+    def __call__(self, now_ns: int, finished: int, total: int) -> None:
+        """Show that at ``now_ns`` of simulated time ``finished`` of ``total`` requests are done."""
+        self.show(f"simulating, {now_ns / NS_PER_S:,.1f} s", finished, total)
 
 
 class RunsLeft:

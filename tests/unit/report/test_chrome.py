@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from report_data import OnePiece, pipeline_spans, spans_of
 
+from clustersim.report.traces.counters import counters_of
 from clustersim.report.traces.trace import write_trace
 
 DEVICES = ["n0.g0", "n0.g1", "n1.g0", "n1.g1"]
@@ -30,7 +31,7 @@ STEPS = {
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     path = tmp_path_factory.mktemp("trace") / "run.json"
-    write_trace(path, OnePiece(SPANS), DEVICES, [STEPS])
+    write_trace(path, OnePiece(SPANS), DEVICES, tuple(counters_of(STEPS, 0, 10**6)))
     return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
 

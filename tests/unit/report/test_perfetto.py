@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gzip
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from perfetto_trace import Trace, read_message, read_varint
 from report_data import OnePiece, PlainSpans, pipeline_spans, spans_of
 
 from clustersim.errors import InputError
+from clustersim.report.traces.counters import counters_of
 from clustersim.report.traces.flows import send_pairs
 from clustersim.report.traces.protobuf import padded_varints
 from clustersim.report.traces.trace import write_trace
@@ -26,90 +26,11 @@ STEPS = {
     "running": np.array([2, 3]),
     "waiting": np.array([0, 1]),
 }
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        octet = data[at]
-        value |= (octet & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if octet < 0x80:
-            return value, at
-
-
-def read_message(data: bytes) -> dict[int, list[Any]]:
-    """Return field number → values in order (numbers, or bytes that the caller reads on)."""
-    found: dict[int, list[Any]] = defaultdict(list)
-    at = 0
-    while at < len(data):
-        key, at = read_varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = read_varint(data, at)
-        elif kind == 1:
-            value, at = int.from_bytes(data[at : at + 8], "little"), at + 8
-        else:
-            assert kind == 2, f"wire type {kind}"
-            size, at = read_varint(data, at)
-            value, at = data[at : at + size], at + size
-            assert len(value) == size
-        found[key >> 3].append(value)
-    return found
-
-
-class Trace:
-    """A decoded trace: tracks by uuid, slices, counters and flows."""
-
-    def __init__(self, path: Path) -> None:
-        data = path.read_bytes()
-        packets = [
-            read_message(one) for one in read_message(gzip.decompress(data) if path.suffix == ".gz" else data)[1]
-        ]
-        interned = read_message(packets[0][12][0])
-        self.texts = {
-            kind: {e[1][0]: e[2][0].decode() for e in map(read_message, interned[kind])} for kind in (1, 2, 3, 29)
-        }
-        self.flags = [packet.get(13, [None])[0] for packet in packets]
-        self.tracks: dict[int, dict[int, list[Any]]] = {}
-        self.slices: list[tuple[int, int, int, str, dict[str, Any]]] = []
-        self.counters: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        self.flow_starts: dict[int, int] = {}
-        self.flow_ends: dict[int, int] = {}
-        opened: dict[int, Any] = {}
-        for packet in packets[1:]:
-            for descriptor in packet.get(60, []):
-                track = read_message(descriptor)
-                self.tracks[track[1][0]] = track
-            for event in map(read_message, packet.get(11, [])):
-                self._event(packet[8][0], event, opened)
-        assert opened == {}
-
-    def _event(self, at: int, event: dict[int, list[Any]], opened: dict[int, Any]) -> None:
-        uuid = event[11][0]
-        if event[9] == [4]:
-            self.counters[self.tracks[uuid][2][0].decode()].append((at, event[30][0]))
-        elif event[9] == [1]:
-            assert uuid not in opened, "two slices open on one track"
-            arguments = {}
-            for note in map(read_message, event[4]):
-                arguments[self.texts[3][note[1][0]]] = note[4][0] if 4 in note else self.texts[29][note[17][0]]
-            opened[uuid] = (at, self.texts[2][event[10][0]], arguments)
-            self.flow_starts.update(dict.fromkeys(event.get(47, []), at))
-        else:
-            start, name, arguments = opened.pop(uuid)
-            self.slices.append((uuid, start, at, name, arguments))
-            self.flow_ends.update(dict.fromkeys(event.get(48, []), at))
-
-    def stream_of(self, uuid: int) -> str:
-        return read_message(self.tracks[uuid][4][0])[5][0].decode()
-
-    def process_of(self, uuid: int) -> str:
-        return read_message(self.tracks[self.tracks[uuid][5][0]][3][0])[6][0].decode()
+COUNTERS = tuple(counters_of(STEPS, 0, 10**6))
 
 
 def written(tmp_path: Path, spans: PlainSpans = PIPELINE, name: str = "run.pftrace") -> Trace:
-    write_trace(tmp_path / name, OnePiece(spans), DEVICES, [STEPS])
+    write_trace(tmp_path / name, OnePiece(spans), DEVICES, COUNTERS)
     return Trace(tmp_path / name)
 
 
@@ -193,7 +114,7 @@ def test_abutting_empty_and_overlapping_spans_stay_apart(tmp_path: Path) -> None
 
 def test_the_same_run_gives_the_same_bytes_compressed_or_not(tmp_path: Path) -> None:
     for name in ("a.pftrace.gz", "b.pftrace.gz", "c.pftrace"):
-        write_trace(tmp_path / name, OnePiece(PIPELINE), DEVICES, [STEPS])
+        write_trace(tmp_path / name, OnePiece(PIPELINE), DEVICES, COUNTERS)
     first, second = (tmp_path / "a.pftrace.gz").read_bytes(), (tmp_path / "b.pftrace.gz").read_bytes()
     assert first == second
     assert gzip.decompress(first) == (tmp_path / "c.pftrace").read_bytes()

