@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from clustersim.legality.finding import Finding
+from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.history import History
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.legality.timeline_rules.blocks import cache, pool
 from clustersim.legality.timeline_rules.links import capacity as links
+from clustersim.legality.timeline_rules.links import lost
 from clustersim.legality.timeline_rules.operators import (
     execution,
     expert,
@@ -128,9 +129,10 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
                 take(rule, check(one))
     if "RUN-2" in looked:
         take("RUN-2", priced.as_priced(reading))
+    traffic, untold = links.traffic_in(reading, parts) if {"RUN-2", "RUN-3"} & set(looked) else (None, NOTHING)
     if "RUN-3" in looked:
         take("RUN-3", streams.over_pools(reading))
-        take("RUN-3", links.within_capacity(reading, parts))
+        take("RUN-3", merged(links.within_capacity(traffic, history.declared.carriage), untold))
     if "RUN-2" in looked:
         take("RUN-2", carried.moves_take(history))
     for part in parts:
@@ -142,6 +144,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         for part in parts:
             take("RUN-2", programs.as_graphs(part))
             take("RUN-2", ready.stages_start(part))
+        take("RUN-2", lost.lost_to_others(reading, traffic))
     if "RUN-4" in looked and not any(violations.values()):
         take("RUN-4", spent.time_is_spent(reading))
     if "RUN-5" in looked and not any(violations.values()):

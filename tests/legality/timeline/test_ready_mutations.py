@@ -11,6 +11,8 @@ from typing import Any, Final
 import pytest
 
 from clustersim.replay.events import wiring
+from clustersim.replay.events.chain import ChainPass
+from clustersim.replay.events.collectives import Collectives
 from clustersim.replay.events.decode_run import DecodeRun
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.run import EventReplay
@@ -44,6 +46,10 @@ SCENARIOS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "lane of two stages": ({"plan": {"pp": 2}}, FOLDED),
     "lane of four stages": ({"plan": {"pp": 4}}, FOLDED),
     "lane that shares links": (SHARED["lanes"], FOLDED),
+    "sends that meet collectives": (SHARED["sends"], FULL),
+    "sends that meet collectives, folded": (SHARED["sends"], FOLDED),
+    "replicas that share links": (SHARED["replicas"], FULL),
+    "copies that meet collectives": (SHARED["swaps"], FULL),
 }  # fmt: skip
 IDLE: Final = {"decisions are taken a while after they are due": "RUN-3"}
 """What a rule of its own tells."""
@@ -51,6 +57,10 @@ IDLE: Final = {"decisions are taken a while after they are due": "RUN-3"}
 IN_A_ROW: Final = Mutation(
     wiring, "expanded_program", "resolved.append(tuple(found))",
     "resolved.append(tuple(dict.fromkeys([*found, *([int(number[node]) - 1] if number[node] > 0 else [])])))",
+)  # fmt: skip
+LONGER: Final = Mutation(
+    Collectives, "of", "self.network.begin(key, plan, payload, ns, done",
+    "self.network.begin(key, plan, payload, ns + 1_000, done",
 )  # fmt: skip
 LATE: Final[dict[str, tuple[Mutation, str]]] = {
     "a kernel idles before it starts": (
@@ -142,6 +152,19 @@ LATE: Final[dict[str, tuple[Mutation, str]]] = {
             "rests = 9 * np.arange(len(self.ends)); self.starts += rests; self.ends += rests; "
             "self._keep(pipeline.steps_before_change(self.starts))",
         ), "rings, folded",
+    ),
+    "collectives that may meet sends take longer": (LONGER, "sends that meet collectives"),
+    "collectives that may meet those of another replica take longer": (LONGER, "replicas that share links"),
+    "collectives that may meet copies to a host take longer": (LONGER, "copies that meet collectives"),
+    "collectives of a chain that is stepped take longer": (
+        Mutation(
+            ChainPass, "_step", "self.communicate(segment, cls, members, length, self._stepped, started)",
+            "self.communicate(segment, cls, members, length + 1_000, self._stepped, started)",
+        ), "sends that meet collectives, folded",
+    ),
+    "of a lane whose links are shared, a send takes longer": (
+        Mutation(SharedPipe, "_send", "end = now + duration", "end = now + duration + 1_000"),
+        "lane that shares links",
     ),
     "of a lane, a stage waits for the stages behind it": (
         Mutation(PipeLane, "_launch", "at = max(at, free_at[stage])", "at = max(at, *free_at[stage:])"),

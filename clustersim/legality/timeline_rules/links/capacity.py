@@ -18,6 +18,7 @@ import numpy as np
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.legality.declared.slowness import windows
 from clustersim.legality.declared.transfers import Carriage
+from clustersim.legality.declared.users import Place
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.prices.contents import Contents
 from clustersim.legality.timeline_rules.links.crowds import Crowds, crowds_of
@@ -26,7 +27,7 @@ from clustersim.legality.timeline_rules.transfers.carried import moves_in, outpu
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import Passes
-from clustersim.timeline.tables import Table
+from clustersim.timeline.tables import Table, Tables
 
 SHARE: Final = "share the link"
 ROUNDED_NS: Final = 1.0
@@ -34,8 +35,8 @@ ROUNDED_NS: Final = 1.0
 ROUNDED: Final = 1e-9
 
 
-def within_capacity(reading: Reading, parts: list[Reading]) -> Finding:
-    """RUN-3: communications that were on a link together bring no more to it than it carries in that time.
+def traffic_in(reading: Reading, parts: list[Reading]) -> tuple[Traffic | None, Finding]:
+    """Return what was on links on which two may be at a time, and what of it the record does not tell.
 
     Parameters
     ----------
@@ -46,19 +47,19 @@ def within_capacity(reading: Reading, parts: list[Reading]) -> Finding:
     history = reading.history
     tables, carriage = history.folded, history.declared.carriage
     if tables is None:
-        return NOTHING
+        return None, NOTHING
     if carriage is None:
-        return lacking("the load of links (no routes were declared)")
+        return None, lacking("the load of links (no routes were declared)")
     if not carriage.users.contended:
-        return NOTHING
+        return None, NOTHING
     traffic, runs, pieces = Traffic(carriage), reading.runs, reading.pieces
     for some in (*moves_in(history), *(one for part in parts for one in outputs_in(part))):
         traffic.add_transfers(some)
-    lacks, passes = NOTHING, Passes(tables)
+    lacks, passes, stretched = NOTHING, Passes(tables), _stretched(tables)
     places = [[(place, traffic.met(place)) for place in collective_places(traffic, part.declared)] for part in parts]
     for part, found in zip(parts, places, strict=True):  # when something is there is told before they are added
         declared = part.declared
-        mine = [(place, times) for place, times in found if times is None or len(times[0])]
+        mine = [(place, times) for place, times in found if times is None or len(times[0]) or place in stretched]
         if not mine:
             continue
         if runs is None or pieces is None or history.chunks is None or declared.deployment is None:
@@ -70,11 +71,22 @@ def within_capacity(reading: Reading, parts: list[Reading]) -> Finding:
             collectives.add(place, times)
     if traffic.untold:
         lacks = lacking(f"the load of links by {', '.join(sorted(traffic.untold))} (what these carry is not recorded)")
-    return merged(_judged(traffic, carriage), lacks)
+    return traffic, lacks
 
 
-def _judged(traffic: Traffic, carriage: Carriage) -> Finding:
-    """Judge links one by one; of those that are loaded alike, one."""
+def _stretched(tables: Tables) -> set[Place]:
+    """Return the stages of which some pass has other times than its durations say."""
+    rows = np.flatnonzero(tables.passes["irregular"] >= 0)
+    return set(zip(*(tables.passes[name][rows].tolist() for name in ("replica", "stage")), strict=True))
+
+
+def within_capacity(traffic: Traffic | None, carriage: Carriage | None) -> Finding:
+    """RUN-3: communications that were on a link together bring no more to it than it carries in that time.
+
+    Links are judged one by one; of those that are loaded alike, one.
+    """
+    if traffic is None or carriage is None:
+        return NOTHING
     topology, flows, ways = carriage.setting.topology, traffic.flows(), traffic.ways
     links = sorted({link for way in ways for link in way})
     if not links:

@@ -31,6 +31,8 @@ Times = tuple[Int64Array, Int64Array]
 """Starts and ends of intervals that lie apart, in order."""
 ALIKE: Final = 1e-9
 """Of two algorithms that take as long as each other to this share, either may have been chosen."""
+LOST_NS: Final = 2.0
+"""What a communication may lose to whole nanoseconds."""
 AT_A_TIME: Final = 1 << 22
 """Operators of passes that are unfolded together."""
 
@@ -48,6 +50,8 @@ class Flows:
     settled, enter, end, alone : float arrays
         When it was settled how links are, between which instants the bytes are on these, and for how long when nothing
         else is, ns.
+    lost : float array
+        How much longer each took than it costs, ns.
     """
 
     way: Int64Array
@@ -56,6 +60,7 @@ class Flows:
     enter: FloatArray
     end: FloatArray
     alone: FloatArray
+    lost: FloatArray
 
 
 class Traffic:
@@ -71,6 +76,8 @@ class Traffic:
         Bytes that a byte of a payload takes of the capacity of such links; ways that use none are not among them.
     untold : set of str
         Names of collectives of which the record does not tell what they carry.
+    astray : list of (float, float, float)
+        Of what took longer and is on no such link: when it was on its links, and what it lost.
     """
 
     def __init__(self, carriage: Carriage) -> None:
@@ -79,16 +86,20 @@ class Traffic:
         self.ways: list[Loads] = []
         self.parts: list[Flows] = []
         self.untold: set[str] = set()
+        self.astray: list[tuple[float, float, float]] = []
 
     def add(self, way: Int64Array, carried: FloatArray | Int64Array, *times: FloatArray | Int64Array) -> None:
         """Add communications; those of a way below 0 are on no such link."""
+        *_, enter, end, _, lost = times
+        for at in np.flatnonzero((way < 0) & (lost > LOST_NS)).tolist():
+            self.astray.append((float(enter[at]), float(end[at]), float(lost[at])))
         some = np.flatnonzero(way >= 0)
         if len(some):
-            settled, enter, end, alone = (values[some].astype(np.float64) for values in times)
+            settled, enter, end, alone, lost = (values[some].astype(np.float64) for values in times)
             self.parts.append(
                 Flows(
                     way=way[some], carried=carried[some].astype(np.float64), settled=settled, enter=enter, end=end,
-                    alone=alone,
+                    alone=alone, lost=lost,
                 )
             )  # fmt: skip
 
@@ -105,14 +116,14 @@ class Traffic:
         distinct, of = np.unique(some.pair, return_inverse=True)
         numbers = np.array([self.way(some.ways.loads(pair)) for pair in distinct.tolist()], np.int64)
         taken = some.carried * some.ways.byte_s[some.pair]
-        enter = some.start + some.ways.silent_ns(some.pair, taken)
-        self.add(numbers[of.reshape(-1)], some.carried, some.settled, enter, some.end, taken * NS_PER_S)
+        enter, alone = some.start + some.ways.silent_ns(some.pair, taken), taken * NS_PER_S
+        self.add(numbers[of.reshape(-1)], some.carried, some.settled, enter, some.end, alone, some.end - enter - alone)
 
     def flows(self) -> Flows:
         """Return everything, in order of when it enters."""
         columns = {
             name: np.concatenate([getattr(part, name) for part in self.parts] or [np.empty(0)])
-            for name in ("way", "carried", "settled", "enter", "end", "alone")
+            for name in ("way", "carried", "settled", "enter", "end", "alone", "lost")
         }
         order = np.argsort(columns["enter"], kind="stable")
         return Flows(**{name: values[order] for name, values in columns.items()})
@@ -155,12 +166,12 @@ class Collectives:
         self._ways: dict[tuple[object, ...], int] = {}
 
     def add(self, place: Place, times: Times | None) -> None:
-        """Add those of a stage of a replica that overlap with some times; None: all."""
+        """Add those of a stage of a replica that overlap with some times, or took longer than they cost; None: all."""
         table = self.tables.passes
         rows = np.flatnonzero((table["replica"] == place[0]) & (table["stage"] == place[1]))
         if times is not None:
             starts, ends = self.passes.bounds
-            rows = rows[_overlap(starts[rows], ends[rows], times)]
+            rows = rows[_overlap(starts[rows], ends[rows], times) | (table["irregular"][rows] >= 0)]
         for number in np.unique(table["template"][rows]).tolist():
             if number not in self._known:
                 template = self.tables.templates[number]
@@ -183,7 +194,8 @@ class Collectives:
         here, table = block.runs[block.of], self.tables.passes
         starts, ends = joining.times(durations, table["irregular"][here])
         starts, ends = starts + begin[:, None], ends + begin[:, None]
-        meets = np.ones(starts.shape, bool) if times is None else _overlap_in_rows(starts, ends, times)
+        longer = (table["irregular"][here] >= 0)[:, None] * (ends - starts - durations[:, joining.cls])
+        meets = np.ones(starts.shape, bool) if times is None else _overlap_in_rows(starts, ends, times) | (longer > 0)
         rows = np.flatnonzero(meets.any(axis=1))
         step = table["first_step"][here[rows]].astype(np.int64) + block.index[rows]
         features = self.contents.at(np.full(len(step), place[0], np.int64), step)
@@ -202,8 +214,9 @@ class Collectives:
             brought = payload[some] * (alone / np.maximum(busy_ns, 1.0))  # one that is too short is left to RUN-2
             row, at = rows[some][of], columns[at]
             self.traffic.add(
-                way[of], brought[of], begin[row], starts[row, at] + (took - alone)[of], ends[row, at], alone[of]
-            )
+                way[of], brought[of], begin[row], starts[row, at] + (took - alone)[of], ends[row, at], alone[of],
+                longer[row, at],
+            )  # fmt: skip
 
     def _ways_of(self, priced: Priced, place: Place, payload: FloatArray) -> tuple[Int64Array, FloatArray]:
         """Return the way of each payload, and for how long it has its links when it is alone, ns."""

@@ -1,0 +1,85 @@
+"""RUN-2: a communication takes longer than it costs only by what others on its links can have made it lose.
+
+While n are on a link, each has an n-th of it at least, so that one loses no more than 1 − 1/n of that time on each of
+its links. When which others were there is told as widely as it may have been; what each had of the rest is not looked
+at. Nothing is told where something may have been on links that was not recorded: what a failure, a client that gave
+up, or the horizon cut off; nor where links were weak for a while.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.legality.declared.slowness import windows
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.history import CANCELLED, FINISHED, LOST, REJECTED
+from clustersim.legality.timeline_rules.links.traffic import LOST_NS, Traffic
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+ALONE: Final = "let a communication take what it costs, and longer only while others are on its links"
+WIDER_NS: Final = 1.0
+"""Instants are whole nanoseconds."""
+
+
+def lost_to_others(reading: Reading, traffic: Traffic | None) -> Finding:
+    """RUN-2: judge what communications lost on links on which two may be at a time."""
+    carriage = reading.history.declared.carriage
+    if traffic is None or carriage is None:
+        return NOTHING
+    if why := _unknown(reading):
+        return lacking(f"what communications lost to others on their links ({why})")
+    if any(windows(carriage.setting)):
+        return lacking("what communications lost to others on their links (some were weak)")
+    flows = traffic.flows()
+    lent = np.zeros(len(flows.way))
+    for ways in set(_by_link(traffic).values()):
+        mine = np.flatnonzero(np.isin(flows.way, ways))
+        lent[mine] += _lent(flows.enter[mine] - WIDER_NS, flows.end[mine] + WIDER_NS)
+    enter, end, lost = np.array(traffic.astray, np.float64).reshape(-1, 3).T
+    strays = _judged(enter, end, lost, np.zeros(len(lost)))
+    return merged(_judged(flows.enter, flows.end, flows.lost, lent), strays)
+
+
+def _unknown(reading: Reading) -> str:
+    """Return why something may have been on links that was not recorded; empty where nothing was."""
+    history, ended = reading.history, reading.facts_of(REJECTED, FINISHED, CANCELLED, LOST)
+    if any(pool.down for pool in history.pools):
+        return "what a failure cut off is not recorded"
+    if history.facts is None or history.requests is None:
+        return "when requests ended was not recorded"
+    if len(np.unique(history.facts["request"][ended])) < len(history.requests["prompt_tokens"]):
+        return "what the horizon cut off is not recorded"
+    moved = history.moves is not None and len(history.moves["request"]) > 0
+    return "transfers that a client gave up are not recorded" if moved and len(reading.facts_of(CANCELLED)) else ""
+
+
+def _by_link(traffic: Traffic) -> dict[int, tuple[int, ...]]:
+    """Return which ways use each link; links that the same ones use are one to what is judged."""
+    found: dict[int, list[int]] = {}
+    for number, way in enumerate(traffic.ways):
+        for link in way:
+            found.setdefault(link, []).append(number)
+    return {link: tuple(ways) for link, ways in found.items()}
+
+
+def _lent(enter: FloatArray, end: FloatArray) -> FloatArray:
+    """Return how much time of each of some intervals others on the same link may have had."""
+    instants, place = np.unique(np.concatenate((enter, end)), return_inverse=True)
+    first, last = place.reshape(2, -1)
+    there = np.cumsum(np.bincount(first, minlength=len(instants)) - np.bincount(last, minlength=len(instants)))
+    taken = np.diff(instants) * (1.0 - 1.0 / np.maximum(there[:-1], 1))
+    until = np.concatenate((np.zeros(1), np.cumsum(taken)))
+    found: FloatArray = until[last] - until[first]
+    return found
+
+
+def _judged(enter: FloatArray, end: FloatArray, lost: FloatArray, lent: FloatArray) -> Finding:
+    return judged(
+        len(lost), lost > lent + LOST_NS, "links, from {enter:,.0f} to {end:,.0f} ns",
+        "a communication takes {lost:,.0f} ns longer than it costs, and others can have had {lent:,.0f} ns of its "
+        "links in that time",
+        ALONE, enter=enter, end=end, lost=lost, lent=lent,
+    )  # fmt: skip
