@@ -190,7 +190,7 @@ def seen(
     file.write_text(page[:head] + PROBE + page[head:tail] + "".join(parts) + ACT + page[tail:], encoding="utf-8")
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-        f"--user-data-dir={folder / 'profile'}", "--window-size=1500,3200", "--virtual-time-budget=40000",
+        f"--user-data-dir={folder / 'profile'}", "--window-size=1500,9000", "--virtual-time-budget=40000",
         "--dump-dom", file.as_uri(),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)

@@ -70,7 +70,12 @@ def topology_drawing(load: Mapping[str, Any]) -> Drawing:
     pairs = _pairs(links, shown)
     places = _places(of, list(pairs))
     edges = [
-        {"ends": list(pair), "points": _points(*(places[end] for end in pair)), "there": there, "back": back}
+        {
+            "ends": list(pair),
+            "points": _points(*(places[end] for end in pair), level=of[pair[0]] == of[pair[1]]),
+            "there": there,
+            "back": back,
+        }
         for pair, (there, back) in pairs.items()
     ]
     vertices = {name: (kind, *places[name]) for name, kind in of.items()}
@@ -146,10 +151,12 @@ def _spread(
     return {name: (x, level) for name, x in zip(names, at, strict=True)}
 
 
-def _points(here: tuple[float, float], there: tuple[float, float]) -> list[tuple[float, float]]:
-    """Return the points of a line; one between devices that are not neighbours leads around those between."""
+def _points(here: tuple[float, float], there: tuple[float, float], *, level: bool) -> list[tuple[float, float]]:
+    """Return the points of a line: around what is between vertices of one kind; below a node for its own links."""
     (x0, y0), (x1, y1) = here, there
-    if (y0 == y1 and abs(x1 - x0) > 1) or (x0 == x1 and abs(y1 - y0) > 1):
+    if here == there:
+        return [(x0 - 0.3, y0 - 0.4), (x0 + 0.3, y0 - 0.4)]
+    if level and ((y0 == y1 and abs(x1 - x0) > 1) or (x0 == x1 and abs(y1 - y0) > 1)):
         bend = 0.35
         return [here, ((x0 + x1) / 2 + bend * (x0 == x1), (y0 + y1) / 2 + bend * (y0 == y1)), there]
     return [here, there]
@@ -187,7 +194,7 @@ def topology_figure(drawing: Drawing, height: int) -> go.Figure:
         figure.add_shape(type="rect", x0=left, x1=right, y0=bottom, y1=top, line=line, layer="below", opacity=0.5)
         figure.add_annotation(
             x=left,
-            y=top,
+            y=bottom,
             text=node,
             showarrow=False,
             xanchor="left",

@@ -214,9 +214,18 @@ class Levels {
     const {start, end} = this.run.runs, binNs = (view.to - view.from) / bins, busy = new Float32Array(bins);
     const [first, last] = this.run.runsIn(place, view.from, view.to);
     if (last - first > MOST_RUNS && bins < PARTS) return resampled(this.partsOf(place, group), this.run.end, view, bins);
+    const shares = this.sharesOf(place, group);
     for (let run = first; run < last; run++)
-      addBusy(busy, (start[run] - view.from) / binNs, (end[run] - view.from) / binNs, this.busyShare(run, group));
+      addBusy(busy, (start[run] - view.from) / binNs, (end[run] - view.from) / binNs, shares[run - place.from]);
     return busy;
+  }
+
+  /* What busyShare says of all runs of a stage, worked out once. */
+  sharesOf(place, group) {
+    if (!place.shares) place.shares = new Map();
+    if (!place.shares.has(group))
+      place.shares.set(group, Float64Array.from({length: place.to - place.from}, (_, at) => this.busyShare(place.from + at, group)));
+    return place.shares.get(group);
   }
 
   partsOf(place, group) {

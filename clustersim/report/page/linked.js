@@ -5,20 +5,40 @@ const linkedFigures = {
   members: [],
   lanes: null,
   requests: null,
+  behind: new Set(),   /* members that don't show the window yet: they come one at a time, those out of sight when they are seen */
+  seen: new Set(),
 
   /* Take a member in; it shows what the others do. */
   add(member) {
     this.members.push(member);
+    this.watch(member);
     if (this.window) member.follows(...this.window);
+  },
+
+  watch(member) {
+    new IntersectionObserver(([entry]) => {
+      this.seen[entry.isIntersecting ? "add" : "delete"](member);
+      if (entry.isIntersecting) this.rest();
+    }, {rootMargin: "200px"}).observe(member.plot);
   },
 
   /* One member shows these seconds; the others follow once it rests. */
   tell(teller, from, to) {
     this.window = [from, to];
+    this.behind = new Set(this.members.filter(member => member !== teller));
+    this.rest(150);
+  },
+
+  /* After some ms let the next member in sight follow; each is a task of its own, so that zooms come between. */
+  rest(ms = 0) {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
-      for (const member of this.members) if (member !== teller) member.follows(from, to);
-    }, 150);
+      const next = [...this.behind].find(member => this.seen.has(member));
+      if (!next) return;
+      this.behind.delete(next);
+      next.follows(...this.window);
+      this.rest();
+    }, ms);
   },
 };
 
