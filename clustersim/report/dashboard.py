@@ -29,6 +29,9 @@ _POLICY: Final = (
     "font-src data:; base-uri 'none'; form-action 'none'"
 )
 
+THEME_BUTTON: Final = '<button type="button" id="theme" title="light or dark" aria-label="light or dark">◐</button>'
+"""What exchanges the colours of a page (``page/theme.js``)."""
+
 _SCRIPTS: Final = (
     "packed.js", "folded.js", "levels.js", "hover.js", "linked.js", "time_figure.js", "lanes.js", "links.js",
     "link_lanes.js", "topology.js", "requests.js", "request_rows.js",
@@ -114,7 +117,7 @@ def section(panel: Panel, drawn: Drawn, identity: str) -> str:
         config = json.dumps(CONFIG)
         plot = (
             f'<div id="{identity}" style="height:{drawn.figure.layout.height}px"></div>\n<script>'
-            f'Plotly.newPlot("{identity}", Object.assign({figure}, {{config: {config}}})){drawn.then};'
+            f'clustersimFigure("{identity}", Object.assign({figure}, {{config: {config}}})){drawn.then};'
             "</script>"
         )
     return (
@@ -157,6 +160,9 @@ def page(
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<script>
+{asset("theme.js")}</script>
 <title>{name} · clustersim</title>
 <link rel="icon" href="data:,">
 <style>
@@ -166,7 +172,7 @@ def page(
 {script}</script>
 </head>
 <body>
-<header><h1>{name}{badge}</h1><p>{escape(subtitle)}</p></header>
+<header>{THEME_BUTTON}<h1>{name}{badge}</h1><p>{escape(subtitle)}</p></header>
 <main>
 {sections_html}
 </main>

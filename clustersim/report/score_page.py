@@ -12,19 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from typing import Any, Final
 
 import plotly.graph_objects as go
 import plotly.io
-from plotly.offline import get_plotlyjs
 
+from clustersim.report.dashboard import asset, page
 from clustersim.report.figures.style import CONFIG, axis_name, template
 
-_POLICY: Final = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
-    "font-src data:; base-uri 'none'; form-action 'none'"
-)
 COLOURS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F", "#B3261E", "#5B8C2A",
     "#A6761D", "#1B9E9E",
@@ -73,34 +68,11 @@ def score_page(title: str, subtitle: str, charts: Mapping[str, Sequence[Dot]], t
             f'<section><h2>Predicted against measured</h2><p class="caption">On the line: as measured. The band is '
             f"{BAND - 1:.0%} to either side. Point at a dot to see what it is; click a family to hide it.</p>"
             f'<div id="scatter" style="height:{figure.layout.height}px"></div><script>'
-            f'Plotly.newPlot("scatter", Object.assign({plotly.io.to_json(figure, engine="json")}, '
-            f"{{config: {json.dumps(CONFIG)}}})).then(colours);</script></section>"
+            f'clustersimFigure("scatter", Object.assign({plotly.io.to_json(figure, engine="json")}, '
+            f"{{config: {json.dumps(CONFIG)}}}));</script></section>"
         )
-    style, script = (_asset(name) for name in ("score.css", "score.js"))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)} · clustersim</title>
-<link rel="icon" href="data:,">
-<style>
-{_asset("page.css")}{style}</style>
-<script>{get_plotlyjs()}</script>
-<script>
-{script}</script>
-</head>
-<body>
-<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>
-<main>
-{plot}
-{"".join(_section(table) for table in tables)}
-</main>
-</body>
-</html>
-"""
+    sections = [plot, *map(_section, tables)]
+    return page(title, subtitle, sections, footer=f"{title} · clustersim", style=asset("score.css"))
 
 
 def scatter(charts: Mapping[str, Sequence[Dot]]) -> go.Figure:
@@ -159,7 +131,3 @@ def _section(table: Table) -> str:
         f'<section class="table"><h2>{escape(table.title)}</h2><p class="caption">{escape(table.caption)}</p>'
         f"<table><thead><tr>{cells(table.columns, 'th')}</tr></thead><tbody>{body}</tbody></table></section>"
     )
-
-
-def _asset(name: str) -> str:
-    return files("clustersim.report").joinpath("page", name).read_text(encoding="utf-8")

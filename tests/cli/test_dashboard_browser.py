@@ -115,6 +115,15 @@ async function act() {
   const point = {customdata: [5, 1, 1]};
   linkedFigures.members.forEach(one => one.click && one !== rows && one.click(point)); await pause();
   seen.pointed = rows.plot.layout.yaxis.ticktext[0];
+  const corner = () => String(lanes.canvas.getContext("2d").getImageData(5, 1, 1, 1).data);
+  const colours = () => [
+    document.documentElement.dataset.theme, charts[0]._fullLayout.paper_bgcolor, charts[0]._fullLayout.font.color,
+    getComputedStyle(document.body).backgroundColor, corner(),
+  ];
+  const range = () => String(charts[1]._fullLayout.xaxis.range), before = range();
+  const exchange = document.getElementById("theme");
+  seen.theme = [colours()]; exchange.click(); await look(); seen.theme.push(colours());
+  exchange.click(); await look(); seen.theme.push(colours(), range() === before);
   seen.unfolded = {}; seen.phases = {}; seen.bounds = {}; seen.links = {};
   for (const part of document.querySelectorAll("[data-windows]")) {
     const data = JSON.parse(part.textContent);
@@ -334,6 +343,16 @@ def test_keys_and_the_wheel_zoom_and_go_on(seen: dict[str, Any], results: dict[s
     assert seen["wheel"][1] == pytest.approx(seen["right"][1])  # the pointer is on the left edge: it stays
     assert seen["wheel"][2] < seen["right"][2]
     assert seen["reset"][1:] == [0, results["quickstart"].timeline.end_ns]
+
+
+def test_a_button_exchanges_the_colours_of_page_figures_and_lanes(seen: dict[str, Any]) -> None:
+    light, dark, again, kept = seen["theme"]
+    assert light[:3] == ["light", "white", "#1b2733"]
+    assert dark[:3] == ["dark", "#182028", "#e4e9ee"]
+    assert light[3:] != dark[3:]
+    assert light[4] != dark[4]
+    assert again == light
+    assert kept
 
 
 def test_a_request_is_found_by_its_number_and_by_its_point(seen: dict[str, Any], results: dict[str, RunResult]) -> None:

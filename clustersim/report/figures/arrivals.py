@@ -32,6 +32,8 @@ from clustersim.report.words.service import met_words
 PER_BIN: Final = 20
 """Requests in a bin of a rate, on average: fewer would show chance rather than change."""
 
+FAR: Final = 1.5
+"""A target above so many times the highest value is not drawn as a line."""
 _MARKED: Final = ((50, BLUE), (90, GREEN), (99, ORANGE))
 
 
@@ -55,7 +57,8 @@ def requests_figure(
                 figure, arrived[known], values[known] / scale, time_edges(0, last, bins), name.upper(), unit, row
             )
         if name in limits_ns:
-            _add_target(figure, limits_ns[name] / scale, axis_name("y", row))
+            highest = float(np.max(values[known], initial=0.0)) / scale
+            _add_target(figure, limits_ns[name] / scale, highest, unit, axis_name("y", row))
     edges = time_edges(0, last, min(bins, max(10, len(arrived) // PER_BIN)))
     _add_rate(figure, "arrived", arrived, edges, YELLOW)
     _add_rate(figure, "finished", _present(requests["finished_ns"]), edges, PINK)
@@ -69,11 +72,14 @@ def requests_figure(
     return figure
 
 
-def _add_target(figure: go.Figure, value: float, axis: str) -> None:
-    line = {"color": TARGET, "width": 1.4, "dash": "dash"}
-    figure.add_shape(type="line", xref="paper", x0=0, x1=1, yref=axis, y0=value, y1=value, line=line)
+def _add_target(figure: go.Figure, value: float, highest: float, unit: str, axis: str) -> None:
+    """Draw a target as a line; one far above the highest value is told in words, since its line would squeeze these."""
+    line, far = {"color": TARGET, "width": 1.4, "dash": "dash"}, value > FAR * highest > 0
+    if not far:
+        figure.add_shape(type="line", xref="paper", x0=0, x1=1, yref=axis, y0=value, y1=value, line=line)
     figure.add_annotation(
-        xref="paper", x=1, xanchor="right", yref=axis, y=value, yanchor="bottom", text="target",
+        xref="paper", x=1, xanchor="right", yref=f"{axis} domain" if far else axis, y=1 if far else value,
+        yanchor="bottom", text=f"target {value:,.4g} {unit} ↑" if far else "target",
         showarrow=False, font={"size": 10, "color": TARGET},
     )  # fmt: skip
 

@@ -156,6 +156,6 @@ FIGURES: Final[Known] = {
         "metrics": (tuple(LATENCIES), some_of(*LATENCIES)),
         "scale": ("auto", one_of("auto", "linear", "log")),
     },
-    "requests": {"height": (600, PIXELS), "bins": (300, _POINTS), "max_points": (4000, _POINTS)},
+    "requests": {"height": (760, PIXELS), "bins": (300, _POINTS), "max_points": (4000, _POINTS)},
 }
 """Figure → option → (default, check)."""

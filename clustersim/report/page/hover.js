@@ -45,7 +45,7 @@ function nodeName(run, program, node) {
 
 function legendEntry(colour, text) {
   const found = document.createElement("span"), mark = document.createElement("i");
-  mark.style.background = colour;
+  mark.style.background = themed(colour);
   found.append(mark, text);
   return found;
 }
@@ -53,7 +53,7 @@ function legendEntry(colour, text) {
 function drawLegend(legend, level, words) {
   const entry = legendEntry;
   const used = new Set(words.family_of_op), entries = {
-    heat: () => [entry("linear-gradient(90deg, " + HEAT.map(([, colour]) => colour).join(", ") + ")", "idle to busy")],
+    heat: () => [entry(heatGradient(), "idle to busy")],
     steps: () => Object.entries(KIND_COLOURS).map(([kind, colour]) => entry(colour, kind)),
     layers: () => [entry(words.colours[0], "compute"), entry(words.colours[3], "communication")],
     operators: () => words.families.map((family, at) => [family, at]).filter(([, at]) => used.has(at)).map(([family, at]) => entry(words.colours[at], family)),

@@ -50,6 +50,12 @@ class Lanes extends TimeFigure {
     return devices[rank] + (stream ? " " + streams[number] : "");
   }
 
+  recolour() {
+    this.levels.recolour();
+    delete this.legend.dataset.level;
+    this.draw();
+  }
+
   fill(raster) { return this.levels.draw(raster); }
 
   write(context, raster, drawn, scale) {

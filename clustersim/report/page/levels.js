@@ -37,19 +37,22 @@ class Raster {
   }
 }
 
-/* A colour as a pixel of a raster, mixed with white where its share is below 1. */
-function pixel(hex, share = 1) {
-  const [red, green, blue] = [1, 3, 5].map(at => Math.round(255 + (parseInt(hex.slice(at, at + 2), 16) - 255) * share));
+/* A colour as a pixel of a raster, mixed with that of the page where its share is below 1. */
+function pixel(colour, share = 1) {
+  const hex = themed(colour), card = themed("#ffffff"), part = (one, at) => parseInt(one.slice(at, at + 2), 16);
+  const [red, green, blue] = [1, 3, 5].map(at => Math.round(part(card, at) + (part(hex, at) - part(card, at)) * share));
   return (255 << 24 | blue << 16 | green << 8 | red) >>> 0;
 }
 
 const HEAT = [[0, "#f1f4f7"], [0.02, "#d6e6f2"], [0.5, "#5aa2cf"], [1, "#08457e"]];
 
+const heatGradient = () => "linear-gradient(90deg, " + HEAT.map(([, colour]) => themed(colour)).join(", ") + ")";
+
 /* Pixels of 256 shares of time busy. */
 function heatColours() {
   return Uint32Array.from({length: 256}, (_, at) => {
     const share = at / 255, above = Math.max(1, HEAT.findIndex(([limit]) => limit >= share));
-    const [[low, from], [high, to]] = [HEAT[above - 1], HEAT[above]], part = (share - low) / (high - low);
+    const [[low, from], [high, to]] = [HEAT[above - 1], HEAT[above]].map(([limit, colour]) => [limit, themed(colour)]), part = (share - low) / (high - low);
     const mixed = [1, 3, 5].map(i => Math.round(parseInt(from.slice(i, i + 2), 16) * (1 - part) + parseInt(to.slice(i, i + 2), 16) * part));
     return (255 << 24 | mixed[2] << 16 | mixed[1] << 8 | mixed[0]) >>> 0;
   });
@@ -64,14 +67,18 @@ class Levels {
   constructor(run) {
     this.run = run;
     this.streams = run.words.streams.length;
-    this.familyPixels = run.words.colours.map(colour => pixel(colour));
-    this.opPixels = run.words.family_of_op.map(family => this.familyPixels[family]);
+    this.compute = run.words.streams.indexOf("compute");
+    this.groups = new Map();
+    this.recolour();
+  }
+
+  recolour() {
+    const {colours, family_of_op} = this.run.words, familyPixels = colours.map(colour => pixel(colour));
+    this.opPixels = family_of_op.map(family => familyPixels[family]);
     this.streamColours = this.coloursOfStreams();
     this.streamShades = this.streamColours.map(colour => shades(colour, 0.15));
     this.kindShades = Object.fromEntries(Object.entries(KIND_COLOURS).map(([kind, colour]) => [kind, shades(colour, 0.25)]));
-    this.compute = run.words.streams.indexOf("compute");
     this.heat = heatColours();
-    this.groups = new Map();
   }
 
   coloursOfStreams() {

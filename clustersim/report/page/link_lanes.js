@@ -114,7 +114,14 @@ class LinkLanes extends TimeFigure {
     if (this.legend.dataset.level === level) return;
     this.legend.dataset.level = level;
     const {words} = this.run, families = new Set([...this.bars.values()].flat().filter(bar => bar.op >= 0).map(bar => words.family_of_op[bar.op]));
-    this.legend.replaceChildren(...(level === "heat" ? [legendEntry("linear-gradient(90deg, " + HEAT.map(([, colour]) => colour).join(", ") + ")", "idle to all of the capacity")] : [...families].map(at => legendEntry(words.colours[at], words.families[at]))));
+    this.legend.replaceChildren(...(level === "heat" ? [legendEntry(heatGradient(), "idle to all of the capacity")] : [...families].map(at => legendEntry(words.colours[at], words.families[at]))));
+  }
+
+  recolour() {
+    this.levels.recolour();
+    this.shades = null;
+    delete this.legend.dataset.level;
+    this.draw();
   }
 
   toldAt(lane, instant) {

@@ -59,7 +59,10 @@ class LinkedFigure {
 
   /* A point is a request where it says which. */
   click({customdata}) {
-    if (customdata && linkedFigures.requests) linkedFigures.requests.open(customdata[0]);
+    const {requests} = linkedFigures;
+    if (!customdata || !requests) return;
+    requests.open(customdata[0]);
+    requests.plot.closest("section").scrollIntoView({block: "center"});
   }
 
   follows(from, to) {

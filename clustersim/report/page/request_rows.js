@@ -68,6 +68,11 @@ class RequestRows extends TimeFigure {
     return {values: some, texts: some.map(at => "request " + this.requests.request[this.shown[at]])};
   }
 
+  recolour() {
+    this.drawLegend();
+    this.draw();
+  }
+
   fill(raster) {
     const colours = Object.fromEntries(Object.entries(PHASES).map(([phase, [colour]]) => [phase, pixel(colour)]));
     this.shown.forEach((row, at) => {

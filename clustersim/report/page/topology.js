@@ -11,9 +11,19 @@ class TopologyPicture {
   constructor(plot, load, edges) {
     Object.assign(this, {plot, load, edges, levels: new Levels(load.run)});
     this.note = document.getElementById(plot.id + "-note");
-    document.getElementById(plot.id + "-legend").replaceChildren(...LOADS.map(([share, colour], at) => legendEntry(colour, at ? "from " + shareText(share < 0.01 ? 0 : share) : "nothing")));
+    this.drawLegend();
     linkedFigures.add(this);
     if (!linkedFigures.window) this.follows(0, load.run.end / NS);
+  }
+
+  recolour() {
+    this.drawLegend();
+    this.draw();
+  }
+
+  drawLegend() {
+    document.getElementById(this.plot.id + "-legend").replaceChildren(...LOADS.map(([share, colour], at) =>
+      legendEntry(colour, at ? "from " + shareText(share < 0.01 ? 0 : share) : "nothing")));
   }
 
   /* Whether passes in view are too many to be added up one by one, or the page lacks their operators. */
@@ -64,7 +74,7 @@ class TopologyPicture {
   }
 
   paint(lines, weak, told) {
-    const all = [...lines, weak, told], style = [...LOADS.map(([, colour], at) => ({color: colour, width: 1 + 0.4 * at, dash: "solid"})), {color: "#B3261E", width: 5, dash: "dot"}, {}];
+    const all = [...lines, weak, told], style = [...LOADS.map(([, colour], at) => ({color: themed(colour), width: 1 + 0.4 * at, dash: "solid"})), {color: themed("#B3261E"), width: 5, dash: "dot"}, {}];
     Plotly.restyle(this.plot, {
       x: all.map(one => one.x), y: all.map(one => one.y), text: all.map(one => one.text || null), line: style,
     }, all.map((_, at) => at));

@@ -1,0 +1,76 @@
+/* Light or dark: as the reader's system has it, or as the reader chose. Figures and canvases are drawn in colours of light
+   pages, and these are exchanged where a dark page can't show them. */
+"use strict";
+
+const DARK = {
+  "white": "#182028", "#fff": "#182028", "#ffffff": "#182028", "#1b2733": "#e4e9ee", "#5b6b7b": "#9fadba", "#e6ebf0": "#2c3742",
+  "#b8c4cf": "#4d5b68", "#b3261e": "#ff8a80", "#0072b2": "#2f8fd0", "#004d80": "#1769aa", "#7a3e9d": "#b07fd0", "#7e57c2": "#a07fe0",
+  "#8c564b": "#b5796c", "#7a5230": "#b98a5c", "#595959": "#a3a3a3", "#d9dfe5": "#566472", "#6b7785": "#7f93ab", "#000000": "#d5dbe1",
+  "#f1f4f7": "#1f2932", "#d6e6f2": "#1f3c55", "#5aa2cf": "#3f87bd", "#08457e": "#a8d8ff",
+};
+
+const theme = {
+  figures: new Map(),
+  asked: matchMedia("(prefers-color-scheme: dark)"),
+
+  get dark() { return document.documentElement.dataset.theme === "dark"; },
+
+  /* Take what the reader chose, else what the system has; a page from disk may not be able to remember. */
+  begin() {
+    let chosen = null;
+    try { chosen = localStorage.getItem("clustersim-theme"); } catch { /* not remembered */ }
+    document.documentElement.dataset.theme = chosen || (this.asked.matches ? "dark" : "light");
+    this.asked.addEventListener("change", () => this.choose(this.asked.matches ? "dark" : "light", false));
+    document.addEventListener("click", event => { if (event.target.closest("#theme")) this.choose(this.dark ? "light" : "dark"); });
+  },
+
+  choose(name, kept = true) {
+    document.documentElement.dataset.theme = name;
+    if (kept) try { localStorage.setItem("clustersim-theme", name); } catch { /* not remembered */ }
+    for (const [id, figure] of this.figures) this.recolour(id, figure);
+    if (typeof linkedFigures !== "undefined") for (const member of linkedFigures.members) if (member.recolour) member.recolour();
+  },
+
+  /* Give a figure the colours of the page and leave all else as the reader has it. */
+  recolour(id, {data, layout}) {
+    const {template, ...own} = layout;
+    Plotly.relayout(id, {template: themed(template), ...Object.fromEntries(colourPaths(own))});
+    data.forEach((trace, at) => {
+      const paths = colourPaths(trace);
+      if (paths.length) Plotly.restyle(id, Object.fromEntries(paths.map(([path, colour]) => [path, [colour]])), [at]);
+    });
+  },
+};
+
+/* What a dark page shows in place of a colour, which may let through what is behind it; nothing where it is the same. */
+function darkened(text) {
+  if (text.length > 32) return undefined;
+  const parts = /^rgba\((\d+),(\d+),(\d+),([\d.]+)\)$/.exec(text);
+  if (!parts) return DARK[text.toLowerCase()];
+  const found = DARK["#" + parts.slice(1, 4).map(one => Number(one).toString(16).padStart(2, "0")).join("")];
+  return found && "rgba(" + [1, 3, 5].map(at => parseInt(found.slice(at, at + 2), 16)).join() + "," + parts[4] + ")";
+}
+
+/* A colour, or a copy of a value with all its colours, as the page shows them. */
+function themed(value) {
+  if (typeof value === "string") return theme.dark && darkened(value) || value;
+  if (value === null || typeof value !== "object" || ArrayBuffer.isView(value) || typeof value[0] === "number") return value;
+  if (Array.isArray(value)) return value.map(themed);
+  return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, themed(one)]));
+}
+
+/* [path, colour of this page] of all colours in a value that a dark page exchanges; lists of colours whole. */
+function colourPaths(value, path = "") {
+  if (typeof value === "string") return darkened(value) ? [[path, themed(value)]] : [];
+  if (value === null || typeof value !== "object" || ArrayBuffer.isView(value) || typeof value[0] === "number") return [];
+  if (Array.isArray(value) && value.some(one => typeof one === "string")) return value.some(one => darkened(String(one))) ? [[path, themed(value)]] : [];
+  return Object.entries(value).flatMap(([key, one]) => colourPaths(one, Array.isArray(value) ? path + "[" + key + "]" : path ? path + "." + key : key));
+}
+
+/* Draw a figure of plotly's in the colours of the page. */
+function clustersimFigure(id, figure) {
+  theme.figures.set(id, figure);
+  return Plotly.newPlot(id, themed(figure));
+}
+
+theme.begin();
