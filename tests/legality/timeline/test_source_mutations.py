@@ -14,6 +14,7 @@ from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.source_mutations import Change, changed
+from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import document
 from tests.legality.timeline.test_start_mutations import CROWDS, SWAPS
 
@@ -28,6 +29,13 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
             "prompt_tokens": {"uniform": {"low": 36, "high": 60}},
         },
     ),
+    "cut off": document(
+        plan={"tp": 1, "sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}},
+        workload={"output_tokens": {"fixed": 400}},
+        run={"horizon": "26 ms"},
+    ),
+    "decode fails": POOLS
+    | {"faults": [{"device": 2, "at": "26 ms"}], "workload": POOLS["workload"] | {"output_tokens": {"fixed": 60}}},
     "swaps": SWAPS,
     "swaps, many blocks": SWAPS
     | {
@@ -37,6 +45,7 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     },
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
+JUMPS: Final = "replay.events.decode_jumps"
 PREFIXES: Final = "serving.prefix_cache"
 SWAPPING: Final = "serving.swapping"
 BACK: Final = "if not decision.evicted and not prefill_first:"
@@ -77,6 +86,9 @@ CHANGES: Final = (
         "if self.caching is not None and not sequence.to_compute:\n                self",
         "prefixes",
     ),
+    Change(JUMPS, "ended = run.ended(now)", "ended = max(run.ended(now) - 1, 0)", "cut off"),
+    Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) // 2", "cut off"),
+    Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) // 2", "decode fails"),
     Change(SWAPPING, BACK, "if not self.running:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and len(self.running) < 2:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and now % 3 == 0:", "swaps"),

@@ -6,6 +6,7 @@ The same scenario gives the same timeline: a record that could not have come fro
 from __future__ import annotations
 
 from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.timeline_rules.policy.cut_steps import as_far_as_it_goes
 from clustersim.legality.timeline_rules.policy.decision import as_decided
 from clustersim.legality.timeline_rules.policy.declared import policies_of
 from clustersim.legality.timeline_rules.policy.departures import as_it_came
@@ -40,6 +41,7 @@ def as_declared(reading: Reading) -> Finding:
         as_soon_as_room,
         as_soon_as_they_fit,
         as_it_came,
+        as_far_as_it_goes,
     )
     return merged(
         *(judge(reading, policies) for judge in judges), as_soon_as_asked(reading), as_soon_as_decided(reading)
