@@ -42,6 +42,8 @@ def row_axes(end_ns: int, rows: int, letters: int, height: int) -> go.Figure:
     height : int
         Pixels of the figure.
     """
+    # To measure which labels reach over the figure's edge would take plotly half of a zoom.
+    shared = {"tickmode": "array", "showgrid": False, "automargin": False, "ticklabeloverflow": "allow"}
     return go.Figure(
         layout={
             "template": template(),
@@ -52,10 +54,8 @@ def row_axes(end_ns: int, rows: int, letters: int, height: int) -> go.Figure:
             "hovermode": False,
             "modebar": {"remove": ["zoom", "pan", "zoomin", "zoomout", "autoscale", "resetscale", "toimage"]},
             "margin": {"l": min(260, 14 + round(6.4 * letters)), "r": 20, "t": 18, "b": 44},
-            "xaxis": {"range": [0, end_ns / NS_PER_S], "tickmode": "array", "showgrid": False, "automargin": False},
-            "yaxis": {
-                "range": [rows - 0.5, -0.5], "tickmode": "array", "showgrid": False, "ticks": "", "automargin": False,
-            },
+            "xaxis": {"range": [0, end_ns / NS_PER_S], **shared},
+            "yaxis": {"range": [rows - 0.5, -0.5], "ticks": "", **shared},
         }
     )  # fmt: skip
 
