@@ -120,13 +120,14 @@ def _topology(run: Run, panel: Panel, identity: str) -> Drawn:
     if load is None:
         return Drawn(title=title, html=_empty(_NO_LINKS))
     drawing = topology_drawing(load)
+    told = f"{json.dumps(drawing.edges)}, {json.dumps(drawing.failing)}"
     return Drawn(
         title=title,
         caption=f"{drawing.words} A link's colour is the share of its capacity that was taken in the window that lanes "
         "show, that of its busier direction. Tiers without traffic are left out.",
         html=topology_html(identity),
         figure=topology_figure(drawing, panel.options["height"]),
-        then=f'.then(() => clustersimTopology("{identity}", {json.dumps(drawing.edges)}))',
+        then=f'.then(() => clustersimTopology("{identity}", {told}))',
     )
 
 

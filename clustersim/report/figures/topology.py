@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from clustersim.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PINK, YELLOW, template
+from clustersim.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PINK, TARGET, YELLOW, template
 from clustersim.report.folded.links import node_of
 
 SHADES: Final = 10
@@ -43,6 +43,8 @@ class Drawing:
         Node → (left, right, bottom, top).
     edges : list of dict
         ``ends`` of each line, the ``points`` that it leads over, and the numbers of its links ``there`` and ``back``.
+    failing : list
+        [x, y, from when in ns, until when, words] of devices that fail or are slow.
     words : str
         What is drawn.
     """
@@ -50,6 +52,7 @@ class Drawing:
     vertices: Mapping[str, tuple[str, float, float]]
     boxes: Mapping[str, tuple[float, float, float, float]]
     edges: list[dict[str, Any]]
+    failing: list[list[Any]]
     words: str
 
 
@@ -81,7 +84,14 @@ def topology_drawing(load: Mapping[str, Any]) -> Drawing:
     vertices = {name: (kind, *places[name]) for name, kind in of.items()}
     devices = sum(kind == "device" for kind in kinds.values())
     words = f"{devices} devices" + (", a mark for each node." if whole else ", a box for each node.")
-    return Drawing(vertices=vertices, boxes={} if whole else _boxes(vertices), edges=edges, words=words)
+    failing = [
+        [*places[shown[device]], at, until, said]
+        for names, at, until, said in load["failing"]
+        for device in names
+        if device in shown
+    ]
+    boxes = {} if whole else _boxes(vertices)
+    return Drawing(vertices=vertices, boxes=boxes, edges=edges, failing=failing, words=words)
 
 
 def _pairs(
@@ -175,7 +185,9 @@ def _boxes(vertices: Mapping[str, tuple[str, float, float]]) -> dict[str, tuple[
 
 
 def topology_figure(drawing: Drawing, height: int) -> go.Figure:
-    """Return the picture: empty traces for links by colour, weak ones, and what is told of them; then vertices."""
+    """Return the picture: traces that a browser fills, of links by colour, weak ones, their words, and devices that
+    fail; then vertices.
+    """
     hidden = {"visible": False, "fixedrange": True}
     figure = go.Figure(
         layout={
@@ -188,6 +200,11 @@ def topology_figure(drawing: Drawing, height: int) -> go.Figure:
     figure.add_scatter(
         x=[], y=[], mode="markers", marker={"size": 14, "color": "rgba(0,0,0,0)"}, showlegend=False,
         hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=[], y=[], mode="markers", name="fails or is slow", hovertemplate="%{text}<extra></extra>",
+        marker={"symbol": "circle-open", "size": 22, "color": TARGET, "line": {"width": 3}},
+        showlegend=bool(drawing.failing),
     )  # fmt: skip
     for node, (left, right, bottom, top) in drawing.boxes.items():
         line = {"width": 1, "color": MUTED}

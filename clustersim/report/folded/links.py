@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.replay.input import ReplayInput
 from clustersim.report.folded.carried import PoolLoad, Ways
@@ -51,7 +52,7 @@ def link_part(
     windows : int64 array of shape (windows, 2), optional
         Start and end in ns of what a page that can't hold all tells of: the payloads of other steps are left out.
     """
-    ways = Ways()
+    ways, topology = Ways(), inputs.topology
     loads = [PoolLoad(pool, as_a_run(timeline, number), inputs.comm, ways) for number, pool in enumerate(inputs.pools)]
     if not all(load.known for load in loads):
         return None
@@ -63,7 +64,7 @@ def link_part(
     carried = payload_parts(
         np.concatenate([*sizes, *(some for some, _ in sent)]), len(ways.loads), parts, timeline.end_ns
     )
-    links = _links(inputs.topology, ways)
+    links = _links(topology, ways)
     units = np.maximum(carried.max(axis=1, initial=0.0), 1e-9) / LEVELS
     rows = [
         _row_columns(load, pool.first_replica, _steps_in(passes, windows, pool.first_replica))
@@ -72,11 +73,16 @@ def link_part(
     return {
         "links": links,
         "lanes": _lanes(links),
-        "kinds": _kinds(inputs.topology, links),
+        "kinds": _kinds(topology, links),
         "faults": [
             [list(fault.links), fault.at_ns, fault.until_ns, fault.share, fault.name]
             for fault in inputs.faults
             if fault.links
+        ],
+        "failing": [
+            [[topology.devices[device] for device in fault.devices], fault.at_ns, fault.until_ns, _fault_words(fault)]
+            for fault in inputs.faults
+            if fault.devices
         ],
         "ways": [[links.tolist(), np.round(some, 9).tolist()] for links, some in ways.loads],
         "exchanges": _exchanges(loads, timeline, passes),
@@ -158,14 +164,21 @@ def _links(topology: Topology, ways: Ways) -> list[list[Any]]:
     ]
 
 
+def _fault_words(fault: Fault) -> str:
+    return f"{fault.name} " + ("down" if fault.slowdown is None else f"{fault.slowdown:g} × slower")
+
+
 def node_of(vertex: str) -> str:
     """Return the node that a vertex is inside of, as its name says; nothing where it is inside none."""
     return vertex.split(".", maxsplit=1)[0] if "." in vertex else ""
 
 
 def _lanes(links: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Return [name, links, bytes of capacity per second together]: links that are used, tier by tier of each node."""
+    """Return [name, links, bytes of capacity per second together]: links that are used, node by node, others last."""
     found: dict[str, list[Any]] = {}
+    nodes = dict.fromkeys(node for _, *ends, _, _, _ in links for node in map(node_of, ends) if node)
+    order = {node: number for number, node in enumerate([*nodes, ""])}
+    links = sorted(links, key=lambda link: order[node_of(link[1]) or node_of(link[2])])
     for number, tail, head, tier, capacity, used in links:
         if used:
             name = f"{node_of(tail) or node_of(head)} {tier}".strip()

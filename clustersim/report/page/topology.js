@@ -8,8 +8,8 @@ const LOADS = [
 ];
 
 class TopologyPicture {
-  constructor(plot, load, edges) {
-    Object.assign(this, {plot, load, edges, levels: new Levels(load.run)});
+  constructor(plot, load, edges, failing) {
+    Object.assign(this, {plot, load, edges, failing, levels: new Levels(load.run)});
     this.note = document.getElementById(plot.id + "-note");
     this.drawLegend();
     linkedFigures.add(this);
@@ -78,11 +78,12 @@ class TopologyPicture {
     Plotly.restyle(this.plot, {
       x: all.map(one => one.x), y: all.map(one => one.y), text: all.map(one => one.text || null), line: style,
     }, all.map((_, at) => at));
-    const [from, to] = this.window;
+    const [from, to] = this.window, down = this.failing.filter(([, , at, until]) => at < to && (until === null || until > from));
+    Plotly.restyle(this.plot, {x: [down.map(one => one[0])], y: [down.map(one => one[1])], text: [down.map(one => escaped(one[4]))]}, [all.length]);
     this.note.textContent = "mean of " + timeText(Math.round(to - from)) + " from " + instantText(Math.round(from));
   }
 }
 
-async function clustersimTopology(id, edges) {
-  linkedFigures.topology = new TopologyPicture(document.getElementById(id), await linkLoad(), edges);
+async function clustersimTopology(id, edges, failing) {
+  linkedFigures.topology = new TopologyPicture(document.getElementById(id), await linkLoad(), edges, failing);
 }

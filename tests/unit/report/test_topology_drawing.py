@@ -18,7 +18,7 @@ def load_of(nodes: int, devices: int) -> dict[str, Any]:
         for tail, head, tier in pairs:
             for ends in ((tail, head), (head, tail)):
                 links.append([len(links), *ends, tier, 1e9, tier != "fabric"])
-    return {"links": links, "kinds": kinds | {"leaf0": "leaf", "spine0": "spine"}}
+    return {"failing": [], "links": links, "kinds": kinds | {"leaf0": "leaf", "spine0": "spine"}}
 
 
 def test_devices_are_in_the_box_of_their_node_and_switches_above_them() -> None:
@@ -51,3 +51,11 @@ def test_a_node_of_many_is_one_mark_with_all_of_its_links() -> None:
     inside = next(edge for edge in drawing.edges if edge["ends"] == ["n3", "n3"])
     assert len(inside["there"]) == 18
     assert "128 devices" in drawing.words
+
+
+def test_devices_that_fail_are_marked_where_they_are() -> None:
+    for nodes, name in ((2, "n1.g3"), (16, "n1")):
+        failing = [[["n1.g3"], 5, None, "device n1.g3 down"]]
+        drawing = topology_drawing(load_of(nodes, 8) | {"failing": failing})
+        _, x, y = drawing.vertices[name]
+        assert drawing.failing == [[x, y, 5, None, "device n1.g3 down"]]
