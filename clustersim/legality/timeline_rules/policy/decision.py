@@ -17,6 +17,7 @@ from clustersim.legality.history import ADMITTED, FACTS, PREEMPTED, REUSED, SWAP
 from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_whole
 from clustersim.legality.timeline_rules.requests.moments import given_up
 from clustersim.legality.timeline_rules.views.grouping import without
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import held_at
 
@@ -101,12 +102,22 @@ def _beside_steps(reading: Reading) -> Finding:
         its, mine = runs.replica == number, passes.replica == number if passes is not None else np.zeros(0, bool)
         held = (passes.start[mine], passes.end[mine]) if passes is not None else ()
         happens = (*held, runs.start[its], runs.recorded_end[its], facts["time_ns"][here & ~decided])
-        idle[apart] &= ~np.isin(facts["time_ns"][rows[apart]], np.concatenate(happens))
+        idle[apart] &= ~_among(facts["time_ns"][rows[apart]], *happens)
     return judged(
         len(rows), idle, "replica {fact.replica}, request {fact.request}",
         "is {kind} at {fact.time_ns:,} ns, when nothing begins or ends there", THEN, fact=Rows(facts, rows),
         kind=Rows(FACTS, facts["kind"][rows]),
     )  # fmt: skip
+
+
+def _among(values: Int64Array, *others: Int64Array) -> BoolArray:
+    """Return which of a few values are among many others: as ``numpy.isin``, which makes a set of those."""
+    distinct, of = np.unique(values, return_inverse=True)
+    found = np.zeros(len(distinct), bool)
+    for each in others if len(distinct) else ():
+        at = np.minimum(np.searchsorted(distinct, each), len(distinct) - 1)
+        found[at[distinct[at] == each]] = True
+    return found[of.reshape(-1)]
 
 
 def _replicas(pool: Declared) -> range:
