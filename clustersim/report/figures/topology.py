@@ -67,7 +67,8 @@ def topology_drawing(load: Mapping[str, Any]) -> Drawing:
     tiers = {tier for _, _, _, tier, _, used in load["links"] if used} | {"scaleup"}
     links = [link for link in load["links"] if link[3] in tiers]
     whole = sum(kind == "device" for kind in load["kinds"].values()) > _MOST_DEVICES
-    kinds = {end: load["kinds"][end] for _, tail, head, *_ in links for end in (tail, head)}
+    ends = {end for _, tail, head, *_ in links for end in (tail, head)}
+    kinds = {name: kind for name, kind in load["kinds"].items() if name in ends}
     shown = {name: node_of(name) if whole and node_of(name) else name for name in kinds}
     of = {shown[name]: "node" if shown[name] != name else kind for name, kind in kinds.items()}
     pairs = _pairs(links, shown)
@@ -110,7 +111,7 @@ def _pairs(
 
 def _places(of: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[float, float]]:
     """Return (x, y) of each vertex: devices node by node, others over the middle of what they are linked to."""
-    places = _device_places(of)
+    places = _device_places(of, pairs)
     for kind in ("nic", "switch", "pcie_switch", "host", "leaf", "spine"):
         mine = [name for name, one in of.items() if one == kind]
         near = {name: _middle(name, pairs, places) for name in mine}
@@ -122,8 +123,8 @@ def _places(of: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> dict[str
     return places
 
 
-def _device_places(of: Mapping[str, str]) -> dict[str, tuple[float, float]]:
-    """Return where devices, or nodes, are: in a row; of nodes without a switch in a square."""
+def _device_places(of: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[float, float]]:
+    """Return where devices, or nodes, are: in a row; without a switch in rows, and planes of a torus side by side."""
     nodes: dict[str, list[str]] = {}
     for name, kind in of.items():
         if kind in ("device", "node"):
@@ -131,11 +132,27 @@ def _device_places(of: Mapping[str, str]) -> dict[str, tuple[float, float]]:
     flat = any(kind not in ("device", "node") for kind in of.values())
     found, left = {}, 0.0
     for some in nodes.values():
-        wide = len(some) if flat else ceil(sqrt(len(some)))
+        wide, plane = (len(some), len(some)) if flat else _grid(some, pairs)
         for at, name in enumerate(some):
-            found[name] = left + at % wide, -float(at // wide)
-        left += wide + 1
+            found[name] = left + at // plane * (wide + 1) + at % wide, -float(at % plane // wide)
+        left += ceil(len(some) / plane) * (wide + 1)
     return found
+
+
+def _grid(names: Sequence[str], pairs: Sequence[tuple[str, str]]) -> tuple[int, int]:
+    """Return how many devices are in a row and in a plane: those of a torus are linked at these distances."""
+    at = {name: number for number, name in enumerate(names)}
+    apart = sorted({abs(at[one] - at[other]) for one, other in pairs if one in at and other in at} - {0, 1})
+    if not apart:
+        return ceil(sqrt(len(names))), len(names)
+    wide = _period(apart, 1)
+    far = [one for one in apart if one > wide]
+    return wide, _period(far, wide) if far else len(names)
+
+
+def _period(apart: Sequence[int], step: int) -> int:
+    """Return the next distance, of which the one before is where a ring closes if they are a step apart."""
+    return apart[1] if len(apart) > 1 and apart[0] + step == apart[1] else apart[0]
 
 
 def _middle(name: str, pairs: Sequence[tuple[str, str]], places: Mapping[str, tuple[float, float]]) -> float:

@@ -59,3 +59,19 @@ def test_devices_that_fail_are_marked_where_they_are() -> None:
         drawing = topology_drawing(load_of(nodes, 8) | {"failing": failing})
         _, x, y = drawing.vertices[name]
         assert drawing.failing == [[x, y, 5, None, "device n1.g3 down"]]
+
+
+def test_a_torus_is_drawn_plane_by_plane() -> None:
+    """4 × 4 × 2 devices; rings of two are one link."""
+    names = [f"n0.g{number}" for number in range(32)]
+    links = [
+        [number, names[one], names[one - at + (at + step) % size], "ici", 1e9, True]
+        for number, (one, step, size, at) in enumerate(
+            (one, step, step * length, one % (step * length))
+            for one in range(32)
+            for step, length in ((1, 4), (4, 4), (16, 2))
+        )
+    ]
+    drawing = topology_drawing({"failing": [], "links": links, "kinds": dict.fromkeys(names, "device")})
+    for number, name in enumerate(names):
+        assert drawing.vertices[name][1:] == (number % 4 + number // 16 * 5, -(number // 4 % 4))
