@@ -36,6 +36,27 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     ),
     "decode fails": POOLS
     | {"faults": [{"device": 2, "at": "26 ms"}], "workload": POOLS["workload"] | {"output_tokens": {"fixed": 60}}},
+    "four stages": document(
+        plan={"tp": 1, "pp": 4},
+        serving={"max_batch_requests": 16},
+        workload={
+            "requests": 24,
+            "arrivals": {"process": "constant", "rate": "1000/s"},
+            "output_tokens": {"uniform": {"low": 8, "high": 30}},
+        },
+    ),
+    "small budget": document(
+        plan={"tp": 1, "pp": 2},
+        serving={"kv_blocks": 400, "max_batch_requests": 24, "max_batch_tokens": 16},
+        workload={
+            "requests": 40,
+            "arrivals": {"process": "constant", "rate": "1500/s"},
+            "output_tokens": {"uniform": {"low": 8, "high": 60}},
+        },
+    ),
+    "recompute": document(
+        plan={"tp": 1}, serving={"kv_blocks": 30}, workload={"output_tokens": {"uniform": {"low": 20, "high": 30}}}
+    ),
     "swaps": SWAPS,
     "swaps, many blocks": SWAPS
     | {
@@ -46,6 +67,7 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
 JUMPS: Final = "replay.events.decode_jumps"
+SCHEDULER: Final = "serving.scheduler"
 PREFIXES: Final = "serving.prefix_cache"
 SWAPPING: Final = "serving.swapping"
 BACK: Final = "if not decision.evicted and not prefill_first:"
@@ -81,7 +103,7 @@ CHANGES: Final = (
     ),
     Change(PREFIXES, "and keys[found] in holders:", "and holders.get(keys[found]):", "prefixes"),
     Change(
-        "serving.scheduler",
+        SCHEDULER,
         "if self.caching is not None:\n                self",
         "if self.caching is not None and not sequence.to_compute:\n                self",
         "prefixes",
@@ -89,6 +111,12 @@ CHANGES: Final = (
     Change(JUMPS, "ended = run.ended(now)", "ended = max(run.ended(now) - 1, 0)", "cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) // 2", "cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) // 2", "decode fails"),
+    Change(SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "four stages"),
+    Change(SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "small budget"),
+    Change(SCHEDULER, "for sequence in ready[:limit] if", "for sequence in ready[::-1][:limit] if", "recompute"),
+    Change(
+        SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "small budget"
+    ),
     Change(SWAPPING, BACK, "if not self.running:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and len(self.running) < 2:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and now % 3 == 0:", "swaps"),

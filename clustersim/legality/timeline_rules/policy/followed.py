@@ -18,6 +18,7 @@ from clustersim.legality.timeline_rules.policy.routed import as_routed
 from clustersim.legality.timeline_rules.policy.scheduled import as_scheduled
 from clustersim.legality.timeline_rules.policy.swaps import as_soon_as_they_fit
 from clustersim.legality.timeline_rules.policy.taken_up import in_order
+from clustersim.legality.timeline_rules.policy.turns import first_come
 from clustersim.legality.timeline_rules.policy.waits import as_long_as_declared
 from clustersim.legality.timeline_rules.transfers.copies import as_soon_as_decided
 from clustersim.legality.timeline_rules.transfers.starts import as_soon_as_asked
@@ -42,6 +43,7 @@ def as_declared(reading: Reading) -> Finding:
         as_soon_as_they_fit,
         as_it_came,
         as_far_as_it_goes,
+        first_come,
     )
     return merged(
         *(judge(reading, policies) for judge in judges), as_soon_as_asked(reading), as_soon_as_decided(reading)
