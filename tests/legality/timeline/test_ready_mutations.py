@@ -5,11 +5,14 @@ Nothing else is wrong with their timelines: all is in order, costs what it does,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
+from clustersim.legality.audit import check_history
 from clustersim.replay.events import wiring
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.events.collectives import Collectives
@@ -21,7 +24,7 @@ from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.stepper import Stepper
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.pipelined import PipeLane
-from clustersim.simulation.audit import audit_run
+from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.lane_mutations import Mutation, mutated
 from tests.laws.random_scenarios import scenario_of
@@ -210,3 +213,15 @@ def test_what_is_ready_and_waits_is_found(name: str) -> None:
         late = simulate(result.scenario)
     assert late.timeline.digest != result.timeline.digest
     assert {found.rule for found in audit_run(late).violations} == {IDLE.get(name, "RUN-2")}
+
+
+@pytest.mark.parametrize("by", [1, -1])
+def test_a_duration_that_is_a_nanosecond_off_is_found(by: int) -> None:
+    history = history_of_run(legal("rings"))
+    assert history.folded is not None
+    row = np.flatnonzero(history.folded.row_values > 1)
+    for at in row[:: len(row) // 12].tolist():
+        values = history.folded.row_values.copy()
+        values[at] += by
+        changed = replace(history, folded=replace(history.folded, row_values=values))
+        assert check_history(changed).violations, at

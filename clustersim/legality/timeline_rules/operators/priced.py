@@ -25,6 +25,8 @@ from clustersim.timeline.passes import Passes, by_template
 
 COST: Final = "let an operator run for what it costs"
 ROUNDING_NS: Final = 1.0
+HALF_NS: Final = 0.501
+"""Durations are whole nanoseconds: the nearest."""
 ROUNDING: Final = 1e-9
 
 
@@ -232,7 +234,7 @@ class _OfTemplate:
                     )
                 )
             findings.append(judged(
-                known, off > ROUNDING_NS, self._where(one),
+                known, off > HALF_NS, self._where(one),
                 "{one.name} ({one.work.op}) is recorded with {values:,} ns, and costs {cost:,.0f} ns by the declared "
                 "cost model with what the step has",
                 COST, replica=replica, step=step, one=one, values=values, cost=partial(_farthest, apart, each),
