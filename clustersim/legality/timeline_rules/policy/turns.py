@@ -34,8 +34,9 @@ def first_come(reading: Reading, policies: Policies) -> Finding:
         return NOTHING
     _, decodes = carried(reading)
     full = decodes >= policies.each(lambda declared, _: declared.max_batch_tokens)[runs.replica]
-    if not full.any() and all(pool.pp == 1 for pool in policies.pools):
-        return NOTHING  # every step has a place for all
+    lacked = full.any() or reading.facts_of(PREEMPTED).size > 0
+    if not lacked and all(pool.pp == 1 for pool in policies.pools):
+        return NOTHING  # every step had a place, and blocks, for all
     ready = policies.can_decode()
     if ready is None:
         return NOTHING
