@@ -36,7 +36,9 @@ WHOLE: Final = {
     "report/metrics/measures.py": 2,  # FLOPs of a model, devices
     "report/metrics/latencies.py": 1,  # requests
     "report/metrics/model_work.py": 2,  # FLOPs of a model
+    "report/figures/topology.py": 2,  # devices
     "report/traces/protobuf.py": 1,  # bytes
+    "report/traces/requests.py": 2,  # slices
     "report/figures/series.py": 1,  # blocks
     "report/metrics/service.py": 1,  # blocks
     "report/words/run.py": 1,  # requests

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, sqrt
+from math import ceil, fsum, sqrt
 from typing import Any, Final
 
 import plotly.graph_objects as go
@@ -158,7 +158,7 @@ def _period(apart: Sequence[int], step: int) -> int:
 def _middle(name: str, pairs: Sequence[tuple[str, str]], places: Mapping[str, tuple[float, float]]) -> float:
     """Return the mean x of what a vertex is linked to and that has a place."""
     near = [places[other][0] for pair in pairs if name in pair for other in pair if other != name and other in places]
-    return sum(near) / len(near) if near else 0.0
+    return fsum(near) / len(near) if near else 0.0
 
 
 def _spread(

@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import pytest
 from hypothesis import given
 
 from clustersim.legality.audit import TIMELINE_RULES
+from clustersim.scenario import load
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import examples
 from tests.laws.random_scenarios import documents, scenario_of
 
+ROOT: Final = Path(__file__).parents[3]
 NEED_MORE = {"TP-9", "EP-2", "EP-3", "DP-4"}
 """Rules that need another run, or routes: one run records neither."""
 
@@ -33,3 +37,10 @@ def test_what_both_replays_record_is_legal() -> None:
 
     legal()
     assert {rule for rule in TIMELINE_RULES if not looked[rule]} == NEED_MORE
+
+
+@pytest.mark.parametrize("name", ["failing-node", "failing-decode"])
+def test_a_failure_after_the_horizon_cuts_nothing_off(name: str) -> None:
+    scenario = load(str(ROOT / "scenarios" / f"{name}.yaml"), ("expect={}", "run.horizon=3 s"))
+    assert scenario.faults
+    assert audit_run(simulate(scenario)).violations == ()

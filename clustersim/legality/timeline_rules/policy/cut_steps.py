@@ -54,8 +54,9 @@ def _of_pool(reading: Reading, policies: Policies, runs: Runs, pool: Declared) -
         return NOTHING
     found = []
     for replica in range(pool.first_replica, pool.first_replica + pool.dp):
+        horizon = reading.declared.horizon_ns
         cuts = [since for failed, since, _ in reading.declared.down if failed == replica]
-        cuts += [] if reading.declared.horizon_ns is None else [reading.declared.horizon_ns]
+        cuts = cuts if horizon is None else [*(since for since in cuts if since < horizon), horizon]
         found += [(at, cut) for cut in cuts if (at := _last(reading, runs, replica, cut)) >= 0]
     if not found:
         return NOTHING
