@@ -26,7 +26,6 @@ UNPICKLES: Final = {("pickle", "load"), ("pickle", "loads"), ("np", "load"), ("y
 PLACES: Final = {
     ("inputs.py", "open"), ("inputs.py", "fdopen"), ("inputs.py", "ParquetFile"),  # the one place
     ("report/graph_page/page.py", "read_text"), ("report/dashboard.py", "read_text"),  # pages that ship
-    ("report/score_page.py", "read_text"),
     ("legality/rulebook/examples.py", "read_text"),  # examples that ship
     ("scenario/keys/json_schema.py", "read_text"),  # meanings that ship
     ("cli/streams.py", "open"),  # /dev/null
