@@ -41,7 +41,8 @@ class Device:
         Constants of collectives where devices do not reach each other's memory, of the sections that differ
         (``collectives_without_peer_access`` of the file).
     engine_kernels : Mapping of str to Mapping
-        Sections of ``kernels`` that hold only for engines of one family, such as ``trtllm``, by that family.
+        Sections of ``kernels`` that hold only for engines of one family, such as ``trtllm``, or for one of them, such
+        as ``trtllm-0.9``, by that name.
     source : str
         Where the figures come from.
     """
@@ -66,9 +67,13 @@ class Device:
         none = {name: {"max_payload_bytes": 0.0} for name in ("one_shot", "two_shot")}
         return replace(self, collectives={**self.collectives, **none, **self.collectives_apart})
 
-    def running(self, family: str) -> Device:
-        """Return the device as engines of a family find it: with their kernels before those of all engines."""
-        own = self.engine_kernels.get(family)
+    def running(self, engine: str) -> Device:
+        """Return the device as an engine finds it: its own kernels, then its family's, then those of all engines.
+
+        The family is the engine's name up to the first hyphen: ``trtllm`` of ``trtllm-0.9``.
+        """
+        family = engine.partition("-")[0]
+        own = {**self.engine_kernels.get(family, {}), **self.engine_kernels.get(engine, {})}
         return replace(self, kernels={**self.kernels, **own}) if own else self
 
 

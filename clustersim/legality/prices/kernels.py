@@ -50,8 +50,9 @@ class Kernels:
         self.weight, self.operand = BYTES[precision.weights], BYTES[self.multiplied_in]
         self.act, self.kv = BYTES[precision.activations], BYTES[precision.kv_cache]
         self.bandwidth = float(self.device.memory_bytes_per_s)
-        own = self.device.engine_kernels.get(deployment.engine.name.split("-")[0], {})
-        self.sections = {**self.device.kernels, **own}
+        self.sections = dict(self.device.kernels)
+        for section in (deployment.engine.name.split("-")[0], deployment.engine.name):
+            self.sections |= self.device.engine_kernels.get(section, {})
         self.groups: dict[str, dict[tuple[float, ...], list[Curve]]] = {}
         told = [one for one in deployment.points if one.device in (None, self.device.name)]
         points = [one for one in told if one.dtype in (None, self._format(one.op))]

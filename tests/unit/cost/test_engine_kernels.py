@@ -46,9 +46,32 @@ def test_groups_of_a_family_stand_before_those_of_all():
     assert device.running("slow") is device
 
 
+def test_groups_of_an_engine_stand_before_those_of_its_family():
+    device = device_from(DOCUMENT)
+    device = replace(device, engine_kernels={**device.engine_kernels, "fast-0.9": {"memory": {"compute": 0.25}}})
+    old, new = device.running("fast-0.9"), device.running("fast-1.0")
+    assert (old.kernels["gemm_bf16"]["compute"], old.kernels["memory"]["compute"]) == (1.0, 0.25)
+    assert new == device.running("fast")
+
+
+def test_old_kernels_decode_heads_that_share_keys_as_long_as_those_that_do_not():
+    """As measured: Mistral-7B against Llama-2-7B in static batches of TensorRT-LLM 0.9 (F5, H200)."""
+    device, precision = load_topology("dgx-h200").device, Precision(weights="fp8", kv_cache="fp8")
+    shape = SHAPES["attention_decode"] | {"batch": 120.0, "keys": 120.0 * 1152.0}
+    grouped, alone = (
+        {
+            engine: float(RooflineCost(device.running(engine), precision).seconds("attention_decode", shape | heads))
+            for engine in ("trtllm-0.9", "trtllm-0.14")
+        }
+        for heads in (HEADS["grouped"], HEADS["alone"])
+    )
+    assert grouped["trtllm-0.9"] == pytest.approx(alone["trtllm-0.9"], rel=0.2)
+    assert alone["trtllm-0.14"] > 4 * grouped["trtllm-0.14"]
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 @pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("engine", ["trtllm-1.0", "sglang-0.5", "vllm-0.19"])
+@pytest.mark.parametrize("engine", ["trtllm-1.0", "trtllm-0.9", "sglang-0.5", "vllm-0.19"])
 @pytest.mark.parametrize("topology", ["dgx-h100", "dgx-h200", "l40s-node", "dgx-b200"])
 def test_the_second_opinion_is_the_same(topology, engine, heads, dtype):
     deployment = PricedDeployment(
@@ -58,7 +81,7 @@ def test_the_second_opinion_is_the_same(topology, engine, heads, dtype):
         engine=load_engine(engine),
         topology=load_topology(topology),
     )
-    first = RooflineCost(deployment.topology.device.running(deployment.engine.family), deployment.precision)
+    first = RooflineCost(deployment.topology.device.running(deployment.engine.name), deployment.precision)
     second = Kernels(deployment)
     for op, shape in SHAPES.items():
         whole = shape | (HEADS[heads] if op.startswith("attention") else {})
