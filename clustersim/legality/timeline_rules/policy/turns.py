@@ -21,10 +21,13 @@ from clustersim.legality.timeline_rules.requests.batches import carried
 from clustersim.legality.timeline_rules.views.grouping import last_before
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.timeline.passes import within as within_each
 
 FIX: Final = "let those decode first that were admitted first"
-MOST: Final = 256
+MOST: Final = 2_048
 """About so many steps of a pool that leave somebody out are looked at, evenly spread."""
+NEVER: Final = 1 << 62
 
 
 def first_come(reading: Reading, policies: Policies) -> Finding:
@@ -57,18 +60,15 @@ def _of_pool(reading: Reading, pool: Declared, left_out: BoolArray) -> Finding:
     here = (runs.replica >= pool.first_replica) & (runs.replica < pool.first_replica + pool.dp)
     rows = np.flatnonzero(left_out & here)
     rows = rows[:: max(1, len(rows) // MOST)]
-    turn, leaves = _turns(reading), _leaves(reading)
-    last, first, who, other = (np.full(len(rows), -1) for _ in range(4))
-    for number, run in enumerate(rows.tolist()):
-        chosen, idle = _chosen_and_idle(reading, run, leaves)
-        if len(chosen) and len(idle):
-            latest, earliest = chosen[turn[chosen].argmax()], idle[turn[idle].argmin()]
-            last[number], first[number] = turn[latest], turn[earliest]
-            who[number], other[number] = pieces.request[latest], pieces.request[earliest]
+    turn = _turns(reading)
+    (last, chosen), (first, idle) = (
+        _last(turn, *_chosen(reading, rows), len(rows)),
+        _first(turn, *_idle(reading, rows), len(rows)),
+    )
     return judged(
         len(rows), first < last, Rows(runs, rows),
         "decodes request {who}, and leaves out request {other}, which was admitted before it and could decode", FIX,
-        who=who, other=other,
+        who=pieces.request[chosen], other=pieces.request[idle],
     )  # fmt: skip
 
 
@@ -98,32 +98,63 @@ def _leaves(reading: Reading) -> Int64Array:
     return found
 
 
-def _chosen_and_idle(reading: Reading, run: int, leaves: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the pieces that a run of steps goes on with, and those that it could have gone on with."""
+def _last(turn: Int64Array, piece: Int64Array, row: Int64Array, many: int) -> tuple[Int64Array, Int64Array]:
+    """Return the last turn of pieces by row, and the piece that has it; −1 where there is none."""
+    order, found = np.lexsort((turn[piece], row)), np.full(many, -1)
+    found[row[order]] = piece[order]  # of several the last stays
+    return np.where(found >= 0, turn[found], -1), found
+
+
+def _first(turn: Int64Array, piece: Int64Array, row: Int64Array, many: int) -> tuple[Int64Array, Int64Array]:
+    """Return the first turn of pieces by row, and the piece that has it; ``NEVER`` and −1 where there is none."""
+    last, found = _last(-turn, piece, row, many)
+    return np.where(found >= 0, -last, NEVER), found
+
+
+def _chosen(reading: Reading, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the pieces that runs of steps go on with, and the row of each: those of its slot that it lies within."""
     runs, pieces = reading.runs, reading.pieces
     assert runs is not None
     assert pieces is not None
-    now, here = runs.start[run], pieces.replica == runs.replica[run]
-    decodes = here & ~pieces.is_chunk & (pieces.begin <= now)
-    place = runs.rank_in_slots[run]
-    low, high = runs.rank_in_slots[pieces.first_run], runs.rank_in_slots[pieces.last_run]
-    chosen = np.flatnonzero(
-        decodes & (low <= place) & (place <= high) & (runs.slot[pieces.first_run] == runs.slot[run])
-    )
-    before = np.arange(len(pieces)) - 1
-    between = here & ~pieces.is_chunk & pieces.follows & ~pieces.restarts & (pieces.begin > now)
-    between &= pieces.end[before] <= now
-    between |= here & ~pieces.is_chunk & (pieces.end <= now) & (leaves > now)
-    within = np.flatnonzero(decodes & (runs.start[pieces.last_run] > now))
-    within = within[~np.isin(within, chosen)]
-    idle = [one for one in within.tolist() if _waits(reading, int(low[one]), int(high[one]), int(now))]
-    return chosen, np.append(np.flatnonzero(between), np.array(idle, np.int64))
+    every, rank = np.flatnonzero(~pieces.is_chunk), runs.rank_in_slots
+    return _crossed(every, rank[pieces.first_run[every]], rank[pieces.last_run[every]] + 1, rank[rows])
 
 
-def _waits(reading: Reading, low: int, high: int, now: int) -> bool:
-    """Return whether the last of the steps of a slot that had begun by an instant has ended, and none begins then."""
-    runs = reading.runs
+def _idle(reading: Reading, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the pieces that runs of steps could have gone on with, and the row of each."""
+    runs, pieces = reading.runs, reading.pieces
     assert runs is not None
-    mine = runs.slotted[low : high + 1]
-    last = mine[int(np.searchsorted(runs.start[mine], now, side="right")) - 1]
-    return bool(runs.end[last] <= now and runs.start[last] < now)
+    assert pieces is not None
+    span = int(max(runs.end.max(initial=0), runs.start.max(initial=0))) + 2
+    base, instants, leaves = pieces.replica * span, runs.replica[rows] * span + runs.start[rows], _leaves(reading)
+    follows = np.flatnonzero(~pieces.is_chunk & pieces.follows & ~pieces.restarts)
+    ended, goes = np.flatnonzero(~pieces.is_chunk & (leaves > pieces.end)), np.flatnonzero(~pieces.is_chunk)
+    last_ns = runs.start[pieces.last_run[goes]]
+    within, of = _crossed(goes, base[goes] + pieces.begin[goes], base[goes] + last_ns, instants)
+    waits = _waits(runs, pieces.first_run[within], rows[of], span)
+    found = (
+        _crossed(follows, base[follows] + pieces.end[follows - 1], base[follows] + pieces.begin[follows], instants),
+        _crossed(ended, base[ended] + pieces.end[ended], base[ended] + np.minimum(leaves[ended], span - 1), instants),
+        (within[waits], of[waits]),
+    )
+    return np.concatenate([one for one, _ in found]), np.concatenate([of for _, of in found])
+
+
+def _crossed(
+    which: Int64Array, since: Int64Array, until: Int64Array, instants: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return which intervals [since, until) instants lie in, as pairs of interval and number of the instant."""
+    order = np.argsort(instants, kind="stable")
+    first, last = (np.searchsorted(instants[order], edges) for edges in (since, until))
+    many = np.maximum(last - first, 0)
+    return np.repeat(which, many), order[np.repeat(first, many) + within_each(many)]
+
+
+def _waits(runs: Runs, opens: Int64Array, rows: Int64Array, span: int) -> BoolArray:
+    """Return whether the last step of a slot that had begun when others begin has ended, and none begins then."""
+    rank, slotted = runs.rank_in_slots, runs.slotted
+    slot = np.append(False, np.diff(runs.replica[slotted]) | np.diff(runs.slot[slotted])).astype(bool).cumsum()
+    begun = np.searchsorted(slot * span + runs.start[slotted], slot[rank[opens]] * span + runs.start[rows], "right") - 1
+    last, now = slotted[begun], runs.start[rows]
+    found: BoolArray = (runs.end[last] <= now) & (runs.start[last] < now)
+    return found
