@@ -18,6 +18,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.serving.decision import (
     ADMITTED,
     ARRIVED,
+    CANCELLED,
     FINISHED,
     HANDED_OVER,
     LOST,
@@ -119,14 +120,20 @@ def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
 
     arrived: dict[int, deque[tuple[int, int]]] = {}
     decided: dict[int, list[tuple[int, int, int]]] = {}
+    moved, left = _moved(given, result)
+    for time, replica, request in moved:
+        arrived.setdefault(replica, deque()).append((time, request))
     for replica, time, kind, request in zip(
         *(facts[name].tolist() for name in ("replica", "time_ns", "kind", "request")), strict=True
     ):
+        if kind in (ARRIVED, PREEMPTED) and (request, time) in left:
+            continue
         if kind == ARRIVED:
             arrived.setdefault(replica, deque()).append((time, request))
         elif kind in (ADMITTED, PREEMPTED, SWAPPED_OUT, SWAPPED_IN):
             decided.setdefault(replica, []).append((time, kind, request))
     for replica, decisions in decided.items():
+        arrived[replica] = deque(sorted(arrived.get(replica, ())))
         waiting: list[tuple[tuple[int, int, int], int]] = []
         away: list[tuple[tuple[int, int, int], int]] = []
         for time, kind, request in decisions:
@@ -143,6 +150,29 @@ def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
                 assert not away, f"replica {replica} admits {request} at {time} ns before {away[0][1]} is back"
                 first = heappop(waiting)[1]
                 assert request == first, f"replica {replica} admits {request} at {time} ns before {first}"
+
+
+def _moved(given: ReplayInput, result: ReplayResult) -> tuple[list[tuple[int, int, int]], set[tuple[int, int]]]:
+    """Return who waits elsewhere since a replica failed, and whose wait does not end where it began.
+
+    Whoever waits for a replica that fails, or ran there, is let in at another one: (since when at the latest, replica,
+    request) of the former, (request, since when) of the latter, as of those that are given up or lost.
+    """
+    changes = sorted(at for fault in given.faults for at in (fault.at_ns, fault.until_ns) if fault.fails and at)
+    facts, since, moved, left = result.timeline.facts, dict[int, tuple[int, int]](), [], set()
+    columns = (facts[name].tolist() for name in ("time_ns", "kind", "replica", "request"))
+    for time, kind, replica, request in sorted(
+        zip(*columns, strict=True), key=lambda row: (row[0], row[1] == ADMITTED)
+    ):
+        if kind in (ARRIVED, PREEMPTED):
+            since[request] = replica, time
+        elif kind == ADMITTED and since[request][0] != replica:
+            assert any(at <= time for at in changes), f"{request} waits for one replica and is let in by {replica}"
+            moved.append((max(at for at in changes if at <= time), replica, request))
+            left.add((request, since[request][1]))
+        elif kind in (CANCELLED, LOST) and request in since:
+            left.add((request, since[request][1]))
+    return moved, left
 
 
 def _every_token_has_its_step(given: ReplayInput, result: ReplayResult) -> None:

@@ -76,7 +76,21 @@ class _LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with exit_status(ctx):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except click.NoSuchOption as error:
+                raise _with_key(error) from None
+
+
+def _with_key(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Lead from an option of an engine to the key that ``--set`` takes, where the command takes one."""
+    from clustersim.scenario.validate import known_as
+
+    hint = known_as(error.option_name)
+    if hint and error.ctx is not None and any("--set" in param.opts for param in error.ctx.command.params):
+        message = f"No such option {error.option_name!r}{hint} (--set KEY=VALUE)"
+        return click.NoSuchOption(error.option_name, message=message, ctx=error.ctx)
+    return error
 
 
 @click.group(

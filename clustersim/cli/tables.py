@@ -19,7 +19,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, number
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for position, column in enumerate(columns):
         table.add_column(column, justify="right" if position >= numbers_from else "left", overflow="fold")
     for row in rows:

@@ -60,6 +60,10 @@ SETTINGS: Final = (
 """One line for each option that needs nothing but its own value (a switch has the text true or false)."""
 
 
+LONGER: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+"""Variable with which vLLM takes a longer context than that of the model."""
+
+
 def _engine(options: Options) -> None:
     """Refuse the engine that vLLM had before."""
     engine = options.command.environment.get("VLLM_USE_V1")
@@ -130,6 +134,15 @@ def _router(options: Options, dp: int) -> Lines:
     return (("serving.router", "fewest_waiting", "how vLLM balances its replicas"),)
 
 
+def _positions(options: Options, served: ServedModel) -> None:
+    """Refuse a longer context than the model's, as vLLM does (config/model.py: "greater than the derived")."""
+    given, most = options.given(VLLM["model.config.max_position_embeddings"]), served.spec.max_positions
+    allowed = options.command.environment.get(LONGER)
+    if given is None or most is None or (served.positions or 0) <= most or allowed is not None:
+        return
+    options.wrong(given, f"vLLM refuses more than the {most:,} positions of the model; {LONGER}=1 allows it")
+
+
 def _length(text: str) -> int | None:
     return None if text in ("-1", "auto") else count(text)
 
@@ -137,6 +150,7 @@ def _length(text: str) -> int | None:
 def _batches(options: Options, degrees: Degrees, device: Device, served: ServedModel, draft: Draft) -> None:
     """Write scheduler, budgets and CUDA graphs, with the defaults that vLLM takes for the device."""
     longest = served.positions
+    _positions(options, served)
     chunked, origin = options.on(VLLM["serving.scheduler"], True)
     draft.set("serving.scheduler", "chunked_prefill" if chunked else "continuous", origin)
     if not chunked:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,15 +21,13 @@ from clustersim.report.figures.panels import PANELS, Drawn, Run
 from clustersim.report.figures.style import CONFIG
 from clustersim.report.folded.asked import EVERYTHING, Asked
 from clustersim.report.metrics.latencies import Columns, Weighted, latencies_ns, targets_ns
+from clustersim.report.page_files import THEME_BUTTON, asset
 from clustersim.report.words.run import legality_words, setup_words
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "font-src data:; base-uri 'none'; form-action 'none'"
 )
-
-THEME_BUTTON: Final = '<button type="button" id="theme" title="light or dark" aria-label="light or dark">◐</button>'
-"""What exchanges the colours of a page (``page/theme.js``)."""
 
 _SCRIPTS: Final = (
     "packed.js", "folded.js", "levels.js", "hover.js", "linked.js", "time_figure.js", "lanes.js", "links.js",
@@ -185,8 +182,3 @@ def page(
 def _badge(summary: Mapping[str, Any]) -> str:
     word, text = legality_words(summary)
     return f'<span class="badge {word}">{escape("illegal" if word == "illegal" else text)}</span>'
-
-
-def asset(name: str) -> str:
-    """Return a file of style or script that ships with the pages."""
-    return files("clustersim.report").joinpath("page", name).read_text(encoding="utf-8")

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from clustersim.report.dashboard import asset, page, section
+from clustersim.report.dashboard import page, section
 from clustersim.report.figures.layout import Panel, read_layout
 from clustersim.report.figures.panels import Drawn
+from clustersim.report.page_files import asset
 
 Draw = Callable[[Panel, str], Drawn | None]
 """Draws a panel in the element of this id; None where there is nothing to draw."""

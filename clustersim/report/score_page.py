@@ -17,8 +17,9 @@ from typing import Any, Final
 import plotly.graph_objects as go
 import plotly.io
 
-from clustersim.report.dashboard import asset, page
+from clustersim.report.dashboard import page
 from clustersim.report.figures.style import CONFIG, axis_name, template
+from clustersim.report.page_files import asset
 
 COLOURS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F", "#B3261E", "#5B8C2A",

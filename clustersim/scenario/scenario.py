@@ -75,12 +75,18 @@ class Pool:
         return f"plan.{self.name}" if self.name else "plan"
 
 
+def _degrees(plan: ParallelPlan) -> str:
+    """Write the degrees of a plan that are above 1."""
+    degrees = {"DP": plan.dp, "PP": plan.pp, "SP": plan.sp.degree, "TP": plan.tp, "EP": plan.ep.degree}
+    return " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1) or "one device"
+
+
 def seen_by(topology: Topology, plan: ParallelPlan) -> Topology:
     """Return a topology as the ranks of a plan see it: ``device`` is of the kind of theirs."""
     return topology.seen_from(0 if plan.placement is None else plan.placement[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Scenario:
     """One deployment, its requests, and what is expected of it.
 
@@ -111,8 +117,8 @@ class Scenario:
 
     name: str
     seed: int
-    topology: Topology = field(repr=False)
-    model: ModelSpec = field(repr=False)
+    topology: Topology
+    model: ModelSpec
     precision: Precision
     pools: tuple[Pool, ...]
     engine: Engine
@@ -123,10 +129,19 @@ class Scenario:
     cost_table: Path | None
     collectives: Mapping[str, str]
     digest: str
-    document: Mapping[str, Any] = field(repr=False)
-    origin: Document = field(repr=False, compare=False)
+    document: Mapping[str, Any]
+    origin: Document = field(compare=False)
     faults: tuple[Fault, ...] = ()
-    files: Mapping[str, NamedFile] = field(default_factory=dict, repr=False)
+    files: Mapping[str, NamedFile] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        plans = "; ".join(f"{pool.name} {_degrees(pool.plan)}".lstrip() for pool in self.pools)
+        requests = "drawn" if isinstance(self.workload, DrawnWorkload) else f"from {self.workload.path.name}"
+        many = "" if self.workload.requests is None else f"{self.workload.requests:,} "
+        return (
+            f"<Scenario {self.name}: {self.model.name} on {self.topology.name}, {plans}; {many}requests {requests}; "
+            f"digest {self.digest[:12]}>"
+        )
 
     @property
     def plan(self) -> ParallelPlan:

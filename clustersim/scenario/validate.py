@@ -139,14 +139,14 @@ def _written(path: KeyPath, data: Any) -> KeyPath:
     return path
 
 
-def _known_as(name: str, path: KeyPath) -> str:
+def known_as(name: str, path: KeyPath = ()) -> str:
     """Lead from what an engine or a benchmark calls a key to ours; empty where none is known under the name.
 
     Inside a part of a part only a key of that part is meant.
     """
     from clustersim.scenario.keys.json_schema import key_texts
 
-    key = key_texts()["known_as"].get(name.replace("-", "_").lower(), "")
+    key = key_texts()["known_as"].get(name.lstrip("-").replace("-", "_").lower(), "")
     inside = "".join(f"{part}." for part in path[:-1]) if len(path) > 2 else ""
     return f"; here it is {key}" if key and key.startswith(inside) else ""
 
@@ -156,7 +156,7 @@ def _problem(error: ErrorDetails, document: Document) -> Problem:
     holder, field = _field_at(ScenarioPart, path)
     if error["type"] == "extra_forbidden":
         name = str(path[-1])
-        hint = _known_as(name, path) or did_you_mean(name, list(holder.model_fields))
+        hint = known_as(name, path) or did_you_mean(name, list(holder.model_fields))
         return document.problem(path, f"unknown key {name!r}{hint}", key=True)
     words = _WORDS.get(error["type"])
     message = error["msg"] if words is None else words(error, field)

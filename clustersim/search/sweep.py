@@ -45,11 +45,22 @@ class Sweep:
 
 def command_of(variants: Variants, changes: Sequence[str]) -> str:
     """Return the command that simulates one run again."""
-    settings = [*variants.overrides, *changes, "expect={}"]
+    settings = _decisive([*variants.overrides, *changes, "expect={}"])
     code = ["--allow-code"] if variants.allow_code else []
     return shlex.join(
         ["clustersim", "run", variants.text, *(part for one in settings for part in ("--set", one)), *code]
     )
+
+
+def _decisive(settings: Sequence[str]) -> list[str]:
+    """Leave out lone values that a later setting of the same path replaces, and settings that are there again."""
+    found = []
+    for place, setting in enumerate(settings):
+        path, _, value = setting.partition("=")
+        replaced = not value.startswith(("{", "[")) and any(one.startswith(f"{path}=") for one in settings[place + 1 :])
+        if not replaced and setting not in settings[place + 1 :]:
+            found.append(setting)
+    return found
 
 
 def swept_of(sweep: Sweep, rows: Sequence[Row], variants: Variants) -> Swept:

@@ -32,10 +32,13 @@ def differing(one: Scenario, other: Scenario) -> list[str]:
 def differences(one: Scenario, other: Scenario) -> list[tuple[str, Any, Any]]:
     """Return (path, value of one, value of the other) where two resolved scenarios differ; None where there is none.
 
-    A name and what is expected say nothing about a deployment, and are left out.
+    A name and what is expected say nothing about a deployment, and are left out. Where another model, topology or
+    engine is named, what it consists of comes last, and where it is from behind that.
     """
     documents = _by_content(one), _by_content(other)
     odd = [path for path in _paths(*documents) if not _under(path, ("name", "expect"))]
+    named = {path.removesuffix(".name") for path in odd if path.endswith(".name")}
+    odd.sort(key=lambda path: (path.endswith(".source"), not path.endswith(".name") and _under(path, tuple(named))))
     return [(path, *(_at(portable, path) for portable in (one.portable, other.portable))) for path in odd]
 
 

@@ -289,3 +289,10 @@ def test_an_algorithm_that_no_group_of_the_plan_can_run(folder: Path) -> None:
     (folder / "s.yaml").write_text(SCENARIO + "collectives: {all_reduce: torus}\n")
     message = "s.yaml:18:27: collectives.all_reduce: algorithm 'torus' for all_reduce over 4 devices needs devices in"
     assert message in refusal("s.yaml")
+
+
+def test_an_option_of_an_engine_leads_to_the_key_that_set_takes() -> None:
+    result = CliRunner().invoke(main, ["run", "quickstart", "--max-model-len", "4096"])
+    assert result.exit_code == 2
+    assert "No such option '--max-model-len'; here it is serving.context_window (--set KEY=VALUE)" in result.output
+    assert "here it is" not in CliRunner().invoke(main, ["rules", "--max-model-len", "4096"]).output

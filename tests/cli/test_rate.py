@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_the_last_lines_name_the_folder_and_the_command(folder: Path):
     kept, command = rate(*FAST).stdout.splitlines()[-2:]
     assert (folder / kept.split()[1] / "finished.jsonl").is_file()
     assert command.startswith("command  clustersim run small.yaml --set workload.arrivals.rate=")
+
+
+def test_the_command_says_each_value_once(folder: Path):
+    command = rate(*FAST, "--set", "workload.requests=40", "--set", "workload.arrivals.rate=3/s").stdout.splitlines()[
+        -1
+    ]
+    paths = re.findall(r"--set '?([^=]+)=", command)
+    assert sorted(paths) == ["expect", "workload.arrivals.rate", "workload.requests"]
+    assert "arrivals.rate=3/s" not in command
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,15 @@ def test_the_limit_that_binds_comes_first(serving: dict[str, int], limit: str, k
     assert limit in (tmp_path / "why" / "why.html").read_text(encoding="utf-8")
 
 
+def test_the_table_fits_80_columns(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump(TINY | {"serving": TINY["serving"] | {"max_batch_requests": 1}}), encoding="utf-8")
+    lines = called("why", str(file), "--workers", "1", "--out", str(tmp_path / "why")).stdout.splitlines()
+    table = lines[: next(place for place, line in enumerate(lines) if line.startswith("no gain"))]
+    assert any(line.startswith(" serving.max_batch_requests ") for line in table)
+    assert max(map(len, table)) <= 80
+
+
 def test_a_slow_link_comes_first(tmp_path: Path) -> None:
     fault = "faults=[{link: [n0.g1, n0.nvswitch], factor: 0.01, at: 0 s}]"
     found = asked(tmp_path, "--set", fault, "--set", "workload.requests=2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -25,6 +26,8 @@ from clustersim.search.lifts import lifted_limits
 from clustersim.search.runs import Runs, Variants
 
 PAGE = "why.html"
+_WIDEST = 26
+"""Characters of a limit in a line of the table, which has 80 with its numbers."""
 
 
 @click.command()
@@ -95,12 +98,22 @@ def _plain(baseline: Mapping[str, float | None], found: Sequence[Lifted], folder
 
 
 def _print(baseline: Mapping[str, float | None], found: Sequence[Lifted]) -> None:
-    rows = [("as it is", "", *(shown(baseline[name]) for name in METRICS))]
-    rows += [(one.limit, one.key, *(shown(one.metrics[name]) for name in METRICS)) for one in found if one.binds]
-    print_table(("limit", "key", *(words for words, _ in METRICS.values())), rows, numbers_from=2)
+    rows = [("as it is", *(_short(baseline[name]) for name in METRICS))]
+    rows += [(_named(one), *(_short(one.metrics[name]) for name in METRICS)) for one in found if one.binds]
+    columns = ("limit and key", *("\n".join(words.split(" ", 1)) for words, _ in METRICS.values()))
+    print_table(columns, rows, numbers_from=1)
     idle = [one.limit for one in found if not one.binds and not one.why_not]
     if idle:
         click.echo(f"no gain  {', '.join(idle)}")
     for one in found:
         if one.why_not:
             click.echo(f"not tried: {one.limit}: {one.why_not}")
+
+
+def _named(one: Lifted) -> str:
+    return f"{fill(one.limit, _WIDEST)}\n{one.key}"
+
+
+def _short(value: float | None) -> str:
+    """Write a metric in few characters, so that the table fits 80 columns."""
+    return f"{value:,.0f}" if value is not None and abs(value) >= 1000 else shown(value)

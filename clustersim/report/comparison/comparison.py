@@ -14,6 +14,14 @@ from clustersim.report.comparison.entries import Entry
 from clustersim.simulation.comparison import differences, same_requests
 
 NO_FIGURES: Final = ("seed", "wall_s", "scenario", "devices", "legality")
+FIRST: Final = (
+    "requests", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_queueing_ms", "ttft_prefill_ms", "user_tokens_per_s",
+    "throughput", "goodput", "targets", "makespan_s", "utilisation", "batch", "kv_occupancy", "preempted", "energy",
+    "cost",
+)  # fmt: skip
+"""Figures of the summary in the order in which a run prints them; others follow as they are in it."""
+LAST: Final = ("steady", "causes")
+"""What says some of it again: rates of a part of the run, and shares of what the causes have in milliseconds."""
 MOST: Final = 10**300
 """No figure of a run is as large; what is was not written by one."""
 MOST_REQUESTS: Final = 10
@@ -123,8 +131,13 @@ def compare(a: Entry, b: Entry) -> Comparison:
 
 def _metrics(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, float | None, float | None]]:
     one, other = dict(_numbers(a)), dict(_numbers(b))
-    for name in dict.fromkeys((*one, *other)):
+    for name in sorted(dict.fromkeys((*one, *other)), key=_place):
         yield name, one.get(name), other.get(name)
+
+
+def _place(name: str) -> int:
+    head = name.partition(".")[0]
+    return FIRST.index(head) if head in FIRST else len(FIRST) + (1 + LAST.index(head) if head in LAST else 0)
 
 
 def _numbers(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:

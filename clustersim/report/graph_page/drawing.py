@@ -14,7 +14,7 @@ from typing import Final
 from clustersim.clock import Int64Array
 from clustersim.graph.prices.priced import PricedGraph
 from clustersim.report.graph_page.rows import Link, Section, Shape
-from clustersim.report.graph_page.words import FAMILIES, duration_words, everything, family, shape_words, took
+from clustersim.report.graph_page.words import duration_words, everything, family, shape_words, took
 
 MOST_BANDS: Final = 4
 _HEIGHT: Final = 38
@@ -123,7 +123,6 @@ def _box(
     text: str,
 ) -> str:
     kind = family(shape.node)
-    _, fill, line = FAMILIES[kind]
     x, y = canvas.left(covered[0]), _y(shape.row)
     width = canvas.right(covered[-1]) - x
     round_ = 17 if kind in ("structural", "transfer", "host") else 3
@@ -131,13 +130,13 @@ def _box(
     wire = f' data-wire="{shape.node.op}-{shape.s[0]}"' if kind == "transfer" else ""
     parts = [
         f'<g class="op {kind}" tabindex="0" data-n="{number}"{wire} data-tip="{escape(text)}">',
-        f'<rect x="{x}" y="{y}" width="{width}" height="{_HEIGHT}" rx="{round_}" fill="{fill}" stroke="{line}"{dash}/>',
+        f'<rect x="{x}" y="{y}" width="{width}" height="{_HEIGHT}" rx="{round_}" class="box"{dash}/>',
     ]
-    parts += _ticks(shape, x, y, width, line, canvas)
+    parts += _ticks(shape, x, y, width, canvas)
     duration = duration_words(shape, priced)
     if duration and kind != "host":
         strip = max(1.5, float(priced.duration_ns[list(shape.nodes)].max()) / scale.longest_ns * (width - 2))
-        parts.append(f'<rect x="{x + 1}" y="{y + _HEIGHT - 3.5}" width="{strip:.1f}" height="3" fill="{line}"/>')
+        parts.append(f'<rect x="{x + 1}" y="{y + _HEIGHT - 3.5}" width="{strip:.1f}" height="3" class="mark"/>')
     parts.append(f'<text class="name" x="{x + 9}" y="{y + 15}">{escape(shape.node.name)}</text>')
     if duration:
         since = took(start_ns - scale.begin_ns)
@@ -147,7 +146,7 @@ def _box(
     return "".join(parts)
 
 
-def _ticks(shape: Shape, x: int, y: int, width: int, line: str, canvas: Canvas) -> list[str]:
+def _ticks(shape: Shape, x: int, y: int, width: int, canvas: Canvas) -> list[str]:
     """Mark the ranks: a line between them where each has its own slice, a dot for each that a collective joins."""
     if canvas.tp > _MOST_MARKS or shape.node.is_structural:
         return []
@@ -157,18 +156,18 @@ def _ticks(shape: Shape, x: int, y: int, width: int, line: str, canvas: Canvas) 
         for band, s in enumerate(canvas.bands):
             if s in shape.s:
                 dots = (canvas.left(band) + cell * (rank + 0.5) for rank in range(canvas.tp))
-                parts += [f'<circle cx="{dot:.1f}" cy="{y}" r="2.5" fill="{line}"/>' for dot in dots]
+                parts += [f'<circle cx="{dot:.1f}" cy="{y}" r="2.5" class="mark"/>' for dot in dots]
         inner = shape.groups[1:] if len(shape.s) == 1 else ()
         cuts = (x + cell * (group[0] % canvas.tp) for group in inner)
         return parts + [
-            f'<rect x="{cut - 3:.1f}" y="{y - 1}" width="6" height="{_HEIGHT + 2}" fill="#fff"/>' for cut in cuts
+            f'<rect x="{cut - 3:.1f}" y="{y - 1}" width="6" height="{_HEIGHT + 2}" class="gap"/>' for cut in cuts
         ]
     if shape.node.copies > 1:
         return []
     marks = "".join(
         f"M{x + cell * rank:.1f} {y}v4M{x + cell * rank:.1f} {y + _HEIGHT}v-7" for rank in range(1, canvas.tp)
     )
-    return [f'<path class="tick" d="{marks}" stroke="{line}"/>'] if marks else []
+    return [f'<path class="tick" d="{marks}"/>'] if marks else []
 
 
 def _reach(section: Section, link: Link) -> tuple[int, int]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from typing import Final
 
 import numpy as np
@@ -18,16 +17,17 @@ from clustersim.plan.parallel import SequencePlan
 from clustersim.report.graph_page.drawing import Canvas, canvas_of, section_svg
 from clustersim.report.graph_page.rows import Section, StageRows, stages_of
 from clustersim.report.graph_page.words import FAMILIES, family, quantity, ranks_words, took
+from clustersim.report.page_files import THEME_BUTTON, asset
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _EDGES: Final = {
-    "data": ("activations", "#44525f", ""),
-    "kv": ("K/V", "#009E73", "6 3"),
-    "sync": ("send → receive", "#B5568F", "9 4"),
-    "order": ("order of a stream", "#8a97a3", "1 4"),
-    "boundary": ("end of prefill", "#B3261E", "2 3"),
+    "data": ("activations", "#44525f", "#b6c2cd", ""),
+    "kv": ("K/V", "#009E73", "#2fc49b", "6 3"),
+    "sync": ("send → receive", "#B5568F", "#d987b6", "9 4"),
+    "order": ("order of a stream", "#8a97a3", "#8a97a3", "1 4"),
+    "boundary": ("end of prefill", "#B3261E", "#ff8a80", "2 3"),
 }
-"""Kind of edge → (words, colour, dashes)."""
+"""Kind of edge → (words, colour on a light page and on a dark one, dashes)."""
 
 
 def graph_page(priced: PricedGraph, *, title: str, subtitle: str, devices: Sequence[str]) -> str:
@@ -46,12 +46,8 @@ def graph_page(priced: PricedGraph, *, title: str, subtitle: str, devices: Seque
     columns = "\n".join(_stage(rows, priced, starts, devices) for rows in stages)
     markers = "".join(
         f'<marker id="arrow-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        f'<path d="M0 0.8L7.5 4L0 7.2z" fill="{colour}"/></marker>'
-        for kind, (_, colour, _) in _EDGES.items()
-    )
-    styles = "\n".join(
-        f".edge.{kind} {{ stroke: {colour}; stroke-dasharray: {dashes or 'none'}; }}"
-        for kind, (_, colour, dashes) in _EDGES.items()
+        f'<path class="tip-{kind}" d="M0 0.8L7.5 4L0 7.2z"/></marker>'
+        for kind in _EDGES
     )
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -59,13 +55,17 @@ def graph_page(priced: PricedGraph, *, title: str, subtitle: str, devices: Seque
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<script>
+{asset("theme.js")}</script>
 <title>{escape(title)} · clustersim</title>
 <link rel="icon" href="data:,">
 <style>
-{_asset("graph.css")}{styles}</style>
+{asset("graph.css")}{_styles()}</style>
 </head>
 <body>
-<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p><p class="numbers">{_numbers(priced, stages)}</p></header>
+<header>{THEME_BUTTON}<h1>{escape(title)}</h1><p>{escape(subtitle)}</p>
+<p class="numbers">{_numbers(priced, stages)}</p></header>
 {_legend(priced)}
 <svg width="0" height="0" class="defs" aria-hidden="true"><defs>{markers}</defs></svg>
 <main id="stages">
@@ -74,14 +74,24 @@ def graph_page(priced: PricedGraph, *, title: str, subtitle: str, devices: Seque
 </main>
 <div id="tip" role="tooltip" hidden></div>
 <script>
-{_asset("graph.js")}</script>
+{asset("graph.js")}</script>
 </body>
 </html>
 """
 
 
-def _asset(name: str) -> str:
-    return files("clustersim.report").joinpath("page", name).read_text(encoding="utf-8")
+def _styles() -> str:
+    """Return the colours of families and edges, on light pages and on dark ones."""
+    rules = [f".edge.{kind} {{ stroke-dasharray: {dashes or 'none'}; }}" for kind, (*_, dashes) in _EDGES.items()]
+    for dark, begins in enumerate(("", "[data-theme=dark] ")):
+        for kind, (_, *colours) in FAMILIES.items():
+            fill, line = colours[2 * dark : 2 * dark + 2]
+            rules.append(f"{begins}.{kind} {{ --fill: {fill}; --mark: {line}; }}")
+        for kind, (_, *shades, _) in _EDGES.items():
+            rules.append(f"{begins}.edge.{kind} {{ stroke: {shades[dark]}; }}")
+            rules.append(f"{begins}.tip-{kind} {{ fill: {shades[dark]}; }}")
+    screen = "\n".join(rule for rule in rules if rule.startswith("["))
+    return "\n".join(rule for rule in rules if not rule.startswith("[")) + f"\n@media screen {{\n{screen}\n}}\n"
 
 
 def _numbers(priced: PricedGraph, stages: list[StageRows]) -> str:
@@ -95,15 +105,13 @@ def _numbers(priced: PricedGraph, stages: list[StageRows]) -> str:
 def _legend(priced: PricedGraph) -> str:
     present = list(dict.fromkeys(family(node) for node in priced.graph.symbols))
     boxes = "".join(
-        f'<li><i style="background:{fill};border-color:{line}"></i>{words}</li>'
-        for kind, (words, fill, line) in FAMILIES.items()
-        if kind in present
+        f'<li><i class="{kind}"></i>{words}</li>' for kind, (words, *_) in FAMILIES.items() if kind in present
     )
     kinds = np.unique(priced.graph.kind).tolist()
     lines = "".join(
         f'<li><svg width="34" height="10"><path class="edge {kind}" d="M1 5H31" marker-end="url(#arrow-{kind})"/></svg>'
         f"{words}</li>"
-        for number, (kind, (words, _, _)) in enumerate(_EDGES.items())
+        for number, (kind, (words, *_)) in enumerate(_EDGES.items())
         if number in kinds
     )
     return f"""<details class="legend" open><summary>How to read this</summary>
@@ -152,10 +160,10 @@ def _shares(rows: StageRows, priced: PricedGraph) -> str:
     order = [kind for kind in FAMILIES if kind in spent]
     bars = ""
     for kind in order:
-        words, _, colour = FAMILIES[kind]
+        words = FAMILIES[kind][0]
         share = spent[kind] / whole
         text = f"{words}: {took(spent[kind])}, {share:.0%} of the time of rank {rank}"
-        bars += f'<i style="width:{100 * share:.2f}%;background:{colour}" data-tip="{text}"></i>'
+        bars += f'<i class="{kind}" style="width:{100 * share:.2f}%" data-tip="{text}"></i>'
     return f'<div class="shares">{bars}</div>'
 
 

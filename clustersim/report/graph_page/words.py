@@ -10,15 +10,15 @@ from clustersim.graph.prices.priced import NO_DURATION, PricedGraph
 from clustersim.report.graph_page.rows import Shape
 
 FAMILIES: Final = {
-    "gemm": ("matrix product", "#dcecf7", "#0072B2"),
-    "attention": ("attention", "#d6f0e6", "#009E73"),
-    "memory": ("element-wise, norm, copy", "#eef1f4", "#8a97a3"),
-    "collective": ("collective", "#fde5d5", "#D55E00"),
-    "transfer": ("send, receive", "#f7e3ef", "#B5568F"),
-    "host": ("host: schedule, sample", "#fdf2cf", "#C98A00"),
-    "structural": ("takes no time", "#ffffff", "#5b6b7b"),
+    "gemm": ("matrix product", "#dcecf7", "#0072B2", "#17384f", "#4aa3d8"),
+    "attention": ("attention", "#d6f0e6", "#009E73", "#123f33", "#2fc49b"),
+    "memory": ("element-wise, norm, copy", "#eef1f4", "#8a97a3", "#27323c", "#8a97a3"),
+    "collective": ("collective", "#fde5d5", "#D55E00", "#4a2a16", "#ff8f4d"),
+    "transfer": ("send, receive", "#f7e3ef", "#B5568F", "#43263a", "#d987b6"),
+    "host": ("host: schedule, sample", "#fdf2cf", "#C98A00", "#40340f", "#e0ac33"),
+    "structural": ("takes no time", "#ffffff", "#5b6b7b", "#182028", "#9fadba"),
 }
-"""Family of operators → (words, fill, line)."""
+"""Family of operators → (words, fill and line on a light page, fill and line on a dark one)."""
 
 
 def family(node: Node) -> str:

@@ -18,6 +18,7 @@ from clustersim.model.hugging_face import model_from_config
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
 from clustersim.scenario.text.scalars import kind_of
+from clustersim.scenario.validate import known_as
 
 _MODEL_KEYS: Final = ("name", "source", "published", "config")
 _TELLING: Final = (
@@ -93,7 +94,8 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
         unread = [key for key in model.unused_keys if key in changes]  # a slip: it would change nothing
         if unread:
             raise InputError(
-                Problem(path=key, message=f"unknown key {key!r}{did_you_mean(key, list(base))}") for key in unread
+                Problem(path=key, message=f"unknown key {key!r}{known_as(key) or did_you_mean(key, list(base))}")
+                for key in unread
             )
     except InputError as error:
         own = [problem for problem in error.problems if problem.path in changes]
@@ -161,7 +163,7 @@ def _known_keys(document: Document, path: KeyPath, known: tuple[str, ...] | None
     if known is None:
         return
     problems: list[Problem] = [
-        document.problem((*path, key), f"unknown key {key!r}{did_you_mean(key, known)}", key=True)
+        document.problem((*path, key), f"unknown key {key!r}{known_as(key) or did_you_mean(key, known)}", key=True)
         for key in mapping_at(document, path)
         if key not in known
     ]

@@ -79,6 +79,7 @@ def test_a_silent_command_has_the_defaults_of_vllm() -> None:
         ("--max-num-batched-tokens 512", {"serving.max_batch_requests": 512}),  # no more sequences than tokens
         ("--performance-mode throughput", {"serving.max_batch_tokens": 16384, "serving.max_batch_requests": 2048}),
         ("--max-model-len 2K", {"model": {"name": "llama-3.1-8b", "config": {"max_position_embeddings": 2048}}}),
+        ("--max-model-len 131072", {"model": {"name": "llama-3.1-8b", "config": {"max_position_embeddings": 131072}}}),
         ("--max-model-len auto", {"model": "llama-3.1-8b"}),
         ("--max-model-len 4 --max-num-seqs 8", {"serving.max_batch_tokens": 32}),  # all that 8 sequences can hold
         ("--no-enable-chunked-prefill", {"serving.scheduler": "continuous", "serving.max_batch_tokens": 131072}),
@@ -222,6 +223,12 @@ def test_server_and_benchmark_may_stand_in_one_text() -> None:
         (f"{SERVE} -xy 8", None, "command:1:36", "no option '-xy'"),
         (f"{SERVE} -tp 0", None, "command:1:40", "--tensor-parallel-size: must be at least 1, but found '0'"),
         (f"{SERVE} --max-model-len 1e9", None, "command:1:52", "expected a whole number"),
+        (
+            f"{SERVE} --max-model-len 131073",
+            None,
+            "command:1:52",
+            "refuses more than the 131,072 positions of the model",
+        ),
         (f"{SERVE} --block-size 2000m", None, "command:1:49", "must be at most 1,000,000,000"),
         (f"{SERVE} \\\n  -tp eight", None, "command:2:7", "expected a whole number"),
         (f"{SERVE} --gpu-memory-utilization 90", None, "command:1:61", "up to 1"),

@@ -125,6 +125,16 @@ def test_a_result_shows_itself_in_a_line_and_in_a_notebook(result: clustersim.Re
         assert (np.diff(y) < 0).all()
 
 
+def test_a_scenario_shows_itself_in_a_line() -> None:
+    words = repr(clustersim.load("quickstart"))
+    assert words.startswith(
+        "<Scenario quickstart: llama-3.1-70b on dgx-h100, PP 2 × TP 8; 500 requests from azure-conv-sample.csv; digest "
+    )
+    assert len(words) < 160
+    pools = repr(clustersim.load("deepseek-v3-pools"))
+    assert "prefill DP" in pools and "; decode DP" in pools and "requests drawn" in pools  # noqa: PT018
+
+
 def test_why_ranks_limits_as_the_command_does(tmp_path: Path) -> None:
     scarce = {**PLAIN, "serving": {"max_batch_requests": 1}}
     found = clustersim.run(scarce).why()

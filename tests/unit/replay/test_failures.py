@@ -24,6 +24,7 @@ from clustersim.serving.decision import FACT_KINDS
 from clustersim.simulation.audit import check_run
 from clustersim.simulation.simulate import simulate
 from clustersim.simulation.step_rows import StepRows
+from tests.audit import audit, simulated
 from tests.laws.accounts import audited_again
 from tests.laws.agreement import states_agree
 from tests.round_numbers import crossbar, deployment, lane, step_ends
@@ -360,3 +361,17 @@ def test_a_weak_link_adds_what_its_bytes_take_longer_to_what_the_engine_takes():
     slowdown = Slowdown(slow={}, shares={7: 0.25}, capacity=np.full(8, 1e9))
     weak, took = slowdown.communication(plan, 1000.0, 5_000 + 1_000 + 300)  # 300 ns are the engine's
     assert (weak.seconds_per_byte, took) == (4e-9, 5_000 + 4_000 + 300)
+
+
+def test_the_audit_of_tests_follows_who_is_moved_and_still_finds_who_jumps_the_queue():
+    scenario = load("failing-node", overrides=["workload.requests=200"])
+    result = simulated(scenario)
+    given, facts = result.input, result.timeline.facts
+    mine = np.flatnonzero((facts["kind"] == FACT_KINDS.index("admitted")) & (facts["time_ns"] > 10_000_000_000))
+    waits = mine[np.diff(facts["time_ns"][mine], prepend=0) == 0]  # let in with the one before, which was first
+    later = waits[-1]
+    requests = facts["request"].copy()
+    requests[[later - 1, later]] = requests[[later, later - 1]]
+    timeline = replace(result.timeline, facts={**facts, "request": requests})
+    with pytest.raises(AssertionError, match="admits"):
+        audit(given, replace(result.replayed, timeline=timeline))

@@ -143,6 +143,19 @@ def test_causes_add_up_to_the_difference(runs: dict[str, str], other: str) -> No
     assert cause(found, wait, "b_ns") > 0 == cause(found, wait, "a_ns")
 
 
+def test_names_come_before_what_they_consist_of_and_latencies_before_causes(tmp_path: Path) -> None:
+    other = {"serving__engine": "sglang-0.5", "plan": {"tp": 2}, "model": "qwen3-8b"}
+    found = compared(written(tmp_path, "one"), written(tmp_path, "other", **other))
+    paths = [one["path"] for one in found["scenario"]]
+    of_parts = [path.startswith(("model.", "serving.engine.")) and not path.endswith(".name") for path in paths]
+    assert of_parts == sorted(of_parts)
+    assert set(paths[: of_parts.index(True)]) >= {"model.name", "plan.tp", "serving.engine.name"}
+    assert [path.endswith(".source") for path in paths] == sorted(path.endswith(".source") for path in paths)
+    heads = list(dict.fromkeys(one["name"].partition(".")[0] for one in found["metrics"]))
+    assert heads.index("e2e_ms") < heads.index("throughput") < heads.index("steps") < heads.index("causes")
+    assert heads[-1] == "causes"
+
+
 def test_a_run_compared_with_itself_differs_in_nothing(runs: dict[str, str]) -> None:
     found = compared(runs["one"], runs["one"])
     assert found["scenario"] == []

@@ -248,7 +248,7 @@ def test_many_sp_ranks_are_drawn_as_a_few():
 
 def test_shares_of_time_add_up():
     html = page(priced(DENSE, prompt(4), tp=2))
-    shares = [float(width) for width in re.findall(r'<i style="width:([\d.]+)%', html)]
+    shares = [float(width) for width in re.findall(r'<i class="[a-z]+" style="width:([\d.]+)%', html)]
     assert sum(shares) == pytest.approx(100, abs=0.1)
 
 

@@ -7,9 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from clustersim.report.dashboard import asset
 from clustersim.report.figures import style
 from clustersim.report.figures.causes import COLOURS
+from clustersim.report.graph_page import words
+from clustersim.report.page_files import asset
 from clustersim.report.traces.spans import FAMILIES
 
 DARK = dict(re.findall(r'"(#[0-9a-f]{6}|white)": "(#[0-9a-f]{6})"', asset("theme.js")))
@@ -51,3 +52,12 @@ def test_causes_are_told_apart_on_both_pages() -> None:
 
     light = min(apart(one, other) for one, other in combinations(COLOURS.values(), 2))
     assert min(apart(shown(one), shown(other)) for one, other in combinations(COLOURS.values(), 2)) >= min(light, 40)
+
+
+@pytest.mark.parametrize("family", words.FAMILIES)
+def test_operators_of_a_step_graph_can_be_read_on_both_pages(family: str) -> None:
+    _, fill, line, dark_fill, dark_line = words.FAMILIES[family]
+    assert contrast(style.INK, fill) >= 4.5
+    assert contrast(shown(style.INK), dark_fill) >= 4.5
+    assert contrast(line, fill) >= 2
+    assert contrast(dark_line, dark_fill) >= 3

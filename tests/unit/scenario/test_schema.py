@@ -47,6 +47,7 @@ def test_validate_reads_whole_floats_as_whole_numbers() -> None:
         ("plan.tensor-parallel-size=8", "unknown key 'tensor-parallel-size'; here it is plan.tp.degree"),
         ("workload.rate=8", "workload.rate: unknown key 'rate'; here it is workload.arrivals.rate"),
         ("max_num_seqs=8", "max_num_seqs: unknown key 'max_num_seqs'; here it is serving.max_batch_requests"),
+        ("serving.--max-model-len=8", "unknown key '--max-model-len'; here it is serving.context_window"),
         ("plan.sp.schema=ring", "plan.sp.schema: unknown key 'schema'; did you mean 'scheme'?"),
         ("plan.tp=eight", "plan.tp: expected a whole number such as 8, but found the text 'eight'"),
         ("plan.tp='8'", "plan.tp: expected a whole number such as 8, but found the text '8'"),
