@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.workload import bench_json, plain_csv, trace_jsonl
+from clustersim.workload import bench_json, plain_csv, trace_jsonl, trace_parts
 from clustersim.workload.limits import MAX_NS, MAX_SCALE, MIN_SCALE, check_between, check_whole, check_window
 from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.requests import Requests, requests_in_order
@@ -53,6 +53,7 @@ BURSTGPT: Final = NamedColumns(
 FORMATS: Final[Mapping[str, TraceFormat]] = {
     "azure": named_format(AZURE),
     "burstgpt": named_format(BURSTGPT),
+    "ragpulse": TraceFormat(matched_share=trace_parts.matched_share, read=trace_parts.read),
     "mooncake": _jsonl(trace_jsonl.MOONCAKE),
     "sharegpt": _jsonl(trace_jsonl.SHAREGPT),
     "vllm_bench": TraceFormat(matched_share=bench_json.matched_share, read=bench_json.read),
@@ -155,6 +156,8 @@ def detect_format(file: TraceText) -> str:
     shares = {name: entry.matched_share(file.first_line) for name, entry in FORMATS.items()}
     best = max(shares.values())
     fitting = [name for name, share in shares.items() if share == best]
+    if fitting == ["ragpulse", "csv"]:  # the columns of the latter, and more
+        fitting.remove("csv")
     known = f"known: {', '.join(FORMATS)}; or name its columns with workload.trace.columns"
     if best == 0:
         message = f"unknown trace format: its first line has no column and no key of any; {known}"

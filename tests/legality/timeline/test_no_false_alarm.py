@@ -44,3 +44,10 @@ def test_a_failure_after_the_horizon_cuts_nothing_off(name: str) -> None:
     scenario = load(str(ROOT / "scenarios" / f"{name}.yaml"), ("expect={}", "run.horizon=3 s"))
     assert scenario.faults
     assert audit_run(simulate(scenario)).violations == ()
+
+
+def test_many_passes_are_judged_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load(str(ROOT / "scenarios" / "quickstart.yaml"), ("expect={}", "workload.trace.requests=4"))
+    ran = simulate(scenario)
+    monkeypatch.setattr("clustersim.timeline.passes.BLOCK_STEPS", 64)
+    assert audit_run(ran).violations == ()

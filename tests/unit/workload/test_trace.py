@@ -32,6 +32,14 @@ arrival_s,client_id,input_tokens,output_tokens
 3.772092432,35,304,822
 4.572273200,17,497,1783
 """
+RAGPULSE = """\
+timestamp_s,prompt_tokens,output_tokens,session_id,sys_prompt_ids,passage_ids,history_ids,web_ids,user_ids
+10,240,5,a,1 2 3,7 8,9,,20
+12,256,6,b,1 2 4,8,9,5,21
+11,176,7,a,1 2 3,7,,,22
+15,164,8,c,1 6 3,,9 10,,23
+"""
+"""Of 32 tokens a part of system or user, 48 a passage, 16 a history, 64 a search; 4 more in the last prompt."""
 
 
 @pytest.fixture
@@ -75,6 +83,45 @@ def test_sharegpt_has_nanoseconds_and_blocks_of_16_tokens(write):
     assert columns(requests) == [[0, 301_012_143], [40, 9], [416, 333]]
     assert [row.tolist() for row in requests.prefix_hashes] == [[0, 1], []]
     assert requests.hash_block_tokens == 16
+
+
+def shared_blocks(requests, one, other):
+    """How many hashed blocks two prompts have in common from their starts."""
+    rows = [requests.prefix_hashes[which].tolist() for which in (one, other)]
+    same = [mine == theirs for mine, theirs in zip(*rows, strict=False)]
+    return same.index(False) if False in same else len(same)
+
+
+def test_ragpulse_shares_the_parts_that_prompts_begin_with(write):
+    requests = read_trace(write(RAGPULSE))
+    assert columns(requests) == [[0, 10**9, 2 * 10**9, 5 * 10**9], [240, 176, 256, 164], [5, 7, 6, 8]]
+    assert requests.hash_block_tokens == 16
+    assert [len(row) for row in requests.prefix_hashes] == [15, 11, 16, 10]
+    assert shared_blocks(requests, 0, 1) == 6 + 3  # three parts of the system prompt, and passage 7
+    assert shared_blocks(requests, 0, 2) == 4  # two parts of the system prompt; passage 8 stands elsewhere
+    assert shared_blocks(requests, 0, 3) == 2
+
+
+def test_ragpulse_takes_parts_as_equally_long_where_nothing_tells_their_kinds_apart(write):
+    requests = read_trace(write("\n".join(RAGPULSE.splitlines()[:3])))
+    assert shared_blocks(requests, 0, 1) == 2 * 2  # 496 tokens of 15 parts: 33 each
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (RAGPULSE.replace("web_ids", "web_idz"), "no column 'web_ids'; did you mean 'web_idz'?"),
+        (
+            RAGPULSE.replace("7 8", "7 x8"),
+            ":2:18: passage_ids: found 'x8'; expected ids of parts, such as '8302 14332'",
+        ),
+        (RAGPULSE.replace("11,176", "11,-4"), ":4:4: prompt_tokens: found '-4'; expected a whole number of tokens"),
+    ],
+)
+def test_ragpulse_says_which_part_is_wrong(write, text, expected):
+    with pytest.raises(InputError) as caught:
+        read_trace(write(text))
+    assert expected in str(caught.value)
 
 
 def test_jsonl_without_hashes_has_none(write):
@@ -178,6 +225,7 @@ def test_sample_trace_is_what_its_readme_says():
         ("mooncake/conversation_trace.jsonl", 12_031, 4_122_048, 512),
         ("mooncake/synthetic_trace.jsonl", 3_993, 595_432, 512),
         ("sharegpt/sharegpt-llama-3.1-8b-300-sps10.notext.jsonl", 300, 195_753, 16),
+        ("ragpulse/ragpulse_trace.csv", 7_106, 2_012_676, 16),
         ("apex/llama_lmsys_05.csv", 1_024, 165_996, None),
         ("servegen/deepseek-r1_busiest_hour_6rps_seed20250609.csv", 20_000, 16_426_654, None),
     ],

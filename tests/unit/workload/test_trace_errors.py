@@ -210,7 +210,7 @@ def test_mooncake_hashes_that_do_not_fit_are_named(problems, line, expected):
             "a,b,c",
             [
                 "t:1: unknown trace format: its first line has no column and no key of any; "
-                "known: azure, burstgpt, mooncake, sharegpt, vllm_bench, csv; "
+                "known: azure, burstgpt, ragpulse, mooncake, sharegpt, vllm_bench, csv; "
                 "or name its columns with workload.trace.columns"
             ],
         ),

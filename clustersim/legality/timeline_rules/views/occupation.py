@@ -217,9 +217,11 @@ def _send_costs(tables: Tables, passes: Passes, runs: Int64Array) -> Int64Array:
     for some in parts(len(runs), 8):
         here = runs[some]
         for number, mine in by_number(tables.passes["template"][here]):
-            classes = list(tables.templates[number].send_classes)
+            classes, at = list(tables.templates[number].send_classes), 0
             for block in passes.blocks(here[mine]) if classes else ():
-                costs[some.start + mine, : len(classes)] = passes.durations(block, number, classes)
+                rows = some.start + mine[at : at + len(block.runs)]
+                costs[rows, : len(classes)] = passes.durations(block, number, classes)
+                at += len(block.runs)
     return costs
 
 
