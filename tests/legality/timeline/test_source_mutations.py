@@ -58,12 +58,14 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
         plan={"tp": 1}, serving={"kv_blocks": 30}, workload={"output_tokens": {"uniform": {"low": 20, "high": 30}}}
     ),
     "swaps": SWAPS,
+    "swaps, two stages": SWAPS | {"plan": {"pp": 2}},
     "swaps, many blocks": SWAPS
     | {
         "model": DEEP,
         "serving": SWAPS["serving"] | {"kv_blocks": 160, "max_batch_requests": 40},
         "workload": SWAPS["workload"] | {"requests": 50},
     },
+    "two pools": CROWDS["whole, to two stages"],
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
 JUMPS: Final = "replay.events.decode_jumps"
@@ -117,6 +119,14 @@ CHANGES: Final = (
     Change(
         SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "small budget"
     ),
+    Change(
+        "serving.disaggregated", "self.running.append(sequence)\n", "self.running.insert(0, sequence)\n", "two pools"
+    ),
+    Change(SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "two pools"),
+    Change(
+        SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "swaps, two stages"
+    ),
+    Change("replay.pools.kv_moves", "duration = to_ns(", "duration = 1 + to_ns(", "two pools"),
     Change(SWAPPING, BACK, "if not self.running:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and len(self.running) < 2:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and now % 3 == 0:", "swaps"),

@@ -2,8 +2,9 @@
 
 While n are on a link, each has an n-th of it at least, so that one loses no more than 1 − 1/n of that time on each of
 its links. When which others were there is told as widely as it may have been; what each had of the rest is not looked
-at. Nothing is told where something may have been on links that was not recorded: what a failure, a client that gave
-up, or the horizon cut off; nor where links were weak for a while.
+at. One that had its links to itself takes what it costs, to the nearest nanosecond. Nothing is told where something
+may have been on links that was not recorded: what a failure, a client that gave up, or the horizon cut off; nor where
+links were weak for a while.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from clustersim.legality.declared.slowness import windows
 from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, REJECTED
 from clustersim.legality.timeline_rules.links.traffic import LOST_NS, Traffic
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 ALONE: Final = "let a communication take what it costs, and longer only while others are on its links"
 WIDER_NS: Final = 1.0
-"""Instants are whole nanoseconds."""
+HALF_NS: Final = 0.501
+"""Instants are whole nanoseconds, and so are durations."""
 
 
 def lost_to_others(reading: Reading, traffic: Traffic | None) -> Finding:
@@ -39,8 +42,9 @@ def lost_to_others(reading: Reading, traffic: Traffic | None) -> Finding:
         mine = np.flatnonzero(np.isin(flows.way, ways))
         lent[mine] += _lent(flows.enter[mine] - WIDER_NS, flows.end[mine] + WIDER_NS)
     enter, end, lost = np.array(traffic.astray, np.float64).reshape(-1, 3).T
-    strays = _judged(enter, end, lost, np.zeros(len(lost)))
-    return merged(_judged(flows.enter, flows.end, flows.lost, lent), strays)
+    strays = _judged(enter, end, lost, np.zeros(len(lost)), lost > LOST_NS)
+    off = np.where(lent > 0.0, flows.lost > lent + LOST_NS, np.abs(flows.lost) > HALF_NS + 8 * np.spacing(flows.end))
+    return merged(_judged(flows.enter, flows.end, flows.lost, lent, off), strays)
 
 
 def _unknown(reading: Reading) -> str:
@@ -76,9 +80,9 @@ def _lent(enter: FloatArray, end: FloatArray) -> FloatArray:
     return found
 
 
-def _judged(enter: FloatArray, end: FloatArray, lost: FloatArray, lent: FloatArray) -> Finding:
+def _judged(enter: FloatArray, end: FloatArray, lost: FloatArray, lent: FloatArray, off: BoolArray) -> Finding:
     return judged(
-        len(lost), lost > lent + LOST_NS, "links, from {enter:,.0f} to {end:,.0f} ns",
+        len(lost), off, "links, from {enter:,.0f} to {end:,.0f} ns",
         "a communication takes {lost:,.0f} ns longer than it costs, and others can have had {lent:,.0f} ns of its "
         "links in that time",
         ALONE, enter=enter, end=end, lost=lost, lent=lent,

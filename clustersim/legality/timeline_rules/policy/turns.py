@@ -1,20 +1,21 @@
 """RUN-5: where not all that can decode find a place in a step, those do that came first.
 
 With stages a step decodes an even share of all that decode, and with any plan as many as the budget of a step. They are
-taken in the order in which they were admitted. Who is left out can decode while no step carries it: between two of its
-steps. Where it lacks a block those that came after it give way. Judged where nobody is swapped or handed over, nothing
-fails, and the queue is in order of arrival.
+taken in the order in which they joined: were admitted, received, or came back from host memory. Who is left out can
+decode while no step carries it: between two of its steps. Where it lacks a block those that came after it give way, or,
+where some are swapped, it may wait: there only who has room in its last block is looked at. Judged where nothing fails,
+and the queue is in order of arrival.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
-from clustersim.legality.history import ADMITTED, CANCELLED, PREEMPTED, Declared
+from clustersim.legality.history import ADMITTED, CANCELLED, PREEMPTED, RECEIVED, SWAPPED_OUT, Declared
 from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_whole
 from clustersim.legality.timeline_rules.policy.overlap import steps_beside
 from clustersim.legality.timeline_rules.requests.batches import carried
@@ -37,20 +38,20 @@ def first_come(reading: Reading, policies: Policies) -> Finding:
         return NOTHING
     _, decodes = carried(reading)
     full = decodes >= policies.each(lambda declared, _: declared.max_batch_tokens)[runs.replica]
-    lacked = full.any() or reading.facts_of(PREEMPTED).size > 0
+    lacked = full.any() or reading.facts_of(PREEMPTED, SWAPPED_OUT).size > 0
     if not lacked and all(pool.pp == 1 for pool in policies.pools):
         return NOTHING  # every step had a place, and blocks, for all
     ready = policies.can_decode()
-    if ready is None:
-        return NOTHING
-    left_out = (decodes > 0) & (ready - steps_beside(runs, decodes) > decodes)
-    return merged(*(_of_pool(reading, pool, left_out) for pool in policies.pools if _is_told(pool)))
+    others = NEVER if ready is None else ready - steps_beside(runs, decodes)
+    left_out = (decodes > 0) & (others > decodes)
+    return merged(*(_of_pool(reading, pool, left_out) for pool in policies.pools if _is_told(reading, pool)))
 
 
-def _is_told(pool: Declared) -> bool:
+def _is_told(reading: Reading, pool: Declared) -> bool:
     policy = pool.policy
     named = policy is not None and policy.scheduler is not None and policy.order == "arrival"
-    return named and not pool.down and not keeps_whole(pool)
+    told = not reading.swaps or (reading.history.moves is not None and not reading.history.hands_over)
+    return named and told and not pool.down and not keeps_whole(pool) and pool.block_tokens is not None
 
 
 def _of_pool(reading: Reading, pool: Declared, left_out: BoolArray) -> Finding:
@@ -63,7 +64,7 @@ def _of_pool(reading: Reading, pool: Declared, left_out: BoolArray) -> Finding:
     turn = _turns(reading)
     (last, chosen), (first, idle) = (
         _last(turn, *_chosen(reading, rows), len(rows)),
-        _first(turn, *_idle(reading, rows), len(rows)),
+        _first(turn, *_idle(reading, pool, rows), len(rows)),
     )
     return judged(
         len(rows), first < last, Rows(runs, rows),
@@ -73,15 +74,26 @@ def _of_pool(reading: Reading, pool: Declared, left_out: BoolArray) -> Finding:
 
 
 def _turns(reading: Reading) -> Int64Array:
-    """Return for each piece when its request was admitted last before it, by the rows of facts."""
+    """Return for each piece when its request joined last before it, as a place among all that ever joined."""
     facts, pieces = reading.history.facts, reading.pieces
     assert facts is not None
     assert pieces is not None
-    rows = np.flatnonzero(facts["kind"] == ADMITTED)
-    rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
-    request, time = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns"))
-    at = last_before(request, time, pieces.request, pieces.begin)
-    return np.where(at >= 0, np.append(rows, -1)[at], -1)
+    rows = np.sort(reading.facts_of(ADMITTED, RECEIVED))
+    back, _, came = _back(reading)
+    request = np.concatenate((back, facts["request"][rows].astype(np.int64)))
+    time = np.concatenate((came, facts["time_ns"][rows].astype(np.int64)))
+    order = np.lexsort((np.arange(len(time)), time))  # copies end before anything is decided at that instant
+    return last_before(request[order], time[order], pieces.request, pieces.begin)
+
+
+def _back(reading: Reading) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return who came back from host memory, since when it had been there, and when its copies had ended."""
+    moves, found = reading.history.moves, []
+    for swap in reading.swaps:
+        ends = [int(moves["end_ns"][row]) for row in swap.back] if moves is not None else []
+        found.append((swap.request, swap.out_at, max(ends, default=NEVER)))
+    request, out, came = np.array(sorted(found), np.int64).reshape(-1, 3).T
+    return request, out, came
 
 
 def _leaves(reading: Reading) -> Int64Array:
@@ -120,24 +132,50 @@ def _chosen(reading: Reading, rows: Int64Array) -> tuple[Int64Array, Int64Array]
     return _crossed(every, rank[pieces.first_run[every]], rank[pieces.last_run[every]] + 1, rank[rows])
 
 
-def _idle(reading: Reading, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _idle(reading: Reading, pool: Declared, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return the pieces that runs of steps could have gone on with, and the row of each."""
     runs, pieces = reading.runs, reading.pieces
     assert runs is not None
     assert pieces is not None
     span = int(max(runs.end.max(initial=0), runs.start.max(initial=0))) + 2
-    base, instants, leaves = pieces.replica * span, runs.replica[rows] * span + runs.start[rows], _leaves(reading)
-    follows = np.flatnonzero(~pieces.is_chunk & pieces.follows & ~pieces.restarts)
-    ended, goes = np.flatnonzero(~pieces.is_chunk & (leaves > pieces.end)), np.flatnonzero(~pieces.is_chunk)
-    last_ns = runs.start[pieces.last_run[goes]]
-    within, of = _crossed(goes, base[goes] + pieces.begin[goes], base[goes] + last_ns, instants)
-    waits = _waits(runs, pieces.first_run[within], rows[of], span)
-    found = (
-        _crossed(follows, base[follows] + pieces.end[follows - 1], base[follows] + pieces.begin[follows], instants),
-        _crossed(ended, base[ended] + pieces.end[ended], base[ended] + np.minimum(leaves[ended], span - 1), instants),
-        (within[waits], of[waits]),
+    base, instants, decodes = pieces.replica * span, runs.replica[rows] * span + runs.start[rows], ~pieces.is_chunk
+    follows, goes = np.flatnonzero(decodes & pieces.follows & ~pieces.restarts), np.flatnonzero(decodes)
+    since = base[follows] + np.minimum(_since(reading, follows), span - 1)
+    within, of = _crossed(
+        goes, base[goes] + pieces.begin[goes], base[goes] + runs.start[pieces.last_run[goes]], instants
     )
-    return np.concatenate([one for one, _ in found]), np.concatenate([of for _, of in found])
+    done, waits = _waits(runs, pieces.first_run[within], rows[of], span)
+    found: list[tuple[Int64Array, Int64Array, Any]] = [
+        (*_crossed(follows, since, base[follows] + pieces.begin[follows], instants), 0),
+        (within[waits], of[waits], done[waits]),
+    ]
+    if not reading.swaps:
+        leaves = _leaves(reading)
+        ended = np.flatnonzero(decodes & (leaves > pieces.end))
+        until = base[ended] + np.minimum(leaves[ended], span - 1)
+        found.append((*_crossed(ended, base[ended] + pieces.end[ended], until, instants), 0))
+    piece, row = (np.concatenate([one[which] for one in found]) for which in (0, 1))
+    if not reading.swaps:
+        return piece, row
+    entries = pieces.computed[piece] + np.concatenate([np.zeros(len(one[0]), np.int64) + one[2] for one in found])
+    room = entries % (pool.block_tokens or 1) > 0
+    return piece[room], row[room]
+
+
+def _since(reading: Reading, follows: Int64Array) -> Int64Array:
+    """Return since when pieces that follow others could go on: these had ended, K/V was there, and is back."""
+    facts, pieces = reading.history.facts, reading.pieces
+    assert facts is not None
+    assert pieces is not None
+    found, request, begin = pieces.end[follows - 1], pieces.request[follows], pieces.begin[follows]
+    rows = reading.facts_of(RECEIVED)
+    who, when = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns"))
+    at = last_before(who, when, request, begin)
+    moved = pieces.replica[follows] != pieces.replica[follows - 1]
+    found = np.where(moved, np.where(at >= 0, np.append(when, NEVER)[at], NEVER), found)
+    who, out, came = _back(reading)
+    at = last_before(who, out, request, begin)
+    return np.where((at >= 0) & (np.append(out, -1)[at] > found), np.append(came, -1)[at], found)
 
 
 def _crossed(
@@ -150,11 +188,12 @@ def _crossed(
     return np.repeat(which, many), order[np.repeat(first, many) + within_each(many)]
 
 
-def _waits(runs: Runs, opens: Int64Array, rows: Int64Array, span: int) -> BoolArray:
-    """Return whether the last step of a slot that had begun when others begin has ended, and none begins then."""
+def _waits(runs: Runs, opens: Int64Array, rows: Int64Array, span: int) -> tuple[Int64Array, BoolArray]:
+    """Return how many steps of a slot had begun when others do, and whether these have ended and none begins then."""
     rank, slotted = runs.rank_in_slots, runs.slotted
     slot = np.append(False, np.diff(runs.replica[slotted]) | np.diff(runs.slot[slotted])).astype(bool).cumsum()
     begun = np.searchsorted(slot * span + runs.start[slotted], slot[rank[opens]] * span + runs.start[rows], "right") - 1
     last, now = slotted[begun], runs.start[rows]
+    done = runs.place[last] + runs.count[last] - runs.place[opens]
     found: BoolArray = (runs.end[last] <= now) & (runs.start[last] < now)
-    return found
+    return done, found
