@@ -27,6 +27,12 @@ allow_code: Final = click.option(
 """Where it is left out, the environment decides (``CLUSTERSIM_ALLOW_CODE=1``)."""
 
 
+script: Final = click.option(
+    "--script", type=click.Choice(["inside", "beside"]), default="inside", show_default=True,
+    help="Where plotly's script is: in the page, or once in the folder of the run directory for all of its runs.",
+)  # fmt: skip
+
+
 def quantity(text: str, dimension: str, option: str) -> float:
     """Return a quantity with its unit, in the base unit of its dimension.
 

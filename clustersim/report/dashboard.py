@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import plotly.io
-from plotly.offline import get_plotlyjs
 
 from clustersim.files import written_whole
 from clustersim.report.figures.layout import Panel, read_layout
@@ -21,7 +20,7 @@ from clustersim.report.figures.panels import PANELS, Drawn, Run
 from clustersim.report.figures.style import CONFIG
 from clustersim.report.folded.asked import EVERYTHING, Asked
 from clustersim.report.metrics.latencies import Columns, Weighted, latencies_ns, targets_ns
-from clustersim.report.page_files import THEME_BUTTON, asset
+from clustersim.report.page_files import THEME_BUTTON, asset, script_inside, with_script_beside, write_script
 from clustersim.report.words.run import legality_words, setup_words
 
 _POLICY: Final = (
@@ -98,8 +97,19 @@ def dashboard_html(
     )
 
 
-def write_dashboard(path: Path, html: str) -> None:
-    """Write a dashboard to ``path``; the file is complete or absent."""
+def write_dashboard(path: Path, html: str, above: int | None = None) -> None:
+    """Write a dashboard to ``path``; the file is complete or absent.
+
+    Parameters
+    ----------
+    path : Path
+    html : str
+    above : int or None
+        Take plotly's script from the folder so many above that of the page, and write it there; None: hold it.
+    """
+    if above is not None:
+        html = with_script_beside(html, above)
+        write_script(path.resolve().parents[above])
     with written_whole(path) as beside:
         beside.write_text(html, encoding="utf-8")
 
@@ -164,7 +174,7 @@ def page(
 <link rel="icon" href="data:,">
 <style>
 {asset("page.css")}{style}</style>
-<script>{get_plotlyjs()}</script>
+{script_inside()}
 <script>
 {script}</script>
 </head>

@@ -1,9 +1,16 @@
-"""What all pages share: files of style and script that ship with them, and the button for light and dark."""
+"""What all pages share: files of style and script that ship with them, plotly's script, the button for light and dark.
+
+A page holds plotly's script, or takes it from a file beside it that other pages of the folder take, too.
+"""
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
+
+from clustersim.files import written_whole
 
 THEME_BUTTON: Final = '<button type="button" id="theme" title="light or dark" aria-label="light or dark">◐</button>'
 """What exchanges the colours of a page (``page/theme.js``)."""
@@ -12,3 +19,45 @@ THEME_BUTTON: Final = '<button type="button" id="theme" title="light or dark" ar
 def asset(name: str) -> str:
     """Return a file of style or script that ships with the pages."""
     return files("clustersim.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def script_inside() -> str:
+    """Return the element with plotly's script."""
+    from plotly.offline import get_plotlyjs  # 5 MB, which a page of a step graph does not need
+
+    return f"<script>{get_plotlyjs()}</script>"
+
+
+def script_name() -> str:
+    """Return the name of the file with plotly's script: pages of one folder may need several versions."""
+    from plotly.offline import get_plotlyjs_version
+
+    return f"plotly-{get_plotlyjs_version()}.min.js"
+
+
+def with_script_beside(html: str, above: int = 0) -> str:
+    """Return a page that takes plotly's script from a file in place of holding it.
+
+    Parameters
+    ----------
+    html : str
+        A page that holds it.
+    above : int
+        In which folder the file is: that of the page, or so many above it.
+    """
+    source = "../" * above + script_name()
+    told = f"const SCRIPT_FILE = {json.dumps(script_name())}, SCRIPT_SOURCE = {json.dumps(source)};"
+    beside = f'<script src="{source}"></script>\n<script>\n{told}\n{asset("lacking.js")}</script>'
+    html = html.replace(script_inside(), beside, 1)
+    return html.replace("script-src 'unsafe-inline'", "script-src 'unsafe-inline' 'self' file:", 1)
+
+
+def write_script(folder: Path) -> Path:
+    """Write plotly's script into a folder, unless it is there, and return its path."""
+    from plotly.offline import get_plotlyjs
+
+    file, text = folder / script_name(), get_plotlyjs()
+    if not file.is_file() or file.stat().st_size != len(text.encode()):
+        with written_whole(file) as beside:
+            beside.write_text(text, encoding="utf-8")
+    return file

@@ -27,7 +27,12 @@ _LEFT_OUT: Final = frozenset(("scenario", "devices", "targets", "name", "seed", 
 
 
 def run_point(
-    scenario: Scenario, requests: Requests, audit: bool, folder: Path | None, layout: Mapping[str, Any] | None
+    scenario: Scenario,
+    requests: Requests,
+    audit: bool,
+    folder: Path | None,
+    layout: Mapping[str, Any] | None,
+    above: int | None = None,
 ) -> Row:
     """Check and simulate a scenario, and return its row; whatever is wrong with it is in the row.
 
@@ -40,6 +45,8 @@ def run_point(
         Whether to check step graphs (G) and what was recorded (T), too; the plan (P) is checked always.
     folder : Path or None
         Where to write the run directory, with a dashboard of this ``layout``.
+    above : int or None
+        See :func:`clustersim.report.files.run_directory.write_run`.
     """
     try:
         verdict = check_scenario(scenario) if audit else check_scenario_plan(scenario)
@@ -52,7 +59,7 @@ def run_point(
             verdict = together((verdict, audit_run(result)))
         summary = summary_of(result, verdict)
         if folder is not None and layout is not None:
-            write_run(folder, result, summary, verdict_json(scenario, verdict), layout)
+            write_run(folder, result, summary, verdict_json(scenario, verdict), layout, above)
         failed = _illegal(verdict) if verdict.violations else None
         return {"failed": failed, "numbers": {**numbers_of(summary), **_each_target(result)}}
     except MemoryError:

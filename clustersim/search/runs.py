@@ -41,10 +41,14 @@ _UNKNOWN: Final = "unknown key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What runs leave beside their rows: a run directory each, with a dashboard of this layout."""
+    """What runs leave beside their rows: a run directory each, with a dashboard of this layout.
+
+    ``above`` says in which folder above each run directory plotly's script is; None: pages hold it.
+    """
 
     folder: Path
     layout: Mapping[str, Any]
+    above: int | None = None
 
 
 class Variants:
@@ -191,7 +195,8 @@ class Runs:
                     problems.extend(error.problems)
                     rows[number] = {"failed": words_of(error), "numbers": {}}
                     continue
-                yield number, (scenario, requests, self._audit, self._folder(key), self._kept and self._kept.layout)
+                shown = (self._kept.layout, self._kept.above) if self._kept is not None else (None, None)
+                yield number, (scenario, requests, self._audit, self._folder(key), *shown)
 
         keys: dict[int, str] = {}
         for number, outcome in self._outcomes(calls()):

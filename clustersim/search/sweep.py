@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from clustersim.errors import InputError
 from clustersim.files import written_whole
+from clustersim.report.dashboard import write_dashboard
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.report.sweep.swept import Swept
 from clustersim.scenario.document import parse_yaml
@@ -111,12 +112,11 @@ def table_of(swept: Swept) -> pa.Table:
     return pa.table(columns)
 
 
-def write_points(folder: Path, table: pa.Table, html: str) -> None:
-    """Write the table and the page; each is complete or absent."""
+def write_points(folder: Path, table: pa.Table, html: str, above: int | None = None) -> None:
+    """Write the table and the page; each is complete or absent. See ``write_dashboard`` for where the script is."""
     with written_whole(folder / POINTS) as beside:
         pq.write_table(table, beside)
-    with written_whole(folder / PAGE) as beside:
-        beside.write_text(html, encoding="utf-8")
+    write_dashboard(folder / PAGE, html, above)
 
 
 def _plain(text: str) -> Any:

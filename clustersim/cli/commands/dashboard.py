@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from clustersim.cli.options import quantity
+from clustersim.cli.options import quantity, script
 from clustersim.clock import to_ns
 from clustersim.errors import InputError
 from clustersim.report.dashboard import write_dashboard
@@ -29,8 +29,9 @@ from clustersim.simulation.replay_input import replay_input
     "--max-page", default="30MB", show_default=True, metavar="SIZE",
     help="Beyond it: all steps, and operators of the busiest second, slow requests, faults and what is shown first.",
 )  # fmt: skip
+@script
 def dashboard(
-    run_dir: Path, name: str, output: Path | None, at: str | None, request: int | None, max_page: str
+    run_dir: Path, name: str, output: Path | None, at: str | None, request: int | None, max_page: str, script: str
 ) -> None:
     """Write the dashboard of RUN_DIR."""
     at_ns = None if at is None else to_ns(quantity(at, "time", "--at"))
@@ -48,5 +49,6 @@ def dashboard(
         refuse_differing(run_dir)
         raise
     refuse_large(html, wanted)
-    write_dashboard(target, html)
+    above = None if script == "inside" else 0 if output is not None else 1
+    write_dashboard(target, html, above)
     click.echo(str(target))

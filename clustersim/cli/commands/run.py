@@ -55,6 +55,7 @@ from clustersim.simulation.simulate import RunResult, simulate
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @options.allow_code
 @click.option("--dashboard/--no-dashboard", default=True, help="Write dashboard.html, too [yes].")
+@options.script
 @click.option("--audit/--no-audit", default=True, help="Check that what was recorded is legal [yes].")
 @memory_and_time
 @click.pass_context
@@ -74,6 +75,7 @@ def run(
     save_detailed: bool,
     allow_code: bool,
     dashboard: bool,
+    script: str,
     audit: bool,
     max_memory: float,
     max_time: float,
@@ -100,7 +102,8 @@ def run(
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
     summary = summary_of(result, verdict)
-    write_run(target, result, summary, verdict_json(loaded, verdict), overview() if dashboard else None)
+    layout, above = overview() if dashboard else None, 1 if script == "beside" else None
+    write_run(target, result, summary, verdict_json(loaded, verdict), layout, above)
     if vllm_json is not None:
         write_vllm_bench(vllm_json, result, detailed=save_detailed)
     wall_s = {"total": time.perf_counter() - started, "simulate": result.simulate_s, **audit_s}

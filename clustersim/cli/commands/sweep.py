@@ -30,6 +30,10 @@ from clustersim.search.varied import SweepFile, combinations, read_sweep, varied
 @click.option("--zip", "zipped", is_flag=True, help="Take the n-th value of each key, not all combinations.")
 @click.option("--layout", default="sweep", show_default=True, help="A dashboard's name, or its file.")
 @click.option("--runs", "keep_runs", is_flag=True, help="Write the run directory of each run, with its dashboard, too.")
+@click.option(
+    "--script", type=click.Choice(["inside", "beside"]),
+    help="Where plotly's script is: in each page, or once in --out for all pages there [inside; with --runs beside].",
+)  # fmt: skip
 @click.option("--audit/--no-audit", default=False, help="Check step graphs and what was recorded, too [no].")
 @options.many_runs
 @memory_and_time
@@ -41,6 +45,7 @@ def sweep(
     zipped: bool,
     layout: str,
     keep_runs: bool,
+    script: str | None,
     audit: bool,
     overrides: tuple[str, ...],
     executor: str,
@@ -66,7 +71,8 @@ def sweep(
     variants = Variants(file.scenario, (*file.overrides, *overrides), allow_code=allow_code or None, limits=limits)
     folder = out or Path("sweeps") / f"{Path(file.scenario).stem}-{_digest(variants, swept)}"
     told = None if as_json or quiet else RunsLeft()
-    kept = Kept(folder=folder / "runs", layout=overview()) if keep_runs else None
+    above = 0 if (script or ("beside" if keep_runs else "inside")) == "beside" else None
+    kept = Kept(folder=folder / "runs", layout=overview(), above=None if above is None else 2) if keep_runs else None
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
         try:
             rows = Runs(variants, executors, journal, audit=audit, kept=kept).rows(swept.all_changes, told)
@@ -74,7 +80,7 @@ def sweep(
             if told is not None:
                 told.close()
     shown = swept_of(swept, rows, variants)
-    write_points(folder, table_of(shown), sweep_html(shown, page))
+    write_points(folder, table_of(shown), sweep_html(shown, page), above)
     found = summary_of(rows, folder)
     if as_json:
         click.echo(json.dumps(found))

@@ -29,6 +29,7 @@ from clustersim.report.folded.asked import EVERYTHING, Asked, kept_of, refuse_im
 from clustersim.report.folded.shapes import Shapes, shapes_of
 from clustersim.report.folded.whole import Kept, whole_run
 from clustersim.report.metrics.latencies import Columns
+from clustersim.report.page_files import with_script_beside, write_script
 from clustersim.report.traces.busiest import busiest
 from clustersim.scenario.resolve import INPUTS, to_yaml
 from clustersim.scenario.scenario import Scenario
@@ -167,6 +168,7 @@ def write_run(
     summary: Mapping[str, Any],
     verdict: Mapping[str, Any],
     layout: Mapping[str, Any] | None,
+    above: int | None = None,
 ) -> None:
     """Write a run directory; an earlier run in the same place is replaced as a whole.
 
@@ -178,6 +180,9 @@ def write_run(
         The objects of ``summary.json`` and ``verdict.json``.
     layout : mapping or None
         The parsed dashboard file; None writes no dashboard.
+    above : int or None
+        In which folder above the run directory (1: the one that it is in) plotly's script is, which this writes; None:
+        the dashboard holds it.
     """
     with folder_written_whole(target) as folder:
         _write_scenario(folder, result.scenario)
@@ -190,7 +195,10 @@ def write_run(
         if layout is not None:
             figures = (summary, result.table_columns, result.step_rows, result.timeline, result.token_gaps, layout)
             html = dashboard_of(*figures, shapes=shapes_of(result.scenario), inputs=result.input)
+            html = html if above is None else with_script_beside(html, above)
             write_dashboard(folder / "dashboard.html", html)
+    if layout is not None and above is not None:
+        write_script(_place(target).parents[above - 1])
 
 
 def _write_scenario(folder: Path, scenario: Scenario) -> None:
