@@ -118,6 +118,9 @@ class Node:
     stream: str = "compute"
     exchange: Exchange | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.op, self.amount, self.n, self.k))  # of 26 fields, those that tell most apart
+
     @property
     def is_collective(self) -> bool:
         """Whether the node joins several ranks."""
@@ -155,6 +158,9 @@ class Body:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     exit: int
+
+    def __hash__(self) -> int:
+        return hash((self.name, len(self.nodes), len(self.edges), self.exit))  # bodies are looked up layer by layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

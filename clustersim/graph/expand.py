@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import STEP_KINDS, Blueprint, StepKind
 from clustersim.graph.operators import single_device
@@ -37,8 +39,11 @@ def blueprint_of(model: ModelSpec, plan: ParallelPlan, precision: Precision, kin
     return data_pass(blueprint, plan)
 
 
+@lru_cache(maxsize=64)
 def step_blueprints(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> dict[str, Blueprint]:
     """Expand every kind of step of ``model`` under ``plan``, by name: with halves that overlap where the plan has them.
+
+    What replays and what their audits hold them to is the same, so it is kept, and nobody may change it.
 
     Raises
     ------

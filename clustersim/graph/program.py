@@ -219,6 +219,8 @@ class _Compiler:
         self.even = True
         self.blocks: dict[int, _Block] = {}
         """By identity: layers that are alike share one body."""
+        self.bare: dict[int, tuple[Node, Node, bool]] = {}
+        """By identity: the node, which so stays what it is, its part that bears on its cost, and whether ``s`` does."""
 
     def _tile(self, body: Body) -> list[tuple[Placed, int, int]]:
         """Return the body's nodes on every rank with their symbol and cost class (−1: none)."""
@@ -229,16 +231,22 @@ class _Compiler:
         symbol = self.symbols.setdefault((node.name, node.op, node.module), len(self.symbols))
         if node.is_structural or node.op == "recv":
             return placed, symbol, -1
+        _, bare, by_s = self.bare.get(id(node)) or self._bared(node)
         communicates = node.axis is not None or node.op == "send"
         key = CostClass(
-            node=class_node(node),
-            s=placed.s[0] if depends_on_s(node, whole=self.plan.sp.whole) else 0,
+            node=bare,
+            s=placed.s[0] if by_s else 0,
             comm=self.comm_key(node.communication, placed.members) if communicates else None,
         )
         if key not in self.classes:
             self.classes[key] = len(self.classes)
             self.class_symbol.append(symbol)
         return placed, symbol, self.classes[key]
+
+    def _bared(self, node: Node) -> tuple[Node, Node, bool]:
+        """Return a node, its part that bears on its cost, and whether SP ranks differ in it: the same for all ranks."""
+        found = self.bare[id(node)] = node, class_node(node), depends_on_s(node, whole=self.plan.sp.whole)
+        return found
 
     def unit(self, body: Body, layer: int, half: int) -> None:
         """Append one unit's instances and nodes; one of the whole step follows both halves, and both follow it."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
+from clustersim.graph.expand import step_blueprints
 from clustersim.replay.lanes import alone
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -50,8 +51,12 @@ def mutated(mutation: Mutation) -> Iterator[None]:
     code = compile(replaced, "mutated", "exec", flags=annotations.compiler_flag, dont_inherit=True)
     names: dict[str, Any] = {}
     exec(code, function.__globals__, names)
-    with mock.patch.object(mutation.owner, mutation.function, names[mutation.function]):
-        yield
+    try:
+        step_blueprints.cache_clear()
+        with mock.patch.object(mutation.owner, mutation.function, names[mutation.function]):
+            yield
+    finally:
+        step_blueprints.cache_clear()
 
 
 MUTATIONS: Final[dict[str, Mutation]] = {

@@ -31,7 +31,7 @@ Caught = tuple[str, ...]
 def deployed(name: str) -> tuple[ModelSpec, ParallelPlan, Script, Expected]:
     model_name, plan = DEPLOYMENTS[name]
     model = model_of(model_name)
-    script = chunked_script((9, 6, 8), output_tokens=3, budget=10, vocab=model.vocab, plan=plan)
+    script = chunked_script((8, 6), output_tokens=2, budget=10, vocab=model.vocab, plan=plan)
     return model, plan, script, expected_of(model, script)
 
 

@@ -415,12 +415,11 @@ ORDER_ONLY = {
 )
 def test_no_edge_can_be_left_out(name: str, plan: ParallelPlan) -> None:
     kinds = Counter[tuple[str, str, str]]()
-    prompts = (9, 6, 8) if plan.pp > 1 else (8, 6)  # the fewest of which steps are mixed, and a prompt has two chunks
-    _, _, _, graphs = case(name, plan, prompts)
+    _, _, _, graphs = case(name, plan)
     for graph in graphs.values():
         for a, b, k in zip(graph.source.tolist(), graph.target.tolist(), graph.kind.tolist(), strict=True):
             kinds[node(graph, a).name, node(graph, b).name, EDGE_KINDS[k]] += 1
     with nullcontext() if is_long() else mock.patch.object(proving, "_found", return_value=SOMEWHERE):
-        silent = {kind for kind in kinds if proven(name, plan, between(*kind), prompts).verdict.verdict == "legal"}
+        silent = {kind for kind in kinds if proven(name, plan, between(*kind)).verdict.verdict == "legal"}
     assert silent <= ORDER_ONLY
     assert ("sample", "boundary", "boundary") in silent

@@ -17,7 +17,7 @@ Columns = slice | Int64Array
 ALL = slice(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)  # not frozen, as the others below: one is made per node, rank and step
 class Dense:
     """One vector per token of the step.
 
@@ -40,7 +40,7 @@ class Dense:
     what: Literal["hidden", "router", "gate"] = "hidden"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Attended(Dense):
     """The output of attention, with what it takes to go on with further keys.
 
@@ -56,7 +56,7 @@ class Attended(Dense):
     seen: BoolArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Keys:
     """Entries of one layer's K/V cache.
 
@@ -74,7 +74,7 @@ class Keys:
     queries: FloatArray | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Expanded:
     """Latents expanded to heads.
 
@@ -89,7 +89,7 @@ class Expanded:
     turned: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Routed:
     """Tokens on their way through experts: one row per (token, expert).
 
@@ -125,7 +125,7 @@ class Moved:
     leaving: dict[int, Int64Array]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class TokenIds:
     """Token ids of a rank's rows; −1 where there is none."""
 

@@ -32,6 +32,14 @@ def on_one_rank(view: GraphView) -> BoolArray:
     return found
 
 
+def _each_once(columns: Int64Array) -> Int64Array:
+    """Return the distinct columns of a matrix in ascending order: as ``numpy.unique``, which compares whole columns."""
+    ordered = columns[:, np.lexsort(columns[::-1])]
+    first = np.ones(ordered.shape[1], bool)
+    first[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    return ordered[:, first]
+
+
 def contracted(view: GraphView, *, transfers: bool = False) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return (source, target, rank) of the dataflow between operators of one rank, stage and step.
 
@@ -80,6 +88,6 @@ def contracted(view: GraphView, *, transfers: bool = False) -> tuple[Int64Array,
         counts = high - low
         places = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         grown = np.stack([np.repeat(first, counts), following[places], np.repeat(at, counts)])
-        first, last, at = np.unique(grown, axis=1)
+        first, last, at = _each_once(grown)
     found = np.concatenate(parts, axis=1)
     return found[0], found[1], found[2]

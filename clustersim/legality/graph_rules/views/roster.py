@@ -107,12 +107,12 @@ def roster(view: GraphView) -> Roster:
             if not view.shows(stage):
                 continue
             first = replicas[here] * plan.replica_ranks + stage * plan.stage_ranks
-            for duty in _duties(model, plan, kind, stage, modules):
-                ranks = local[: plan.tp] if duty.alone else local
-                rank = (first[:, None] + ranks).ravel()
-                same = (duty.layer, names.setdefault(duty.name, len(names)), duty.times)
-                layer, name, times = (np.full(len(rank), value) for value in same)
-                parts.append(np.stack([np.repeat(steps[here], len(ranks)), layer, rank, name, times]))
+            duties = list(_duties(model, plan, kind, stage, modules))
+            told = ((duty.layer, names.setdefault(duty.name, len(names)), duty.times, duty.alone) for duty in duties)
+            layer, name, times, alone = np.array(list(told), np.int64).reshape(-1, 4).T
+            shape = len(duties), int(here.sum()), len(local)
+            duty, at, rank = np.nonzero(np.broadcast_to((alone == 0)[:, None, None] | (local < plan.tp), shape))
+            parts.append(np.stack([steps[here][at], layer[duty], first[at] + rank, name[duty], times[duty]]))
     return _roster(names, parts)
 
 

@@ -35,7 +35,8 @@ def every_layer_once(sheet: Sheet) -> Finding:
     found = [repeated]
     for module in (rows[mine] for mine in _numbers(sheet, rows, 2)):
         found.append(_skipped(sheet, module))
-        found += (_partial(sheet, module, module[mine]) for mine in _numbers(sheet, module, 0))
+        seats = _seats(sheet, module)
+        found += (_partial(sheet, module, seats, mine) for mine in _numbers(sheet, module, 0))
     return merged(*found)
 
 
@@ -79,22 +80,35 @@ def _skipped(sheet: Sheet, rows: Int64Array) -> Finding:
     )  # fmt: skip
 
 
-def _partial(sheet: Sheet, module: Int64Array, mine: Int64Array) -> Finding:
+def _seats(sheet: Sheet, module: Int64Array) -> tuple[Int64Array, ...]:
+    """Return the first of the rows of each site, and for each row the numbers of its site, place, and layer."""
+    width = int(sheet.layer[module].max(initial=0)) + 2
+    _, some, site = np.unique(sheet.site[module], return_index=True, return_inverse=True)
+    others = (sheet.place[module], (sheet.stage * width + sheet.layer)[module])
+    return some, site, *(np.unique(keys, return_inverse=True)[1] for keys in others)
+
+
+def _partial(sheet: Sheet, module: Int64Array, seats: tuple[Int64Array, ...], mine: Int64Array) -> Finding:
     """Judge whether a rank runs a layer without an operator that it runs in other layers of that step, and that other
     steps or ranks run in this layer: whoever fuses operators, in some steps or in some layers, does so alike."""
-    width = int(sheet.layer[module].max(initial=0)) + 2
-    sites = Groups(sheet.site[module])
-    some = module[sites.some]
-    broken = ~np.isin(sites.keys, sheet.site[mine])
-    broken &= np.isin(sheet.place[some], sheet.place[mine])
-    broken &= np.isin((sheet.stage * width + sheet.layer)[some], (sheet.stage * width + sheet.layer)[mine])
+    some, *numbers = seats
+    site, place, layer = (_are_of(number, some, mine) for number in numbers)
+    broken = ~site & place & layer
     if sheet.declared.horizon_ns is not None and broken.any():
-        broken &= ~_cut_off(sheet, module)[sites.some]
-    name = sheet.name(int(mine[0])) if len(mine) else ""
+        broken &= ~_cut_off(sheet, module)[some]
+    name = sheet.name(int(module[mine[0]])) if len(mine) else ""
     return judged(
-        0, broken, Rows(sheet, some),
+        0, broken, Rows(sheet, module, some),
         "runs its layer without {name}, which it runs in other layers of this step", FIX, name=name,
     )  # fmt: skip
+
+
+def _are_of(number: Int64Array, some: Int64Array, mine: Int64Array) -> BoolArray:
+    """Return which of some rows have a number that one of mine has."""
+    has = np.zeros(len(number), bool)
+    has[number[mine]] = True
+    found: BoolArray = has[number[some]]
+    return found
 
 
 def _cut_off(sheet: Sheet, rows: Int64Array) -> BoolArray:
