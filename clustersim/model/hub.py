@@ -13,8 +13,12 @@ from typing import Any, Final
 
 VARIANT: Final = (
     r"(-(instruct|chat|base|hf|it|thinking|reasoning|v0\.\d|2[45]\d\d|0\d\d\d|bf16|quantized\.\w+|fp8|fp8-\w+|fp4|nvfp4|"
-    r"mxfp4|awq|awq-\w+|gptq|gptq-\w+|int4|int8|w4a16|w8a16|w8a8|bnb-4bit))*"
+    r"nvfp4-v\d|mxfp4|awq|awq-\w+|gptq|gptq-\w+|int4|int8|w4a16|w8a16|w8a8|bnb-4bit|bnb-8bit|bnb-nf4|unsloth))*"
 )
+OTHER_FORMATS: Final = (
+    r"-(gguf|exl2|exl3|mlx|[3-8]bit|q\d\w*|hqq|aqlm|auto-?round|spqr|w\da\d+|nvfp4a16|int\d|\d(\.\d+)?bpw)\b.*"
+)
+"""Formats of quantised checkpoints that are not simulated, or that say no width, as names end."""
 ARCHITECTURES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     (r"deepseek-(v3|v3\.1|v3\.1-terminus|r1)", "deepseek-v3", {}),
     (r"deepseek-(v2|coder-v2)-lite", "deepseek-v2-lite", {}),
@@ -66,8 +70,8 @@ WEIGHTS: Final = (
     (r"nvfp4|-fp4", "fp4"),
     (r"mxfp4", "mxfp4"),
     (r"fp8", "fp8"),
-    (r"gptq-int8|int8|w8a16|w8a8", "int8"),
-    (r"awq|gptq|int4|w4a16|bnb-4bit", "int4"),
+    (r"gptq-int8|int8|w8a16|w8a8|bnb-8bit", "int8"),
+    (r"awq|gptq|int4|w4a16|bnb", "int4"),
 )
 """Part of a quantised checkpoint's name → format of its weights."""
 
@@ -95,4 +99,25 @@ def shipped_model(name: str) -> Shipped | None:
         if found is not None:
             weights = next((dtype for part, dtype in WEIGHTS if re.search(part, bare)), None)
             return Shipped(name=found.expand(architecture), changes=changes, weights=weights)
+    return None
+
+
+def other_format(name: str) -> str | None:
+    """Say that a checkpoint is one of an architecture that ships, in a format that is not known; None where it isn't.
+
+    Examples
+    --------
+    >>> other_format("bartowski/Llama-3.3-70B-Instruct-GGUF")
+    "the architecture ships as llama-3.3-70b; the format 'gguf' is not known: name it, and say precision.weights"
+    """
+    bare = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    for pattern, _, _ in ARCHITECTURES:
+        found = re.fullmatch(f"(?P<known>{pattern}{VARIANT}){OTHER_FORMATS}", bare)
+        known = shipped_model(found["known"]) if found is not None else None
+        if found is not None and known is not None:
+            rest = bare[found.end("known") + 1 :]
+            return (
+                f"the architecture ships as {known.name}; the format {rest!r} is not known: "
+                "name it, and say precision.weights"
+            )
     return None

@@ -16,7 +16,7 @@ PLAIN: Final = {
     "float8_e4m3fn": "fp8",
 }
 METHODS: Final = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
-"""``quantization_config.quant_method`` → format; AWQ and GPTQ are refused at other widths than 4 bits."""
+"""``quantization_config.quant_method`` → format; AWQ and GPTQ have 4 bits, or GPTQ 8; others are refused."""
 
 ALGORITHMS: Final = {"FP8": "fp8", "FP8_PB_WO": "fp8", "NVFP4": "fp4", "W4A16_AWQ": "int4"}
 """``quantization_config.quant_algo`` of NVIDIA ModelOpt → format."""
@@ -46,11 +46,15 @@ def _quantised(read: ConfigReader, found: object) -> str:
         name = _compressed(config)
     elif config.get("quant_algo") is not None:
         name = ALGORITHMS.get(str(config["quant_algo"]))
+    elif method == "bitsandbytes":
+        name = "int4" if config.get("load_in_4bit") else "int8" if config.get("load_in_8bit") else None
+    elif method == "gptq" and config.get("bits") == 8:
+        name = "int8"
     elif config.get("bits", 4) == 4:
         name = METHODS.get(str(method))
     if name is not None:
         return name
-    known = ", ".join([*METHODS, "modelopt", "compressed-tensors"])
+    known = ", ".join([*METHODS, "bitsandbytes", "modelopt", "compressed-tensors"])
     read.fail("quantization_config", f"expected a quant_method of a known format ({known}), but found {found!r}")
     return "bf16"
 

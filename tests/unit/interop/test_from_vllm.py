@@ -15,7 +15,7 @@ from clustersim.interop import flags, sglang_flags
 from clustersim.interop.options import whole
 from clustersim.interop.translated import scenario_from_command
 from clustersim.interop.words import commands
-from clustersim.model.hub import ARCHITECTURES, Shipped, shipped_model
+from clustersim.model.hub import ARCHITECTURES, Shipped, other_format, shipped_model
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.parts import load_model
@@ -238,6 +238,7 @@ def test_server_and_benchmark_may_stand_in_one_text() -> None:
         (f"{SERVE} 'x", None, "command:1:36", "the quote ' is not closed"),
         ("vllm serve -tp 2", None, "command:1:6", "names no model"),
         ("vllm serve $MODEL", None, "command:1:12", "write the model's name"),
+        ("vllm serve x/Llama-3.3-70B-Instruct-GGUF", None, "command:1:12", "the architecture ships as llama-3.3-70b"),
         ("vllm serve meta-llama/Llama-3.1-9B", None, "command:1:12", "the nearest is llama-3.1-8b"),
         ("echo hello", None, "command", "found no `vllm serve`"),
         (f"{SERVE}; {SERVE}", None, "command:1:37", "a second `vllm serve`"),
@@ -375,6 +376,12 @@ def test_every_architecture_that_names_stand_for_ships(pattern: str, architectur
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", None),
         ("nvidia/Llama-3.3-70B-Instruct-NVFP4", Shipped(name="llama-3.3-70b", weights="fp4")),
         ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", Shipped(name="qwen3-30b-a3b", weights="int4")),
+        ("nvidia/DeepSeek-R1-0528-NVFP4-v2", Shipped(name="deepseek-v3", weights="fp4")),
+        ("unsloth/Qwen3-14B-unsloth-bnb-4bit", Shipped(name="qwen3-14b", weights="int4")),
+        ("hugging-quants/Meta-Llama-3.1-70B-Instruct-BNB-NF4-BF16", Shipped(name="llama-3.1-70b", weights="int4")),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-8bit", Shipped(name="llama-3.1-8b", weights="int8")),
+        ("bartowski/Llama-3.3-70B-Instruct-GGUF", None),
+        ("RedHatAI/Qwen3-32B-NVFP4A16", None),
         ("Qwen/Qwen3-235B-A22B-Instruct-2507", Shipped(name="qwen3-235b-a22b")),
         ("moonshotai/Kimi-K2-Instruct-0905", Shipped(name="kimi-k2")),
         ("mistralai/Mistral-7B-Instruct", None),  # which version?
@@ -382,6 +389,21 @@ def test_every_architecture_that_names_stand_for_ships(pattern: str, architectur
 )
 def test_names_of_the_hub(name: str, expected: Shipped | None) -> None:
     assert shipped_model(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bartowski/Llama-3.3-70B-Instruct-GGUF", "ships as llama-3.3-70b; the format 'gguf' is not known"),
+        ("mlx-community/Llama-3.3-70B-Instruct-4bit", "ships as llama-3.3-70b; the format '4bit' is not known"),
+        ("RedHatAI/Qwen3-32B-NVFP4A16", "ships as qwen3-32b; the format 'nvfp4a16' is not known"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", None),  # another architecture
+        ("someone/Novel-7B-GGUF", None),
+    ],
+)
+def test_formats_that_are_not_known_lead_to_the_architecture(name: str, expected: str | None) -> None:
+    found = other_format(name)
+    assert found is None if expected is None else expected in str(found)
 
 
 @pytest.mark.parametrize(

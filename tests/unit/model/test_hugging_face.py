@@ -229,6 +229,9 @@ def test_layers_with_experts(changes, expected):
         ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
         ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "fp4"),
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "int4"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "int8"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "int4"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "int8"),
     ],
 )
 def test_weight_format_of_the_checkpoint(changes, expected):
@@ -237,7 +240,12 @@ def test_weight_format_of_the_checkpoint(changes, expected):
 
 def test_unknown_format_is_refused():
     assert "'int3'" in problems(LLAMA, torch_dtype="int3")["torch_dtype"]
-    assert list(problems(LLAMA, quantization_config={"quant_method": "gptq", "bits": 3})) == ["quantization_config"]
+    for config in (
+        {"quant_method": "gptq", "bits": 3},
+        {"quant_method": "awq", "bits": 8},
+        {"quant_method": "bitsandbytes"},
+    ):
+        assert list(problems(LLAMA, quantization_config=config)) == ["quantization_config"]
 
 
 def test_unknown_family_is_accepted_and_tells_what_was_not_read():
