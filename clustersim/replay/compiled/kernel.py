@@ -40,30 +40,32 @@ ENDS, ARRIVALS, DECISIONS = range(3)
 """Phases of an instant."""
 
 SCALARS: Final = (
-    "replica", "head", "waiting", "free", "step", "clock", "count", "computed", "last", "before", "places", "order",
-    "loose", "fresh", "begun", "chunks", "given_up", "spare", "launched", "is_awake", "goes_on", "new", "context",
-    "pairs", "keys", "decodes", "attended", "steady", "steps", "limit", "evicted",
+    "clock", "count", "computed", "last", "fresh", "replica", "head", "waiting", "free", "step", "before", "places",
+    "order", "loose", "begun", "chunks", "given_up", "spare", "launched", "is_awake", "goes_on", "new", "context",
+    "pairs", "keys", "decodes", "attended", "steady", "steps", "limit", "evicted", "decodes_flying",
 )  # fmt: skip
 (
-    REPLICA, HEAD, WAITING, FREE, STEP, CLOCK, COUNT, COMPUTED, LAST, BEFORE, PLACES, ORDER,
-    LOOSE, FRESH, BEGUN, CHUNKS, GIVEN_UP, SPARE, LAUNCHED, IS_AWAKE, GOES_ON, NEW, CONTEXT,
-    PAIRS, KEYS, DECODES, ATTENDED, STEADY, STEPS, LIMIT, EVICTED,
+    CLOCK, COUNT, COMPUTED, LAST, FRESH, REPLICA, HEAD, WAITING, FREE, STEP, BEFORE, PLACES,
+    ORDER, LOOSE, BEGUN, CHUNKS, GIVEN_UP, SPARE, LAUNCHED, IS_AWAKE, GOES_ON, NEW, CONTEXT,
+    PAIRS, KEYS, DECODES, ATTENDED, STEADY, STEPS, LIMIT, EVICTED, DECODES_FLYING,
 ) = range(len(SCALARS))  # fmt: skip
+"""The first five are those of a group: where there are stages, each group has its own (``q`` below)."""
 
 FIELDS: Final = (
     "request", "prompt", "output", "done", "generated", "joined", "blocks", "place", "first_step", "last_step",
-    "is_fresh", "chosen", "taken",
+    "is_fresh", "chosen", "taken", "slot", "flies",
 )  # fmt: skip
 (REQUEST, PROMPT, OUTPUT, DONE_TOKENS, GENERATED, JOINED, BLOCKS, PLACE, FIRST_STEP, LAST_STEP,
- IS_FRESH, CHOSEN, TAKEN) = range(len(FIELDS))  # fmt: skip
+ IS_FRESH, CHOSEN, TAKEN, SLOT, FLIES) = range(len(FIELDS))  # fmt: skip
 
-LINES: Final = ("order", "loose", "fresh", "begun", "chunks", "given_up", "spare", "heap", "ready")
-ORDERED, LOOSENED, FRESHLY, BEGINNING, CARRIED, PREEMPTED_ONES, SPARES, HEAP, READY = range(len(LINES))
-"""Slots: those that run by admission; loose; not carried yet; begun; chunks of the step; preempted by request; free."""
+LINES: Final = ("heap", "fresh", "order", "loose", "begun", "chunks", "given_up", "spare", "ready")
+HEAP, FRESHLY, ORDERED, LOOSENED, BEGINNING, CARRIED, PREEMPTED_ONES, SPARES, READY = range(len(LINES))
+"""Slots: the group; not carried yet; those that run by admission; loose; begun; chunks of the step; preempted by
+request; free. The first two are those of a group."""
 
 LIMITS: Final = (
     "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "max_run", "stride", "first",
-    "closed", "balanced", "horizon", "rows", "varying", "chunks", "decodes", "facts",
+    "closed", "balanced", "horizon", "stages", "overlap", "rows", "varying", "chunks", "decodes", "facts",
 )  # fmt: skip
 (
     SIZE,
@@ -78,6 +80,8 @@ LIMITS: Final = (
     CLOSED,
     BALANCED,
     HORIZON,
+    STAGES,
+    OVERLAP,
     ROOM_ROWS,
     ROOM_VARYING,
     ROOM_CHUNKS,
@@ -158,7 +162,7 @@ def _close(s, g, slot, decodes, one, last_step):
     first = slot[FIRST_STEP, one]
     if 0 <= first <= last_step:
         at = g[DECODE_AT]
-        decodes[at, 0] = 0
+        decodes[at, 0] = slot[SLOT, one]
         decodes[at, 1] = slot[REQUEST, one]
         decodes[at, 2] = first
         decodes[at, 3] = last_step
@@ -174,15 +178,15 @@ def _before(slot, finishes, a, b):
 
 
 @njit(error_model="numpy")
-def _join(s, slot, line, finishes, phases, lim, one):
-    """Let a sequence join the group."""
-    clock, done = s[CLOCK], slot[DONE_TOKENS, one]
+def _join(q, slot, line, finishes, phases, lim, one):
+    """Let a sequence join a group."""
+    clock, done = q[CLOCK], slot[DONE_TOKENS, one]
     slot[JOINED, one] = clock
     finishes[one] = clock + slot[OUTPUT, one] - slot[GENERATED, one]
     phases[(clock - done) % lim[SIZE]] += 1
-    s[COMPUTED] += done
-    heap, at = line[HEAP], s[COUNT]
-    s[COUNT] = at + 1
+    q[COMPUTED] += done
+    heap, at = line[HEAP], q[COUNT]
+    q[COUNT] = at + 1
     while at > 0:
         above = (at - 1) >> 1
         if not _before(slot, finishes, one, heap[above]):
@@ -191,17 +195,17 @@ def _join(s, slot, line, finishes, phases, lim, one):
         at = above
     heap[at] = one
     slot[IS_FRESH, one] = 1
-    line[FRESHLY, s[FRESH]] = one
-    s[FRESH] += 1
+    line[FRESHLY, q[FRESH]] = one
+    q[FRESH] += 1
 
 
 @njit(error_model="numpy")
-def _pop(s, slot, line, finishes):
-    """Take the member out of the group that has its last token first."""
+def _pop(q, slot, line, finishes):
+    """Take the member out of a group that has its last token first."""
     heap = line[HEAP]
     found = heap[0]
-    s[COUNT] -= 1
-    size = s[COUNT]
+    q[COUNT] -= 1
+    size = q[COUNT]
     if size > 0:
         last, at = heap[size], 0
         while True:
@@ -334,6 +338,23 @@ def _join_loose(s, slot, line, finishes, phases, lim):
 
 
 @njit(error_model="numpy")
+def _sum_chunks(s, slot, line):
+    """Add up what is told of the chunks of a step, and let go of the prompts that it goes on with."""
+    new = context = pairs = keys = 0
+    for place in range(s[CHUNKS]):
+        one = line[CARRIED, place]
+        start, taken = slot[DONE_TOKENS, one], slot[TAKEN, one]
+        new += taken
+        context += start
+        pairs += taken * start + taken * (taken + 1) // 2
+        keys += start + taken
+        if start > 0:
+            _remove(line, BEGINNING, s[BEGUN], one)
+            s[BEGUN] -= 1
+    s[NEW], s[CONTEXT], s[PAIRS], s[KEYS] = new, context, pairs, keys
+
+
+@njit(error_model="numpy")
 def _launch(s, g, slot, line, decodes, group):
     """Note what a step carries (``GroupedScheduler._launch``): chunks that were chosen, and the group or nobody."""
     count = s[COUNT] if group else 0
@@ -351,18 +372,7 @@ def _launch(s, g, slot, line, decodes, group):
             slot[IS_FRESH, one] = 0
         s[FRESH] = 0
         s[LAST] = step
-    new = context = pairs = keys = 0
-    for place in range(s[CHUNKS]):
-        one = line[CARRIED, place]
-        start, taken = slot[DONE_TOKENS, one], slot[TAKEN, one]
-        new += taken
-        context += start
-        pairs += taken * start + taken * (taken + 1) // 2
-        keys += start + taken
-        if start > 0:
-            _remove(line, BEGINNING, s[BEGUN], one)
-            s[BEGUN] -= 1
-    s[NEW], s[CONTEXT], s[PAIRS], s[KEYS] = new, context, pairs, keys
+    _sum_chunks(s, slot, line)
     s[ATTENDED] = s[COMPUTED] + count if group else 0
     s[LAUNCHED] = 1
     s[STEPS] = 0
@@ -422,7 +432,7 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens):
             other = line[ORDERED, place]
             if other == one:
                 break
-            if slot[BLOCKS, other] > 0 and not slot[CHOSEN, other]:
+            if slot[BLOCKS, other] > 0 and not slot[CHOSEN, other] and not slot[FLIES, other]:
                 victim = other
                 break
         if victim < 0:
@@ -446,14 +456,18 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens):
 @njit(error_model="numpy")
 def _careful_decodes(s, g, slot, line, lim, facts, now, budget):
     """Choose decodes (``Scheduler._decodes``); return how many."""
-    ready = 0
+    chosen = decoding = ready = 0
+    if s[DECODES_FLYING] > 0 and not lim[OVERLAP]:
+        return chosen
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
         if _decoding(slot, one):
-            line[READY, ready] = one
-            ready += 1
-    chosen = 0
-    for place in range(min(ready, budget)):
+            decoding += 1
+            if not slot[FLIES, one]:
+                line[READY, ready] = one
+                ready += 1
+    share = -(-decoding // lim[STAGES])
+    for place in range(min(ready, share, budget)):
         one = line[READY, place]
         done = slot[DONE_TOKENS, one]
         has_room = done < slot[BLOCKS, one] * lim[SIZE]
@@ -471,7 +485,7 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
     ready = 0
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
-        if not _decoding(slot, one):
+        if not _decoding(slot, one) and not slot[FLIES, one]:
             line[READY, ready] = one
             ready += 1
     exhausted = False
@@ -506,19 +520,8 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
 
 
 @njit(error_model="numpy")
-def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
-    """Decide as the scheduler itself does, where somebody may have to give way (``GroupedScheduler._careful``)."""
-    size, clock = lim[SIZE], s[CLOCK]
-    for place in range(s[COUNT]):
-        one = line[HEAP, place]
-        grown = clock - slot[JOINED, one]
-        slot[DONE_TOKENS, one] += grown
-        slot[GENERATED, one] += grown
-        slot[BLOCKS, one] = -(-slot[DONE_TOKENS, one] // size)
-        if not slot[IS_FRESH, one]:
-            slot[LAST_STEP, one] = s[LAST]
-    s[COUNT] = s[COMPUTED] = s[LOOSE] = s[FRESH] = s[BEGUN] = 0
-    phases[:] = 0
+def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now):
+    """Choose decodes and chunks (``Scheduler.schedule``); return how many decode."""
     chosen = 0
     while True:
         s[EVICTED] = s[CHUNKS] = 0
@@ -535,6 +538,24 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
                 chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS])
         if chosen + s[CHUNKS] > 0 or s[EVICTED] == 0:
             break
+    return chosen
+
+
+@njit(error_model="numpy")
+def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
+    """Decide as the scheduler itself does, where somebody may have to give way (``GroupedScheduler._careful``)."""
+    size, clock = lim[SIZE], s[CLOCK]
+    for place in range(s[COUNT]):
+        one = line[HEAP, place]
+        grown = clock - slot[JOINED, one]
+        slot[DONE_TOKENS, one] += grown
+        slot[GENERATED, one] += grown
+        slot[BLOCKS, one] = -(-slot[DONE_TOKENS, one] // size)
+        if not slot[IS_FRESH, one]:
+            slot[LAST_STEP, one] = s[LAST]
+    s[COUNT] = s[COMPUTED] = s[LOOSE] = s[FRESH] = s[BEGUN] = 0
+    phases[:] = 0
+    chosen = _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now)
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
         if slot[DONE_TOKENS, one] == 0:
@@ -603,59 +624,70 @@ def _log_run(s, g, head, pending, now, width, rows, varying):
 
 
 @njit(error_model="numpy")
+def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts, steps):
+    """Give each member of a group so many tokens; let those go that have all (``DecodeGroup.advance``)."""
+    clock, size = q[CLOCK] + steps, lim[SIZE]
+    q[CLOCK] = clock
+    q[COMPUTED] += steps * q[COUNT]
+    while q[COUNT] > 0 and finishes[group[HEAP, 0]] <= clock:
+        one = _pop(q, slot, group, finishes)
+        phases[(slot[JOINED, one] - slot[DONE_TOKENS, one]) % size] -= 1
+        done = slot[DONE_TOKENS, one] + clock - slot[JOINED, one]
+        slot[DONE_TOKENS, one] = done
+        slot[GENERATED, one] = slot[OUTPUT, one]
+        slot[BLOCKS, one] = -(-done // size)
+        q[COMPUTED] -= done
+        # its blocks are given back below; nobody looks at them in between
+        _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, q[LAST])
+
+
+@njit(error_model="numpy")
+def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, one):
+    """Account for a prompt chunk of a step that ended (``GroupedScheduler._compute``)."""
+    start, count = slot[DONE_TOKENS, one], slot[TAKEN, one]
+    done = start + count
+    slot[DONE_TOKENS, one] = done
+    if slot[FIRST_STEP, one] >= 0:  # computed anew after a preemption
+        _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
+    left = slot[PROMPT, one] + slot[GENERATED, one] - done
+    sampled = 0
+    if left == 0:
+        if slot[GENERATED, one] < slot[OUTPUT, one]:
+            slot[GENERATED, one] += 1
+            sampled = 1
+        if slot[GENERATED, one] >= slot[OUTPUT, one]:
+            _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, slot[LAST_STEP, one])
+        else:
+            line[LOOSENED, s[LOOSE]] = one
+            s[LOOSE] += 1
+    elif left == 1 and slot[GENERATED, one] > 0:  # the last token of what it computes anew is a decode step
+        line[LOOSENED, s[LOOSE]] = one
+        s[LOOSE] += 1
+    else:
+        _put_back(s, slot, line, one)
+    at = g[CHUNK_AT]
+    chunks[at, 0] = step
+    chunks[at, 1] = slot[REQUEST, one]
+    chunks[at, 2] = start
+    chunks[at, 3] = count
+    chunks[at, 4] = sampled
+    chunks[at, 5] = s[REPLICA]
+    g[CHUNK_AT] = at + 1
+
+
+@njit(error_model="numpy")
 def _land(s, g, slot, line, finishes, phases, lim, loads, now, chunks, decodes, facts):
     """Account for what ends now (``GroupedScheduler.complete``)."""
-    steps, size, first = s[STEPS], lim[SIZE], s[STEP]
+    steps, first = s[STEPS], s[STEP]
     s[STEP] = first + steps
     s[STEPS] = 0
     if s[DECODES] > 0:
         if steps > 1:
-            s[FREE] -= _entered(s, phases, size, steps)
+            s[FREE] -= _entered(s, phases, lim[SIZE], steps)
             s[LAST] = first + steps - 1
-        clock = s[CLOCK] + steps
-        s[CLOCK] = clock
-        s[COMPUTED] += steps * s[COUNT]
-        while s[COUNT] > 0 and finishes[line[HEAP, 0]] <= clock:
-            one = _pop(s, slot, line, finishes)
-            phases[(slot[JOINED, one] - slot[DONE_TOKENS, one]) % size] -= 1
-            done = slot[DONE_TOKENS, one] + clock - slot[JOINED, one]
-            slot[DONE_TOKENS, one] = done
-            slot[GENERATED, one] = slot[OUTPUT, one]
-            slot[BLOCKS, one] = -(-done // size)
-            s[COMPUTED] -= done
-            # its blocks are given back below; nobody looks at them in between
-            _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, s[LAST])
+        _step_group(s, line, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts, steps)
     for place in range(s[CHUNKS]):
-        one = line[CARRIED, place]
-        start, count = slot[DONE_TOKENS, one], slot[TAKEN, one]
-        done = start + count
-        slot[DONE_TOKENS, one] = done
-        if slot[FIRST_STEP, one] >= 0:  # computed anew after a preemption
-            _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
-        left = slot[PROMPT, one] + slot[GENERATED, one] - done
-        sampled = 0
-        if left == 0:
-            if slot[GENERATED, one] < slot[OUTPUT, one]:
-                slot[GENERATED, one] += 1
-                sampled = 1
-            if slot[GENERATED, one] >= slot[OUTPUT, one]:
-                _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, slot[LAST_STEP, one])
-            else:
-                line[LOOSENED, s[LOOSE]] = one
-                s[LOOSE] += 1
-        elif left == 1 and slot[GENERATED, one] > 0:  # the last token of what it computes anew is a decode step
-            line[LOOSENED, s[LOOSE]] = one
-            s[LOOSE] += 1
-        else:
-            _put_back(s, slot, line, one)
-        at = g[CHUNK_AT]
-        chunks[at, 0] = first
-        chunks[at, 1] = slot[REQUEST, one]
-        chunks[at, 2] = start
-        chunks[at, 3] = count
-        chunks[at, 4] = sampled
-        chunks[at, 5] = s[REPLICA]
-        g[CHUNK_AT] = at + 1
+        _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, first, line[CARRIED, place])
     s[CHUNKS] = 0
 
 
@@ -723,6 +755,32 @@ def _make_row(s, parts, part_ns, at, key, keys, values, made):
 
 
 @njit(error_model="numpy")
+def _prompts_ns(
+    s, g, seconds, radix, places, keys, values, parts, part_ns, made, cores, core_kinds, terms, answer, pending
+):
+    """Return what is to be asked for, 0 for nothing; nanoseconds of a step that prefills; the number of its row."""
+    table = 1 if s[DECODES] > 0 else 0
+    at, key = find_row(s, radix, places[table], keys[table])
+    if keys[table, at] != key:
+        asked = _make_row(s, parts[table], part_ns[table], at, key, keys[table], values[table], made[table])
+        if asked:
+            return asked, 0, 0
+    total, number = values[table, at, 0], values[table, at, 1]
+    for core in range(cores[table]):
+        if g[ANSWERED]:
+            ns = answer[core]
+        elif core_kinds[table, core, 0] == 0:
+            ns = _prefill_ns(terms[table, core], s[PAIRS], s[NEW], s[KEYS], seconds[0], seconds[2])
+        else:
+            ns = _decode_ns(terms[table, core], s[DECODES], s[ATTENDED], seconds[0], seconds[2] * 1e9)
+        if ns < 0:
+            return ASK_STEP, 0, 0
+        pending[core] = ns
+        total += core_kinds[table, core, 1] * ns
+    return 0, total, number
+
+
+@njit(error_model="numpy")
 def _price_prompts(
     s,
     g,
@@ -744,28 +802,15 @@ def _price_prompts(
     ends,
 ):
     """Price a step that prefills; return 0, or what is to be asked for."""
-    kind = STEP_MIXED if s[DECODES] > 0 else STEP_PREFILL
-    table = 1 if s[DECODES] > 0 else 0
-    at, key = find_row(s, radix, places[table], keys[table])
-    if keys[table, at] != key:
-        asked = _make_row(s, parts[table], part_ns[table], at, key, keys[table], values[table], made[table])
-        if asked:
-            return asked
-    total, number = values[table, at, 0], values[table, at, 1]
-    for core in range(cores[table]):
-        if g[ANSWERED]:
-            ns = answer[core]
-        elif core_kinds[table, core, 0] == 0:
-            ns = _prefill_ns(terms[table, core], s[PAIRS], s[NEW], s[KEYS], seconds[0], seconds[2])
-        else:
-            ns = _decode_ns(terms[table, core], s[DECODES], s[ATTENDED], seconds[0], seconds[2] * 1e9)
-        if ns < 0:
-            return ASK_STEP
-        pending[core] = ns
-        total += core_kinds[table, core, 1] * ns
+    asked, total, number = _prompts_ns(
+        s, g, seconds, radix, places, keys, values, parts, part_ns, made, cores, core_kinds, terms, answer, pending
+    )
+    if asked:
+        return asked
     g[ANSWERED] = 0
     if total >= NEVER - g[NOW]:
         return TOO_LATE
+    kind = STEP_MIXED if s[DECODES] > 0 else STEP_PREFILL
     _head(s, lim, head, g[NOW], kind, s[CONTEXT] + s[ATTENDED], number)
     s[STEPS] = s[LIMIT] = 1
     ends[s[REPLICA]] = g[NOW] + total
@@ -858,6 +903,32 @@ def _is_full(g, lim):
         or g[DECODE_AT] >= lim[ROOM_DECODES]
         or g[FACT_AT] >= lim[ROOM_FACTS]
     )
+
+
+@njit(error_model="numpy")
+def _arrive(g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail, came, routed, request):
+    """Queue the next request where it goes, and return that lane; −1 where the request can never run."""
+    lanes = len(loads)
+    lane = load_tree[1] if lim[BALANCED] else g[NEXT] - g[NEXT] // lanes * lanes
+    g[NEXT] += 1
+    g[FREED] -= 1
+    came[request] = g[NOW]
+    routed[request] = lane
+    if refused[request]:
+        g[ENDED] += 1
+        g[FREED] += 1
+        return -1
+    mine = s[lane]
+    if mine[WAITING] > mine[GIVEN_UP]:
+        behind[tail[lane]] = request
+    else:
+        mine[HEAD] = request
+    tail[lane] = request
+    mine[WAITING] += 1
+    if lim[BALANCED]:
+        loads[lane] += prompts[request] + outputs[request]
+        _settle(load_tree, loads, lane)
+    return lane
 
 
 @njit(cache=True, error_model="numpy")
@@ -961,7 +1032,7 @@ def advance(
     int
         ``DONE``, ``FULL``, ``ASK_DECODE``, ``ASK_PART``, ``ASK_ROW``, ``ASK_STEP``, ``WIDEN`` or ``TOO_LATE``.
     """
-    stride, first, total, lanes = lim[STRIDE], lim[FIRST], len(arrived), len(ends)
+    stride, first, total = lim[STRIDE], lim[FIRST], len(arrived)
     while True:
         now = g[NOW]
         if g[PHASE] == ENDS:
@@ -992,25 +1063,12 @@ def advance(
                     break
                 if _is_full(g, lim):
                     return FULL
-                g[NEXT] += 1
-                g[FREED] -= 1
-                lane = load_tree[1] if lim[BALANCED] else g[NEXT] - 1 - (g[NEXT] - 1) // lanes * lanes
-                came[request] = now
-                routed[request] = lane
-                if refused[request]:
-                    g[ENDED] += 1
-                    g[FREED] += 1
+                lane = _arrive(
+                    g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail, came, routed, request
+                )
+                if lane < 0:
                     continue
                 mine = s[lane]
-                if mine[WAITING] > mine[GIVEN_UP]:
-                    behind[tail[lane]] = request
-                else:
-                    mine[HEAD] = request
-                tail[lane] = request
-                mine[WAITING] += 1
-                if lim[BALANCED]:
-                    loads[lane] += prompts[request] + outputs[request]
-                    _settle(load_tree, loads, lane)
                 if mine[WAITING] == 1:  # those before it are kept out as ever
                     if mine[GOES_ON]:
                         mine[GOES_ON] = 0

@@ -55,7 +55,8 @@ class CompiledLanes:
             "max_requests": slots, "longest": longest,
             "chunked": chunked, "max_run": longest_run, "stride": stride, "first": first,
             "closed": requests.concurrency is not None, "balanced": intake.balanced and count > 1,
-            "horizon": min(intake.horizon, k.NEVER - 1), **room,
+            "horizon": min(intake.horizon, k.NEVER - 1),
+            "stages": 1, "overlap": True, **room,
         }  # fmt: skip
         self.limits = np.array([values[name] for name in k.LIMITS], np.int64)
         self.clock = np.zeros(len(k.CLOCK_SCALARS), np.int64)
