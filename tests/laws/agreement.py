@@ -32,8 +32,8 @@ class Seen:
     Parameters
     ----------
     how : str
-        ``compiled lane``, ``lane``, ``pipe lane``, ``shared lane`` (one whose sends meet its collectives) or
-        ``events``.
+        ``lane``, ``pipe lane``, either of them ``compiled``, ``shared lane`` (one whose sends meet its collectives)
+        or ``events``.
     preempted, contended : bool
     arrived_at_an_end : bool
         Whether a request arrived when a step, or a pass of the first stage, ended.
@@ -76,7 +76,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     came = folded.arrived_ns >= 0
     kind = "shared lane" if folded.contention.boundaries else "pipe lane" if given.entry.plan.pp > 1 else "lane"
     return Seen(
-        how="events" if folded.obstacle else kind if compiled.interpreted else "compiled lane",
+        how="events" if folded.obstacle else kind if compiled.interpreted else f"compiled {kind}",
         preempted=bool(folded.preemptions.sum()),
         contended=bool(folded.contention.stages or folded.contention.boundaries),
         arrived_at_an_end=not ends_of(full.timeline).isdisjoint(folded.arrived_ns[came].tolist()),

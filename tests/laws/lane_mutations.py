@@ -11,6 +11,7 @@ from typing import Any, Final
 from unittest import mock
 
 from clustersim.graph.expand import step_blueprints
+from clustersim.replay.compiled import stages
 from clustersim.replay.lanes import alone
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -206,3 +207,32 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         DecodeSlots, "carry", "= last_steps[slot]", "= group.last_step"
     ),
 }
+
+COMPILED: Final[dict[str, Mutation]] = {
+    "a stage takes two micro-batches at a time": Mutation(stages, "_fly", "at = max(at, free_at[stage])", "pass"),
+    "a boundary sends two at a time": Mutation(stages, "_fly", "at = max(at, sent_at[stage])", "pass"),
+    "the first stage takes the next one late": Mutation(stages, "_due", "return free_at[0]", "pass"),
+    "a lane is not asked again when it is free": Mutation(stages, "_due", "len(flight) and now", "0 and now"),
+    "decodes take more than their share": Mutation(stages, "_next", "// lim[k.STAGES]), lim", "// 1), lim"),
+    "decodes overlap though they may not": Mutation(stages, "_next", " or lim[k.OVERLAP]", " or True"),
+    "decodes take no blocks": Mutation(stages, "_next", "free -= phases", "free -= 0 * phases"),
+    "decodes cost no tokens": Mutation(stages, "_next", "budget -= groups", "budget -= 0 * groups"),
+    "who ends does not count less": Mutation(stages, "_land", "s[DECODING] -= count", "s[DECODING] -= 0 * count"),
+    "who begins to decode counts twice": Mutation(
+        stages, "_land", "+= s[k.LOOSE] - loose", "+= 2 * (s[k.LOOSE] - loose)"
+    ),
+    "a group that comes back is forgotten": Mutation(stages, "_land", "s[WAITING_GROUPS] += 1", "pass"),
+    "decodes in flight are not counted down": Mutation(stages, "_land", "s[k.DECODES_FLYING] -= 1", "pass"),
+    "a late sequence overtakes": Mutation(stages, "_first", "earliest > groups[group, LATEST]", "True"),
+    "who is left over is forgotten": Mutation(stages, "_first", "s[k.LOOSE] += 1", "pass"),
+    "a group grows beyond its share": Mutation(stages, "_first", "count + loose <= share", "count <= share"),
+    "who is taken apart is not up to date": Mutation(stages, "_bring", "slot[k.DONE_TOKENS, one] += grown", "pass"),
+    "chunks in flight give way": Mutation(stages, "_mark_flying", "carried[at, place]] = 1", "carried[at, place]] = 0"),
+    "decodes go to the wrong slot": Mutation(stages, "_slot_of", "return slot[k.SLOT, first]", "return 0"),
+    "stages price one kind": Mutation(stages, "_fly", "kind = of_stage[stage]", "kind = of_stage[0]"),
+    "sends take no time": Mutation(stages, "_fly", "at += cost[kind, 2]", "at += 0"),
+    "sends of prompts take as long as one token": Mutation(
+        stages, "_price", "1 + (k._counts(s)[at] if at >= 0 else 0)", "1 + (1 if at >= 0 else 0)"
+    ),
+}
+"""Of compiled lanes with stages."""

@@ -35,6 +35,8 @@ from tests.laws.lane_cases import Case, case_input, lengths_of
 
 TOGETHER = (
     ("quickstart", ("plan.pp=1", "plan.tp=8")),
+    ("quickstart", ("workload.trace.requests=200",)),
+    ("pp-on-one-node", ("serving.kv_blocks=700", "serving.scheduler=continuous", "workload.trace.requests=60")),
     ("tp-on-one-node", ("serving.kv_blocks=700", "serving.scheduler=continuous")),
     (
         "azure-hour-fleet",
@@ -47,19 +49,23 @@ TOGETHER = (
         ),
     ),
 )
-"""Scenarios that ship, and what makes lanes of them that can be compiled."""
+"""Scenarios that ship, and what makes lanes of them that can be compiled; two have stages."""
+ONE_STAGE = ({}, {"dp": 2}, {"dp": 3}, {"tp": 2}, {"tp": 2, "ep": 2})
+STAGES = tuple({"pp": pp} | more for pp in (2, 3, 4) for more in ({}, {"dp": 2}, {"decode_overlap": "none"}))
 
 
 @st.composite
-def plain_cases(draw: st.DrawFn) -> Case:
+def plain_cases(draw: st.DrawFn, plans: tuple[dict[str, Any], ...] = ONE_STAGE) -> Case:
     """Draw a case whose lanes can be compiled: many requests, and mostly too few K/V blocks for all of them."""
+    plan = draw(st.sampled_from(plans))
     block_tokens = draw(st.sampled_from((1, 4, 16)))
     pool_tokens = draw(st.sampled_from((32, 44, 64, 100, 300, 10_000)))
     lengths = lengths_of(draw(st.sampled_from((12, 30, 80))))
     instants = st.just(0) | st.integers(0, 40_000).map(lambda i: i * 10)
     chunked = draw(st.booleans())
     case: Case = {
-        "plan": draw(st.sampled_from(({}, {"dp": 2}, {"dp": 3}, {"tp": 2}, {"tp": 2, "ep": 2}))),
+        "plan": plan,
+        "layers": plan.get("pp", 1) + draw(st.integers(0, 1)),
         "scheduler": "chunked_prefill" if chunked else "continuous",
         "max_batch_requests": draw(st.sampled_from((1, 2, 4, 8))),
         "max_batch_tokens": draw(st.sampled_from((8, 9, 16, 40, 256))),
@@ -92,6 +98,13 @@ def agree(inputs: ReplayInput, *tables: str) -> int:
 
 
 @examples(40)
+@given(plain_cases(STAGES), st.sampled_from((1, 3, 1 << 15)))
+def test_compiled_stages_decide_as_python_lanes(case: Case, room: int) -> None:
+    with mock.patch.object(compiled_lanes, "ROOM", room):
+        agree(case_input(case))
+
+
+@examples(40)
 @given(plain_cases(), st.sampled_from((1, 3, 4096)), st.sampled_from((1, 3, 1 << 15)))
 def test_compiled_lanes_decide_as_python_lanes(case: Case, most: int, room: int) -> None:
     """With runs cut short, and what is logged handed on after every step, or every few."""
@@ -102,16 +115,17 @@ def test_compiled_lanes_decide_as_python_lanes(case: Case, most: int, room: int)
         agree(case_input(case))
 
 
-def test_compiled_lanes_preempt_as_python_lanes() -> None:
-    """Where blocks lack all the time: a hundred evictions, under both schedulers."""
-    for scheduler in ("continuous", "chunked_prefill"):
-        arrivals = [(100 * i, 5 + i % 7, 40 + i % 11) for i in range(60)]
-        case = {"arrivals": arrivals, "scheduler": scheduler, "max_batch_requests": 8, "max_batch_tokens": 16,
-                "kv_blocks": 30, "kv_block_tokens": 4}  # fmt: skip
-        assert agree(case_input(case)) > 50
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("scheduler", ["continuous", "chunked_prefill"])
+def test_compiled_lanes_preempt_as_python_lanes(scheduler: str, stages: int) -> None:
+    """Where blocks lack all the time."""
+    arrivals = [(100 * i, 5 + i % 7, 40 + i % 11) for i in range(60)]
+    case = {"arrivals": arrivals, "scheduler": scheduler, "max_batch_requests": 8, "max_batch_tokens": 16,
+            "kv_blocks": 30, "kv_block_tokens": 4, "plan": {"pp": stages}, "layers": stages}  # fmt: skip
+    assert agree(case_input(case)) > 50
 
 
-@pytest.mark.parametrize(("name", "overrides"), TOGETHER, ids=[name for name, _ in TOGETHER])
+@pytest.mark.parametrize(("name", "overrides"), TOGETHER)
 def test_compiled_lanes_price_as_python_lanes(name: str, overrides: tuple[str, ...]) -> None:
     """With rooflines and real models, and a table of rows that has to grow."""
     with mock.patch.object(compiled_prices, "FEW_ROWS", 7):
@@ -119,9 +133,10 @@ def test_compiled_lanes_price_as_python_lanes(name: str, overrides: tuple[str, .
 
 
 def test_parts_that_depend_on_large_counts_are_asked_for() -> None:
-    name, overrides = TOGETHER[0]
     with mock.patch.object(compiled_prices, "MOST_VALUES", 100):
-        agree(inputs_of(name, overrides))
+        agree(inputs_of(*TOGETHER[0]))
+        staged = replay(replace(inputs_of(*TOGETHER[1]), compiled="always"))
+    assert staged.interpreted == "prices depend on counts that are large, or on several of them"
 
 
 def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
@@ -134,7 +149,7 @@ def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"plan": ParallelPlan(pp=2), "layers": 2}, "a pipeline is not"),
+        ({"plan": ParallelPlan(pp=2, tp=2), "layers": 2}, "stages whose sends may meet collectives are not"),
         ({"prefix_caching": True}, "replicas that share a clock are not"),
     ],
 )
@@ -149,15 +164,13 @@ def test_what_is_not_compiled_says_why(change: dict[str, Any], said: str) -> Non
 
 def test_machine_code_gives_what_the_kernel_gives_as_python() -> None:
     """The compiler's integers wrap and its divisions round as Python's do, wherever the kernel relies on it."""
-    expected = {
-        name: replay(replace(inputs_of(name, how), compiled="always")).timeline.digest for name, how in TOGETHER
-    }
+    expected = [replay(replace(inputs_of(*one), compiled="always")).timeline.digest for one in TOGETHER]
     script = (
         "import json\nfrom dataclasses import replace\nfrom clustersim.replay.replay import replay\n"
         "from tests.laws.test_compiled_lanes import TOGETHER, inputs_of\n"
-        "found = {name: replay(replace(inputs_of(name, how), compiled='always')) for name, how in TOGETHER}\n"
-        "assert not any(one.interpreted for one in found.values())\n"
-        "print(json.dumps({name: one.timeline.digest for name, one in found.items()}))\n"
+        "found = [replay(replace(inputs_of(*one), compiled='always')) for one in TOGETHER]\n"
+        "assert not any(one.interpreted for one in found)\n"
+        "print(json.dumps([one.timeline.digest for one in found]))\n"
     )
     plain = {name: value for name, value in os.environ.items() if name != "NUMBA_DISABLE_JIT"}
     done = subprocess.run(

@@ -1,1 +1,1 @@
-"""Lanes as machine code: one stage, its decisions and its prices, compiled where that pays."""
+"""Lanes as machine code: stages, their decisions and their prices, compiled where that pays."""

@@ -1,8 +1,9 @@
 """Which lanes are compiled, and when that pays.
 
-A lane is compiled where its steps need nothing but numbers: one stage, requests in order of arrival, routed by turns or
-by loads, and prices of the roofline. The compiler (numba, the extra ``fast``) takes seconds once; what it made is kept
-on disk, and read again in a fraction of one. So a run waits for it only where Python lanes would take longer by far.
+A lane is compiled where its steps need nothing but numbers: one stage, or several whose sends meet nothing; requests in
+order of arrival, routed by turns or by loads; and prices of the roofline. The compiler (numba, the extra ``fast``)
+takes seconds once; what it made is kept on disk, and read again in a fraction of one. So a run waits for it only where
+Python lanes would take longer by far.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from clustersim.errors import InputError, Problem
 from clustersim.replay.compiled.prices import KernelPrices
+from clustersim.replay.compiled.stage_prices import StagePrices
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.workload.requests import Requests
+
+if TYPE_CHECKING:
+    from clustersim.replay.compiled.lanes import CompiledLanes
 
 REQUEST_S: Final = 30e-6
 TOKEN_S: Final = 0.1e-6
@@ -28,7 +34,11 @@ TOKEN_S: Final = 0.1e-6
 READ_S: Final = 1.0
 COMPILE_S: Final = 20.0
 """Expected work from which on it pays to read what was compiled, and to compile: about twice what they take."""
-_KERNEL: Final = "clustersim.replay.compiled.kernel"
+STAGED: Final = 5.0
+"""How many times that of one stage a lane with stages costs: each of its steps is decided."""
+_SINGLE: Final = "kernel", "advance"
+_STAGED: Final = "stages", "*advance_stages"
+"""Modules of what is compiled, and the functions that the compiler keeps."""
 
 
 class Compiled:
@@ -80,32 +90,39 @@ class Compiled:
         if refused:
             self.refused = self.refused or refused
             return None
-        from clustersim.replay.compiled.lanes import CompiledLanes  # the compiler takes a while
+        runner: CompiledLanes  # imported here, since the compiler takes a while
+        if isinstance(prices, StagePrices):
+            from clustersim.replay.compiled.staged_lanes import StagedLanes
 
-        count = CompiledLanes(self.intake, lanes, prices, first, stride).run()
-        prices.prices.pricer.made[self._key_of(lanes[0])] = prices
+            runner = StagedLanes(self.intake, lanes, prices, first, stride)
+        else:
+            from clustersim.replay.compiled.single_lanes import SingleLanes
+
+            runner = SingleLanes(self.intake, lanes, prices, first, stride)
+        count = runner.run()
+        lanes[0].prices.stages[0].pricer.made[self._key_of(lanes[0])] = prices
         return count
 
-    def _key_of(self, lane: Lane) -> tuple[type, int, tuple[int, ...]]:
-        """Return what tells prices for the kernel: the stage, and the most that each count of a step can be.
+    def _key_of(self, lane: Lane) -> tuple[type, tuple[int, ...], tuple[int, ...]]:
+        """Return what tells prices for the kernel: the stages, and the most that each count of a step can be.
 
         Limits are rounded up to powers of two, so that runs with others nearby have prices in common.
         """
-        (stage,) = lane.prices.stages
+        stages = lane.prices.stages
         config, requests = lane.scheduler.scheduler.config, self.intake.requests
         tokens, each = ((1 << limit.bit_length()) - 1 for limit in (config.max_batch_tokens, config.max_batch_requests))
         longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
         context = each << longest.bit_length()
         most = tokens, each, tokens, each, context, context + tokens, context + tokens
-        return KernelPrices, id(stage), most
+        return KernelPrices if len(stages) == 1 else StagePrices, tuple(map(id, stages)), most
 
-    def _prices_of(self, lane: Lane) -> KernelPrices:
+    def _prices_of(self, lane: Lane) -> KernelPrices | StagePrices:
         """Return the prices of a lane, those of an earlier one that came to its end where they do."""
-        (stage,) = lane.prices.stages
+        stages = lane.prices.stages
         key = self._key_of(lane)
-        found = stage.pricer.made.pop(key, None)
-        if not isinstance(found, KernelPrices):
-            return KernelPrices(stage, key[-1])
+        found: KernelPrices | StagePrices | None = stages[0].pricer.made.pop(key, None)
+        if found is None:
+            return KernelPrices(stages[0], key[-1]) if len(stages) == 1 else StagePrices(stages, key[-1])
         found.settle()
         return found
 
@@ -113,16 +130,18 @@ class Compiled:
         """Return why lanes are not compiled, before their prices are looked at."""
         if self.mode == "never":
             return "it was not asked for"
-        if any(type(lane) is not DecodeJumpLane for lane in lanes):
-            return "a pipeline is not"
-        if any(lane.prices.stages[0] is not lanes[0].prices.stages[0] for lane in lanes):
+        stages, staged = lanes[0].prices.stages, type(lanes[0]) is PipeLane
+        if any(type(lane) is not (PipeLane if staged else DecodeJumpLane) for lane in lanes):
+            return "stages whose sends may meet collectives are not"
+        if any(one is not first for lane in lanes for one, first in zip(lane.prices.stages, stages, strict=True)):
             return "replicas that are placed differently and share a clock are not"
         if self.mode == "auto":
             if find_spec("numba") is None:
                 return "there is no compiler: pip install 'clustersim[fast]'"
             if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
                 return "NUMBA_DISABLE_JIT is set"
-            work, needed = self.behind_s + expected_s(self.intake.requests), compiler_s()
+            work = self.behind_s + expected_s(self.intake.requests) * (STAGED if staged else 1.0)
+            needed = compiler_s(*(_STAGED if staged else _SINGLE))
             if work < needed:
                 return f"it would save less than the compiler takes ({work:.2g} s of work, worth it from {needed:g} s)"
         return ""
@@ -133,22 +152,22 @@ def expected_s(requests: Requests) -> float:
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
 
 
-def compiler_s() -> float:
+def compiler_s(module: str, function: str) -> float:
     """Return from how many seconds of expected work on lanes are compiled: none where they are already."""
-    if _KERNEL in sys.modules:
+    if f"clustersim.replay.compiled.{module}" in sys.modules:
         return 0.0
-    return READ_S if _is_kept() else COMPILE_S
+    return READ_S if _is_kept(module, function) else COMPILE_S
 
 
-def _is_kept() -> bool:
-    """Whether the compiler has kept what it made of the kernel as it stands."""
-    source = Path(__file__).with_name("kernel.py")
+def _is_kept(module: str, function: str) -> bool:
+    """Whether the compiler has kept what it made of a module and of the kernel as they stand."""
+    here = Path(__file__).parent
     tag = f"py{sys.version_info[0]}{sys.version_info[1]}"
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
-        places = [source.parent / "__pycache__", *elsewhere.glob("*")]
-        made = source.stat().st_mtime
-        found = [one for place in places for one in place.glob(f"kernel.advance-*.{tag}.nbi")]
+        places = [here / "__pycache__", *elsewhere.glob("*")]
+        made = max((here / f"{one}.py").stat().st_mtime for one in (module, "kernel"))
+        found = [one for place in places for one in place.glob(f"{module}.{function}-*.{tag}.nbi")]
         return any(one.stat().st_mtime >= made for one in found)
     except OSError:
         return False

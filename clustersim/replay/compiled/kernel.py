@@ -20,11 +20,14 @@ missing.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit
 
+OPTIONS: Final[dict[str, Any]] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INNER: Final = njit(**OPTIONS)
+"""Of what is called from compiled functions alone: nothing is made for callers outside."""
 NEVER: Final = (1 << 63) - 1
 
 DONE, FULL, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN, TOO_LATE = range(8)
@@ -111,7 +114,7 @@ PREFILL_TERMS: Final = (
 """Fields of ``cost.scalar``'s records, in the order of their columns here."""
 
 
-@njit(error_model="numpy")
+@INNER
 def _decode_ns(terms, batch, keys, gap_s, longest_ns):
     """Return nanoseconds of decode attention (``cost.scalar.decode_ns``), or −1 where arrays have to tell."""
     if keys > terms[11]:
@@ -130,7 +133,7 @@ def _decode_ns(terms, batch, keys, gap_s, longest_ns):
     return np.int64(np.rint(ns))
 
 
-@njit(error_model="numpy")
+@INNER
 def _prefill_ns(terms, pairs, queries, keys, gap_s, longest_s):
     """Return nanoseconds of prefill attention (``cost.scalar.prefill_ns``), or −1 where arrays have to tell."""
     if keys > terms[10] or queries > terms[10]:
@@ -144,7 +147,14 @@ def _prefill_ns(terms, pairs, queries, keys, gap_s, longest_s):
     return np.int64(np.rint(seconds * 1e9))
 
 
-@njit(error_model="numpy")
+@INNER
+def _copy(target, at, source, count):
+    """Copy the first numbers of an array to a place in another: a loop, since slices take long to compile."""
+    for place in range(count):
+        target[at + place] = source[place]
+
+
+@INNER
 def _fact(s, g, facts, now, kind, request, value, used):
     at = g[FACT_AT]
     facts[at, 0] = now
@@ -156,7 +166,7 @@ def _fact(s, g, facts, now, kind, request, value, used):
     g[FACT_AT] = at + 1
 
 
-@njit(error_model="numpy")
+@INNER
 def _close(s, g, slot, decodes, one, last_step):
     """Log an episode of decoding, if one is open."""
     first = slot[FIRST_STEP, one]
@@ -171,13 +181,13 @@ def _close(s, g, slot, decodes, one, last_step):
     slot[FIRST_STEP, one] = -1
 
 
-@njit(error_model="numpy")
+@INNER
 def _before(slot, finishes, a, b):
     """Whether a member of the group comes before another: by the clock at its last token, then by admission."""
     return finishes[a] < finishes[b] or (finishes[a] == finishes[b] and slot[PLACE, a] < slot[PLACE, b])
 
 
-@njit(error_model="numpy")
+@INNER
 def _join(q, slot, line, finishes, phases, lim, one):
     """Let a sequence join a group."""
     clock, done = q[CLOCK], slot[DONE_TOKENS, one]
@@ -199,7 +209,7 @@ def _join(q, slot, line, finishes, phases, lim, one):
     q[FRESH] += 1
 
 
-@njit(error_model="numpy")
+@INNER
 def _pop(q, slot, line, finishes):
     """Take the member out of a group that has its last token first."""
     heap = line[HEAP]
@@ -222,7 +232,7 @@ def _pop(q, slot, line, finishes):
     return found
 
 
-@njit(error_model="numpy")
+@INNER
 def _remove(line, name, count, one):
     """Take a slot out of a list of so many, which keeps its order."""
     row = line[name]
@@ -233,7 +243,7 @@ def _remove(line, name, count, one):
         row[place] = row[place + 1]
 
 
-@njit(error_model="numpy")
+@INNER
 def _put_back(s, slot, line, one):
     """Put a prompt of which a step has computed a part among those begun, by admission."""
     row, at = line[BEGINNING], s[BEGUN]
@@ -244,13 +254,13 @@ def _put_back(s, slot, line, one):
     s[BEGUN] += 1
 
 
-@njit(error_model="numpy")
+@INNER
 def _first_waiting(s, line):
     """Return the slot of the first that waits where it was preempted, else −1; then its request is at ``HEAD``."""
     return line[PREEMPTED_ONES, 0] if s[GIVEN_UP] > 0 else -1
 
 
-@njit(error_model="numpy")
+@INNER
 def _needed(s, slot, prompts, one):
     """Return the tokens that the first that waits computes."""
     if one < 0:
@@ -258,7 +268,7 @@ def _needed(s, slot, prompts, one):
     return slot[PROMPT, one] + slot[GENERATED, one]
 
 
-@njit(error_model="numpy")
+@INNER
 def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, facts, now, used):
     """Take up the first that waits, with its first chunk."""
     if one >= 0:
@@ -291,7 +301,7 @@ def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, 
     return one
 
 
-@njit(error_model="numpy")
+@INNER
 def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free):
     """Choose prompt chunks (``PromptQueue.choose``); return whether a prompt that is begun lacks a block."""
     size, longest = lim[SIZE], lim[LONGEST]
@@ -330,14 +340,14 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
     return False
 
 
-@njit(error_model="numpy")
+@INNER
 def _join_loose(s, slot, line, finishes, phases, lim):
     for place in range(s[LOOSE]):
         _join(s, slot, line, finishes, phases, lim, line[LOOSENED, place])
     s[LOOSE] = 0
 
 
-@njit(error_model="numpy")
+@INNER
 def _sum_chunks(s, slot, line):
     """Add up what is told of the chunks of a step, and let go of the prompts that it goes on with."""
     new = context = pairs = keys = 0
@@ -354,7 +364,7 @@ def _sum_chunks(s, slot, line):
     s[NEW], s[CONTEXT], s[PAIRS], s[KEYS] = new, context, pairs, keys
 
 
-@njit(error_model="numpy")
+@INNER
 def _launch(s, g, slot, line, decodes, group):
     """Note what a step carries (``GroupedScheduler._launch``): chunks that were chosen, and the group or nobody."""
     count = s[COUNT] if group else 0
@@ -378,7 +388,7 @@ def _launch(s, g, slot, line, decodes, group):
     s[STEPS] = 0
 
 
-@njit(error_model="numpy")
+@INNER
 def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
     """Decide the next step (``GroupedScheduler.next``); it is launched, or there is nothing to run."""
     s[CHUNKS] = 0
@@ -388,7 +398,7 @@ def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, dec
             _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
             return
         if s[CHUNKS] > 0:
-            _launch(s, g, slot, line, decodes, False)
+            _launch(s, g, slot, line, decodes, s[COUNT] < 0)  # no group; a constant would be compiled by itself
             return
     _join_loose(s, slot, line, finishes, phases, lim)
     group = s[COUNT] > 0
@@ -409,15 +419,15 @@ def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, dec
     if not group:
         return
     s[FREE] = free
-    _launch(s, g, slot, line, decodes, True)
+    _launch(s, g, slot, line, decodes, group)
 
 
-@njit(error_model="numpy")
+@INNER
 def _decoding(slot, one):
     return slot[GENERATED, one] > 0 and slot[PROMPT, one] + slot[GENERATED, one] == slot[DONE_TOKENS, one] + 1
 
 
-@njit(error_model="numpy")
+@INNER
 def _grow(s, g, slot, line, lim, facts, now, one, tokens):
     """Take the blocks that ``tokens`` need, from those admitted later if need be; return whether it has them."""
     while True:
@@ -453,7 +463,7 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens):
         _fact(s, g, facts, now, FACT_PREEMPTED, slot[REQUEST, victim], slot[GENERATED, victim], lim[TOTAL] - s[FREE])
 
 
-@njit(error_model="numpy")
+@INNER
 def _careful_decodes(s, g, slot, line, lim, facts, now, budget):
     """Choose decodes (``Scheduler._decodes``); return how many."""
     chosen = decoding = ready = 0
@@ -477,7 +487,7 @@ def _careful_decodes(s, g, slot, line, lim, facts, now, budget):
     return chosen
 
 
-@njit(error_model="numpy")
+@INNER
 def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget):
     """Choose chunks (``Scheduler._prefills``)."""
     whole = not lim[CHUNKED]
@@ -519,7 +529,7 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
         budget -= count
 
 
-@njit(error_model="numpy")
+@INNER
 def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now):
     """Choose decodes and chunks (``Scheduler.schedule``); return how many decode."""
     chosen = 0
@@ -541,7 +551,7 @@ def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now):
     return chosen
 
 
-@njit(error_model="numpy")
+@INNER
 def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
     """Decide as the scheduler itself does, where somebody may have to give way (``GroupedScheduler._careful``)."""
     size, clock = lim[SIZE], s[CLOCK]
@@ -554,7 +564,8 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
         if not slot[IS_FRESH, one]:
             slot[LAST_STEP, one] = s[LAST]
     s[COUNT] = s[COMPUTED] = s[LOOSE] = s[FRESH] = s[BEGUN] = 0
-    phases[:] = 0
+    for phase in range(size):
+        phases[phase] = 0
     chosen = _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now)
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
@@ -573,7 +584,7 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
         s[STEADY] = 0  # who gave way may come back in the next step
 
 
-@njit(error_model="numpy")
+@INNER
 def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step):
     s[FREE] += slot[BLOCKS, one]
     _remove(line, ORDERED, s[ORDER], one)
@@ -588,7 +599,7 @@ def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step):
         _close(s, g, slot, decodes, one, last_step)
 
 
-@njit(error_model="numpy")
+@INNER
 def _entered(s, phases, size, steps):
     """Return the blocks that members enter in the next ``steps`` steps but the first."""
     rounds, rest = (steps - 1) // size, (steps - 1) % size
@@ -598,7 +609,7 @@ def _entered(s, phases, size, steps):
     return entered
 
 
-@njit(error_model="numpy")
+@INNER
 def _affordable(s, phases, size, limit, free):
     """Return how many of the next ``limit`` steps have their blocks, when all but the first take from ``free``."""
     if (limit // size + 1) * s[COUNT] <= free:
@@ -610,23 +621,24 @@ def _affordable(s, phases, size, limit, free):
     return limit
 
 
-@njit(error_model="numpy")
+@INNER
 def _log_run(s, g, head, pending, now, width, rows, varying):
     """Write the step or run of steps that ends, and what varied in it."""
     at = g[ROW_AT]
-    rows[at] = head
-    rows[at, ROW_COUNT] = s[STEPS]
-    rows[at, ROW_END] = now
+    head[ROW_COUNT] = s[STEPS]
+    head[ROW_END] = now
+    _copy(rows[at], 0, head, len(ROW))
     g[ROW_AT] = at + 1
     out, size = g[VARYING_AT], s[STEPS] * width
-    varying[out : out + size] = pending[:size]
+    _copy(varying, out, pending, size)
     g[VARYING_AT] = out + size
 
 
-@njit(error_model="numpy")
-def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts, steps):
-    """Give each member of a group so many tokens; let those go that have all (``DecodeGroup.advance``)."""
-    clock, size = q[CLOCK] + steps, lim[SIZE]
+@INNER
+def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts):
+    """Give each member of a group its tokens; let those go that have all (``DecodeGroup.advance``)."""
+    steps, size = s[STEPS], lim[SIZE]
+    clock = q[CLOCK] + steps
     q[CLOCK] = clock
     q[COMPUTED] += steps * q[COUNT]
     while q[COUNT] > 0 and finishes[group[HEAP, 0]] <= clock:
@@ -641,7 +653,7 @@ def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, d
         _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, q[LAST])
 
 
-@njit(error_model="numpy")
+@INNER
 def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, one):
     """Account for a prompt chunk of a step that ended (``GroupedScheduler._compute``)."""
     start, count = slot[DONE_TOKENS, one], slot[TAKEN, one]
@@ -675,27 +687,26 @@ def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, on
     g[CHUNK_AT] = at + 1
 
 
-@njit(error_model="numpy")
+@INNER
 def _land(s, g, slot, line, finishes, phases, lim, loads, now, chunks, decodes, facts):
     """Account for what ends now (``GroupedScheduler.complete``)."""
     steps, first = s[STEPS], s[STEP]
     s[STEP] = first + steps
-    s[STEPS] = 0
     if s[DECODES] > 0:
         if steps > 1:
             s[FREE] -= _entered(s, phases, lim[SIZE], steps)
             s[LAST] = first + steps - 1
-        _step_group(s, line, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts, steps)
+        _step_group(s, line, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts)
     for place in range(s[CHUNKS]):
         _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, first, line[CARRIED, place])
-    s[CHUNKS] = 0
+    s[CHUNKS] = s[STEPS] = 0
 
 
-@njit(error_model="numpy")
-def _head(s, lim, head, now, kind, context, number):
+@INNER
+def _head(s, lim, head, now, context, number):
     """Note what is known of a step, or run of steps, that begins now."""
     head[ROW_START] = now
-    head[ROW_KIND] = kind
+    head[ROW_KIND] = STEP_DECODE if s[CHUNKS] == 0 else STEP_MIXED if s[DECODES] > 0 else STEP_PREFILL
     head[ROW_SLOT] = 0 if s[DECODES] > 0 else -1
     head[ROW_REQUESTS] = s[CHUNKS] + s[DECODES]
     head[ROW_NEW] = s[NEW]
@@ -708,7 +719,7 @@ def _head(s, lim, head, now, kind, context, number):
     head[ROW_REPLICA] = s[REPLICA]
 
 
-@njit(error_model="numpy")
+@INNER
 def _counts(s):
     """Return what a step is told by (``graph.prices.parts.ALIASES``)."""
     return (
@@ -731,7 +742,7 @@ def find_row(s, radix, places, keys):
     return at, key
 
 
-@njit(error_model="numpy")
+@INNER
 def _make_row(s, parts, part_ns, at, key, keys, values, made):
     """Add up a row from its parts, and give it the next number; return 0, or what is to be asked for."""
     if parts[0] == 0:
@@ -754,7 +765,7 @@ def _make_row(s, parts, part_ns, at, key, keys, values, made):
     return 0
 
 
-@njit(error_model="numpy")
+@INNER
 def _prompts_ns(
     s, g, seconds, radix, places, keys, values, parts, part_ns, made, cores, core_kinds, terms, answer, pending
 ):
@@ -780,7 +791,7 @@ def _prompts_ns(
     return 0, total, number
 
 
-@njit(error_model="numpy")
+@INNER
 def _price_prompts(
     s,
     g,
@@ -810,14 +821,13 @@ def _price_prompts(
     g[ANSWERED] = 0
     if total >= NEVER - g[NOW]:
         return TOO_LATE
-    kind = STEP_MIXED if s[DECODES] > 0 else STEP_PREFILL
-    _head(s, lim, head, g[NOW], kind, s[CONTEXT] + s[ATTENDED], number)
+    _head(s, lim, head, g[NOW], s[CONTEXT] + s[ATTENDED], number)
     s[STEPS] = s[LIMIT] = 1
     ends[s[REPLICA]] = g[NOW] + total
     return 0
 
 
-@njit(error_model="numpy")
+@INNER
 def _price_decodes(
     s,
     g,
@@ -844,7 +854,7 @@ def _price_decodes(
     if s[LAUNCHED]:
         limit = min(finishes[line[HEAP, 0]] - s[CLOCK], lim[MAX_RUN]) if s[STEADY] else 1
         s[LIMIT] = _affordable(s, phases, lim[SIZE], limit, s[FREE])
-        _head(s, lim, head, g[NOW], STEP_DECODE, s[ATTENDED], decode_rows[count, 1])
+        _head(s, lim, head, g[NOW], s[ATTENDED], decode_rows[count, 1])
         ends[mine] = g[NOW]
     classes = cores[2]
     gap = seconds[1] if decode_rows[count, 2] else seconds[0]
@@ -874,7 +884,7 @@ def _price_decodes(
     return ASK_STEP if steps == first else 0
 
 
-@njit(error_model="numpy")
+@INNER
 def _settle(tree, keys, lane):
     """Bring a tournament of lanes up to date, whose root has the smallest key, the first lane among equals."""
     size = len(tree) >> 1
@@ -885,7 +895,7 @@ def _settle(tree, keys, lane):
         at >>= 1
 
 
-@njit(error_model="numpy")
+@INNER
 def _wake(s, g, awake):
     """Ask a lane for a decision, once."""
     if not s[IS_AWAKE]:
@@ -894,7 +904,7 @@ def _wake(s, g, awake):
         g[AWAKE] += 1
 
 
-@njit(error_model="numpy")
+@INNER
 def _is_full(g, lim):
     return (
         g[ROW_AT] >= lim[ROOM_ROWS]
@@ -905,7 +915,7 @@ def _is_full(g, lim):
     )
 
 
-@njit(error_model="numpy")
+@INNER
 def _arrive(g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail, came, routed, request):
     """Queue the next request where it goes, and return that lane; −1 where the request can never run."""
     lanes = len(loads)
@@ -941,12 +951,12 @@ def advance(
     phases,
     head,
     pending,
+    answer,
     ends,
     end_tree,
     loads,
     load_tree,
     awake,
-    answer,
     lim,
     seconds,
     arrived,
@@ -984,13 +994,13 @@ def advance(
         (lanes, slots), (lanes, block tokens).
     head, pending : int64 arrays of shape (lanes, len(ROW)) and (lanes, …)
         The row of the run under way, and what varies in it.
+    answer : int64 array
+        What the classes take that were asked for.
     ends, loads : int64 arrays of shape (lanes,)
         When what is under way ends, ``NEVER`` where nothing is; tokens of unfinished requests.
     end_tree, load_tree : int64 arrays of shape (2 × a power of 2,)
         The lane with the smallest of them below each node, −1 where there is none.
     awake : int64 array of shape (lanes,)
-    answer : int64 array
-        What the classes take that were asked for.
     lim : int64 array of shape (len(LIMITS),)
     seconds : float64 array of shape (3,)
         The gap before a kernel without and with a captured graph, and how long none may take.
@@ -1016,8 +1026,9 @@ def advance(
         Nanoseconds of each, −1 where unknown.
     made : int64 array of shape (2, 2)
         The number of the next row, and rows in the table.
-    decode_rows : int64 array of shape (requests that may run + 1, 3)
-        Sequences that decode → nanoseconds without attention, −1 where unknown; row; whether a graph is captured.
+    decode_rows : int64 array of shape (requests that may run + 1, 4)
+        Sequences that decode → nanoseconds without attention, −1 where unknown; row; whether a graph is captured; what
+        a send takes.
     cores : int64 array of shape (3,)
         Classes that attend, of the steps that prefill, are mixed, and decode.
     core_kinds : int64 array of shape (3, classes, 2)

@@ -65,10 +65,11 @@ class KernelPrices:
         for table, prompts in enumerate(self.prompts):
             self.places[table, : len(prompts.used)] = prompts.used
         self.seconds = np.array([pricer.gap_s(graph=False), pricer.gap_s(graph=True), LONGEST_S])
-        self.decode_rows = np.full((most[COUNTS["decode_sequences"]] + 1, 3), UNKNOWN, np.int64)
+        self.decode_rows = np.full((most[COUNTS["decode_sequences"]] + 1, 4), UNKNOWN, np.int64)
         self.keys, self.values = _empty(FEW_ROWS)
         self.made = np.zeros((2, 2), np.int64)
         self.parts, self.part_ns, self.part_rows = self._parts()
+        self.part_sends, self.sending = self._sends()
         self.plain = True
         self.obstacle = self._obstacle()
         if not self.obstacle:
@@ -91,6 +92,18 @@ class KernelPrices:
             else:
                 rows.append([])
         return parts, np.full((2, most, width), UNKNOWN, np.int64), rows
+
+    def _sends(self) -> tuple[Int64Array, list[int]]:
+        """Return the count that sends depend on and room for what they take; the part that they are in; −1 for none."""
+        found, sending = np.zeros((2, 1 + self.part_ns.shape[2]), np.int64), []
+        found[:, 0] = -1
+        for table, prompts in enumerate(self.prompts):
+            classes = prompts.program.template.send_classes
+            sending.append(-1)
+            for number, part in enumerate(prompts.parts):
+                if classes and classes[0] in part.indices:
+                    sending[table], found[table, 0] = number, part.places[0] if part.places else -1
+        return found, sending
 
     def _obstacle(self) -> str:
         for prompts in self.prompts:
@@ -134,7 +147,8 @@ class KernelPrices:
     def learn_decode(self, count: int) -> None:
         """Fill in what steps of so many decodes cost."""
         price = self.prices.decode(count)
-        self.decode_rows[count] = price.base_ns, price.number, self.prices.pricer.in_graph((count,))
+        send = price.sends[0] if price.sends else 0
+        self.decode_rows[count] = price.base_ns, price.number, self.prices.pricer.in_graph((count,)), send
 
     def learn_parts(self, table: int, counts: Sequence[int]) -> None:
         """Fill in what the parts of a step that are not known cost."""
@@ -144,6 +158,8 @@ class KernelPrices:
                 by_class, ns = part.price(tuple(counts))
                 self.part_ns[table, number, at] = ns
                 self.part_rows[table][number][at] = by_class
+                if number == self.sending[table]:
+                    self.part_sends[table, 1 + at] = by_class[self.prompts[table].program.template.send_classes[0]]
 
     def learn_row(self, table: int, at: int, key: int, base_ns: int, number: int) -> None:
         """Fill in what a step costs besides attention, and its row, at a free place for its key."""

@@ -127,11 +127,20 @@ class LaneLog:
         self._facts.extend((time, kind, request, value, used))
 
     def extend(
-        self, rows: Int64Array, varying: Int64Array, chunks: Int64Array, decodes: Int64Array, facts: Int64Array
+        self,
+        rows: Int64Array,
+        varying: Int64Array,
+        chunks: Int64Array,
+        decodes: Int64Array,
+        facts: Int64Array,
+        *of_stages: Int64Array,
     ) -> None:
-        """Append many rows of each kind at once: what :meth:`run` and the others append, one stage, row by row."""
-        flats = (self._steps, self._varying, self._chunks, self._decodes, self._facts)
-        for flat, some in zip(flats, (rows, varying, chunks, decodes, facts), strict=True):
+        """Append many rows of each kind at once: what :meth:`run` or :meth:`step` and the others append, row by row.
+
+        ``of_stages`` are passes and sends, where there are stages.
+        """
+        flats = (self._steps, self._varying, self._chunks, self._decodes, self._facts, self._passes, self._sends)
+        for flat, some in zip(flats, (rows, varying, chunks, decodes, facts, *of_stages), strict=False):
             flat.frombytes(np.ascontiguousarray(some, np.int64).tobytes())
         self._flush_steps()
 

@@ -1,0 +1,103 @@
+"""What drives :mod:`clustersim.replay.compiled.kernel`, lanes of one stage: their state, prices and log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clustersim.replay.compiled import kernel as k
+from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, by_lane, spread, tournament
+from clustersim.replay.compiled.prices import DECODE, KernelPrices
+from clustersim.replay.events import decode_run
+from clustersim.replay.lanes.intake import Intake
+from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.log import STEP_ROW
+
+
+class SingleLanes(CompiledLanes):
+    """Lanes of one stage (:mod:`clustersim.replay.compiled.kernel`)."""
+
+    scalars = len(k.SCALARS)
+    prices: KernelPrices
+
+    def __init__(self, intake: Intake, lanes: Sequence[Lane], prices: KernelPrices, first: int, stride: int) -> None:
+        super().__init__(intake, lanes, prices, first, stride)
+        count = len(lanes)
+        self.phases = np.zeros((count, int(self.limits[k.SIZE])), np.int64)
+        self.heads = np.zeros((count, len(k.ROW)), np.int64)
+        self.pending = np.zeros((count, decode_run.MAX_RUN * self._classes()), np.int64)
+        self.answer = np.zeros(self._classes(), np.int64)
+
+    def _classes(self) -> int:
+        return int(self.prices.cores.max(initial=1))
+
+    def _advance(self, fixed: tuple[Any, ...]) -> int:
+        prices = self.prices
+        everything: list[Any] = [
+            *fixed, prices.radix, prices.places, prices.keys, prices.values, prices.parts, prices.part_ns,
+            prices.made, prices.decode_rows, prices.cores, prices.kinds, prices.terms, *self.logged,
+        ]  # fmt: skip
+        status: int = k.advance(*everything)
+        return status
+
+    def _fixed(self) -> tuple[Any, ...]:
+        return (
+            self.clock, self.state, self.slots, self.lines, self.finishes, self.phases, self.heads, self.pending,
+            self.answer, self.ends, tournament(len(self.lanes)), *self._requests(),
+        )  # fmt: skip
+
+    def _hand_on(self, now: int) -> int:
+        rows, varying, chunks, decodes, facts = self._taken()
+        self.prices.settle()
+        if len(rows):
+            now = int(rows[:, k.ROW_END].max())
+        sizes = self.prices.cores[TABLES[rows[:, k.ROW_KIND]]] * rows[:, k.ROW_COUNT]
+        order, cuts = by_lane(rows, len(self.lanes))
+        parts = [(np.delete(rows, k.ROW_REPLICA, axis=1)[order], cuts), spread(varying, sizes, order, cuts)]
+        for table in (chunks, decodes, facts):
+            order, cuts = by_lane(table, len(self.lanes))
+            parts.append((table[order, :-1], cuts))
+        for number, lane in enumerate(self.lanes):
+            lane.log.extend(*(table[cuts[number] : cuts[number + 1]] for table, cuts in parts))
+        return now
+
+    def _answer(self, status: int) -> None:
+        prices, s = self.prices, self.state[self.clock[k.LANE]]
+        table, counts = self._counts(s)
+        if status == k.ASK_DECODE:
+            prices.learn_decode(counts[3])
+        elif status == k.ASK_PART:
+            prices.learn_parts(table, counts)
+        else:
+            base, number, varying = self._price(prices, s)
+            if status == k.ASK_STEP:
+                self.answer[: len(varying)] = varying
+                self.clock[k.ANSWERED] = 1
+                return
+            at, key = k.find_row(s, prices.radix, prices.places[table], prices.keys[table])
+            prices.learn_row(table, int(at), int(key), base, number)
+
+    def _stop_lane(self, number: int) -> None:
+        s, slot, line, log = self.state[number], self.slots[number], self.lines[number], self.lanes[number].log
+        flies, decodes = self.ends[number] != k.NEVER, int(s[k.DECODES])
+        previous = int(s[k.BEFORE])
+        ended = int(s[k.STEPS]) - 1
+        if flies and not s[k.CHUNKS] and ended:  # all but the last step, which ends later
+            width = int(self.prices.cores[DECODE])
+            varying = self.pending[number, : ended * width].tolist()
+            last = self.pending[number, ended * width : (ended + 1) * width]
+            took = int(self.prices.decode_rows[decodes, 0] + self.prices.kinds[DECODE, :width, 1] @ last)
+            head = self.heads[number].tolist()
+            log.run(tuple(head[: len(STEP_ROW)]), head[k.ROW_NUMBER], ended, int(self.ends[number]) - took, varying)
+            previous = int(s[k.STEP]) + ended - 1
+        carried = flies and decodes
+        open_ = []
+        group = line[k.HEAP, : s[k.COUNT]].tolist()
+        for one in sorted(group, key=lambda one: (self.finishes[number, one], slot[k.PLACE, one])):
+            fresh = not carried and slot[k.IS_FRESH, one]
+            open_.append((one, slot[k.LAST_STEP, one] if fresh else previous if carried else s[k.LAST]))
+        open_ += self._apart(number)
+        open_ += [(one, slot[k.LAST_STEP, one]) for one in line[k.CARRIED, : s[k.CHUNKS]].tolist()]
+        self._close(number, open_)
