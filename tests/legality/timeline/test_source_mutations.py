@@ -126,6 +126,10 @@ CHANGES: Final = (
     Change(
         SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "swaps, two stages"
     ),
+    Change(SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "two pools"),
+    Change(
+        SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "four stages"
+    ),
     Change("replay.pools.kv_moves", "duration = to_ns(", "duration = 1 + to_ns(", "two pools"),
     Change(SWAPPING, BACK, "if not self.running:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and len(self.running) < 2:", "swaps"),

@@ -12,7 +12,6 @@ from clustersim.legality.declared.policy import Policy
 from clustersim.legality.history import (
     CANCELLED,
     FINISHED,
-    HANDED_OVER,
     LOST,
     PREEMPTED,
     RECEIVED,
@@ -75,22 +74,27 @@ class Policies:
     def can_decode(self) -> Int64Array | None:
         """Return how many sequences could decode when each run of steps began, in flight or not.
 
-        None where facts do not tell: sequences are swapped, or change replicas.
+        Those that were handed over can since they were received. None where facts do not tell: sequences are swapped,
+        or change replicas otherwise.
         """
         reading = self.reading
         pieces, runs, known, facts = reading.pieces, reading.runs, reading.known, reading.history.facts
         if pieces is None or runs is None or known is None or facts is None or not reading.plain.all():
             return None
-        if reading.history.hands_over or reading.facts_of(SWAPPED_OUT, SWAPPED_IN, HANDED_OVER, RECEIVED).size:
+        fails = any(pool.down for pool in self.pools)
+        if reading.facts_of(SWAPPED_OUT, SWAPPED_IN).size or (fails and reading.history.hands_over):
             return None
         after = known + pieces.gave - pieces.computed - pieces.count
         ready = np.flatnonzero(pieces.is_chunk & (after == 1) & (pieces.tokens + pieces.gave > 0))
-        rows = reading.facts_of(FINISHED, PREEMPTED, CANCELLED, LOST)
+        came, rows = (reading.facts_of(*kinds) for kinds in ((RECEIVED,), (FINISHED, PREEMPTED, CANCELLED, LOST)))
+        decode = self.each(lambda declared, _: declared.role != "prefill") > 0  # others hand over what is computed
+        ready, rows = ready[decode[pieces.replica[ready]]], rows[decode[facts["replica"][rows]]]
         # Who leaves could decode if it had become ready more often than it had left before.
-        request = np.concatenate((pieces.request[ready], facts["request"][rows].astype(np.int64)))
-        time = np.concatenate((pieces.end[ready], facts["time_ns"][rows].astype(np.int64)))
-        replica = np.concatenate((pieces.replica[ready], facts["replica"][rows].astype(np.int64)))
-        leaves = np.repeat((0, 1), (len(ready), len(rows)))
+        told = np.concatenate((came, rows))
+        request = np.concatenate((pieces.request[ready], facts["request"][told].astype(np.int64)))
+        time = np.concatenate((pieces.end[ready], facts["time_ns"][told].astype(np.int64)))
+        replica = np.concatenate((pieces.replica[ready], facts["replica"][told].astype(np.int64)))
+        leaves = np.repeat((0, 1), (len(ready) + len(came), len(rows)))
         order = np.lexsort((leaves, time, request))
         opened = np.append(0, leaves[order] == 0)[:-1].astype(bool)
         opened &= np.append(False, request[order][1:] == request[order][:-1])

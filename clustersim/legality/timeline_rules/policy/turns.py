@@ -3,7 +3,7 @@
 With stages a step decodes an even share of all that decode, and with any plan as many as the budget of a step. They are
 taken in the order in which they joined: were admitted, received, or came back from host memory. Who is left out can
 decode while no step carries it: between two of its steps. Where it lacks a block those that came after it give way, or,
-where some are swapped, it may wait: there only who has room in its last block is looked at. Judged where nothing fails,
+where some are swapped or in flight, it may wait: who has room in its last block need not. Judged where nothing fails,
 and the queue is in order of arrival.
 """
 
@@ -42,9 +42,14 @@ def first_come(reading: Reading, policies: Policies) -> Finding:
     if not lacked and all(pool.pp == 1 for pool in policies.pools):
         return NOTHING  # every step had a place, and blocks, for all
     ready = policies.can_decode()
-    others = NEVER if ready is None else ready - steps_beside(runs, decodes)
-    left_out = (decodes > 0) & (others > decodes)
-    return merged(*(_of_pool(reading, pool, left_out) for pool in policies.pools if _is_told(reading, pool)))
+    stages = policies.each(lambda declared, _: declared.pp)[runs.replica]
+    budget = policies.each(lambda declared, _: declared.max_batch_tokens)[runs.replica]
+    known = np.full(len(runs), NEVER) if ready is None else ready - steps_beside(runs, decodes)
+    places = np.zeros(len(runs), np.int64) if ready is None else np.minimum(-(-ready // stages), budget)
+    left_out = (decodes > 0) & (known > decodes)
+    return merged(
+        *(_of_pool(reading, pool, left_out, known, places) for pool in policies.pools if _is_told(reading, pool))
+    )
 
 
 def _is_told(reading: Reading, pool: Declared) -> bool:
@@ -54,23 +59,44 @@ def _is_told(reading: Reading, pool: Declared) -> bool:
     return named and told and not pool.down and not keeps_whole(pool) and pool.block_tokens is not None
 
 
-def _of_pool(reading: Reading, pool: Declared, left_out: BoolArray) -> Finding:
+def _of_pool(reading: Reading, pool: Declared, left_out: BoolArray, known: Int64Array, places: Int64Array) -> Finding:
     runs, pieces = reading.runs, reading.pieces
     assert runs is not None
     assert pieces is not None
     here = (runs.replica >= pool.first_replica) & (runs.replica < pool.first_replica + pool.dp)
     rows = np.flatnonzero(left_out & here)
     rows = rows[:: max(1, len(rows) // MOST)]
-    turn = _turns(reading)
-    (last, chosen), (first, idle) = (
-        _last(turn, *_chosen(reading, rows), len(rows)),
-        _first(turn, *_idle(reading, pool, rows), len(rows)),
-    )
-    return judged(
+    turn, chosen, (idle, of, room) = _turns(reading), _chosen(reading, rows), _idle(reading, pool, rows)
+    some = room if reading.swaps else np.ones(len(room), bool)
+    (last, who), (first, other) = _last(turn, *chosen, len(rows)), _first(turn, idle[some], of[some], len(rows))
+    late = judged(
         len(rows), first < last, Rows(runs, rows),
         "decodes request {who}, and leaves out request {other}, which was admitted before it and could decode", FIX,
-        who=pieces.request[chosen], other=pieces.request[idle],
+        who=pieces.request[who], other=pieces.request[other],
     )  # fmt: skip
+    every, within = np.concatenate((chosen[0], idle)), np.concatenate((chosen[1], of))
+    order = np.lexsort((turn[every], within))
+    many = np.bincount(within, minlength=len(rows))
+    place = np.empty(len(every), np.int64)
+    place[order] = within_each(many)
+    all_known = (many == known[rows]) & ~_gives_way(reading, rows)
+    due = all_known[of] & room & (place[len(chosen[0]) :] < places[rows[of]])
+    return merged(late, judged(
+        0, due, Rows(runs, rows[of]),
+        "leaves out request {out}, which could decode, has room in its last block, and comes at place {place:,} of "
+        "{places:,}",
+        FIX, out=pieces.request[idle], place=place[len(chosen[0]) :] + 1, places=places[rows[of]],
+    ))  # fmt: skip
+
+
+def _gives_way(reading: Reading, rows: Int64Array) -> BoolArray:
+    """Return whether somebody gave way on its replica when a run of steps was decided: until then it had a place."""
+    facts, runs, gone = reading.history.facts, reading.runs, reading.facts_of(PREEMPTED)
+    assert facts is not None
+    assert runs is not None
+    instants = {*zip(facts["replica"][gone].tolist(), facts["time_ns"][gone].tolist(), strict=True)}
+    mine = zip(runs.replica[rows].tolist(), runs.start[rows].tolist(), strict=True)
+    return np.array([one in instants for one in mine], bool)
 
 
 def _turns(reading: Reading) -> Int64Array:
@@ -132,8 +158,8 @@ def _chosen(reading: Reading, rows: Int64Array) -> tuple[Int64Array, Int64Array]
     return _crossed(every, rank[pieces.first_run[every]], rank[pieces.last_run[every]] + 1, rank[rows])
 
 
-def _idle(reading: Reading, pool: Declared, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the pieces that runs of steps could have gone on with, and the row of each."""
+def _idle(reading: Reading, pool: Declared, rows: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """Return the pieces that runs of steps could have gone on with, the row of each, and which have room in a block."""
     runs, pieces = reading.runs, reading.pieces
     assert runs is not None
     assert pieces is not None
@@ -153,13 +179,11 @@ def _idle(reading: Reading, pool: Declared, rows: Int64Array) -> tuple[Int64Arra
         leaves = _leaves(reading)
         ended = np.flatnonzero(decodes & (leaves > pieces.end))
         until = base[ended] + np.minimum(leaves[ended], span - 1)
-        found.append((*_crossed(ended, base[ended] + pieces.end[ended], until, instants), 0))
+        left, at = _crossed(ended, base[ended] + pieces.end[ended], until, instants)
+        found.append((left, at, pieces.count[left]))
     piece, row = (np.concatenate([one[which] for one in found]) for which in (0, 1))
-    if not reading.swaps:
-        return piece, row
     entries = pieces.computed[piece] + np.concatenate([np.zeros(len(one[0]), np.int64) + one[2] for one in found])
-    room = entries % (pool.block_tokens or 1) > 0
-    return piece[room], row[room]
+    return piece, row, entries % (pool.block_tokens or 1) > 0
 
 
 def _since(reading: Reading, follows: Int64Array) -> Int64Array:
