@@ -42,6 +42,9 @@ FEWER: Final = {
 """Scenarios that are shown with so many requests that all of them are only simulated at night."""
 FEW: Final = ("--set", "workload.trace.requests=60", "--set", "expect={legal: true}")
 """So many of the quickstart are enough where nothing is compared with what comes out."""
+NO_PAGE: Final = ("--no-dashboard",)
+PAGES: Final = {"scenarios/quickstart.yaml", "runs/quick", "cost.table=kernels.csv"}
+"""What runs have whose page is looked at, or told of: those of others differ in nothing that a document says."""
 MANY_RUNS: Final = ("accuracy", "rate", "search", "size", "sweep")
 """Commands that run candidates in processes of their own, which take longer to start than so few requests to run."""
 QUICKSTART: Final = re.compile(r"^```\n(quickstart .*?)^```$", re.MULTILINE | re.DOTALL)
@@ -53,8 +56,10 @@ def fewer(words: list[str]) -> tuple[str, ...]:
         return ()
     if words[0] in MANY_RUNS and words[1:] and "--workers" not in words and "--executor" not in words:
         return ("--workers", "1")
-    plain = words[:2] == ["run", "quickstart"] and not {"runs/quick", "runs/other"}.intersection(words)
-    return FEW if plain and "workload" not in " ".join(words) else FEWER.get("".join(words[1:2]), ())
+    few = FEWER.get("".join(words[1:2]), ())
+    if words[:2] == ["run", "quickstart"] and not {"runs/quick", "runs/other"}.intersection(words):
+        few = FEW if "workload" not in " ".join(words) else ()
+    return (*few, *NO_PAGE) if words[0] == "run" and not PAGES.intersection(words) else few
 
 
 def each_once(documents: tuple[str, ...]) -> list[list[str]]:
@@ -169,7 +174,7 @@ def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
 
 def check_columns(folder: Path) -> None:
     """Compare what the tables of files list with the files of a run."""
-    run = next(path.parent for path in (folder / "runs").glob("quickstart-*/inputs"))  # the one with cost.table
+    run = next(path.parents[1] for path in (folder / "runs").glob("quickstart-*/inputs/kernels.csv"))
     for file in ("requests.parquet", "steps.parquet", "timeline/moves.parquet"):
         assert _cells(f"column of `{file}`") == pq.read_schema(run / file).names
     assert sorted(_cells("column of unfolded spans")) == sorted(SPAN_COLUMNS)

@@ -35,7 +35,7 @@ def called(*words: str | Path) -> Result:
 
 
 def ran(folder: Path, *words: str) -> Path:
-    result = called("run", "quickstart", *SMALL, *words, "--out", folder)
+    result = called("run", "quickstart", *SMALL, *words, "--no-dashboard", "--out", folder)
     assert result.exit_code == 0, result.output
     return folder
 
@@ -121,7 +121,7 @@ def test_run_keeps_the_audit_in_its_verdict_unless_switched_off(run_dir: Path, t
 
 
 def test_run_times_the_audit_apart_from_simulating(tmp_path: Path) -> None:
-    words = ("run", "quickstart", *SMALL[:-1], "--json", "--out", tmp_path / "a")
+    words = ("run", "quickstart", *SMALL[:-1], "--json", "--no-dashboard", "--out", tmp_path / "a")
     assert set(json.loads(called(*words).stdout)["wall_s"]) == {"total", "simulate", "audit"}
     assert set(json.loads(called(*words, "--no-audit").stdout)["wall_s"]) == {"total", "simulate"}
 
@@ -143,7 +143,7 @@ def test_run_is_illegal_when_its_record_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Scheduler, "_note", forgetful)
     changes = ("workload.trace.requests=4", "model=llama-3.1-8b", "plan={tp: 1}", "run.horizon=null")
     words = ("--replay", "full", *ONE_NODE, *(word for change in changes for word in ("--set", change)))
-    result = called("run", "quickstart", *SMALL[2:], *words, "--out", tmp_path / "lost")
+    result = called("run", "quickstart", *SMALL[2:], *words, "--no-dashboard", "--out", tmp_path / "lost")
     assert result.exit_code == 1
     assert (
         "RUN-4: request 3: arrives and never ends: it is lost; finish it, or reject it with a reason" in result.stderr

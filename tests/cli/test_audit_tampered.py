@@ -46,7 +46,7 @@ def called(*words: str | Path) -> Result:
 def ran(folder: Path, *words: str, **changes: Any) -> Path:
     file = folder.with_suffix(".yaml")
     file.write_text(yaml.safe_dump({"name": "tiny", **TINY, **changes}), encoding="utf-8")
-    result = called("run", file, "--quiet", *words, "--out", folder)
+    result = called("run", file, "--quiet", "--no-dashboard", *words, "--out", folder)
     assert result.exit_code == 0, result.output
     return folder
 
@@ -64,7 +64,7 @@ def other_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(run_dir: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(run_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("dashboard.html"))
+    return shutil.copytree(run_dir, tmp_path / "copy")
 
 
 def changed(table: pa.Table, column: str, row: int, value: int | None) -> pa.Table:

@@ -107,7 +107,7 @@ def test_a_run_takes_prices_from_the_table_and_says_where_it_does_not_reach(tmp_
         "name: s\ntopology: {name: dgx-h100, nodes: 1}\nmodel: llama-3.1-8b\nserving: {engine: ideal}\n"
         "workload: {arrivals: {process: all_at_once}, prompt_tokens: 16, output_tokens: 2, requests: 1}\n"
     )
-    run = ["run", str(scenario), "--out", str(tmp_path / "out")]
+    run = ["run", str(scenario), "--no-dashboard", "--out", str(tmp_path / "out")]
     plain = json.loads(CliRunner().invoke(main, [*run, "--json"]).output)
     table = json.loads(CliRunner().invoke(main, [*run, "--json", "--set", "cost={table: slow.csv}"]).output)
     assert table["tpot_ms"]["mean"] > 10 * plain["tpot_ms"]["mean"]

@@ -50,7 +50,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench(folder: Path, name: str, change: str, *more: str) -> None:
-    run = ["run", str(folder / "s.yaml"), "--no-audit", "--quiet", "--out", str(folder / f"out-{name}"), *more]
+    run = [
+        "run",
+        str(folder / "s.yaml"),
+        "--no-audit",
+        "--no-dashboard",
+        "--quiet",
+        "--out",
+        str(folder / f"out-{name}"),
+        *more,
+    ]
     sets = ["--set", "serving.engine=./truth.yaml", "--set", change]
     done = CliRunner().invoke(main, [*run, *sets, "--vllm-json", str(folder / name)])
     assert done.exit_code == 0, done.output

@@ -230,7 +230,7 @@ def test_problem_of_a_violation_is_placed_at_what_holds_an_absent_value() -> Non
 
 
 def test_the_pool_that_a_run_takes_is_the_largest_legal_one() -> None:
-    found = json.loads(invoke("run", "s.yaml", "--json", "--out", "run").stdout)
+    found = json.loads(invoke("run", "s.yaml", "--json", "--no-dashboard", "--out", "run").stdout)
     pool = found["kv_blocks"]
     assert invoke("check", "s.yaml", "--set", f"serving.kv_blocks={pool}").exit_code == 0
     larger = invoke("check", "s.yaml", "--set", f"serving.kv_blocks={pool + 1}")

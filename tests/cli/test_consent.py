@@ -78,7 +78,7 @@ def test_a_run_says_what_would_run_and_how_to_allow_it(folder: Path) -> None:
 
 
 def test_what_only_looks_never_runs_it_even_where_it_may(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert invoke("run", "s.yaml", "--out", "r", "--allow-code").exit_code == 0
+    assert invoke("run", "s.yaml", "--no-dashboard", "--out", "r", "--allow-code").exit_code == 0
     assert ran(folder)
     monkeypatch.setenv("CLUSTERSIM_ALLOW_CODE", "1")
     pool = ["--pool", "decode"] if "disaggregated" in (folder / "s.yaml").read_text() else []
@@ -92,7 +92,7 @@ def test_what_only_looks_never_runs_it_even_where_it_may(folder: Path, monkeypat
 
 
 def test_audit_again_needs_it(folder: Path) -> None:
-    assert invoke("run", "s.yaml", "--out", "r", "--allow-code").exit_code == 0
+    assert invoke("run", "s.yaml", "--no-dashboard", "--out", "r", "--allow-code").exit_code == 0
     ran(folder)
     refused = invoke("audit", "r", "--again", "full")
     assert (refused.exit_code, "--allow-code" in refused.stderr, ran(folder)) == (2, True, False)
@@ -103,7 +103,7 @@ def test_audit_again_needs_it(folder: Path) -> None:
 @pytest.mark.parametrize(("said", "allowed"), [("1", True), ("0", False), ("yes", False), ("", False)])
 def test_the_environment_may_allow_it(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str, allowed: bool) -> None:
     monkeypatch.setenv("CLUSTERSIM_ALLOW_CODE", said)
-    assert invoke("run", "s.yaml", "--out", "r").exit_code == (0 if allowed else 2)
+    assert invoke("run", "s.yaml", "--no-dashboard", "--out", "r").exit_code == (0 if allowed else 2)
     assert ran(folder) == allowed
 
 
@@ -127,7 +127,7 @@ def test_compiled_code_beside_the_file_is_never_run(folder: Path) -> None:
     (folder / "__pycache__").mkdir()
     target = py_compile.compile(str(other), str(folder / "mine.pyc"), dfile="mine.py")
     shutil.copy(str(target), folder / "__pycache__" / "mine.cpython-311.pyc")
-    assert invoke("run", "s.yaml", "--out", "r", "--allow-code").exit_code == 0
+    assert invoke("run", "s.yaml", "--no-dashboard", "--out", "r", "--allow-code").exit_code == 0
     assert ran(folder)
     assert not (folder / "other").exists()
 

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(main, ["run", *args, "--explain"], catch_exceptions=False)
+    return CliRunner().invoke(main, ["run", *args, "--no-dashboard", "--explain"], catch_exceptions=False)
 
 
 def test_lanes_are_explained_in_a_few_lines():
@@ -58,7 +58,7 @@ def test_json_has_the_key_only_when_it_is_asked_for():
     assert (told["processes"], told["undivided"]) == (3, "no more were asked for")
     assert (told["stages"], told["boundaries"], told["stretched"]) == (8, 0, 0)
     assert told["steps"] == told["passes"] > told["runs"] > 0
-    plain = CliRunner().invoke(main, ["run", *short], catch_exceptions=False)
+    plain = CliRunner().invoke(main, ["run", *short, "--no-dashboard"], catch_exceptions=False)
     assert "explain" not in json.loads(plain.stdout)
 
 

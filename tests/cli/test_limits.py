@@ -78,7 +78,7 @@ def test_a_run_that_would_never_end_says_so_at_once(folder: Path, more: tuple[st
 
 
 def test_a_limit_that_is_raised_lets_it_run():
-    few = ("run", "quickstart", *FREE, "--set", "workload.trace.requests=10", "--out", "run")
+    few = ("run", "quickstart", *FREE, "--set", "workload.trace.requests=10", "--no-dashboard", "--out", "run")
     assert told(*few, "--max-memory", "1 MB").exit_code == 2
     assert told(*few, "--max-time", "0.1 ms").exit_code == 2
     assert told(*few).exit_code == 0
@@ -92,7 +92,12 @@ def test_a_proof_in_a_hundred_orders_is_estimated():
 
 
 def test_graphs_and_traces_that_would_be_too_large_are_refused(folder: Path):
-    assert told("run", "quickstart", *FREE, "--set", "workload.trace.requests=5", "--out", "run").exit_code == 0
+    assert (
+        told(
+            "run", "quickstart", *FREE, "--no-dashboard", "--set", "workload.trace.requests=5", "--out", "run"
+        ).exit_code
+        == 0
+    )
     found = told("trace", "run", "--max-size", "1 kB")
     assert found.exit_code == 2
     assert "--from, --to" in found.stderr

@@ -77,7 +77,11 @@ def test_two_pools_take_the_fewest_devices_of_both_together():
     for one in range(1, prefill + decode - 1):  # nothing cheaper does, tried or not
         args = ("--set", f"plan.prefill.dp={one}", "--set", f"plan.decode.dp={prefill + decode - 1 - one}")
         nodes = ("--set", f"topology.nodes={told['nodes']}")
-        done = CliRunner().invoke(main, ["run", "small.yaml", "--json", *POOLS, *nodes, *args], catch_exceptions=False)
+        done = CliRunner().invoke(
+            main,
+            ["run", "small.yaml", "--json", "--no-audit", "--no-dashboard", *POOLS, *nodes, *args],
+            catch_exceptions=False,
+        )
         assert json.loads(done.stdout)["goodput"]["share"] < 0.9, args
 
 
@@ -104,7 +108,11 @@ def test_two_pools_survive_the_loss_of_what_either_is_on(what: str):
     first = 4 * lost["pools"]["prefill"]
     for number in (0, first if what == "device" else first // 8):
         fault = ("--set", f"faults=[{{{what}: {number}, at: 0 s}}]", "--set", f"topology.nodes={lost['nodes']}")
-        done = CliRunner().invoke(main, ["run", "small.yaml", "--json", *POOLS, *both, *fault], catch_exceptions=False)
+        done = CliRunner().invoke(
+            main,
+            ["run", "small.yaml", "--json", "--no-audit", "--no-dashboard", *POOLS, *both, *fault],
+            catch_exceptions=False,
+        )
         assert json.loads(done.stdout)["goodput"]["share"] >= 0.9, number
 
 

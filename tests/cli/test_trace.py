@@ -16,7 +16,9 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("runs") / "a"
     overrides = ("workload.trace.requests=2", "plan={tp: 2}", "model=llama-3.1-8b", "expect=null")
     options = [part for override in overrides for part in ("--set", override)]
-    result = CliRunner().invoke(main, ["run", "quickstart", "--quiet", "--out", str(target), *options])
+    result = CliRunner().invoke(
+        main, ["run", "quickstart", "--quiet", "--no-dashboard", "--out", str(target), *options]
+    )
     assert result.exit_code == 0, result.output
     return target
 

@@ -50,7 +50,7 @@ usual_sum = builtins.sum
 
 def words(name: str, out: Path) -> list[str]:
     changes = [word for change in (*SMALL[name], "expect={}") for word in ("--set", change)]
-    return ["run", name, "--quiet", "--out", str(out), *changes]
+    return ["run", name, "--quiet", "--no-dashboard", "--out", str(out), *changes]
 
 
 def summary(name: str, out: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -33,8 +34,9 @@ CONFIG: Final[dict[str, Any]] = {
 """Options of plotly.js 4 (``src/plot_api/plot_config.js``): nothing in it leads to another host."""
 
 
+@cache
 def template() -> go.layout.Template:
-    """Return the template of every figure: white, quiet grid, the page's own font."""
+    """Return the template of every figure, which copies it: white, quiet grid, the page's own font."""
     axis = {
         "gridcolor": GRID,
         "linecolor": "#b8c4cf",

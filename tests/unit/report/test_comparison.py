@@ -98,7 +98,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     found = {}
     for name, file in files.items():
         found[name] = str(folder / f"run-{name}")
-        done = invoke("run", file, "--out", found[name], "--quiet", "--no-audit")
+        done = invoke("run", file, "--out", found[name], "--quiet", "--no-audit", "--no-dashboard")
         assert done.exit_code == 0, done.output
     return found
 

@@ -244,7 +244,7 @@ def test_both_replays_give_one_trace(tmp_path: Path) -> None:
     for replay in ("folded", "full"):
         target = tmp_path / replay
         words = ("--quiet", "--no-dashboard", "--set", "expect=null", "--replay", replay)
-        assert invoke("run", "quickstart", *words, "--out", target / "run", *options).exit_code == 0
+        assert invoke("run", "quickstart", *words, "--no-dashboard", "--out", target / "run", *options).exit_code == 0
         trace = Trace(traced(target / "run"))
         found.append((sorted((*one[1:4], sorted(one[4].items())) for one in trace.slices), dict(trace.counters)))
     assert found[0] == found[1]

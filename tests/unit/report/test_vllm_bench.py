@@ -212,7 +212,9 @@ def test_lists_are_left_out_unless_asked_for(folder: Path) -> None:
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(main, ["run", "quickstart", *(f"--set={text}" for text in BASE), *arguments])
+    return CliRunner().invoke(
+        main, ["run", "quickstart", "--no-dashboard", *(f"--set={text}" for text in BASE), *arguments]
+    )
 
 
 def test_the_command_writes_the_file_and_the_same_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
