@@ -14,6 +14,7 @@ from clustersim.accuracy.families import closed_loop, collectives, offline, publ
 from clustersim.accuracy.held_out import held_out_engine, is_in_sample
 from clustersim.accuracy.metrics import value_of
 from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.accuracy.systems import ROUTING, ROUTING_FROM, routed
 from clustersim.errors import InputError
 from clustersim.processes import local_pool
 from clustersim.report.files.summary import summary_of
@@ -76,10 +77,10 @@ def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
         When there can be none.
     """
     if row.family in _REPLAYS:
-        return replays.scenario(row, traces)
+        return routed(replays.scenario(row, traces), ROUTING)
     if row.family not in _SCENARIOS:
         raise Inexpressible(f"unknown family {row.family!r}")
-    return _SCENARIOS[row.family](row)
+    return routed(_SCENARIOS[row.family](row), ROUTING)
 
 
 def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[Point]:
@@ -152,18 +153,24 @@ def _points(key: str, rows: Iterable[Row]) -> list[Point]:
     return [_point(row, summary, document) for row in rows]
 
 
+def _held_out(row: Row, document: dict[str, Any]) -> dict[str, Any]:
+    """Return a scenario without constants that were found with a row's family."""
+    other, engine = copy.deepcopy(document), document["serving"]["engine"]
+    if is_in_sample(engine, row.family, row.source):
+        other["serving"]["engine"] = held_out_engine(engine, row.family, row.source)
+    return routed(other, {"zipf": 0.0}) if row.family == ROUTING_FROM else other
+
+
 def _point(row: Row, summary: Mapping[str, Any], document: dict[str, Any]) -> Point:
-    engine = document["serving"]["engine"]
     try:
         point = Point(row=row, predicted=value_of(row, summary), scenario=document)
     except Inexpressible as why:
         return Point(row=row, reason=str(why), scenario=document)
-    if not is_in_sample(engine, row.family, row.source):
+    other = _held_out(row, document)
+    if other == document:
         return point
-    other = held_out_engine(engine, row.family, row.source)
-    document = document | {"serving": document["serving"] | {"engine": other}}
     try:
-        return replace(point, in_sample=True, held_out=value_of(row, _summary(json.dumps(document))))
+        return replace(point, in_sample=True, held_out=value_of(row, _summary(json.dumps(other))))
     except Inexpressible:
         return replace(point, in_sample=True)
 

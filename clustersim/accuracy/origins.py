@@ -15,6 +15,7 @@ from typing import Any, Final
 from clustersim import catalog
 from clustersim.accuracy.held_out import PUBLISHED, is_in_sample
 from clustersim.accuracy.result import Result
+from clustersim.accuracy.systems import ROUTING_FROM
 from clustersim.scenario.document import read_document
 
 _SECTIONS: Final = ("kernels", "collectives")
@@ -47,8 +48,18 @@ class Origin:
 
 
 def origins(results: Sequence[Result]) -> tuple[Origin, ...]:
-    """Return where the constants of all devices and engines are from."""
-    return (*_devices(), *_engines(results))
+    """Return where the constants of all devices and engines, and of the routing to experts, are from."""
+    return (*_devices(), *_engines(results), _routing())
+
+
+def _routing() -> Origin:
+    return Origin(
+        constants="routing to experts",
+        found_by="chosen among exponents of Zipf's law",
+        source="How tokens visit experts is in no row: by Zipf's law, its exponent 1 (clustersim/accuracy/systems.py).",
+        fit="",
+        families=(ROUTING_FROM,),
+    )
 
 
 def _devices() -> Iterator[Origin]:

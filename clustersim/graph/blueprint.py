@@ -63,6 +63,9 @@ class Node:
         Another linear form: the amount is the larger of both.
     loads : tuple of float
         Where EP ranks are visited unevenly, the amount of each over their mean (``amount``); empty where they are not.
+    visits : tuple of tuple of float
+        Where experts are visited unevenly, the share of all tokens that visit each expert of each EP rank, of a placed
+        operator those of its own rank alone; empty where they are not.
     n, k : int
         Matrix dimensions on one rank.
     heads, kv_heads, qk_dim, v_dim : int
@@ -97,6 +100,7 @@ class Node:
     amount: Terms = ()
     least: Terms = ()
     loads: tuple[float, ...] = ()
+    visits: tuple[tuple[float, ...], ...] = ()
     n: int = 0
     k: int = 0
     heads: int = 0

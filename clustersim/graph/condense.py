@@ -58,9 +58,9 @@ class Condensed:
 
 def _shape(body: Body) -> Body:
     """Return a body without what its layer's visits of experts make of its amounts."""
-    if not any(node.loads for node in body.nodes):
+    if not any(node.loads or node.visits for node in body.nodes):
         return body
-    plain = (replace(node, loads=(), least=()) for node in body.nodes)
+    plain = (replace(node, loads=(), visits=(), least=()) for node in body.nodes)
     return replace(body, nodes=tuple(replace(n, amount=()) if n.op == "all_to_all" else n for n in plain))
 
 

@@ -27,7 +27,7 @@ FORMAT: Final = 1
 _PLAIN: Final = tuple(
     field.name
     for field in fields(Node)
-    if field.name not in ("name", "op", "module", "amount", "least", "loads", "stream", "exchange")
+    if field.name not in ("name", "op", "module", "amount", "least", "loads", "visits", "stream", "exchange")
 )
 _DEFAULTS: Final = {field.name: field.default for field in fields(Node)}
 _EDGE_STYLE: Final = {

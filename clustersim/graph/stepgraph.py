@@ -71,8 +71,8 @@ def place(body: Body, plan: ParallelPlan) -> list[Placed]:
 
 def _visited(node: Node, ep_rank: int) -> Node:
     """Return an operator of experts as an EP rank runs it, with the rows that its visits bring."""
-    load = node.loads[ep_rank]
-    return replace(node, amount=tuple((feature, value * load) for feature, value in node.amount), loads=())
+    load, own = node.loads[ep_rank], node.visits[ep_rank : ep_rank + 1]
+    return replace(node, amount=tuple((feature, value * load) for feature, value in node.amount), loads=(), visits=own)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ Not modelled: durations, and work of operators without an amount.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import fsum
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,10 @@ from clustersim.clock import FloatArray
 from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.legality.graph_rules.views.graph import BoolArray
 from clustersim.legality.graph_rules.views.reading import COUNTED_IN_BYTES, PRODUCTS, figures_of, said_amounts, windows
-from clustersim.legality.prices.prices import visited
+from clustersim.legality.prices.prices import visited, visited_unevenly
+from clustersim.legality.prices.visits import rank_shares
+from clustersim.model.architecture import Moe
+from clustersim.plan.parallel import ParallelPlan
 
 CORES: Final = ("attention_prefill", "attention_decode")
 NEAR: Final = 1e-6
@@ -81,11 +85,33 @@ def _bytes(found: ForeignGraph, amounts: FloatArray, keys: FloatArray) -> FloatA
 
 
 def _visited(found: ForeignGraph, rows: FloatArray) -> FloatArray:
-    """Return how many experts of a rank have a row, when tokens choose theirs evenly."""
+    """Return how many experts of a rank have a row."""
+    plan = found.plan
+    if plan is not None and (plan.ep.routing is not None or plan.ep.redundant):
+        return _visited_unevenly(found, plan, rows)
     nodes = [node if node.num_experts and node.top_k else None for node in found.graph.symbols]
     share = _each(found, [np.nan if node is None else node.top_k / node.num_experts for node in nodes])
     experts = _each(found, [np.nan if node is None else node.experts or np.nan for node in nodes])
     return visited(rows / (share * experts), share, experts)
+
+
+def _visited_unevenly(found: ForeignGraph, plan: ParallelPlan, rows: FloatArray) -> FloatArray:
+    """Return the same where each expert has a share of tokens of its own; NaN where the model is not said."""
+    visits = np.full(len(rows), np.nan)
+    if found.model is None:
+        return visits
+    graph = found.graph
+    moes = [layer.ffn if isinstance(layer.ffn, Moe) else None for layer in found.model.layers]
+    first = np.array([members[0] for members in graph.groups], np.int64)[graph.group] // plan.expert_tp
+    chosen = np.flatnonzero(_kinds(found, "op", ("grouped_gemm",)) & (graph.layer >= 0) & (graph.layer < len(moes)))
+    at = np.stack((graph.layer, first))[:, chosen]
+    for layer, rank in np.unique(at, axis=1).T.tolist():
+        moe, before = moes[layer], sum(one is not None for one in moes[:layer])
+        shares = rank_shares(moe, plan.ep, before) if moe is not None else ()
+        if rank < len(shares):
+            mine = chosen[(at == [[layer], [rank]]).all(axis=0)]
+            visits[mine] = visited_unevenly(rows[mine] / fsum(shares[rank]), shares[rank])
+    return visits
 
 
 def _key_bytes(found: ForeignGraph) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from clustersim.errors import InputError, Problem
-from clustersim.model.architecture import ModelSpec
+from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.exchange import DEEPEP
 from clustersim.plan.parallel import ParallelPlan, SequenceScheme
 
@@ -28,8 +28,6 @@ def built_schemes(model: ModelSpec) -> tuple[SequenceScheme, ...]:
 
 def contradictory(plan: ParallelPlan) -> Problem | None:
     """Return what a plan says of its experts that goes with nothing else that it says of them; None where all does."""
-    if plan.ep.degree == 1 and plan.ep.routing is not None:
-        return Problem(path="plan.ep.routing", message=VISITS_NEED_EP)
     for key in ("overlap_decode_tokens", "overlap_prefill_tokens"):
         if plan.ep.overlap == "none" and getattr(plan.ep, key):
             return Problem(path=f"plan.ep.{key}", message=THRESHOLDS_NEED_OVERLAP)
@@ -50,6 +48,8 @@ def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
     """Return what of a plan is not built, with the nearest choice that is; None where all is."""
     if (found := contradictory(plan)) is not None:
         return found
+    if (found := visits_to_none(plan, model)) is not None:
+        return found
     if plan.is_two_batch and not plan.sp.whole:
         for degree, at, why in (
             (plan.pp, "pp", "stages hand on one micro-batch"),
@@ -66,6 +66,17 @@ def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
         f"exposed; use {' or '.join(built_schemes(model))}"
     )
     return Problem(path="plan.sp.scheme", message=message)
+
+
+def visits_to_none(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
+    """Return what is wrong with saying how often experts are visited that a model does not have; None if it has any.
+
+    Of EP itself rule EP-1 says so.
+    """
+    if plan.ep.degree > 1 or plan.ep.routing is None or any(isinstance(layer.ffn, Moe) for layer in model.layers):
+        return None
+    message = f"says how often experts are visited, and {model.name or 'the model'} has none"
+    return Problem(path="plan.ep.routing", message=message)
 
 
 def refuse_unbuilt(plan: ParallelPlan, model: ModelSpec) -> None:

@@ -46,9 +46,13 @@ def layer_visits(num_experts: int, top_k: int, ep: ExpertPlan, moe_layer: int) -
     return visits(routing.weights(num_experts, moe_layer), top_k)
 
 
+Visits = tuple[tuple[float, ...], ...]
+"""EP rank → the share of all tokens that visit each of its experts, the most visited first; copies share theirs."""
+
+
 @lru_cache(maxsize=1024)
-def rank_loads(num_experts: int, top_k: int, ep: ExpertPlan, moe_layer: int) -> tuple[float, ...] | None:
-    """Return the visits of each EP rank over the mean of all; None where every expert is visited alike.
+def rank_visits(num_experts: int, top_k: int, ep: ExpertPlan, moe_layer: int) -> Visits | None:
+    """Return how often the experts of each EP rank are visited; None where all experts are visited alike.
 
     Parameters
     ----------
@@ -64,7 +68,22 @@ def rank_loads(num_experts: int, top_k: int, ep: ExpertPlan, moe_layer: int) -> 
     for expert, ranks in enumerate(expert_hosts(num_experts, top_k, ep, moe_layer)):
         for rank in ranks:
             held[rank].append(often[expert] / len(ranks))
-    return tuple(fsum(mine) / top_k * ep.degree for mine in held)
+    return tuple(tuple(sorted(mine, reverse=True)) for mine in held)
+
+
+@lru_cache(maxsize=1024)
+def rank_loads(num_experts: int, top_k: int, ep: ExpertPlan, moe_layer: int) -> tuple[float, ...] | None:
+    """Return the visits of each EP rank over the mean of all; None where every expert is visited alike.
+
+    Parameters
+    ----------
+    num_experts, top_k : int
+    ep : ExpertPlan
+    moe_layer : int
+        Counted among the layers that have experts, from 0.
+    """
+    often = rank_visits(num_experts, top_k, ep, moe_layer)
+    return None if often is None else tuple(fsum(mine) / top_k * ep.degree for mine in often)
 
 
 @lru_cache(maxsize=1024)

@@ -147,16 +147,10 @@ def _experts(plan: object) -> Iterator[Finding]:
         said = [key for key in ("zipf", "file") if isinstance(routing, dict) and routing.get(key) is not None]
         if len(said) > 1:
             yield (*path, "ep", "routing"), "has zipf and file; expected one of them"
-        uneven = isinstance(routing, dict) and any(routing[key] for key in said)  # zipf 0: all alike
         overlap = ep.get("overlap", "none") != "none"
         exchange = (ep.get("exchange") or "all_to_all") != "all_to_all"
         if ep.get("degree", 1) == 1:
-            for key, given in (
-                ("routing", uneven),
-                ("redundant", copies),
-                ("overlap", overlap),
-                ("exchange", exchange),
-            ):
+            for key, given in (("redundant", copies), ("overlap", overlap), ("exchange", exchange)):
                 if given:
                     yield (*path, "ep", key), VISITS_NEED_EP
         elif copies and ep.get("placement", "contiguous") != "contiguous":

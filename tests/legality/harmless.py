@@ -36,7 +36,7 @@ from tests.laws.graph_cases import PRECISION, Case
 
 UNREAD: Final = ("fused", "included")
 """Fields of operators that are about their price, which neither rules nor executions read."""
-AMOUNTS: Final = ("amount", "least", "loads")
+AMOUNTS: Final = ("amount", "least", "loads", "visits")
 """Forms whose values for the step are columns of their own."""
 DECLARED: Final = ("steps", "plan", "model", "precision", "devices")
 PLAIN: Final = tuple(field.name for field in fields(Node) if field.name not in (*UNREAD, *AMOUNTS))

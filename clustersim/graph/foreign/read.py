@@ -64,7 +64,7 @@ TOP_KEYS: Final = (
     "edges",
 )
 _COLUMNS: Final = {"layer": int | None, "stage": int, "unit": int}
-_OWN: Final = ("name", "op", "amount", "least", "loads", "stream", "exchange")
+_OWN: Final = ("name", "op", "amount", "least", "loads", "visits", "stream", "exchange")
 _PLAIN: Final = tuple(f.name for f in fields(Node) if f.name not in _OWN)
 NODE_KEYS: Final = (
     "id", "name", "op", "ranks", "stream", "amount", *_PLAIN, *_COLUMNS, "flops", "bytes", "duration_ns",

@@ -6,7 +6,8 @@ the combine brings results back to the slices, which are gathered over TP again.
 gate → dispatch → expert → combine → aggregate of rule EP-4 (Lepikhin et al., "GShard", 2020, section 3).
 
 Where experts are visited unevenly (``plan.ep.routing``), each rank's experts take the rows that they are expected to
-get, shared evenly by those experts, and all ranks wait in the combine for the one that has most.
+get and read the weights of those that are expected to get any, and all ranks wait in the combine for the one that has
+most rows.
 
 With ``plan.ep.exchange: all_reduce`` tokens stay: each rank takes those of its experts out of all that its TP group
 has, and what it made of them is a term of the sum that the tensor pass puts behind the layer.
@@ -26,7 +27,7 @@ from clustersim.graph.blueprint import Blueprint, Body, BodyBuilder, Node, Terms
 from clustersim.graph.operators import scaled
 from clustersim.model.architecture import Moe
 from clustersim.plan.exchange import DEEPEP, MESSAGE_BYTES, Exchange, visited_as_often
-from clustersim.plan.experts import rank_loads
+from clustersim.plan.experts import Visits, rank_loads, rank_visits
 from clustersim.plan.parallel import ParallelPlan
 
 Loads = tuple[float, ...] | None
@@ -44,9 +45,9 @@ class _Carried:
 
 
 def expert_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision, moes: Sequence[Moe]) -> Blueprint:
-    """Spread the experts of every MoE body over the stage; at ep 1, or without MoE, the identity.
+    """Spread the experts of every MoE body over the stage; at ep 1 only say how often they are visited.
 
-    Layers whose EP ranks are visited differently get bodies of their own.
+    Layers whose experts are visited differently get bodies of their own.
 
     Parameters
     ----------
@@ -54,9 +55,9 @@ def expert_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision, 
     moes : sequence of Moe
         Of the layers that have experts, in order.
     """
-    if plan.ep.degree == 1:
+    if plan.ep.degree == 1 and plan.ep.routing is None:
         return blueprint
-    made: dict[tuple[int, Loads], Body] = {}
+    made: dict[tuple[int, Visits | None], Body] = {}
     stages: list[tuple[Unit, ...]] = []
     moe_layer = 0
     for stage in blueprint.stages:
@@ -64,12 +65,13 @@ def expert_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision, 
         for unit in stage:
             if unit.body.name == "moe":
                 up = _expert_up(unit.body)
-                loads = rank_loads(up.num_experts, up.top_k, plan.ep, moe_layer)
-                moe = moes[moe_layer]
+                which = up.num_experts, up.top_k, plan.ep, moe_layer
+                loads, often, moe = rank_loads(*which), rank_visits(*which), moes[moe_layer]
                 moe_layer += 1
-                key = (id(unit.body), loads)
+                key = (id(unit.body), often)
                 if key not in made:
-                    made[key] = _spread(unit.body, plan, loads, precision, moe)
+                    body = unit.body if plan.ep.degree == 1 else _spread(unit.body, plan, loads, precision, moe)
+                    made[key] = _visited(body, often or ())
                 units.append(replace(unit, body=made[key]))
             else:
                 units.append(unit)
@@ -79,6 +81,12 @@ def expert_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision, 
 
 def _expert_up(body: Body) -> Node:
     return next(node for node in body.nodes if node.name == "expert_up")
+
+
+def _visited(body: Body, often: Visits) -> Body:
+    """Return a body whose experts know how often they are visited."""
+    nodes = (replace(node, visits=often) if node.op == "grouped_gemm" else node for node in body.nodes)
+    return replace(body, nodes=tuple(nodes)) if often else body
 
 
 def _spread(body: Body, plan: ParallelPlan, loads: Loads, precision: Precision, moe: Moe) -> Body:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ MIN_DURATION_NS: Final = 1
 """Every operator takes at least this long, so that no two instants of one stream coincide."""
 
 
+Base = TypeVar("Base", float, FloatArray)
+
+
 class CommPrice(Protocol):
     """Seconds of communication by the number that ``StageProgram`` gave to its kind of group."""
 
@@ -38,12 +41,16 @@ class CommPrice(Protocol):
 
 
 def active_experts(node: Node, rows: float) -> float:
-    """Return how many of a rank's experts are expected to get a token when tokens choose theirs evenly.
+    """Return how many of a rank's experts are expected to get a token.
 
     A token visits ``top_k`` different ones of ``num_experts``, so an expert is empty after T tokens with probability
-    (1 − top_k/num_experts)^T; the rank's rows are T × top_k × experts / num_experts. The power is taken by repeated
-    squaring and the fraction of T linearly, which gives the same bits on every machine.
+    (1 − top_k/num_experts)^T; the rank's rows are T × top_k × experts / num_experts. Where experts are visited unevenly
+    each has a share p of its own (``node.visits``): it is empty with probability (1 − p)^T, and the rank's rows are T
+    times the sum of shares. The power is taken by repeated squaring and the fraction of T linearly, which gives the
+    same bits on every machine.
     """
+    if node.visits:
+        return _active_unevenly(node.visits[0], rows)
     share = node.top_k / node.num_experts
     tokens = rows / (share * node.experts)
     whole = int(tokens)
@@ -51,12 +58,20 @@ def active_experts(node: Node, rows: float) -> float:
     return node.experts * (1.0 - missed)
 
 
-def _power(base: float, exponent: int) -> float:
-    result = 1.0
+def _active_unevenly(shares: tuple[float, ...], rows: float) -> float:
+    tokens = rows / math.fsum(shares)
+    whole = int(tokens)
+    each = np.array(shares)
+    missed = _power(1.0 - each, whole) * (1.0 - (tokens - whole) * each)
+    return math.fsum((1.0 - missed).tolist())
+
+
+def _power(base: Base, exponent: int) -> Base:
+    result = base**0
     while exponent > 0:
         if exponent & 1:
-            result *= base
-        base *= base
+            result = result * base
+        base = base * base
         exponent >>= 1
     return result
 

@@ -6,9 +6,10 @@ from ``legality.prices.kernels`` and ``legality.prices.links``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import fsum
 
 import numpy as np
 
@@ -191,6 +192,8 @@ class Prices:
                 return {"m": amount}
             case "grouped_gemm":
                 share, experts = work.shape["share"], work.shape["experts"]
+                if work.shares:
+                    return {"rows": amount, "active": visited_unevenly(amount / fsum(work.shares), work.shares)}
                 return {"rows": amount, "active": visited(amount / (share * experts), share, experts)}
             case "attention_prefill":
                 return {
@@ -244,6 +247,11 @@ def visited(tokens: FloatArray, share: FloatArray | float, experts: FloatArray |
     whole = np.floor(tokens)
     found: FloatArray = experts * (1.0 - (1.0 - share) ** whole * (1.0 - (tokens - whole) * share))
     return found
+
+
+def visited_unevenly(tokens: FloatArray, shares: Sequence[float]) -> FloatArray:
+    """Return how many experts some of these tokens visit, each with a probability of its own."""
+    return reduce(np.add, [visited(tokens, share, 1.0) for share in shares])
 
 
 def _ns(seconds: FloatArray) -> FloatArray:

@@ -27,16 +27,23 @@ Held = tuple[tuple[int, ...], ...]
 @lru_cache(maxsize=1024)
 def rank_loads(moe: Moe, ep: ExpertPlan, moe_layer: int) -> tuple[float, ...]:
     """Return the visits of each EP rank over the mean of all; copies of an expert share its visits."""
+    shares = rank_shares(moe, ep, moe_layer)
+    return tuple(fsum(mine) / moe.top_k * ep.degree for mine in shares) or (1.0,) * ep.degree
+
+
+@lru_cache(maxsize=1024)
+def rank_shares(moe: Moe, ep: ExpertPlan, moe_layer: int) -> tuple[tuple[float, ...], ...]:
+    """Return the share of tokens that visit each expert, or copy of one, of each EP rank; none where all are alike."""
     weights = _weights(moe.num_experts, ep, moe_layer)
     if not ep.redundant and len(set(weights)) == 1:
-        return (1.0,) * ep.degree
+        return ()
     often = _chosen(weights, moe.top_k)
     held = experts_of_ranks(tuple(often), ep)
     copies = [0] * len(often)
     for mine in held:
         for expert in mine:
             copies[expert] += 1
-    return tuple(fsum(often[expert] / copies[expert] for expert in mine) / moe.top_k * ep.degree for mine in held)
+    return tuple(tuple(often[expert] / copies[expert] for expert in mine) for mine in held)
 
 
 def experts_of_ranks(often: tuple[float, ...], ep: ExpertPlan) -> Held:

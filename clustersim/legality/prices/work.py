@@ -34,6 +34,8 @@ class Work:
         Rows, bytes or payload: the larger of two linear forms.
     shape : mapping
         What of its shape no step changes.
+    shares : tuple of float
+        Of experts that are visited unevenly, the share of tokens that visit each.
     pairs, keys : str
         Features that attention reads besides.
     fused, included : bool
@@ -45,6 +47,7 @@ class Work:
     amount: Terms
     least: Terms = field(default_factory=dict)
     shape: Mapping[str, float] = field(default_factory=dict)
+    shares: tuple[float, ...] = ()
     pairs: str = ""
     keys: str = ""
     fused: bool = False

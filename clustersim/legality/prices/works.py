@@ -10,7 +10,7 @@ from typing import Final
 from clustersim.legality.prices.attention_work import AttentionWorks
 from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.exchange import copies_of, copy_bytes, exchange_of
-from clustersim.legality.prices.visits import rank_loads
+from clustersim.legality.prices.visits import rank_loads, rank_shares
 from clustersim.legality.prices.work import HOST, Parts, Terms, Work
 from clustersim.model.architecture import Ffn, Layer, Moe
 
@@ -127,17 +127,21 @@ class Works(Parts):
         if ep.degree == 1:
             return {"tokens": float(f.top_k)}
         loads = rank_loads(f, ep, self.deployment.moe_layers_before(layer))
-        first, last = (
-            s[0] * self.tp // self.deployment.expert_tp,
-            ((s[1] + 1) * self.tp - 1) // self.deployment.expert_tp,
-        )
-        return {"stage_tokens": f.top_k / ep.degree * max(loads[first : last + 1])}
+        return {"stage_tokens": f.top_k / ep.degree * loads[self._waited_for(loads, s)]}
+
+    def _waited_for(self, loads: tuple[float, ...], s: tuple[int, int]) -> int:
+        """Return the EP rank that has most of those of a TP group."""
+        first, last = s[0] * self.tp // self.deployment.expert_tp, (s[1] + 1) * self.tp - 1
+        return max(range(first, last // self.deployment.expert_tp + 1), key=loads.__getitem__)
 
     def _experts(self, f: Moe, n: int, k: int, layer: int, s: tuple[int, int]) -> Work:
         ep = self.plan.ep
         held = f.num_experts if ep.degree == 1 else (f.num_experts + ep.redundant) // ep.degree
         shape = {"n": n, "k": k, "experts": held, "share": f.top_k / f.num_experts}
-        return Work(op="grouped_gemm", amount=self._routed(f, layer, s), shape=shape)
+        before = self.deployment.moe_layers_before(layer)
+        shares = rank_shares(f, ep, before)
+        mine = shares[self._waited_for(rank_loads(f, ep, before), s) if ep.degree > 1 else 0] if shares else ()
+        return Work(op="grouped_gemm", amount=self._routed(f, layer, s), shape=shape, shares=mine)
 
     def _between_ranks(self, name: str, f: Moe, layer: int) -> Work:
         """Return the all-to-all that lasts as its most loaded rank: whose tokens, or whose experts' rows, are most."""

@@ -16,7 +16,7 @@ from clustersim.legality.deployment import counted
 from clustersim.legality.figures import disagreements
 from clustersim.legality.shards import MOST_SEGMENTS
 from clustersim.model.architecture import ModelSpec, Moe
-from clustersim.plan.built import contradictory
+from clustersim.plan.built import contradictory, visits_to_none
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.units import plural
 
@@ -89,7 +89,8 @@ def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
         )
         yield Problem(path="plan.ep.scope", message=message)
     yield from _of_visits(plan, found.model)
-    if not zeros and (nothing := contradictory(plan)) is not None:
+    unvisited = None if found.model is None else visits_to_none(plan, found.model)
+    if not zeros and (nothing := contradictory(plan) or unvisited) is not None:
         yield nothing
     if found.replica is not None and found.replica >= max(1, plan.dp):
         yield Problem(path="replica", message=f"{found.replica}, but the plan has {plural(plan.dp, 'replica')}")

@@ -238,6 +238,9 @@ def placing(*changed: tuple[Any, str, Any]) -> Mutation:
         for name in ("expert_hosts", "_balanced"):  # as they are, without what they remember
             patch.setattr(experts, name, getattr(experts, name).__wrapped__)
         patch.setattr(expert, "rank_loads", experts.rank_loads.__wrapped__)
+        plain = experts.rank_visits.__wrapped__
+        for module in (experts, expert):
+            patch.setattr(module, "rank_visits", plain)
         for module, name, change in changed:
             patch.setattr(module, name, partial(change, getattr(module, name)))
 
@@ -367,6 +370,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("grouped products read all experts", instead(pricing, "active_experts", lambda node, rows: node.experts), SPREAD),
     ("grouped products read an expert per row", instead(pricing, "active_experts", lambda node, rows: rows), SPREAD),
     ("experts are visited evenly", instead(expert, "rank_loads", lambda *_: None), SKEWED),
+    ("as many experts are read as if visited evenly", instead(expert, "rank_visits", lambda *_: None), SKEWED),
     ("each rank has the experts of the next one", placing((experts, "expert_hosts", turned)), PLACED),
     ("experts are strided", placing((experts, "expert_hosts", lambda _, many, top_k, ep, layer: tuple(
         (number % ep.degree,) for number in range(many)))), PLACED),

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -10,7 +14,11 @@ from clustersim.graph.blueprint import Node
 from clustersim.graph.prices.pricer import active_experts
 from clustersim.model.architecture import Moe
 from clustersim.model.work import expected_active_experts
+from clustersim.scenario import load
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 
+ROOT: Final = Path(__file__).parents[3]
 MIXTRAL = Node(name="expert_up", op="grouped_gemm", module="moe", experts=8, num_experts=8, top_k=2)
 
 
@@ -32,3 +40,34 @@ def test_a_rank_with_a_quarter_of_the_experts_has_a_quarter_of_the_visits() -> N
 def test_it_is_what_the_model_package_expects(tokens: int) -> None:
     moe = Moe(num_experts=8, top_k=2, expert_intermediate=1)
     assert active_experts(MIXTRAL, rows=2.0 * tokens) == pytest.approx(expected_active_experts(moe, tokens))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_experts_that_are_visited_unevenly_are_counted_one_by_one(tokens: int) -> None:
+    """By enumeration: each token visits an expert or not, apart from all others."""
+    shares = (0.9, 0.6, 0.5, 0.0)
+    node = replace(MIXTRAL, experts=4, visits=(shares,))
+    expected = 0.0
+    for share in shares:
+        for visits in product((True, False), repeat=tokens):
+            expected += any(visits) * prod(share if visit else 1.0 - share for visit in visits)
+    assert active_experts(node, rows=tokens * sum(shares)) == pytest.approx(expected)
+    assert active_experts(node, rows=0.0) == 0.0
+
+
+def test_shares_that_are_alike_are_those_of_an_even_choice() -> None:
+    alike = replace(MIXTRAL, visits=((2 / 8,) * 8,))
+    for tokens in (1.0, 2.5, 7.0, 100.0):
+        assert active_experts(alike, rows=2 * tokens) == pytest.approx(active_experts(MIXTRAL, rows=2 * tokens))
+
+
+@pytest.mark.parametrize("plan", ["{}", "{tp: 2, ep: {degree: 2}}", "{dp: 2, ep: {degree: 2, scope: global}}"])
+def test_small_batches_read_fewer_experts_where_some_are_visited_more(plan: str) -> None:
+    """And the audit, which works out for itself what every operator takes, agrees."""
+    times = {}
+    for zipf in (0.0, 1.0):
+        changes = ("model=qwen3-30b-a3b", f"plan={plan}", f"plan.ep.routing.zipf={zipf}", "workload.requests=3")
+        result = simulate(load(str(ROOT / "scenarios" / "mixtral-ep.yaml"), ("expect={}", *changes)))
+        assert audit_run(result).violations == ()
+        times[zipf] = result.replayed.timeline.end_ns
+    assert times[1.0] < times[0.0]

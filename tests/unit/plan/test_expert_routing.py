@@ -141,9 +141,9 @@ def pass_ns(ep: dict[str, Any], kind: str, **plan: Any) -> Int64Array:
     return program.template.total_times(times[None, :])
 
 
-@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("kind", [kind for kind in BATCHES if kind != "decode"])
 @pytest.mark.parametrize("scope", ["replica", "global"])
-def test_more_on_the_most_visited_rank_never_makes_a_step_faster(scope: str, kind: str) -> None:
+def test_more_on_the_most_visited_rank_never_makes_a_step_faster_that_visits_all_experts(scope: str, kind: str) -> None:
     plan = {"tp": 1, "dp": 4} if scope == "global" else {}
     skews = (0.0, 0.3, 0.6, 1.0, 2.0)
     most = [
@@ -268,7 +268,6 @@ def test_mistakes_in_a_file_are_shown_where_they_are(tmp_path: Path, text: str, 
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        ({"ep": {"degree": 1, "routing": {"zipf": 1.0}}}, "ep.routing: goes with a degree above 1"),
         ({"ep": {"redundant": 2}}, "ep.redundant: goes with a degree above 1"),
         ({"tp": 4, "ep": {"degree": 4, "routing": {"zipf": 1.0, "file": "a.csv"}}}, "zipf and file"),
         ({"tp": 4, "ep": {"degree": 4, "redundant": 4, "placement": "strided"}}, "placed by how often"),
