@@ -25,7 +25,8 @@ UNPICKLES: Final = {("pickle", "load"), ("pickle", "loads"), ("np", "load"), ("y
 
 PLACES: Final = {
     ("inputs.py", "open"), ("inputs.py", "fdopen"), ("inputs.py", "ParquetFile"),  # the one place
-    ("report/graph_page/page.py", "read_text"), ("report/dashboard.py", "read_text"),  # pages that ship
+    ("report/page_files.py", "read_text"),  # pages that ship
+    ("replay/compiled/stages.py", "read_bytes"),  # our own source, by which what was compiled is known
     ("legality/rulebook/examples.py", "read_text"),  # examples that ship
     ("scenario/keys/json_schema.py", "read_text"),  # meanings that ship
     ("cli/streams.py", "open"),  # /dev/null
