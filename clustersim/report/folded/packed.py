@@ -1,9 +1,10 @@
-"""Columns of whole numbers as a page holds them: differences, in planes of bytes, deflated, as base64.
+"""Columns of whole numbers as a page holds them: differences, or as they are, in planes of bytes, deflated, as base64.
 
-Neighbours in a column of a timeline are alike, so each number travels as its difference from the one before. These
-are made non-negative (0, −1, 1, −2 become 0, 1, 2, 3) and cut into planes of their 1st, 2nd, … byte, as many as the
-largest needs; the planes of all columns of a section are one stream, which ``page/packed.js`` reads with the browser's
-``DecompressionStream``. Every number of a timeline below 2⁵² is exact in JavaScript: 52 days in nanoseconds.
+Where neighbours in a column are alike, each number travels as its difference from the one before; where that is no
+shorter, as it is. These are made non-negative (0, −1, 1, −2 become 0, 1, 2, 3) and cut into planes of their 1st, 2nd, …
+byte, as many as the largest needs; the planes of all columns of a section are one stream, which ``page/packed.js``
+reads with the browser's ``DecompressionStream``. Every number of a timeline below 2⁵² is exact in JavaScript: 52 days
+in nanoseconds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ MOST: Final = 1 << 52
 """No instant that a page holds may reach this: its difference from another one, doubled, is below 2⁵³ then."""
 _NARROW: Final = 1 << 31
 _LEVEL: Final = 6
+_TRIED: Final = 1 << 15
+"""Numbers of a column, the first ones, of which is tried what is shorter."""
 
 
 def packed(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
@@ -33,24 +36,30 @@ def packed(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``columns``, a list of [name, numbers, bytes of a difference, bytes of a number], and ``data``.
+        ``columns``, a list of [name, numbers, bytes of a code, bytes of a number, 1 where codes are of differences],
+        and ``data``.
     """
     listed, planes = [], []
     for name, column in columns.items():
         values = np.asarray(column, np.int64).ravel(order="F")
-        codes = _codes(values)
-        width = max(1, (int(codes.max(initial=0)).bit_length() + 7) // 8)
-        listed.append([name, len(values), width, 4 if _is_narrow(values) else 8])
-        planes.append(np.ascontiguousarray(codes.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width].T).tobytes())
+        change = np.diff(values, prepend=0)
+        differs = len(_deflated(change[:_TRIED])) <= len(_deflated(values[:_TRIED]))
+        octets = _octets(change if differs else values)
+        listed.append([name, len(values), len(octets), 4 if _is_narrow(values) else 8, int(differs)])
+        planes.append(octets.tobytes())
     data = base64.b64encode(zlib.compress(b"".join(planes), _LEVEL)).decode("ascii")
     return {"columns": listed, "data": data}
 
 
-def _codes(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the difference of each number from the one before, as a number from 0 on."""
-    change = np.diff(values, prepend=0)
-    codes: npt.NDArray[np.int64] = (change << 1) ^ (change >> 63)
-    return codes
+def _octets(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of numbers that are made non-negative, of shape (bytes of the largest, numbers)."""
+    codes = (numbers << 1) ^ (numbers >> 63)
+    width = max(1, (int(codes.max(initial=0)).bit_length() + 7) // 8)
+    return np.ascontiguousarray(codes.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width].T)
+
+
+def _deflated(numbers: npt.NDArray[np.int64]) -> bytes:
+    return zlib.compress(_octets(numbers).tobytes(), _LEVEL)
 
 
 def _is_narrow(values: npt.NDArray[np.int64]) -> bool:

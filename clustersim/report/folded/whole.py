@@ -134,12 +134,20 @@ def _sections(timeline: Timeline, passes: FoldedPasses, steps: Columns) -> dict[
     return {
         "programs": packed(programs),
         "durations": packed(durations),
-        "runs": packed(passes.runs),
+        "runs": packed(_run_columns(passes.runs)),
         "stretched": packed(passes.stretched),
         "sends": packed(send_columns(timeline)),
         "moves": packed(move_columns(timeline)),
         "steps": packed(_step_columns(steps)),
     }
+
+
+def _run_columns(runs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of runs; for the first step of each, how many lie between it and the run before it there."""
+    steps = runs["step"].copy()
+    goes_on = (np.diff(runs["replica"]) == 0) & (np.diff(runs["stage"]) == 0)
+    steps[1:] -= np.where(goes_on, (runs["step"] + runs["steps"])[:-1], 0)
+    return {**runs, "step": steps}
 
 
 def _step_columns(steps: Columns) -> dict[str, npt.NDArray[Any]]:

@@ -215,20 +215,23 @@ class FoldedRun {
     return [pool.first_replica + Math.floor(number / pool.stages), number % pool.stages];
   }
 
-  /* Give runs their start, end, position among the passes of their program, and number among stretched ones; return the
+  /* Give runs their first step (which travels as the steps between), start, end, position among the passes of their program, and number among stretched ones; return the
      stages of replicas that have any: {replica, stage, base, from, to}, in order. */
   placed() {
-    const runs = this.runs, count = runs.replica.length, places = [], passes = this.programs.map(() => 0);
+    const runs = this.runs, count = runs.replica.length, places = [], passes = this.programs.map(() => 0), between = runs.step;
+    runs.step = new Float64Array(count);
     runs.start = new Float64Array(count);
     runs.end = new Float64Array(count);
     runs.first = new Int32Array(count);
     runs.odd = new Int32Array(count);
-    for (let run = 0, end = 0, odd = 0; run < count; run++) {
+    for (let run = 0, end = 0, next = 0, odd = 0; run < count; run++) {
       const replica = runs.replica[run], stage = runs.stage[run], last = places[places.length - 1];
       if (!last || last.replica !== replica || last.stage !== stage) {
         places.push({replica, stage, base: this.stageBase(replica, stage), from: run, to: run});
-        end = 0;
+        end = next = 0;
       }
+      runs.step[run] = next + between[run];
+      next = runs.step[run] + runs.steps[run];
       const program = runs.program[run];
       runs.first[run] = passes[program];
       passes[program] += runs.steps[run];

@@ -1,4 +1,4 @@
-/* Sections of whole numbers, as report/folded/packed.py writes them: differences in planes of bytes, deflated, base64. */
+/* Sections of whole numbers, as report/folded/packed.py writes them: differences, or numbers as they are, in planes of bytes, deflated, base64. */
 "use strict";
 
 function bytesOfBase64(text) {
@@ -13,14 +13,14 @@ async function inflated(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/* The codes 0, 1, 2, 3, … are the differences 0, -1, 1, -2, … of a number from the one before. */
-function numbersOfPlanes(bytes, at, count, width, wide) {
+/* The codes 0, 1, 2, 3, … are the numbers 0, -1, 1, -2, …, or the differences of a number from the one before. */
+function numbersOfPlanes(bytes, at, count, width, wide, differs) {
   const numbers = wide ? new Float64Array(count) : new Int32Array(count);
   let number = 0;
   for (let i = 0; i < count; i++) {
     let code = bytes[at + i];
     for (let plane = 1, factor = 256; plane < width; plane++, factor *= 256) code += bytes[at + plane * count + i] * factor;
-    number += code % 2 ? -(code + 1) / 2 : code / 2;
+    number = (differs ? number : 0) + (code % 2 ? -(code + 1) / 2 : code / 2);
     numbers[i] = number;
   }
   return numbers;
@@ -29,8 +29,8 @@ function numbersOfPlanes(bytes, at, count, width, wide) {
 async function unpacked(section) {
   const bytes = await inflated(bytesOfBase64(section.data)), found = {};
   let at = 0;
-  for (const [name, count, width, size] of section.columns) {
-    found[name] = numbersOfPlanes(bytes, at, count, width, size > 4);
+  for (const [name, count, width, size, differs] of section.columns) {
+    found[name] = numbersOfPlanes(bytes, at, count, width, size > 4, differs);
     at += count * width;
   }
   return found;

@@ -22,10 +22,11 @@ def unpacked(section: dict[str, Any]) -> dict[str, np.ndarray]:
     """Read a section as ``page/packed.js`` does."""
     octets = np.frombuffer(zlib.decompress(base64.b64decode(section["data"])), np.uint8)
     found, at = {}, 0
-    for name, count, width, _ in section["columns"]:
+    for name, count, width, _, differs in section["columns"]:
         planes = octets[at : at + width * count].reshape(width, count).astype(np.int64)
         codes = (planes << (8 * np.arange(width))[:, None]).sum(axis=0)
-        found[name] = np.cumsum(np.where(codes % 2, -(codes + 1) // 2, codes // 2))
+        numbers = np.where(codes % 2, -(codes + 1) // 2, codes // 2)
+        found[name] = np.cumsum(numbers) if differs else numbers
         at += width * count
     assert at == len(octets)
     return found
@@ -37,7 +38,25 @@ def test_packing_keeps_every_number() -> None:
     assert {name: values.tolist() for name, values in found.items()} == {
         "none": [], "signs": [3, -3, 0, -1], "long": [1 << 51, 0, 7],
     }  # fmt: skip
-    assert [size for *_, size in packed(columns)["columns"]] == [4, 4, 8]
+    assert [size for *_, size, _ in packed(columns)["columns"]] == [4, 4, 8]
+
+
+def test_a_column_travels_as_what_is_shorter() -> None:
+    noise = np.random.default_rng(1).integers(0, 256, 5000)
+    columns = {"instants": np.arange(0, 10**9, 10**5), "noise": noise, "steps": np.cumsum(noise)}
+    section = packed(columns)
+    assert [differs for *_, differs in section["columns"]] == [1, 0, 1]
+    assert len(section["data"]) < 2.1 * 5000 * 4 / 3
+    assert all(np.array_equal(unpacked(section)[name], values) for name, values in columns.items())
+
+
+def test_the_first_steps_of_runs_follow_from_the_steps_before(replays: list[RunResult]) -> None:
+    result = replays[0]
+    whole = whole_run(result.timeline, result.step_rows.rows, result.columns, ["a"] * 4)
+    assert whole is not None
+    told, runs = unpacked(whole["sections"]["runs"]), folded_passes(result.timeline).runs
+    assert not told["step"].any()  # no step lies between any two runs
+    assert np.array_equal(told["steps"], runs["steps"])
 
 
 def test_a_table_is_packed_column_by_column() -> None:
