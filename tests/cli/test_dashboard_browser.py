@@ -124,6 +124,7 @@ async function act() {
   const exchange = document.getElementById("theme");
   seen.theme = [colours()]; exchange.click(); await look(); seen.theme.push(colours());
   exchange.click(); await look(); seen.theme.push(colours(), range() === before);
+  seen.times = [90, 1500, 2.5e6, 5.999e11, 6.1e11, 3.336e13].map(timeText);
   seen.unfolded = {}; seen.phases = {}; seen.bounds = {}; seen.links = {};
   for (const part of document.querySelectorAll("[data-windows]")) {
     const data = JSON.parse(part.textContent);
@@ -214,6 +215,10 @@ def test_every_figure_is_drawn_without_an_error(seen: dict[str, Any]) -> None:
     assert all(marks > 10 for marks in seen["drawn"])
     assert sum(titles >= 1 for titles in seen["texts"]) == seen["plots"] - 1  # the picture of the cluster has no axes
     assert seen["colours"] > 20
+
+
+def test_durations_have_the_unit_that_suits_them(seen: dict[str, Any]) -> None:
+    assert seen["times"] == ["90 ns", "1.500 us", "2.500 ms", "599.9 s", "10.17 min", "9.267 h"]
 
 
 def test_no_host_is_contacted(seen: dict[str, Any]) -> None:

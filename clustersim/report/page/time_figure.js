@@ -4,8 +4,11 @@
 
 const NS = 1e9, LEAST_NS = 20;
 
+/* A duration with the unit that suits it; minutes from ten of them on, hours from two, as in the terminal. */
 function timeText(ns) {
   const size = Math.abs(ns);
+  if (size >= 7.2e12) return (ns / 3.6e12).toPrecision(4) + " h";
+  if (size >= 6e11) return (ns / 6e10).toPrecision(4) + " min";
   if (size >= 1e9) return (ns / 1e9).toPrecision(4) + " s";
   if (size >= 1e6) return (ns / 1e6).toPrecision(4) + " ms";
   return size >= 1e3 ? (ns / 1e3).toPrecision(4) + " us" : ns + " ns";
