@@ -65,6 +65,26 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
         "serving": SWAPS["serving"] | {"kv_blocks": 160, "max_batch_requests": 40},
         "workload": SWAPS["workload"] | {"requests": 50},
     },
+    "given up": document(
+        plan={"tp": 1, "pp": 2},
+        serving={"max_batch_requests": 6, "kv_blocks": 60},
+        workload={
+            "requests": 40,
+            "arrivals": {"process": "constant", "rate": "20000/s"},
+            "prompt_tokens": {"uniform": {"low": 4, "high": 60}},
+            "output_tokens": {"uniform": {"low": 2, "high": 20}},
+            "cancel_after": {"share": 0.7, "uniform": {"low": "0 s", "high": "25 ms"}},
+        },
+        run={"replay": "full"},
+    ),
+    "weak link": document(
+        workload={
+            "requests": 4,
+            "arrivals": {"process": "constant", "rate": "200000/s"},
+            "output_tokens": {"fixed": 40},
+        },
+        faults=[{"link": ["n0.g1", "n0.nvswitch"], "at": "5 ms", "until": "11 ms", "factor": 0.02}],
+    ),
     "two pools": CROWDS["whole, to two stages"],
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
@@ -129,6 +149,18 @@ CHANGES: Final = (
     Change(SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "two pools"),
     Change(
         SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "four stages"
+    ),
+    Change(
+        "replay.slowdown",
+        'place = int(np.searchsorted(self.changes, now, side="right"))',
+        'place = int(np.searchsorted(self.changes, now, side="right")) + 1',
+        "weak link",
+    ),
+    Change(
+        "serving.members",
+        "self.leaving += 1\n            return False",
+        "self.leaving += 1\n            sequence.output_tokens += 1\n            return False",
+        "given up",
     ),
     Change("replay.pools.kv_moves", "duration = to_ns(", "duration = 1 + to_ns(", "two pools"),
     Change(SWAPPING, BACK, "if not self.running:", "swaps"),

@@ -12,6 +12,7 @@ from clustersim.legality.timeline_rules.operators.ready import operators_start, 
 from clustersim.legality.timeline_rules.operators.slowness import (
     COST,
     as_slow_as_told,
+    as_weak_as_told,
     of_weak_groups,
     on_slow_ranks,
 )
@@ -113,6 +114,7 @@ def as_recorded(reading: Reading) -> Finding:
         _durations(reading),
         _losses(tables, reading.declared.carriage),
         as_slow_as_told(reading),
+        as_weak_as_told(reading),
         copies_cost(reading),
     ]
     if runs is not None and len(runs):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.legality.declared.faults import WeakGroup
 from clustersim.legality.finding import Finding, Rows, judged, merged
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -13,6 +15,7 @@ from clustersim.timeline.passes import Passes
 
 COST = "let an operator run for its cost"
 SURELY_SLOWER = 1.5
+SURELY_LONGER_NS = 2
 
 
 def on_slow_ranks(sheet: Sheet, least: Int64Array) -> Int64Array:
@@ -100,3 +103,56 @@ def as_slow_as_told(reading: Reading) -> Finding:
             table=Rows(table, regular), rank=rank,
         ))  # fmt: skip
     return merged(*findings)
+
+
+def as_weak_as_told(reading: Reading) -> Finding:
+    """Judge whether each pass that starts while links of its collectives are weak was slowed down.
+
+    Only where one of them surely takes some nanoseconds longer: a pass that does not is recorded like any other.
+    """
+    tables, declared = reading.history.folded, reading.declared
+    assert tables is not None
+    findings = []
+    passes, table = Passes(tables), tables.passes
+    for weak in declared.weak_groups:
+        number, local = divmod(weak.first - declared.first_rank, declared.stage_ranks)
+        replica, stage = divmod(number, declared.pp)
+        if tables.lockstep > 1:
+            replica, stage, local = 0, 0, weak.first - declared.first_rank
+        mine = (table["replica"] == declared.first_replica + replica) & (table["stage"] == stage)
+        mine &= (table["start_ns"] < weak.until_ns) & (table["irregular"] < 0)
+        for template in np.unique(table["template"][mine]).tolist():
+            classes = _classes(tables.templates[template], weak, local, declared.apart)
+            rows = np.flatnonzero(mine & (table["template"] == template))
+            for block in passes.blocks(rows) if len(classes) else ():
+                starts = passes.starts(block)
+                within = (starts >= weak.since_ns) & (starts < weak.until_ns)
+                longer = _surely_longer(weak, passes.durations(block, template, classes)[within]).max(axis=1)
+                findings.append(judged(
+                    int(within.sum()), longer > SURELY_LONGER_NS, "replica {replica}, stage {stage}, step {step}",
+                    "is as fast as if its links were not weak: a collective of it takes {longer:,} ns longer then",
+                    COST, replica=declared.first_replica + replica, stage=stage,
+                    step=table["first_step"][block.runs[block.of]][within] + block.index[within], longer=longer,
+                ))  # fmt: skip
+    return merged(*findings)
+
+
+def _classes(template: PassTemplate, weak: WeakGroup, first: int, apart: tuple[str, ...]) -> list[int]:
+    """Return the cost classes of the collectives of a group, which begins at a local rank."""
+    found = set()
+    for node, (symbol, members) in enumerate(zip(template.node_symbol.tolist(), template.members, strict=True)):
+        name, op, _ = template.symbols[symbol]
+        named = op == weak.op and weak.name == (name if name in apart else "")
+        if named and (min(members), max(members) - min(members), len(members)) == (
+            first, weak.last - weak.first, weak.ranks
+        ):  # fmt: skip
+            found.add(int(template.class_of_node[node]))
+    return sorted(found)
+
+
+def _surely_longer(weak: WeakGroup, costs: Int64Array) -> Int64Array:
+    """Return how much longer collectives take at least that cost so much over links as they should be, ns."""
+    cost, longer = np.array(weak.costs).T
+    at = np.clip(np.searchsorted(cost, costs - 1, side="right"), 1, len(cost) - 1)
+    least: Int64Array = np.floor(0.9 * np.minimum(longer[at - 1], longer[at])).astype(np.int64)
+    return least

@@ -50,7 +50,13 @@ def given_up(reading: Reading) -> Finding:
         return NOTHING
     due = _due(reading, facts, after)
     early = _before_it_is_due(facts, rows, due, after)
-    return merged(early, _at_once(reading, facts, due), _goes_on(reading, due), _stays(reading, facts, due))
+    return merged(
+        early,
+        _answered(facts, requests, rows),
+        _at_once(reading, facts, due),
+        _goes_on(reading, due),
+        _stays(reading, facts, due),
+    )
 
 
 def _due(reading: Reading, facts: Table, after: Int64Array) -> Int64Array:
@@ -74,6 +80,18 @@ def _before_it_is_due(facts: Table, rows: Int64Array, due: Int64Array, after: In
     return judged(
         len(rows), (time < due_then) & ~unknown, "request {request}", Rows(words, due_then < NEVER),
         "serve a request until it ends or its client gives it up", request=request, time=time, due=due_then,
+    )  # fmt: skip
+
+
+def _answered(facts: Table, requests: Table, rows: Int64Array) -> Finding:
+    """Judge whether nobody is told to be given up who has all of its tokens: it has its answer."""
+    output = requests["output_tokens"].astype(np.int64)
+    rows = rows[facts["request"][rows] < len(output)] if "value" in facts else rows[:0]
+    asked = output[facts["request"][rows]]
+    return judged(
+        0, (asked > 0) & (facts["value"][rows] >= asked) if len(rows) else asked > 0, "request {request}",
+        "is given up at {time:,} ns with all of its {asked:,} tokens", "let who has its answer finish",
+        request=facts["request"][rows], time=facts["time_ns"][rows], asked=asked,
     )  # fmt: skip
 
 
