@@ -65,12 +65,13 @@ class Prices:
             return {}, {name for name, _, _ in template.symbols}
         found: dict[int, list[Priced]] = {}
         unknown: set[str] = set()
+        cls = template.class_of_node
         for node, priced, name, groups in self._alike(template):
             if priced is None:
                 unknown.add(name)
                 continue
             priced = replace(priced, groups=tuple(groups))
-            same = found.setdefault(int(template.class_of_node[node]), [])
+            same = found.setdefault(int(cls[node]), [])
             if all((one.work, one.s, one.groups) != (priced.work, priced.s, priced.groups) for one in same):
                 same.append(priced)
         return found, unknown

@@ -218,7 +218,7 @@ def _leaves(template: PassTemplate, program: Program, tp: int) -> Iterator[str]:
         due = {int(template.node_instance[want]) for want in wants}
         if due != {left}:
             yield f"what rank {rank} sends leaves behind operator {left}, and in the step graph behind {sorted(due)}"
+    lasts = {s: of for of, on in enumerate(template.instance_s) for s in on}
     for s, left in enumerate(() if program.sent else template.exits):
-        last = max((of for of, on in enumerate(template.instance_s) if s in on), default=-1)
-        if left not in (-1, last):
-            yield f"ends with operator {left} on SP rank {s}, and the last one there is {last}"
+        if left not in (-1, lasts.get(s, -1)):
+            yield f"ends with operator {left} on SP rank {s}, and the last one there is {lasts.get(s, -1)}"

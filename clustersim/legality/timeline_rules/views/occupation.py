@@ -90,6 +90,11 @@ def order_key(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64
     return found
 
 
+FEW_PASSES: Final = 4
+"""Up to so many are walked one by one, where all together last less than:"""
+SAFE_NS: Final = 1 << 62
+
+
 def in_order(replica: Int64Array, stage: Int64Array, step: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return where rows go in that order, equal ones as they are, and the keys there.
 
@@ -133,23 +138,40 @@ def longest_path(template: PassTemplate, by_class: Int64Array) -> Int64Array:
     -------
     int64 array of shape (passes, instances)
     """
-    count = len(by_class)
-    ends = np.zeros((len(template.instance_class), count), np.int64)
     free: dict[tuple[int, int], int] = {}
-    durations = by_class.T[template.instance_class]
+    waits: list[dict[int, None]] = []
     for at, (after, stream, coordinates) in enumerate(
         zip(template.after, template.instance_stream.tolist(), template.instance_s, strict=True)
     ):
-        waits = dict.fromkeys(after)
+        waits.append(dict.fromkeys(after))
         for s in coordinates:
             if (s, stream) in free:
-                waits[free[s, stream]] = None
+                waits[at][free[s, stream]] = None
             free[s, stream] = at
-        start = np.zeros(count, np.int64)
-        for before in waits:
+    durations = by_class.T[template.instance_class]
+    if len(by_class) <= FEW_PASSES and np.abs(durations).sum(axis=0, dtype=np.float64).max(initial=0.0) < SAFE_NS:
+        return _one_by_one(waits, durations.T)
+    ends = np.zeros(durations.shape, np.int64)
+    for at, befores in enumerate(waits):
+        start = np.zeros(len(by_class), np.int64)
+        for before in befores:
             np.maximum(start, ends[before], out=start)
         ends[at] = start + durations[at]
     return ends.T
+
+
+def _one_by_one(waits: list[dict[int, None]], durations: Int64Array) -> Int64Array:
+    """Return when every instance ends, pass by pass: plain numbers are faster than arrays of so few."""
+    found = np.zeros(durations.shape, np.int64)
+    for one, lasts in enumerate(durations.tolist()):
+        ends = [0] * len(lasts)
+        for at, befores in enumerate(waits):
+            start = 0
+            for before in befores:
+                start = max(start, ends[before])
+            ends[at] = start + lasts[at]
+        found[one] = ends
+    return found
 
 
 def occupation_of(tables: Tables) -> Occupation:
