@@ -13,7 +13,7 @@ from clustersim.interop.entries import Draft
 from clustersim.interop.options import Options
 from clustersim.interop.words import Word
 from clustersim.model.architecture import ModelSpec
-from clustersim.model.hub import other_format, shipped_model
+from clustersim.model.hub import shipped_model, why_unknown
 from clustersim.scenario.lookup import referred
 from clustersim.scenario.parts import load_model
 
@@ -136,7 +136,7 @@ def _named(options: Options) -> Word | None:
 
 
 def _unknown(name: str) -> str:
-    if (why := other_format(name)) is not None:
+    if (why := why_unknown(name)) is not None:
         return why.replace("name it, and say precision.weights", "take it with --model, or the model's own config.json")
     guess = nearest(name.rstrip("/").rsplit("/", 1)[-1].lower(), catalog.names("scenarios/models"))
     return (

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from clustersim.model.families import REFUSED_TYPES
+
 VARIANT: Final = (
     r"(-(instruct|chat|base|hf|it|thinking|reasoning|v0\.\d|2[45]\d\d|0\d\d\d|bf16|quantized\.\w+|fp8|fp8-\w+|fp4|nvfp4|"
     r"nvfp4-v\d|mxfp4|awq|awq-\w+|gptq|gptq-\w+|int4|int8|w4a16|w8a16|w8a8|bnb-4bit|bnb-8bit|bnb-nf4|unsloth))*"
@@ -66,6 +68,8 @@ ON_THE_HUB: Final[Mapping[str, str]] = {
     "qwen3-8b": "Qwen/Qwen3-8B",
 }
 """Architecture that ships → the checkpoint that was published with it, as a server is told of it."""
+REFUSED: Final = ((r"gemma-2-", "gemma2"), (r"gemma-3-", "gemma3"))
+"""Start of a name → a ``model_type`` that can't be represented."""
 WEIGHTS: Final = (
     (r"nvfp4|-fp4", "fp4"),
     (r"mxfp4", "mxfp4"),
@@ -102,15 +106,22 @@ def shipped_model(name: str) -> Shipped | None:
     return None
 
 
-def other_format(name: str) -> str | None:
-    """Say that a checkpoint is one of an architecture that ships, in a format that is not known; None where it isn't.
+def why_unknown(name: str) -> str | None:
+    """Say why a checkpoint is none of those that are known; None where nothing is known of it.
+
+    It is in another format, of an architecture that ships; or its family can't be represented.
 
     Examples
     --------
-    >>> other_format("bartowski/Llama-3.3-70B-Instruct-GGUF")
+    >>> why_unknown("bartowski/Llama-3.3-70B-Instruct-GGUF")
     "the architecture ships as llama-3.3-70b; the format 'gguf' is not known: name it, and say precision.weights"
     """
     bare = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    if bare.endswith((".json", ".yaml", ".yml")):
+        return None
+    for pattern, family in REFUSED:
+        if re.match(pattern, bare) is not None:
+            return f"{bare} {REFUSED_TYPES[family]}"
     for pattern, _, _ in ARCHITECTURES:
         found = re.fullmatch(f"(?P<known>{pattern}{VARIANT}){OTHER_FORMATS}", bare)
         known = shipped_model(found["known"]) if found is not None else None

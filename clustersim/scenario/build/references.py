@@ -13,7 +13,7 @@ from typing import Any, Final
 from clustersim import catalog
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
-from clustersim.model.hub import Shipped, other_format, shipped_model
+from clustersim.model.hub import Shipped, shipped_model, why_unknown
 from clustersim.model.hugging_face import model_from_config
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
@@ -113,7 +113,7 @@ def _model_file(document: Document, path: KeyPath) -> tuple[Path, Shipped]:
     except InputError:
         named = mapping_at(document, path).get("name") or ""
         shipped = shipped_model(named)
-        if shipped is None and (why := other_format(named)) is not None:
+        if shipped is None and (why := why_unknown(named)) is not None:
             raise InputError(document.problem(path, why)) from None
         if shipped is None:
             raise

@@ -15,7 +15,7 @@ from clustersim.interop import flags, sglang_flags
 from clustersim.interop.options import whole
 from clustersim.interop.translated import scenario_from_command
 from clustersim.interop.words import commands
-from clustersim.model.hub import ARCHITECTURES, Shipped, other_format, shipped_model
+from clustersim.model.hub import ARCHITECTURES, Shipped, shipped_model, why_unknown
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.parts import load_model
@@ -399,10 +399,13 @@ def test_names_of_the_hub(name: str, expected: Shipped | None) -> None:
         ("RedHatAI/Qwen3-32B-NVFP4A16", "ships as qwen3-32b; the format 'nvfp4a16' is not known"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", None),  # another architecture
         ("someone/Novel-7B-GGUF", None),
+        ("./gemma-2-9b.json", None),  # a path
+        ("google/gemma-2-9b-it", "gemma-2-9b-it norms the outputs of attention and FFN, which is not modelled"),
+        ("google/gemma-3-27b-it", "gemma-3-27b-it norms the outputs of attention and FFN, which is not modelled"),
     ],
 )
 def test_formats_that_are_not_known_lead_to_the_architecture(name: str, expected: str | None) -> None:
-    found = other_format(name)
+    found = why_unknown(name)
     assert found is None if expected is None else expected in str(found)
 
 
