@@ -11,7 +11,7 @@ from typing import Any, Final
 from unittest import mock
 
 from clustersim.graph.expand import step_blueprints
-from clustersim.replay.compiled import stages
+from clustersim.replay.compiled import kernel, stages
 from clustersim.replay.lanes import alone
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -229,6 +229,14 @@ COMPILED: Final[dict[str, Mutation]] = {
     "who is taken apart is not up to date": Mutation(stages, "_bring", "slot[k.DONE_TOKENS, one] += grown", "pass"),
     "chunks in flight give way": Mutation(stages, "_mark_flying", "carried[at, place]] = 1", "carried[at, place]] = 0"),
     "decodes go to the wrong slot": Mutation(stages, "_slot_of", "return slot[k.SLOT, first]", "return 0"),
+    "decodes in flight share nothing": Mutation(
+        kernel, "_careful_decodes", "decoding += 1", "decoding += not slot[FLIES, one]"
+    ),
+    "a shortage makes decodes overlap": Mutation(kernel, "_careful_decodes", "not lim[OVERLAP]", "False"),
+    "a shortage lets all decode": Mutation(kernel, "_careful_decodes", "ready, share, budget", "ready, budget"),
+    "an episode goes on though a step left it out": Mutation(
+        stages, "_open", "or last_steps[chosen] != last_step", "or False"
+    ),
     "stages price one kind": Mutation(stages, "_fly", "kind = of_stage[stage]", "kind = of_stage[0]"),
     "sends take no time": Mutation(stages, "_fly", "at += cost[kind, 2]", "at += 0"),
     "sends of prompts take as long as one token": Mutation(
