@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import yaml
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from clustersim.replay.replay import ReplayInput
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
+from clustersim.scenario.parts import KeptParts
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.replay_input import replay_input
 from tests.laws.lane_cases import crowded, horizons, lengths_of
@@ -353,10 +354,14 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
     return document | {"plan": plans, "serving": serving, "workload": workload}
 
 
+_PARTS: Final = KeptParts()
+"""Most scenarios of tests have the same few topologies, models and engines."""
+
+
 def scenario_of(document: dict[str, Any], **run: Any) -> Scenario:
     """Build a scenario from a document, with values of ``run`` replaced."""
     whole = document | {"run": {key: value for key, value in (document["run"] | run).items() if value is not None}}
-    return build_scenario(parse_yaml(yaml.safe_dump(whole), "random.yaml"), allow_code=True)
+    return build_scenario(parse_yaml(yaml.safe_dump(whole), "random.yaml"), allow_code=True, kept=_PARTS)
 
 
 Crowd = tuple[dict[str, Any], tuple[Arrival, ...], int | None, int | None]
