@@ -149,7 +149,7 @@ def test_names_come_before_what_they_consist_of_and_latencies_before_causes(tmp_
     paths = [one["path"] for one in found["scenario"]]
     of_parts = [path.startswith(("model.", "serving.engine.")) and not path.endswith(".name") for path in paths]
     assert of_parts == sorted(of_parts)
-    assert set(paths[: of_parts.index(True)]) >= {"model.name", "plan.tp", "serving.engine.name"}
+    assert set(paths[: of_parts.index(True)]) >= {"model.name", "plan.tp.degree", "serving.engine.name"}
     assert [path.endswith(".source") for path in paths] == sorted(path.endswith(".source") for path in paths)
     heads = list(dict.fromkeys(one["name"].partition(".")[0] for one in found["metrics"]))
     assert heads.index("e2e_ms") < heads.index("throughput") < heads.index("steps") < heads.index("causes")
