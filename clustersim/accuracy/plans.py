@@ -1,9 +1,8 @@
 """From the words of a row to a plan: ``TP4 PP2``, ``2 x TP4``, ``4DP2TP``, ``TP4 moe_ep4``, ``ctx TP2, dec TP1``.
 
 Experts inside one TP group: engines that do not run attention data-parallel replicate the activations there and end
-with one all-reduce (vLLM: ``fused_moe``, no all-to-all at DP 1; TensorRT-LLM: none without attention DP). No rank gets
-another one's tokens, weights and work of a rank are those of the same degree of TP, and such a row is taken as TP.
-With replicas, experts are spread over all of them.
+with one all-reduce (vLLM: ``fused_moe``, no all-to-all at DP 1; TensorRT-LLM: none without attention DP): no rank gets
+another one's tokens. With replicas, experts are spread over all of them.
 """
 
 from __future__ import annotations
