@@ -39,6 +39,8 @@ class CompiledLanes(ABC):
 
     scalars: int
     """Of a lane."""
+    unlogged: tuple[int, ...]
+    """Columns of the kernel's rows that the logs of lanes do not have."""
 
     def __init__(
         self, intake: Intake, lanes: Sequence[Lane], prices: KernelPrices | StagePrices, first: int, stride: int
@@ -93,8 +95,29 @@ class CompiledLanes(ABC):
         """Return what the kernel is called with each time."""
 
     @abstractmethod
+    def _sizes(self, rows: Int64Array) -> Int64Array:
+        """Return how many varying values each row of the log has."""
+
+    def _besides(self, order: Int64Array) -> tuple[Int64Array, ...]:
+        """Return what else is logged by row, in this order."""
+        del order
+        return ()
+
     def _hand_on(self, now: int) -> int:
         """Hand on what was logged since the last time; return when the last step of it ends."""
+        rows, varying, chunks, decodes, facts = self._taken()
+        self.prices.settle()
+        if len(rows):
+            now = int(rows[:, k.ROW_END].max())
+        order, cuts = by_lane(rows, len(self.lanes))
+        parts = [(np.delete(rows, self.unlogged, axis=1)[order], cuts), spread(varying, self._sizes(rows), order, cuts)]
+        for table in (chunks, decodes, facts):
+            mine, places = by_lane(table, len(self.lanes))
+            parts.append((table[mine, :-1], places))
+        parts += [(table, cuts) for table in self._besides(order)]
+        for number, lane in enumerate(self.lanes):
+            lane.log.extend(*(table[places[number] : places[number + 1]] for table, places in parts))
+        return now
 
     @abstractmethod
     def _answer(self, status: int) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
-from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, by_lane, spread, tournament
+from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, tournament
 from clustersim.replay.compiled.prices import DECODE, KernelPrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.intake import Intake
@@ -20,6 +21,7 @@ class SingleLanes(CompiledLanes):
     """Lanes of one stage (:mod:`clustersim.replay.compiled.kernel`)."""
 
     scalars = len(k.SCALARS)
+    unlogged = (k.ROW_REPLICA,)
     prices: KernelPrices
 
     def __init__(self, intake: Intake, lanes: Sequence[Lane], prices: KernelPrices, first: int, stride: int) -> None:
@@ -48,20 +50,9 @@ class SingleLanes(CompiledLanes):
             self.answer, self.ends, tournament(len(self.lanes)), *self._requests(),
         )  # fmt: skip
 
-    def _hand_on(self, now: int) -> int:
-        rows, varying, chunks, decodes, facts = self._taken()
-        self.prices.settle()
-        if len(rows):
-            now = int(rows[:, k.ROW_END].max())
-        sizes = self.prices.cores[TABLES[rows[:, k.ROW_KIND]]] * rows[:, k.ROW_COUNT]
-        order, cuts = by_lane(rows, len(self.lanes))
-        parts = [(np.delete(rows, k.ROW_REPLICA, axis=1)[order], cuts), spread(varying, sizes, order, cuts)]
-        for table in (chunks, decodes, facts):
-            order, cuts = by_lane(table, len(self.lanes))
-            parts.append((table[order, :-1], cuts))
-        for number, lane in enumerate(self.lanes):
-            lane.log.extend(*(table[cuts[number] : cuts[number + 1]] for table, cuts in parts))
-        return now
+    def _sizes(self, rows: Int64Array) -> Int64Array:
+        sizes: Int64Array = self.prices.cores[TABLES[rows[:, k.ROW_KIND]]] * rows[:, k.ROW_COUNT]
+        return sizes
 
     def _answer(self, status: int) -> None:
         prices, s = self.prices, self.state[self.clock[k.LANE]]

@@ -10,7 +10,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import stages as st
-from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, by_lane, spread, tournament
+from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, tournament
 from clustersim.replay.compiled.stage_prices import StagePrices
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
@@ -20,6 +20,7 @@ class StagedLanes(CompiledLanes):
     """Lanes with stages, whose sends meet nothing."""
 
     scalars = len(k.SCALARS) + len(st.SCALARS)
+    unlogged = (k.ROW_NUMBER, k.ROW_REPLICA)
     prices: StagePrices
 
     def __init__(self, intake: Intake, lanes: Sequence[Lane], prices: StagePrices, first: int, stride: int) -> None:
@@ -65,23 +66,12 @@ class StagedLanes(CompiledLanes):
             self.ends, tournament(count), *self._requests(),
         )  # fmt: skip
 
-    def _hand_on(self, now: int) -> int:
-        rows, varying, chunks, decodes, facts = self._taken()
-        self.prices.settle()
-        if len(rows):
-            now = int(rows[:, k.ROW_END].max())
-        sizes = self._widths()[TABLES[rows[:, k.ROW_KIND]]]
-        order, cuts = by_lane(rows, len(self.lanes))
-        ranks = self.lanes[0].log.ranks
-        parts = [(np.delete(rows, [k.ROW_NUMBER, k.ROW_REPLICA], axis=1)[order], cuts)]
-        parts.append(spread(varying, sizes, order, cuts))
-        for table in (chunks, decodes, facts):
-            mine, places = by_lane(table, len(self.lanes))
-            parts.append((table[mine, :-1], places))
-        parts += [(self.passes[order], cuts), (np.repeat(self.sends[order], ranks, axis=2), cuts)]
-        for number, lane in enumerate(self.lanes):
-            lane.log.extend(*(table[places[number] : places[number + 1]] for table, places in parts))
-        return now
+    def _sizes(self, rows: Int64Array) -> Int64Array:
+        sizes: Int64Array = self._widths()[TABLES[rows[:, k.ROW_KIND]]]
+        return sizes
+
+    def _besides(self, order: Int64Array) -> tuple[Int64Array, ...]:
+        return self.passes[order], np.repeat(self.sends[order], self.lanes[0].log.ranks, axis=2)
 
     def _answer(self, status: int) -> None:
         s = self.state[self.clock[k.LANE]]
