@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.workload.limits import MAX_NS
 
+_MOST_NEARLY: Final = 2**48
+"""Of instants (three days), up to which quotients in floating point are off by less than …"""
+_UNSURE: Final = 0.125
+"""… this: three roundings of 2⁻⁵³ each come to 2⁻³ at most from 2⁴⁸ on (2⁴⁸ · 3 · 2⁻⁵³ < 0.1)."""
+
 
 def divide_rounded(values_ns: Int64Array, divisor: Fraction) -> Int64Array:
     """Divide non-negative instants by a positive fraction exactly, rounding half to even.
 
-    Products that do not fit int64 are computed with Python's integers, slower and just as exact.
+    Where products do not fit int64 quotients are taken in floating point; those so near to a half that its error might
+    decide are computed with Python's integers.
 
     Raises
     ------
@@ -26,8 +34,19 @@ def divide_rounded(values_ns: Int64Array, divisor: Fraction) -> Int64Array:
     if largest // numerator >= MAX_NS:
         message = f"dividing by {float(divisor)} makes the last request arrive after more than 292 years"
         raise InputError(Problem(path="rate_scale", message=message))
-    fits = max(largest, denominator, 2 * numerator) <= MAX_NS
-    products = (values_ns if fits else values_ns.astype(object)) * denominator
+    if max(largest, denominator, 2 * numerator) <= MAX_NS:
+        return _divided(values_ns, numerator, denominator)
+    if max(largest // numerator, int(values_ns.max(initial=0))) > _MOST_NEARLY:
+        return _divided(values_ns.astype(object), numerator, denominator)
+    nearly = values_ns * float(1 / divisor)
+    rounded: Int64Array = np.rint(nearly).astype(np.int64)
+    unsure = np.flatnonzero(np.abs(nearly - np.floor(nearly) - 0.5) <= _UNSURE)
+    rounded[unsure] = _divided(values_ns[unsure].astype(object), numerator, denominator)
+    return rounded
+
+
+def _divided(values: npt.NDArray[Any], numerator: int, denominator: int) -> Int64Array:
+    products = values * denominator
     quotients = products // numerator
     doubled = 2 * (products - quotients * numerator)
     up = (doubled > numerator) | ((doubled == numerator) & (quotients % 2 == 1))

@@ -13,7 +13,7 @@ from clustersim.cli import main
 from clustersim.scenario import load
 from tests.unit.search.searching import SMALL
 
-KNOBS = ("--knobs", "serving.max_batch_tokens=128,1024", "--knobs", "serving.max_batch_requests=2,4,32")
+KNOBS = ("--knobs", "serving.max_batch_requests=2,8,12,16,24,32")
 FEWER = ("--devices", "1", "--lasting", "2 s", "--knobs", "serving.max_batch_requests=16,32")
 FAST = ("--devices", "1", "--lasting", "2 s", *KNOBS)
 
@@ -47,13 +47,14 @@ def test_the_best_plan_is_that_of_the_exhaustive_search_and_nothing_beats_its_bo
     assert whole["simulated"] + sum(whole["pruned"].values()) == 6
     rows = pq.read_table(folder / "b" / "points.parquet").to_pylist()
     assert all(row["reached"] < row["bound"] for row in rows if row["reached"] is not None and row["bound"] is not None)
-    best = max(row["reached"] for row in rows if row["reached"] is not None)
+    best = whole["best"]["value"]
     assert quick["best"]["value"] >= 0.97 * best
-    assert quick["best"]["plan"] in [row["words"] for row in rows if (row["reached"] or 0.0) >= 0.97 * best]
+    assert quick["best"]["plan"] in [one["plan"] for one in (whole["best"], *whole["best"]["ties"])]
     ours = {row["words"]: row for row in pq.read_table(folder / "a" / "points.parquet").to_pylist()}
-    for row in rows:  # whoever was screened or pruned is not among the best three
+    for row in rows:  # whoever was screened or pruned is not among the best three, or ties behind
         if ours[row["words"]]["fate"] in ("screened", "pruned") and row["reached"] is not None:
-            assert sum(1 for other in rows if (other["reached"] or 0.0) > 0.97 * row["reached"]) >= 3
+            better = sum(1 for other in rows if (other["reached"] or 0.0) > 0.97 * row["reached"])
+            assert better >= 3 or row["reached"] < 0.97 * best
 
 
 def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_lost(folder: Path):

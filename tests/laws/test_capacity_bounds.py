@@ -15,7 +15,7 @@ from clustersim.search.plans import bounds, limits, stage_times
 from clustersim.search.plans.columns import columns_of, spread
 from clustersim.search.plans.demand import demand_of
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.trial import try_rate
+from clustersim.search.plans.trial import Trial, try_rate
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
 from tests.effort import times
@@ -72,8 +72,7 @@ def test_no_step_is_shorter_than_its_column(tmp_path, name):
     sp = plan.sp.degree
     lone = scenario.with_entry(plan=replace(plan, sp=SequencePlan()))
     columns = columns_of(
-        lone.plan, priced(lone, cost_models(lone)), tokens=TOKENS, requests=REQUESTS, context=CONTEXT, duty="both",
-        apart=sp > 1,
+        lone.plan, priced(lone, cost_models(lone)), tokens=TOKENS, requests=REQUESTS, context=CONTEXT, apart=sp > 1
     )  # fmt: skip
     columns = spread(columns, sp, decodes=plan.sp.decode == "dp") if sp > 1 else columns
     here = scenario.with_entry(plan=plan)
@@ -123,35 +122,63 @@ LOADS = {
     "more keys than the pool has": SMALL.replace("requests: 32", "requests: 64, memory_utilization: 0.25")
     .replace("{uniform: {low: 200, high: 1200}}", f"2020\n  {SHARED}")
     .replace("low: 5, high: 40", "low: 100, high: 120"),
+    "two prefill replicas": SMALL.replace("low: 5, high: 40", "low: 2, high: 3").replace("25 ms", "200 ms"),
     "in any order": SMALL.replace("max_batch_requests: 32", "max_batch_requests: 32, router: least_outstanding"),
 }
+
+LOADS_OF = {"two prefill replicas": (2, 1)}
 
 
 @pytest.mark.parametrize("load", LOADS)
 def test_no_plan_serves_more_than_its_bound(tmp_path, load):
-    with search(tmp_path, LOADS[load], devices=2) as found:
+    counts = LOADS_OF.get(load)
+    with search(tmp_path, LOADS[load], devices=2 if counts is None else sum(counts)) as found:
         standings = [one for one in found.standings() if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
+        standings = [one for one in standings if counts in (None, one.candidate.counts)]
         looked = 0
         for one in standings:
             if one.bound.why == limits.RATE and one.bound.step is not None:
                 scenario, every = found.trial(one)
                 for step in (one.bound.step, one.bound.step + 20)[: 2 if load == "both" else 1]:
-                    row = try_rate(scenario, found.load, step, every, 0.9, audit=False)
+                    row = try_rate(Trial(scenario=scenario, load=found.load, step=step, every=every, share=0.9))
                     assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(step))
                 looked += 1
         assert looked
 
 
 def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkeypatch):
-    solved = bounds._Dual.solved
+    best = bounds._Dual.best
 
-    def dearer(self, at):
-        value, prices = solved(self, at)
+    def dearer(self):
+        value, prices = best(self)
         return 3.0 * value, 3.0 * prices
 
-    monkeypatch.setattr(bounds._Dual, "solved", dearer)
+    monkeypatch.setattr(bounds._Dual, "best", dearer)
     with pytest.raises(AssertionError, match="tp 1"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "both")
+
+
+def test_a_queue_of_prompts_that_counts_those_of_other_replicas_is_seen(tmp_path, monkeypatch):
+    alone = bounds._queued
+    monkeypatch.setattr(bounds, "_queued", lambda prompts, arrived, replicas: alone(prompts, arrived, 1))
+    with pytest.raises(AssertionError, match=r"dp 2 \| tp 1"):
+        test_no_plan_serves_more_than_its_bound(tmp_path, "two prefill replicas")
+
+
+def test_no_two_pools_do_better_than_their_prefill_pool_by_itself(tmp_path):
+    with search(tmp_path, devices=3) as found:
+        looked = 0
+        for one in found.standings():
+            alone = found.prefill_alone(one.candidate)
+            if alone is None or any(r.plan.sp.degree > 1 for r in one.candidate.replicas):
+                continue
+            for step in (one.bound.step - 8, one.bound.step + 20) if one.bound.why == limits.RATE else ():
+                prompts, whole = (
+                    try_rate(replace(t, step=step)) for t in (alone.trial, found.trial_at(one, step, 0.0))
+                )
+                assert whole["numbers"]["goodput.share"] <= prompts["numbers"]["goodput.share"], (one.words, step)
+                looked += whole["numbers"]["goodput.share"] < 1.0
+        assert looked
 
 
 def test_a_bound_that_has_prompts_computed_that_are_cached_is_seen(tmp_path, monkeypatch):

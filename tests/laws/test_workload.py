@@ -57,7 +57,10 @@ def requests(draw):
     )
 
 
-@given(requests(), st.fractions(Fraction(1, 1000), 1000, max_denominator=1000))
+SCALES = st.fractions(Fraction(1, 1000), 1000, max_denominator=1000) | st.floats(1e-3, 1e3)
+
+
+@given(requests(), SCALES)
 def test_scaling_divides_each_instant_to_the_nearest_nanosecond(recorded, scale):
     rate_scale = float(scale)
     exact = [Fraction(t) / Fraction(repr(rate_scale)) for t in recorded.arrived_at_ns.tolist()]

@@ -25,8 +25,9 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from clustersim.clock import FloatArray
+from clustersim.clock import FloatArray, Int64Array
 from clustersim.search.plans.columns import Columns
 from clustersim.search.plans.demand import Demand, may_miss
 
@@ -35,7 +36,9 @@ _SURE: Final = 1.0 - 1e-4
 _STRIDE: Final = 31
 _INSTANTS: Final = 8
 _STARTS: Final = ((0.0, -2.0, -6.0), (1.5, 1.0, -4.0))
-_LEAST_STEP: Final = 0.2
+_MOST_STEP: Final = 2.0
+_LEAST_STEP: Final = 0.06
+_ROUNDS: Final = 6
 _LESS: Final = (0.0, 0.25, 1.0, 3.0, 30.0)
 
 
@@ -77,10 +80,7 @@ def best_prices(
     found = []
     for stage, pair in enumerate(columns.pair_ns.tolist()):
         dual = _Dual(columns, stage, work, demand, tpot_ns, kv_tokens, requests)
-        rough = dual.thinned()
-        at = max((rough.climb(start) for start in _STARTS), key=rough.value)
-        lower = [(*at[:2], at[2] - less, *at[3:]) for less in _LESS]  # columns left out may not allow as large a μ
-        value, prices = max((dual.solved(one) for one in lower), key=lambda one: one[0])
+        value, prices = dual.best()
         pairs = pair if columns.prompt.max() > 0 else 0.0
         found.append((value + pairs * float(demand.pairs.mean()), prices, pairs))
     _, prices, pair = max(found, key=lambda one: one[0])
@@ -112,55 +112,78 @@ class _Dual:
         self.flight = (columns.decodes[twice] * latency / most, both * latency / kv) if several else ()
         self.work = work
 
-    def thinned(self) -> _Dual:
+    def best(self) -> tuple[float, FloatArray]:
+        """Return the most that a mean request is found to cost, and the prices.
+
+        Directions are searched on a part of the columns, to which those are added that allow least there.
+        """
+        part = np.zeros(len(self.ns), np.bool_)
+        part[::_STRIDE] = True
+        starts = np.array([(*start, -3.0, -3.0)[: 5 if self.flight else 3] for start in _STARTS])
+        value, prices, step = 0.0, np.zeros(3), _MOST_STEP
+        for _ in range(_ROUNDS):
+            starts = self._only(part).climb(starts, step)[None]
+            step = _MOST_STEP / 4.0
+            lower = np.repeat(starts, len(_LESS), axis=0)  # columns left out may not allow as large a μ
+            lower[:, 2] -= _LESS
+            values, all_prices, least = self._scaled(lower)
+            best = int(values.argmax())
+            if values[best] > value:
+                value, prices = float(values[best]), all_prices[best]
+            if part[least].all():
+                break
+            part[least] = True
+        return value, prices
+
+    def _only(self, part: npt.NDArray[np.bool_]) -> _Dual:
         """Return the same with a part of the columns: fast, and no bound."""
         other = object.__new__(_Dual)
-        other.carried, other.ns, other.work = self.carried[:, ::_STRIDE], self.ns[::_STRIDE], self.work
-        other.waiting = None if self.waiting is None else self.waiting[::_STRIDE]
-        other.flight = tuple(one[::_STRIDE] for one in self.flight)
+        other.carried, other.ns, other.work = self.carried[:, part], self.ns[part], self.work
+        other.waiting = None if self.waiting is None else self.waiting[part]
+        other.flight = tuple(one[part] for one in self.flight)
         return other
 
-    def solved(self, at: tuple[float, ...]) -> tuple[float, FloatArray]:
-        """Return what a mean request costs, and the prices, where logarithms of shares, of μ, and of ν and ρ are so."""
-        shares = np.exp(np.array([0.0, at[0], at[1]])) * (self.work > 0)
-        total = float(shares.sum())
-        if not total:
-            return 0.0, np.zeros(3)
-        along = np.divide(shares / total, self.work, out=np.zeros(3), where=self.work > 0)
-        cost = self.ns
+    def _scaled(self, at: FloatArray) -> tuple[FloatArray, FloatArray, Int64Array]:
+        """Return what a mean request costs, the prices, and the column that allows least, in each of some directions.
+
+        Parameters
+        ----------
+        at : array of shape (directions, 3 or 5)
+            Logarithms of the shares of decodes and of keys, of μ, and of ν and ρ.
+
+        Returns
+        -------
+        (array of shape (directions,), array of shape (directions, 3), array of shape (directions,))
+        """
+        shares = np.exp(np.column_stack([np.zeros(len(at)), at[:, :2]])) * (self.work > 0)
+        total = shares.sum(axis=1, keepdims=True)
+        along = np.divide(shares, total * self.work, out=np.zeros_like(shares), where=(total > 0) & (self.work > 0))
+        cost = np.broadcast_to(self.ns, (len(at), len(self.ns)))
         if self.flight:
-            some = np.exp(np.array(at[3:5]))
-            some = some / (1.0 + some.sum())
-            cost = (1.0 - some.sum()) * cost + some[0] * self.flight[0] + some[1] * self.flight[1]
+            some = np.exp(at[:, 3:5])
+            some = some / (1.0 + some.sum(axis=1, keepdims=True))
+            cost = (1.0 - some.sum(axis=1, keepdims=True)) * cost
+            cost = cost + some[:, :1] * self.flight[0] + some[:, 1:] * self.flight[1]
         if self.waiting is not None:
-            cost = cost + float(np.exp(at[2])) * self.waiting
+            cost = cost + np.exp(at[:, 2:3]) * self.waiting
         taken = along @ self.carried
-        scale = float(np.divide(cost, taken, out=np.full(len(cost), np.inf), where=taken > 0).min())
-        if float(cost[taken <= 0].min(initial=0.0)) < 0.0 or not np.isfinite(scale):
-            scale = min(scale, 0.0)
-        return (scale, along * scale) if scale > 0.0 else (scale, np.zeros(3))
+        each = np.divide(cost, taken, out=np.where(cost < 0.0, -np.inf, np.inf), where=taken > 0)
+        least = each.argmin(axis=1)
+        scale = each[np.arange(len(at)), least]
+        scale = np.where(np.isfinite(scale), scale, 0.0)
+        prices: FloatArray = along * np.maximum(scale, 0.0)[:, None]
+        return scale, prices, least
 
-    def value(self, at: tuple[float, ...]) -> float:
-        """Return what a mean request costs."""
-        return self.solved(at)[0]
-
-    def climb(self, start: tuple[float, ...]) -> tuple[float, ...]:
-        """Return where no step along one axis is better; steps are halved."""
-        at = np.array([*start, -3.0, -3.0][: 5 if self.flight else 3])
-        best, step = self.value(tuple(at)), 2.0
+    def climb(self, starts: FloatArray, step: float) -> FloatArray:
+        """Return the direction from which no step along one axis is better, from the best start; steps are halved."""
+        at: FloatArray = starts[int(self._scaled(starts)[0].argmax())]
+        axes = np.eye(len(at))
+        moves = np.concatenate([np.zeros((1, len(at))), axes, -axes])
         while step > _LEAST_STEP:
-            moved = False
-            for axis in range(len(at)):
-                for sign in (step, -step):
-                    tried = at.copy()
-                    tried[axis] += sign
-                    value = self.value(tuple(tried))
-                    if value > best:
-                        at, best, moved = tried, value, True
-                        break
-            if not moved:
-                step /= 2.0
-        return tuple(at.tolist())
+            best = int(self._scaled(at + step * moves)[0].argmax())
+            at = at + step * moves[best]
+            step = step if best else step / 2.0
+        return at
 
 
 def can_serve(prices: Prices, demand: Demand, *, replicas: int, share: float, open_prompts: int | None) -> bool:
@@ -181,14 +204,10 @@ def can_serve(prices: Prices, demand: Demand, *, replicas: int, share: float, op
     begin, free = float(demand.arrived_ns[0]), may_miss(len(demand), share)
     by = np.maximum(demand.prompt_by_ns, demand.decodes_by_ns)
     if open_prompts is not None and np.isfinite(demand.prompt_by_ns).all():
-        left = np.sort(prompts)[len(prompts) - open_prompts :].sum() if open_prompts else 0.0
-        queue = _queues(prompts, replicas) - left
-        ends = np.unique(np.linspace(len(demand) - 1 - free, len(demand), _INSTANTS + 1).astype(int))
-        late = []
-        for first, end in pairwise(ends.tolist()):  # the last one that meets its targets is one of these
-            own = decodes * (by <= demand.prompt_by_ns[first]) if replicas == 1 else np.zeros_like(decodes)
-            late += (queue[first:end] + _without_dearest(own, free) > demand.prompt_by_ns[first:end] - begin).tolist()
-        if all(late):
+        left = float(np.sort(prompts)[len(prompts) - open_prompts :].sum())
+        if int((_queued(prompts, demand.arrived_ns, replicas) - left > demand.prompt_by_ns).sum()) > free:
+            return False
+        if replicas == 1 and not _last_meets(prompts, decodes, demand, by, left, free):
             return False
     finite = np.sort(np.concatenate([one[np.isfinite(one)] for one in (demand.prompt_by_ns, by)]))
     if not len(finite):
@@ -201,12 +220,29 @@ def can_serve(prices: Prices, demand: Demand, *, replicas: int, share: float, op
     return True
 
 
-def _queues(prompts: FloatArray, replicas: int) -> FloatArray:
-    """Return, at each request, what it and those before it cost that come to the same replica, under round robin."""
+def _queued(prompts: FloatArray, arrived: FloatArray, replicas: int) -> FloatArray:
+    """Return when each prompt is computed at the earliest under round robin: after those before it, which came when
+    they did (Lindley's recursion)."""
     found = np.empty_like(prompts)
     for replica in range(replicas):
-        found[replica::replicas] = np.cumsum(prompts[replica::replicas])
+        mine = prompts[replica::replicas]
+        ends = np.cumsum(mine)
+        found[replica::replicas] = np.maximum.accumulate(arrived[replica::replicas] - (ends - mine)) + ends
     return found
+
+
+def _last_meets(
+    prompts: FloatArray, decodes: FloatArray, demand: Demand, by: FloatArray, left: float, free: int
+) -> bool:
+    """Whether the last request that meets its targets can, with all prompts before it, and decodes done by then."""
+    queue = np.cumsum(prompts) - left
+    late_after = demand.prompt_by_ns - demand.arrived_ns[0]
+    ends = np.unique(np.linspace(len(demand) - 1 - free, len(demand), _INSTANTS + 1).astype(int))
+    for first, end in pairwise(ends.tolist()):  # the last one that meets its targets is one of these
+        own = _without_dearest(decodes * (by <= demand.prompt_by_ns[first]), free)
+        if not (queue[first:end] + own > late_after[first:end]).all():
+            return True
+    return False
 
 
 def _without_dearest(cost: FloatArray, free: int) -> float:

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import FloatArray
 from clustersim.cost.roofline import RooflineCost
@@ -62,11 +63,12 @@ class Columns:
     pair_ns: FloatArray
 
 
+Duty = Literal["both", "prefill", "decode"]
 _BY_COLUMN: Final = ("prompt", "decodes", "least_prompt", "least_decodes", "stage_ns", "latency_ns", "key_ns")
 
 
 def columns_of(
-    plan: ParallelPlan, found: Priced, *, tokens: int, requests: int, context: float, duty: str, apart: bool = False
+    plan: ParallelPlan, found: Priced, *, tokens: int, requests: int, context: float, apart: bool = False
 ) -> Columns | None:
     """Return the columns of a plan with one replica, or of replicas in lockstep; None where nothing is proven.
 
@@ -80,8 +82,6 @@ def columns_of(
         Most tokens in a step, and most sequences that decode, of each coordinate.
     context : float
         Keys of a decode where tangents are taken.
-    duty : str
-        ``both``, ``prefill`` (no step decodes) or ``decode`` (no step has prompts).
     apart : bool
         Whether it is one of several SP ranks that is looked at: the one with most tokens.
     """
@@ -89,7 +89,7 @@ def columns_of(
     plan = plan.lockstep
     if not isinstance(pricer.cost, RooflineCost) or plan.is_two_batch:
         return None
-    axes = cells(0 if duty == "decode" else tokens), cells(0 if duty == "prefill" else requests)
+    axes = cells(tokens), cells(requests)
     low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
     points = low[0][kept], low[1][kept]
@@ -114,14 +114,23 @@ def columns_of(
     )
 
 
+def of_duty(columns: Columns, duty: Duty) -> Columns:
+    """Return the columns that a pool needs: of steps without decodes, or without prompts; all where it does both."""
+    if duty == "both":
+        return columns
+    return _only(columns, (columns.decodes if duty == "prefill" else columns.prompt) == 0)
+
+
 def within(columns: Columns, *, tokens: float, requests: float) -> Columns:
     """Return the columns that steps of so many tokens and decodes at most can fall into."""
     least = columns.least_decodes
     kept = (columns.least_prompt + least <= tokens) & (least <= requests)
-    cut = {name: getattr(columns, name)[..., kept] for name in _BY_COLUMN}
-    cut["decodes"] = np.minimum(cut["decodes"], requests)
-    cut["prompt"] = np.minimum(cut["prompt"], tokens)
-    return replace(columns, **cut)
+    cut = _only(columns, kept)
+    return replace(cut, decodes=np.minimum(cut.decodes, requests), prompt=np.minimum(cut.prompt, tokens))
+
+
+def _only(columns: Columns, kept: npt.NDArray[np.bool_]) -> Columns:
+    return replace(columns, **{name: getattr(columns, name)[..., kept] for name in _BY_COLUMN})
 
 
 def spread(columns: Columns, ranks: int, *, decodes: bool) -> Columns:

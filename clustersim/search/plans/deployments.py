@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 from clustersim.cluster.topology import Topology
@@ -45,14 +46,17 @@ class Candidate:
     @property
     def plans(self) -> tuple[ParallelPlan, ...]:
         """The plan of each pool, packed."""
-        each = zip(self.replicas, self.counts, strict=True)
-        return tuple(replace(one.plan, dp=one.plan.dp * count) for one, count in each)
+        return tuple(one.times(count) for one, count in zip(self.replicas, self.counts, strict=True))
 
     def words(self) -> str:
         """Return the plan in words: ``tp 4 × pp 2 × dp 8``, and both of two pools."""
-        each = (plan_words(plan) for plan in self.plans)
-        kinds = (f" on {one.kind}" if one.kind else "" for one in self.replicas)
-        return " | ".join(text + kind for text, kind in zip(each, kinds, strict=True))
+        return " | ".join(replica_words(one, count) for one, count in zip(self.replicas, self.counts, strict=True))
+
+
+@cache
+def replica_words(one: Replica, count: int) -> str:
+    """Return the degrees of so many replicas, and the kind of their devices."""
+    return plan_words(one.times(count)) + (f" on {one.kind}" if one.kind else "")
 
 
 def plan_words(plan: ParallelPlan) -> str:
@@ -171,6 +175,10 @@ class Deployments:
             for pool, plan, one in zip(setting.pools.pools, plans, candidate.replicas, strict=True)
         )
         return replace(setting.pools, pools=pools, topology=seen_by(topology, plans[0]))
+
+    def prefill_alone(self, candidate: Candidate) -> Scenario:
+        """Return the scenario of the prefill pool of a candidate with two, by itself."""
+        return self.scenario(candidate).each_pool()[0]
 
     def changes(self, candidate: Candidate) -> tuple[str, ...]:
         """Return what makes the user's scenario that of a candidate, as ``--set`` takes it."""

@@ -18,6 +18,8 @@ from clustersim.workload.requests import Requests
 GRID: Final = 1.01
 """A step: rates are powers of it."""
 _MOST: Final = 256
+"""Rates whose requests are kept."""
+_FEW: Final = 4
 
 
 def rate_of(step: int) -> float:
@@ -44,14 +46,26 @@ class _Asked:
         return isinstance(other, _Asked) and self.key == other.key
 
 
-@lru_cache(maxsize=_MOST)
+@lru_cache(maxsize=_FEW)
 def _drawn(asked: _Asked) -> Requests:
     return asked.scenario.requests()
 
 
+@lru_cache(maxsize=_MOST)
+def _at(asked: _Asked) -> Requests:
+    """Return requests; a trace is read once for all rates."""
+    workload = asked.scenario.workload
+    if not isinstance(workload, TraceWorkload):
+        return _drawn(asked)
+    whole = _drawn(_Asked(asked.scenario, replace(workload, requests=None, rate_scale=1.0, repeat=False)))
+    if workload.requests is not None:
+        whole = whole.repeat_to(workload.requests) if workload.repeat else whole.take(workload.requests)
+    return whole if workload.rate_scale == 1.0 else whole.scaled(workload.rate_scale)
+
+
 def requests_at(scenario: Scenario, load: Load, step: int, every: int) -> Requests:
     """Return every so many-th request of a scenario at a rate of the grid."""
-    whole = _drawn(_Asked(scenario, load.at(rate_of(step))))
+    whole = _at(_Asked(scenario, load.at(rate_of(step))))
     return whole if every == 1 else _chosen(whole, np.arange(0, len(whole), every))
 
 

@@ -22,9 +22,14 @@ def candidates(settings: Sequence[Setting], room: Room, refused: Refused) -> Ite
             prefill, decode = setting.pools.each_pool()
             counted = refused if setting.single is None else Refused()  # what one pool can't have, two can't either
             firsts, seconds = (_of_each_kind(one, room, counted) for one in (prefill, decode))
+            known: dict[object, list[tuple[tuple[int, int], int]]] = {}
             for first in firsts:
                 for second in seconds:
-                    yield from _ratios(first, second, number, room)
+                    alike = tuple((one.devices, one.kind, one.plan.is_lockstep) for one in (first, second))
+                    if alike not in known:
+                        known[alike] = list(_ratios(first, second, room))
+                    for counts, same in known[alike]:
+                        yield Candidate(replicas=(first, second), counts=counts, setting=number), same
 
 
 def _of_each_kind(scenario: Scenario, room: Room, refused: Refused) -> list[Replica]:
@@ -45,7 +50,8 @@ def _largest(one: Replica, setting: int, room: Room) -> Iterator[tuple[Candidate
         yield fitting[-1], len(fitting)
 
 
-def _ratios(first: Replica, second: Replica, setting: int, room: Room) -> Iterator[tuple[Candidate, int]]:
+def _ratios(first: Replica, second: Replica, room: Room) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield the most replicas of both pools in each ratio, and how many numbers of them have that ratio."""
     most = (room.devices - second.devices) // first.devices, (room.devices - first.devices) // second.devices
     counts = [1 if one.plan.is_lockstep else many for one, many in zip((first, second), most, strict=True)]
     for prefill in range(1, counts[0] + 1):
@@ -55,11 +61,11 @@ def _ratios(first: Replica, second: Replica, setting: int, room: Room) -> Iterat
             fitting = []
             times = 1
             while prefill * times <= counts[0] and decode * times <= counts[1]:
-                made = Candidate(replicas=(first, second), counts=(prefill * times, decode * times), setting=setting)
+                made = Candidate(replicas=(first, second), counts=(prefill * times, decode * times), setting=0)
                 if made.devices > room.devices:
                     break
                 if room.holds(made):
-                    fitting.append(made)
+                    fitting.append((prefill * times, decode * times))
                 times += 1
             if fitting:
                 yield fitting[-1], len(fitting)

@@ -16,7 +16,7 @@ from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.bounds import Prices, best_prices, can_serve
-from clustersim.search.plans.columns import Columns, columns_of, spread, within
+from clustersim.search.plans.columns import Columns, Duty, columns_of, of_duty, spread, within
 from clustersim.search.plans.demand import Demand, demand_of, may_miss
 from clustersim.search.plans.exposure import exposed
 from clustersim.search.plans.grid import requests_at, step_of
@@ -36,6 +36,8 @@ class Member:
 
     Parameters
     ----------
+    duty : str
+        ``both``, ``prefill`` (no step decodes) or ``decode`` (no step has prompts).
     ranks : int
         SP ranks, or replicas that share experts.
     scheme : str or None
@@ -52,6 +54,7 @@ class Member:
         See :func:`~clustersim.search.plans.bounds.can_serve`.
     """
 
+    duty: Duty
     ranks: int
     scheme: SequenceScheme | None
     decodes: bool
@@ -85,8 +88,8 @@ class Bound:
 class _Group:
     """Bounds of one group: its columns, and what requests ask at each rate."""
 
-    def __init__(self, scenario: Scenario, load: Load, share: float, duty: str, members: Sequence[Member]) -> None:
-        self._scenario, self._load, self._share, self._duty = scenario, load, share, duty
+    def __init__(self, scenario: Scenario, load: Load, share: float, members: Sequence[Member]) -> None:
+        self._scenario, self._load, self._share = scenario, load, share
         self._targets = targets_ns(scenario.targets)
         self._demands: dict[tuple[int, int], Demand] = {}
         self._prices: dict[Member, Prices] = {}
@@ -100,7 +103,6 @@ class _Group:
             tokens=max(one.tokens for one in members),
             requests=max(one.requests for one in members),
             context=float((own.keys / np.maximum(own.decodes, 1.0)).mean()),
-            duty=duty,
         )
         self._columns = self._every()
         self._of_ranks: dict[object, Columns] = {}
@@ -125,11 +127,11 @@ class _Group:
         if self._columns is None:
             return Bound(step=None, why="", tpot_ms=None)
         per = member.ranks if member.decodes else 1
-        columns = self._columns if member.scheme is None else self._split(member)
+        columns = of_duty(self._columns if member.scheme is None else self._split(member), member.duty)
         columns = within(columns, tokens=member.tokens / member.ranks, requests=member.requests / per)
         columns = spread(columns, member.ranks, decodes=member.decodes) if member.ranks > 1 else columns
-        least = None if self._duty == "prefill" else float(columns.latency_ns[columns.decodes > 0].min())
-        why = self._impossible(columns, alone, free, least, member.tokens)
+        least = None if member.duty == "prefill" else float(columns.latency_ns[columns.decodes > 0].min())
+        why = self._impossible(columns, alone, free, least, member)
         tpot_ms = None if least is None else least / NS_PER_MS
         step = self._step(columns, member) if why is None else _LOWEST
         return Bound(step=step, why=why or (RATE if step is not None else ""), tpot_ms=tpot_ms)
@@ -152,12 +154,14 @@ class _Group:
             self._of_ranks[key] = exposed(self._of_ranks[None], plan, self._scenario, self._found)
         return self._of_ranks[key]
 
-    def _impossible(self, columns: Columns, alone: Demand, free: int, least: float | None, tokens: int) -> str | None:
+    def _impossible(
+        self, columns: Columns, alone: Demand, free: int, least: float | None, member: Member
+    ) -> str | None:
         """Say which target too many requests miss even when they come one by one; None where none."""
         if least is not None and least > self._targets.get("tpot", math.inf) and int((alone.decodes > 0).sum()) > free:
             return "least TPOT"
-        if self._duty != "decode" and "ttft" in self._targets:
-            slow = lone_prompts(columns, alone.prompt, tokens) > alone.prompt_by_ns - alone.arrived_ns
+        if member.duty != "decode" and "ttft" in self._targets:
+            slow = lone_prompts(columns, alone.prompt, member.tokens) > alone.prompt_by_ns - alone.arrived_ns
             if int(slow.sum()) > free:
                 return "least TTFT"
         return None
@@ -205,7 +209,7 @@ def _turn(does: Callable[[int], bool], guess: int, highest: int) -> int | None:
     return high
 
 
-def bound_all(scenario: Scenario, load: Load, share: float, duty: str, members: Sequence[Member]) -> list[Bound]:
+def bound_all(scenario: Scenario, load: Load, share: float, members: Sequence[Member]) -> list[Bound]:
     """Return the bound of plans that have their prices in common.
 
     Parameters
@@ -214,11 +218,9 @@ def bound_all(scenario: Scenario, load: Load, share: float, duty: str, members: 
         Of one pool, with one replica at sp 1, or those that share experts.
     load : Load
     share : float
-    duty : str
-        See :func:`~clustersim.search.plans.columns.columns_of`.
     members : sequence of Member
     """
-    group = _Group(scenario, load, share, duty, members)
+    group = _Group(scenario, load, share, members)
     return [group.of(one) for one in members]
 
 

@@ -94,6 +94,8 @@ class Found:
         ]
         if any(one.candidate.counts != (1,) and len(one.candidate.counts) == 1 for one in self.standings):
             uncertain.append("one replica stands for all where requests are dealt out in turn (measured: within 4 %)")
+        if any(one.row is not None and "alone" in one.row["numbers"] for one in screened):
+            uncertain.append("a decode pool is taken to make no prefill pool serve more requests in time")
         if any(one.same > 1 for one in self.standings):
             uncertain.append(
                 f"{REPRESENTED} are taken to reach no more for each of their devices (measured: within 4 %)"

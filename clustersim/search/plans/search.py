@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,11 +23,12 @@ from clustersim.search.plans.finals import REQUESTS, SEEDS, TIES, at_length
 from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.limits import Bound, Member, bound_all
 from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.prefill_alone import PrefillAlone
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import Room
 from clustersim.search.plans.space import Refused, Replica
-from clustersim.search.plans.trial import try_rate
+from clustersim.search.plans.trial import Trial, try_rate
 from clustersim.search.plans.walk import Walk
 from clustersim.search.point import Row
 from clustersim.workload.draws import DrawnWorkload
@@ -58,6 +59,8 @@ class Search:
         self.load: Load = load_of(self.base, deployments.variants.requests, question.lasting_s)
         self.refused = Refused()
         self.ran = 0
+        self._each_pool: dict[tuple[int, int], tuple[Scenario, ...]] = {}
+        self._alone: dict[tuple[int, Replica, int], PrefillAlone] = {}
         self._stays = getattr(self.base.workload, "cancel_after", None) is None
 
     def standings(self) -> list[Standing]:
@@ -68,9 +71,8 @@ class Search:
         found = []
         for one, same in legal:
             each = [bounds[place, *side] for place, side in enumerate(self._sides(one))]
-            standing = Standing(candidate=one, words=self.words(one), bound=_lesser(each), same=same)
-            standing.row_devices = one.devices // self.trial(standing)[1]
-            found.append(standing)
+            found.append(Standing(candidate=one, words=self.words(one), bound=_lesser(each), same=same))
+            found[-1].row_devices = one.devices // self._every(one)
         return found
 
     def words(self, one: Candidate) -> str:
@@ -88,22 +90,23 @@ class Search:
     def _bounds(self, sides: Sequence[tuple[int, int, int, Replica, int]]) -> dict[Any, Bound]:
         """Return the bound of each pool of each plan; those with their prices in common are worked out together."""
         groups: dict[Any, list[Any]] = {}
+        prices: dict[tuple[int, int, int], str] = {}
         for side in sides:
             place, pools, setting, one, _ = side
-            plan = one.plan
-            scenario = self._pool(setting, pools, place)
-            prices = repr((scenario.precision, scenario.engine))
-            shared = plan.tp, plan.pp, plan.ep, plan.dp, one.kind, prices
-            groups.setdefault((place, pools, *shared), []).append(side)
+            plan, pool = one.plan, (place, pools, setting)
+            if pool not in prices:
+                scenario = self._pool(setting, pools, place)
+                prices[pool] = repr((scenario.precision, scenario.engine, scenario.serving.prefix_caching))
+            groups.setdefault((plan.tp, plan.pp, plan.ep, plan.dp, one.kind, prices[pool]), []).append(side)
         calls = []
         members: list[list[Any]] = []
         found: dict[Any, Bound] = {}
-        for (place, pools, *_), mine in groups.items():
+        for mine in groups.values():
+            place, pools, *_ = mine[0]
             scenario = self._pool(mine[0][2], pools, place)
             plain = replace(
                 mine[0][3].plan, sp=replace(mine[0][3].plan.sp, degree=1, scheme=None, partition=None, decode=None)
             )
-            duty = "both" if pools == 1 else ("prefill", "decode")[place]
             topology = scenario.topology
             if mine[0][3].kind is not None:
                 topology = topology.seen_from(topology.of_kind(mine[0][3].kind)[0])
@@ -114,7 +117,7 @@ class Search:
                 continue
             unique = dict.fromkeys(self._member(side) for side in mine)
             members.append([mine, list(unique)])
-            calls.append((here, self.load, self.question.share, duty, list(unique)))
+            calls.append((here, self.load, self.question.share, list(unique)))
         for number, bounds in outcomes(self._executors, bound_all, iter(enumerate(calls))):
             if isinstance(bounds, Lost):
                 raise InputError(Problem(message=f"a bound could not be worked out: {bounds.reason}"))
@@ -124,9 +127,12 @@ class Search:
         return found
 
     def _pool(self, setting: int, pools: int, place: int) -> Scenario:
-        scenario = self.deployments.settings[setting].single if pools == 1 else self.deployments.settings[setting].pools
-        assert scenario is not None
-        return scenario.each_pool()[place]
+        if (setting, pools) not in self._each_pool:
+            both = self.deployments.settings[setting]
+            scenario = both.single if pools == 1 else both.pools
+            assert scenario is not None
+            self._each_pool[setting, pools] = scenario.each_pool()
+        return self._each_pool[setting, pools][place]
 
     def _member(self, side: Any) -> Member:
         place, pools, setting, one, count = side
@@ -134,12 +140,13 @@ class Search:
         serving, plan = scenario.serving, one.plan
         lockstep = plan.dp if plan.is_lockstep else 1
         ranks = lockstep if lockstep > 1 else plan.sp.degree
-        every = self.every(pools, scenario, plan, count)
+        every = count if pools == 1 and self._in_turn(scenario, plan) else 1
         ordered = serving.scheduler in ("continuous", "chunked_prefill") and serving.order.by == "arrival"
-        ordered = ordered and serving.router == "round_robin" and not scenario.faults and place == 0 and lockstep == 1
+        ordered = ordered and self._in_turn(scenario, plan) and place == 0 and lockstep == 1
         ordered = ordered and serving.queue_limit is None and serving.queue_timeout_ns is None and self._stays
         owners = plan.sp.degree if plan.sp.decode == "dp" else 1
         return Member(
+            duty="both" if pools == 1 else ("prefill", "decode")[place],
             ranks=ranks,
             scheme=plan.sp.scheme,
             decodes=lockstep > 1 or plan.sp.decode == "dp",
@@ -151,10 +158,15 @@ class Search:
             open_prompts=(0 if plan.pp == 1 else plan.pp) if ordered else None,
         )
 
-    def every(self, pools: int, scenario: Scenario, plan: Any, count: int) -> int:
-        """Return how many replicas one stands for: under round robin it gets every so many-th request."""
-        alone = pools == 1 and not plan.is_lockstep and scenario.serving.router == "round_robin" and not scenario.faults
-        return count if alone else 1
+    def _in_turn(self, scenario: Scenario, plan: ParallelPlan) -> bool:
+        """Whether one of several replicas gets every so many-th request, whatever the others do."""
+        return not plan.is_lockstep and scenario.serving.router == "round_robin" and not scenario.faults
+
+    def _every(self, one: Candidate) -> int:
+        """Return how many replicas one stands for."""
+        if len(one.replicas) > 1:
+            return 1
+        return one.counts[0] if self._in_turn(self._pool(one.setting, 1, 0), one.replicas[0].plan) else 1
 
     def worth(self, standing: Standing) -> float:
         """Return what one request per second is worth on a plan."""
@@ -166,46 +178,78 @@ class Search:
     def trial(self, standing: Standing) -> tuple[Scenario, int]:
         """Return what is simulated of a plan, and how many replicas that stands for."""
         one = standing.candidate
-        scenario = self.deployments.scenario(one)
-        every = self.every(len(one.replicas), scenario, one.replicas[0].plan, one.counts[0])
-        if every > 1:
-            single = replace(one, counts=(1,))
-            scenario = self.deployments.scenario(single)
-        return scenario, every
+        every = self._every(one)
+        return self.deployments.scenario(replace(one, counts=(1,)) if every > 1 else one), every
 
     def run(self, asked: Sequence[tuple[Standing, int]]) -> list[Row]:
         """Simulate plans, each at a step of the grid; what was simulated before is looked up."""
-        return self._rows([(standing, step, 0) for standing, step in asked], at_length=False)
+        share = 0.0 if self.question.exhaustive else self.question.share
+        refused = [] if self.question.exhaustive else self._refused_alone(asked)
+        found = {number: row for number, row in enumerate(refused) if row is not None}
+        left = [number for number in range(len(asked)) if number not in found]
+        trials = (self.trial_at(*asked[number], share) for number in left)
+        found |= dict(zip(left, self._rows(trials), strict=True))
+        return [found[number] for number in range(len(asked))]
 
     def run_at_length(self, asked: Sequence[tuple[Standing, int, int]]) -> list[Row]:
         """Simulate plans, each at a step of the grid and with so much added to its seed, checked (P and G) and long."""
-        return self._rows(asked, at_length=True)
+        return self._rows(self._long_trial(*one) for one in asked)
 
-    def _rows(self, asked: Sequence[tuple[Standing, int, int]], *, at_length: bool) -> list[Row]:
+    def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
+        """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""
+        scenario, every = self.trial(standing)
+        return Trial(scenario=scenario, load=self.load, step=step, every=every, share=share)
+
+    def _long_trial(self, standing: Standing, step: int, seed: int) -> Trial:
+        scenario, every = self.trial(standing)
+        scenario = replace(scenario, seed=scenario.seed + seed)
+        return Trial(scenario=scenario, load=self._long(standing, every), step=step, every=every, audit=True)
+
+    def _refused_alone(self, asked: Sequence[tuple[Standing, int]]) -> list[Row | None]:
+        """Return, of each plan with two pools whose prefill pool fails at a step by itself, the row of that."""
+        known = [(self.prefill_alone(standing.candidate), step) for standing, step in asked]
+        new = {(id(one), step): (one, step) for one, step in known if one is not None and not one.tells(step)}
+        share = self.question.share
+        trials = (replace(one.trial, step=step, share=share) for one, step in new.values())
+        for (one, step), row in zip(new.values(), self._rows(trials), strict=True):
+            one.note(step, row, share)
+        return [None if one is None else one.refusal(step) for one, step in known]
+
+    def prefill_alone(self, candidate: Candidate) -> PrefillAlone | None:
+        """Return the prefill pool of a plan with two, by itself; None where it is not known which requests it gets."""
+        if len(candidate.replicas) == 1:
+            return None
+        one, count = candidate.replicas[0], candidate.counts[0]
+        scenario = self._pool(candidate.setting, 2, 0)
+        if not self._in_turn(scenario, one.plan):
+            return None
+        key = candidate.setting, one, count
+        if key not in self._alone:
+            alone = self.deployments.prefill_alone(candidate)
+            trial = Trial(scenario=alone, load=self.load, step=0, every=1, prompts_only=True)
+            self._alone[key] = PrefillAlone(trial=trial)
+        return self._alone[key]
+
+    def _rows(self, trials: Iterable[Trial]) -> list[Row]:
+        """Simulate, and return the row of each trial; what was simulated before is looked up."""
         rows: dict[int, Row] = {}
         keys: dict[int, str] = {}
 
-        def calls() -> Iterator[tuple[int, tuple[Any, ...]]]:
-            for number, (standing, step, seed) in enumerate(asked):
-                scenario, every = self.trial(standing)
-                scenario = replace(scenario, seed=scenario.seed + seed)
-                share = 0.0 if at_length or self.question.exhaustive else self.question.share
-                load = self._long(standing, every) if at_length else self.load
-                pools = [(one.plan, one.serving) for one in scenario.each_pool()]
-                told = (scenario.digest, scenario.seed, pools, load, step, every, share)
-                keys[number] = key = key_of(repr(told), at_length)
+        def calls() -> Iterator[tuple[int, tuple[Trial]]]:
+            for number, trial in enumerate(trials):
+                keys[number] = key = key_of(trial.told, trial.audit)
                 if key in self._journal.rows:
                     rows[number] = self._journal.rows[key]
                     continue
-                yield number, (scenario, load, step, every, share, at_length)
+                yield number, (trial,)
 
         for number, outcome in outcomes(self._executors, try_rate, calls()):
             row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
             if not isinstance(outcome, Lost):
                 self._journal.add(keys[number], row)
             rows[number] = row
-        self.ran += len(asked)
-        return [rows[number] for number in range(len(asked))]
+        self.ran += len(keys)
+        return [rows[number] for number in range(len(keys))]
 
     def _long(self, standing: Standing, every: int) -> Load:
         """Return the load with as many requests as finalists get."""
@@ -230,7 +274,14 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     if not standings:
         raise none_legal(search.base, search.refused, question.room)
     worth = search.worth
-    walk = Walk(worth=worth, share=question.share, run=search.run, exhaustive=question.exhaustive, told=told)
+    walk = Walk(
+        worth=worth,
+        share=question.share,
+        run=search.run,
+        exhaustive=question.exhaustive,
+        effort=lambda one: _effort(one.candidate),
+        told=told,
+    )
     standings.sort(key=lambda one: (_effort(one.candidate), -one.most * worth(one)))
     walk.through(standings)
     simulated = sorted((one for one in standings if one.passed is not None), key=walk.value, reverse=True)

@@ -25,9 +25,11 @@ PARTITIONS: Final[tuple[SequencePartition, ...]] = ("contiguous", "zigzag", "str
 DECODES: Final[tuple[SequenceDecode, ...]] = ("idle", "dp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replica:
     """A plan of one replica (of all that share experts, where they do), and what it has room for.
+
+    Each is made once, and compared by identity: hundreds of thousands of pairs are looked up by them.
 
     Parameters
     ----------
@@ -46,6 +48,10 @@ class Replica:
     def devices(self) -> int:
         """Devices of one of it."""
         return self.plan.world
+
+    def times(self, count: int) -> ParallelPlan:
+        """Return the plan of so many of it, packed."""
+        return replace(self.plan, dp=self.plan.dp * count)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,14 +20,16 @@ from clustersim.search.point import Row, words_of
 from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import RunResult, simulate
+from clustersim.workload.requests import Requests
 
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""
 _PRICES: Final = KeptPrices()
 
 
-def try_rate(scenario: Scenario, load: Load, step: int, every: int, share: float, audit: bool) -> Row:
-    """Simulate a plan at a rate of the grid, and return its row; one that can't reach its share any more is cut short.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A plan at a rate of the grid.
 
     Parameters
     ----------
@@ -37,14 +39,43 @@ def try_rate(scenario: Scenario, load: Load, step: int, every: int, share: float
         See :func:`requests_at`.
     share : float
         Of all requests, that has to meet every target; 0: the run is not cut short.
+    prompts_only : bool
+        Whether requests end with their first token.
     audit : bool
         Whether plan (P) and step graphs (G) are checked first.
     """
+
+    scenario: Scenario
+    load: Load
+    step: int
+    every: int
+    share: float = 0.0
+    prompts_only: bool = False
+    audit: bool = False
+
+    @property
+    def told(self) -> str:
+        """Everything that its row depends on, as a text."""
+        scenario = self.scenario
+        pools = [(one.plan, one.serving) for one in scenario.each_pool()]
+        told = (scenario.digest, scenario.seed, pools, self.load, self.step, self.every, self.share)
+        return repr((*told, "prompts") if self.prompts_only else told)
+
+    @property
+    def requests(self) -> Requests:
+        """Its requests."""
+        found = requests_at(self.scenario, self.load, self.step, self.every)
+        return replace(found, output_tokens=np.ones_like(found.output_tokens)) if self.prompts_only else found
+
+
+def try_rate(trial: Trial) -> Row:
+    """Simulate a plan at a rate, and return its row; one that can't reach its share any more is cut short."""
+    scenario, share = trial.scenario, trial.share
     try:
-        if audit and (broken := check_scenario(scenario).violations):
+        if trial.audit and (broken := check_scenario(scenario).violations):
             rules = "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in broken)
             return {"failed": f"illegal: {rules}", "numbers": {}}
-        requests = requests_at(scenario, load, step, every)
+        requests = trial.requests
         free = may_miss(len(requests), share)
         last_ns = int(requests.arrived_at_ns[-1])
         for part in _PARTS if free < len(requests) else ():
