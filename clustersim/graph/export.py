@@ -213,7 +213,8 @@ def model_facts(model: ModelSpec) -> dict[str, Any]:
             layers[-1]["count"] += 1
             continue
         part = "moe" if isinstance(layer.ffn, Moe) else "ffn"
-        layers.append({"count": 1, "attention": asdict(layer.attention), part: asdict(layer.ffn)})
+        inside = {"attention": asdict(layer.attention), part: asdict(layer.ffn)}
+        layers.append({"count": 1, **inside, "post_norms": layer.post_norms})
         before = layer
     plain = {field.name: getattr(model, field.name) for field in fields(model) if field.name != "layers"}
     return {**plain, "unused_keys": list(model.unused_keys), "layers": layers}

@@ -6,6 +6,13 @@ own bytes, so that it can be found on the timeline; the cost of launching it is 
 Around experts, permutation, activation and sum have their bytes but no time of their own: MoE modules were measured
 as a whole, and what they take is in the constants of the grouped products (:mod:`clustersim.cost.fit`).
 
+A norm of what attention or an FFN puts out is a kernel of its own behind the sum over TP ranks, and the residual add
+is part of the norm behind it: so vLLM runs Gemma 2 and 3 (vllm/model_executor/models/gemma2.py,
+``Gemma2DecoderLayer.forward``, 2024). A soft cap of logits is one kernel over whole logits, as SGLang's
+``fused_softcap`` (sglang/srt/layers/elementwise.py, 2025); vLLM takes three (logits_processor.py). Embeddings are
+scaled by the operator that looks them up, as transformers' ``Gemma3TextScaledWordEmbedding``; scores are capped inside
+the kernel of attention.
+
 MLA: prefill expands the latent to heads, decode absorbs the expansion into the query and the output
 (DeepSeek-AI, "DeepSeek-V2", arXiv:2405.04434, section 2.1.2).
 """
@@ -17,7 +24,7 @@ from dataclasses import replace
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, Node, StepKind, Terms, Unit
 from clustersim.graph.variant import Variant
-from clustersim.model.architecture import Attention, Ffn, ModelSpec, Moe
+from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 
 TOKENS: Terms = (("tokens", 1.0),)
 PREFILL: Terms = (("prefill_tokens", 1.0),)
@@ -47,14 +54,22 @@ def single_device(model: ModelSpec, precision: Precision, kind: StepKind) -> Blu
         Which token sets the step carries: ``prefill``, ``decode`` or ``mixed``.
     """
     work = _Work(model, precision, kind)
-    attention = {a: work.attention(a) for a in dict.fromkeys(layer.attention for layer in model.layers)}
-    ffn = {f: work.ffn_or_moe(f) for f in dict.fromkeys(layer.ffn for layer in model.layers)}
+    attention = {key: work.attention(*key) for key in dict.fromkeys(map(_first_half, model.layers))}
+    ffn = {key: work.ffn_or_moe(*key) for key in dict.fromkeys(map(_second_half, model.layers))}
     units = [Unit(body=work.host("schedule"), layer=-1), Unit(body=work.embedding(), layer=-1)]
     for index, layer in enumerate(model.layers):
-        units.append(Unit(body=attention[layer.attention], layer=index))
-        units.append(Unit(body=ffn[layer.ffn], layer=index))
+        units.append(Unit(body=attention[_first_half(layer)], layer=index))
+        units.append(Unit(body=ffn[_second_half(layer)], layer=index))
     units.append(Unit(body=work.head(), layer=-1))
     return Blueprint(kind=kind, stages=(tuple(units),))
+
+
+def _first_half(layer: Layer) -> tuple[Attention, bool]:
+    return layer.attention, layer.post_norms
+
+
+def _second_half(layer: Layer) -> tuple[Ffn | Moe, bool]:
+    return layer.ffn, layer.post_norms
 
 
 class _Work:
@@ -75,6 +90,12 @@ class _Work:
     def residual(self, name: str, module: str) -> Node:
         h = self.model.hidden
         return Node(name=name, op="memory", module=module, amount=self.moved(3 * h), width=h, fused=True)
+
+    def added(self, build: BodyBuilder, module: str, last: int, post_norm: bool) -> Body:
+        """Return the body of a module whose output, normed or as it is, is added to the residual stream."""
+        if post_norm:
+            last = build.add(self.norm(f"{module}_post_norm", module), last)
+        return build.build(build.add(self.residual(f"{module}_add", module), last, INPUT))
 
     def linear(self, name: str, module: str, n: int, k: int, rule: str, terms: Terms = TOKENS) -> Node:
         return Node(name=name, op="gemm", module=module, amount=terms, n=n, k=k, rule=rule, width=n)
@@ -102,14 +123,19 @@ class _Work:
         build = BodyBuilder("lm_head")
         norm = build.add(self.norm("final_norm", "lm_head", ROWS), INPUT)
         logits = build.add(self.linear("lm_head", "lm_head", vocab, h, "lm_head", ROWS), norm)
+        if self.model.logit_cap is not None:
+            cap = Node(
+                name="logits_cap", op="memory", module="lm_head", amount=self.moved(2 * vocab, ROWS), width=vocab
+            )
+            logits = build.add(cap, logits)
         sample = Node(name="sample", op="sample", module="host", amount=SEQUENCES, stream="host")
         last = build.add(sample, logits)
         if self.prefills:
             build.add(boundary_node(), last, kind="boundary")
         return build.build(last)
 
-    def attention(self, a: Attention) -> Body:
-        return self._latent_attention(a) if a.kind == "mla" else self._attention(a)
+    def attention(self, a: Attention, post_norm: bool) -> Body:
+        return self._latent_attention(a, post_norm) if a.kind == "mla" else self._attention(a, post_norm)
 
     def _cores(self, build: BodyBuilder, a: Attention, ready: int, cache: int) -> list[int]:
         """Add the K/V read and one attention node per token set; return their positions."""
@@ -131,7 +157,7 @@ class _Work:
             found.append(position)
         return found
 
-    def _attention(self, a: Attention) -> Body:
+    def _attention(self, a: Attention, post_norm: bool) -> Body:
         h = self.model.hidden
         q, k, v = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim, a.num_kv_heads * a.v_head_dim
         shaped = Node(
@@ -151,9 +177,9 @@ class _Work:
         cache = build.add(write, ready)
         cores = self._cores(build, a, ready, cache)
         out = build.add(self.linear("o_proj", "attention", h, a.num_heads * a.v_head_dim, "attention_out"), *cores)
-        return build.build(build.add(self.residual("attention_add", "attention"), out, INPUT))
+        return self.added(build, "attention", out, post_norm)
 
-    def _latent_attention(self, a: Attention) -> Body:
+    def _latent_attention(self, a: Attention, post_norm: bool) -> Body:
         h, heads = self.model.hidden, a.num_heads
         nope, rope, latent = a.qk_nope_head_dim or 0, a.qk_rope_head_dim or 0, a.kv_lora_rank or 0
         build = BodyBuilder("attention")
@@ -215,25 +241,25 @@ class _Work:
             value = self.linear("v_absorb", "attention", heads * a.v_head_dim, latent, "heads_columns", DECODE)
             outputs.append(build.add(value, position))
         out = build.add(self.linear("o_proj", "attention", h, heads * a.v_head_dim, "attention_out"), *outputs)
-        return build.build(build.add(self.residual("attention_add", "attention"), out, INPUT))
+        return self.added(build, "attention", out, post_norm)
 
-    def ffn_or_moe(self, f: Ffn | Moe) -> Body:
-        return self._moe(f) if isinstance(f, Moe) else self._ffn(f)
+    def ffn_or_moe(self, f: Ffn | Moe, post_norm: bool) -> Body:
+        return self._moe(f, post_norm) if isinstance(f, Moe) else self._ffn(f, post_norm)
 
     def _act(self, name: str, module: str, inner: int, gated: bool, terms: Terms, rule: str) -> Node:
         moved = (3 if gated else 2) * inner
         return Node(name=name, op="memory", module=module, amount=self.moved(moved, terms), rule=rule, width=inner)
 
-    def _ffn(self, f: Ffn) -> Body:
+    def _ffn(self, f: Ffn, post_norm: bool) -> Body:
         h, inner = self.model.hidden, f.intermediate
         build = BodyBuilder("ffn")
         norm = build.add(self.norm("ffn_norm", "ffn"), INPUT)
         up = build.add(self.linear("ffn_up", "ffn", inner * (2 if f.gated else 1), h, "ffn_up"), norm)
         act = build.add(self._act("ffn_act", "ffn", inner, f.gated, TOKENS, "elementwise"), up)
         down = build.add(self.linear("ffn_down", "ffn", h, inner, "ffn_down"), act)
-        return build.build(build.add(self.residual("ffn_add", "ffn"), down, INPUT))
+        return self.added(build, "ffn", down, post_norm)
 
-    def _moe(self, f: Moe) -> Body:
+    def _moe(self, f: Moe, post_norm: bool) -> Body:
         h, inner = self.model.hidden, f.expert_intermediate
         routed = scaled(TOKENS, f.top_k)
         build = BodyBuilder("moe")
@@ -298,4 +324,4 @@ class _Work:
                 fused=True,
             )
             total = build.add(add, total, s_last)
-        return build.build(build.add(self.residual("moe_add", "moe"), total, INPUT))
+        return self.added(build, "moe", total, post_norm)

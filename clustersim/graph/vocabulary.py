@@ -21,7 +21,7 @@ _PRODUCTS: Final = (
 _MOVES: Final = (
     "embedding", "attention_norm", "rope", "qk_norm_rope", "kv_write", "q_a_norm", "kv_a_norm_rope", "attention_add",
     "ffn_norm", "ffn_act", "ffn_add", "moe_norm", "expert_act", "aggregate", "shared_act", "shared_add", "moe_add",
-    "final_norm", "dispatch", "combine",
+    "attention_post_norm", "ffn_post_norm", "moe_post_norm", "final_norm", "logits_cap", "dispatch", "combine",
 )  # fmt: skip
 _NAMED_BY_KIND: Final = (
     "schedule", "sample", "boundary", "kv_read", "send", "recv", "attention_prefill", "attention_decode",
@@ -49,6 +49,9 @@ KINDS: Final[Mapping[str, str]] = {
 
 CORE: Final = "attention"
 """As a name: the prefill or the decode attention, whichever the step has."""
+
+POST_ATTENTION: Final = "post_attention_norm"
+"""As a name: the norm of what attention puts out, where the FFN behind it has a norm of its own, else that norm."""
 
 _JOINED: Final = re.compile(rf"(?P<of>\w+?)_(?P<op>{'|'.join(COLLECTIVE_OPS)})")
 _NUMBERED: Final = re.compile(r"(attention_prefill|kv_ring)_\d+")

@@ -19,14 +19,15 @@ from clustersim.legality.graph_rules.views.doubted import doubted
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.legality.graph_rules.views.reading import view_of_foreign
 from clustersim.legality.merging.merge import Merged
-from clustersim.legality.reference import HEAD, inputs_of
+from clustersim.legality.reference import head_inputs, inputs_of
 from clustersim.legality.relevance import Declared
 from clustersim.legality.rule import LookedAt, Violation
 from clustersim.legality.unsaid import BY_LAYER, left_out
 
 OPTIONAL: Final = (
     "schedule", "sample", "attention_norm", "ffn_norm", "moe_norm", "final_norm", "rope", "qk_norm_rope", "kv_write",
-    "kv_read", "attention_add", "ffn_add", "moe_add", "ffn_act",
+    "kv_read", "attention_add", "ffn_add", "moe_add", "ffn_act", "attention_post_norm", "ffn_post_norm",
+    "moe_post_norm", "logits_cap",
 )  # fmt: skip
 """Operators that other programs often do not speak of at all."""
 
@@ -103,7 +104,9 @@ def _wanted(graph: ForeignGraph) -> set[str]:
     if graph.model is None:
         return set()
     layers = dict.fromkeys(graph.model.layers)
-    return {"kv_read", *HEAD}.union(*(inputs_of(layer, prefills=True, decodes=True) for layer in layers))
+    return {"kv_read", *head_inputs(graph.model)}.union(
+        *(inputs_of(layer, prefills=True, decodes=True) for layer in layers)
+    )
 
 
 def declared_of(graph: ForeignGraph) -> Declared:

@@ -58,8 +58,9 @@ def rank_weight_bytes(deployment: Deployment, stage: Sequence[Module]) -> float:
             spec = deployment.model.layers[layer]
             module = spec.attention if part == "attention" else spec.ffn
             if id(module) not in known:
-                known[id(module)] = norm_parameters(deployment.model) + _module(deployment, module)
-            parameters += known[id(module)]
+                known[id(module)] = _module(deployment, module)
+            norms = 1 + spec.post_norms  # before the module, and behind it
+            parameters += known[id(module)] + norms * norm_parameters(deployment.model)
     return parameters * deployment.precision.weight_bytes
 
 

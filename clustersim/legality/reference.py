@@ -28,13 +28,6 @@ EXPERT_CHAIN: Final[Inputs] = {
 }
 """The order of rule EP-4."""
 
-HEAD: Final[Inputs] = {
-    "embedding": ("schedule",),
-    "final_norm": (PREVIOUS,),
-    "lm_head": ("final_norm",),
-    "sample": ("lm_head",),
-}
-
 KINDS_OF_OPERATOR: Final[Mapping[str, str]] = {
     "schedule": "schedule",
     "sample": "sample",
@@ -53,6 +46,18 @@ EXITS: Final = ("embedding", "ffn_add", "moe_add")
 """What leaves a layer, or what enters the first."""
 
 
+def head_inputs(model: ModelSpec) -> Inputs:
+    """Return operator → the operators that it needs, for those outside the layers."""
+    cap: Inputs = {} if model.logit_cap is None else {"logits_cap": ("lm_head",)}
+    return {
+        "embedding": ("schedule",),
+        "final_norm": (PREVIOUS,),
+        "lm_head": ("final_norm",),
+        **cap,
+        "sample": tuple(cap) or ("lm_head",),
+    }
+
+
 def inputs_of(layer: Layer, *, prefills: bool, decodes: bool) -> Inputs:
     """Return operator → the operators that it needs, for one layer of a step that prefills, decodes, or both."""
     return {**attention_inputs(layer, prefills=prefills, decodes=decodes), **ffn_inputs(layer)}
@@ -61,12 +66,21 @@ def inputs_of(layer: Layer, *, prefills: bool, decodes: bool) -> Inputs:
 def attention_inputs(layer: Layer, *, prefills: bool, decodes: bool) -> Inputs:
     """Return the part of :func:`inputs_of` that is attention; ``kv_read`` is what the cache gives, of no operator."""
     attention = _latent if layer.attention.kind == "mla" else _heads
-    return attention(layer.attention, prefills, decodes)
+    return _added(attention(layer.attention, prefills, decodes), "attention", "o_proj", PREVIOUS, layer)
 
 
 def ffn_inputs(layer: Layer) -> Inputs:
     """Return the part of :func:`inputs_of` behind attention: FFN, or experts."""
-    return _moe(layer.ffn) if isinstance(layer.ffn, Moe) else _ffn()
+    if isinstance(layer.ffn, Moe):
+        total = "shared_add" if layer.ffn.num_shared_experts else "aggregate"
+        return _added(_moe(layer.ffn), "moe", total, "attention_add", layer)
+    return _added(_ffn(), "ffn", "ffn_down", "attention_add", layer)
+
+
+def _added(inside: Inputs, module: str, last: str, stream: str, layer: Layer) -> Inputs:
+    """Return a module with the sum of its output, normed where the layer norms it, and the residual stream."""
+    norm = {f"{module}_post_norm": (last,)} if layer.post_norms else {}
+    return {**inside, **norm, f"{module}_add": (*(norm or (last,)), stream)}
 
 
 def _heads(a: Attention, prefills: bool, decodes: bool) -> Inputs:
@@ -80,7 +94,6 @@ def _heads(a: Attention, prefills: bool, decodes: bool) -> Inputs:
         "kv_write": (ready,),
         **dict.fromkeys(cores, (ready, "kv_write", "kv_read")),
         "o_proj": tuple(cores),
-        "attention_add": ("o_proj", PREVIOUS),
     }
 
 
@@ -104,7 +117,7 @@ def _latent(a: Attention, prefills: bool, decodes: bool) -> Inputs:
         found["attention_decode"] = ("q_absorb", "kv_write", "kv_read")
         found["v_absorb"] = ("attention_decode",)
         cores += ("v_absorb",)
-    return {**found, "o_proj": cores, "attention_add": ("o_proj", PREVIOUS)}
+    return {**found, "o_proj": cores}
 
 
 def _ffn() -> Inputs:
@@ -113,20 +126,17 @@ def _ffn() -> Inputs:
         "ffn_up": ("ffn_norm",),
         "ffn_act": ("ffn_up",),
         "ffn_down": ("ffn_act",),
-        "ffn_add": ("ffn_down", "attention_add"),
     }
 
 
 def _moe(f: Moe) -> Inputs:
     found: dict[str, tuple[str, ...]] = {"moe_norm": ("attention_add",), **EXPERT_CHAIN}
-    total = "aggregate"
     if f.num_shared_experts:
         gates = ("shared_gate",) if f.shared_gate else ()
         found |= {"shared_up": ("moe_norm",), **dict.fromkeys(gates, ("moe_norm",))}
         found |= {"shared_act": ("shared_up", *gates), "shared_down": ("shared_act",)}
         found["shared_add"] = ("aggregate", "shared_down")
-        total = "shared_add"
-    return {**found, "moe_add": (total, "attention_add")}
+    return found
 
 
 def shapes_of(layer: Layer | None, model: ModelSpec) -> Shapes:

@@ -13,7 +13,8 @@ from clustersim.legality.shards import kv_heads_held
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 
-NORMS: Final = ("attention_norm", "ffn_norm", "moe_norm", "final_norm")
+POST_NORMS: Final = ("attention_post_norm", "ffn_post_norm", "moe_post_norm")
+NORMS: Final = ("attention_norm", "ffn_norm", "moe_norm", "final_norm", *POST_NORMS)
 ADDS: Final = ("attention_add", "ffn_add", "moe_add", "shared_add")
 ACTIVATIONS: Final = ("ffn_act", "shared_act", "expert_act")
 ROTATIONS: Final = ("rope", "qk_norm_rope")
@@ -39,7 +40,7 @@ def elements_moved(name: str, layer: Layer | None, model: ModelSpec, plan: Paral
     if name in ADDS:
         return 3.0 * h
     if layer is None:
-        return None
+        return 2.0 * model.vocab if name == "logits_cap" else None
     a, f = layer.attention, layer.ffn
     match name:
         case "q_a_norm":
@@ -80,7 +81,7 @@ def output_width(name: str, layer: Layer | None, model: ModelSpec) -> int | None
     if name in (*NORMS, *ADDS, *_PERMUTES, "aggregate", "embedding", "send", "recv"):
         return model.hidden
     if layer is None:
-        return None
+        return model.vocab if name == "logits_cap" else None
     a = layer.attention
     keys_and_values = a.num_kv_heads * (a.head_dim + a.v_head_dim)
     match name:
@@ -135,6 +136,7 @@ def words_of_split(name: str, layer: Layer | None, plan: ParallelPlan) -> tuple[
         **dict.fromkeys(("q_b_proj", "kv_b_proj", "shared_up"), ("columns",)),
         **dict.fromkeys(("q_absorb", "v_absorb"), ("heads_columns", "heads", "columns")),
         **dict.fromkeys(("ffn_act", "shared_act"), ("elementwise",)),
+        "logits_cap": ("replicate", "elementwise"),  # what is whole, or each rank its slice
         **dict.fromkeys(("aggregate", "shared_add"), ("linear",)),
         **{one: (one,) for one in (*_PERMUTES, "expert_act")},
     }

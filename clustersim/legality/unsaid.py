@@ -15,7 +15,7 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
 from clustersim.legality.graph_rules.kinds import kinds_of
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
 from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView, base_name
-from clustersim.legality.reference import HEAD, inputs_of
+from clustersim.legality.reference import inputs_of
 
 BY_LAYER: Final = frozenset({
     "PH-1", "PH-5", "KV-1", "KV-2", "KV-4", "TP-8", "SP-2", "SP-5", "SP-8", "PP-2", "PP-6", "EP-2", "EP-4", "EP-5",
@@ -62,7 +62,7 @@ def _in_layers(view: GraphView) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which nodes are operators that rules know to be inside a layer, or collectives."""
     model = view.model
     layers = dict.fromkeys(model.layers) if model is not None else {}
-    known = {"kv_read"}.union(*(inputs_of(layer, prefills=True, decodes=True) for layer in layers)) - set(HEAD)
+    known = {"kv_read"}.union(*(inputs_of(layer, prefills=True, decodes=True) for layer in layers))
     return view.mask(lambda node: node.op in COLLECTIVE_OPS or base_name(node) in known)
 
 

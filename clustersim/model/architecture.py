@@ -1,8 +1,9 @@
 """What a decoder-only transformer is made of: its layers, their attention, and their FFN or experts.
 
-A :class:`ModelSpec` holds the shapes that decide work, memory and communication. It does not hold what
-changes none of them: activation functions, rotary bases and scaling, norm epsilons, router scoring. Layers
-for multi-token prediction (``num_nextn_predict_layers``) are not part of it.
+A :class:`ModelSpec` holds the shapes that decide work, memory and communication, and what tells whether a
+graph computes the model (soft caps, scales). It does not hold what does neither: activation functions, rotary
+bases and scaling, norm epsilons, router scoring. Layers for multi-token prediction
+(``num_nextn_predict_layers``) are not part of it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class Attention:
         Whether positions enter as rotations of queries and keys.
     sliding_window : int or None
         A query sees itself and the ``sliding_window - 1`` keys before it; None: all.
+    score_cap : float or None
+        Scores s are bent to ``cap · tanh(s / cap)`` before the softmax [2]_; None: they are not. It is done on
+        chip, inside the kernel of attention, and moves no bytes.
+    query_scalar : int or None
+        Scores are divided by its square root; None: by that of ``head_dim``.
     q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim : int or None
         Latent widths of ``mla``, None for the other kinds; ``q_lora_rank`` is also None where queries are not
         compressed.
@@ -47,6 +53,7 @@ class Attention:
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V2", arXiv:2405.04434, section 2.1.
+    .. [2] Gemma Team, "Gemma 2", arXiv:2408.00118, section 2, "Logit soft-capping".
     """
 
     kind: AttentionKind
@@ -60,6 +67,8 @@ class Attention:
     sinks: bool = False
     rotary: bool = True
     sliding_window: int | None = None
+    score_cap: float | None = None
+    query_scalar: int | None = None
     q_lora_rank: int | None = None
     kv_lora_rank: int | None = None
     qk_nope_head_dim: int | None = None
@@ -115,10 +124,15 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One decoder layer: norm, attention, residual; norm, FFN or experts, residual."""
+    """One decoder layer: norm, attention, residual; norm, FFN or experts, residual.
+
+    With ``post_norms`` what attention and FFN put out is normed as well, before the residual adds it ("Gemma 2",
+    arXiv:2408.00118, section 2, "Post-norm and pre-norm with RMSNorm").
+    """
 
     attention: Attention
     ffn: Ffn | Moe
+    post_norms: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +149,10 @@ class ModelSpec:
         The decoder layers in order; equal layers are equal values.
     tied_embeddings : bool
         Whether the LM head is the embedding table.
+    scaled_embedding : bool
+        Whether embeddings are multiplied by √hidden, in the operator that looks them up.
+    logit_cap : float or None
+        Logits x are bent to ``cap · tanh(x / cap)``, by an operator of its own; None: they are not.
     learned_positions : int
         Rows of a learned position table, 0 if there is none (OPT: 2,048 + 2).
     norm : {"rms", "layer"}
@@ -154,6 +172,8 @@ class ModelSpec:
     vocab: int
     layers: tuple[Layer, ...]
     tied_embeddings: bool = False
+    scaled_embedding: bool = False
+    logit_cap: float | None = None
     learned_positions: int = 0
     norm: NormKind = "rms"
     max_positions: int | None = None

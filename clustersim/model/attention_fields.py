@@ -59,6 +59,8 @@ def _grouped(read: ConfigReader, family: Family, hidden: int) -> Attention:
         qk_norm=bool(family.qk_norm) if qk_norm is None else qk_norm,
         sinks=family.sinks,
         rotary=family.learned_positions_offset is None,
+        score_cap=read.optional_number(("attn_logit_softcapping",)),
+        query_scalar=read.optional_integer(("query_pre_attn_scalar",)),
     )
 
 

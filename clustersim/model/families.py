@@ -9,7 +9,7 @@ refused by name: a wrong model is worse than none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from clustersim.model.architecture import NormKind
@@ -43,6 +43,12 @@ class Family:
         Rows of the learned position table beyond the longest context; None: positions are rotary.
     windows : {"all", "above_max_window_layers", "every_other"}
         Which layers ``sliding_window`` holds for when no ``layer_types`` says so.
+    post_norms : bool
+        See :class:`~clustersim.model.architecture.Layer`.
+    scaled_embedding : bool
+        See :class:`~clustersim.model.architecture.ModelSpec`.
+    defaults : mapping
+        What the family's configuration class takes for keys that a published ``config.json`` leaves out.
     """
 
     norm: NormKind | None = "rms"
@@ -58,6 +64,9 @@ class Family:
     tied: bool = False
     learned_positions_offset: int | None = None
     windows: Windows = "all"
+    post_norms: bool = False
+    scaled_embedding: bool = False
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
 
 _QWEN2: Final = Family(qkv_bias=True, out_bias=False, windows="above_max_window_layers")
@@ -81,6 +90,27 @@ _GPT_OSS: Final = Family(
     router_bias=True,
     windows="every_other",
 )
+_GEMMA2: Final = Family(
+    tied=True,
+    windows="every_other",
+    post_norms=True,
+    scaled_embedding=True,
+    defaults={
+        "vocab_size": 256_000, "head_dim": 256, "max_position_embeddings": 8192, "sliding_window": 4096,
+        "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+    },
+)  # fmt: skip
+_GEMMA3: Final = Family(
+    qk_norm=True,
+    tied=True,
+    post_norms=True,
+    scaled_embedding=True,
+    defaults={
+        "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "max_position_embeddings": 131_072, "sliding_window": 4096, "sliding_window_pattern": 6,
+        "query_pre_attn_scalar": 256,
+    },
+)  # fmt: skip
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "llama": Family(),
@@ -97,18 +127,25 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
     "gpt_oss": _GPT_OSS,
+    "glm4": Family(out_bias=False, post_norms=True),
+    "gemma": Family(tied=True, scaled_embedding=True, defaults={"head_dim": 256}),
+    "gemma2": _GEMMA2,
+    "gemma3": _GEMMA3,
+    "gemma3_text": _GEMMA3,
 }
 
 UNKNOWN: Final = Family(norm=None, gated=None, qk_norm=None)
 """A family that is not in the table: its configuration must say everything."""
 
 _PARALLEL: Final = "runs attention and FFN side by side, which is not modelled"
-_SANDWICH: Final = "norms the outputs of attention and FFN, which is not modelled"
+_POST_ALONE: Final = "norms the outputs of attention and FFN and not their inputs, which is not modelled"
 _OLD: Final = "has positions and projections of its own, which are not modelled"
 
 REFUSED_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("falcon", "gptj", "gpt_neox", "phi", "cohere", "cohere2", "codegen"), _PARALLEL),
-    **dict.fromkeys(("gemma2", "gemma3", "gemma3_text", "gemma3n_text", "gemma4_text", "glm4", "olmo2"), _SANDWICH),
+    **dict.fromkeys(("olmo2", "olmo3"), _POST_ALONE),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), "has embeddings per layer, which are not modelled"),
+    **dict.fromkeys(("gemma4", "gemma4_text"), "has head sizes that differ between layers, which is not modelled"),
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "bloom", "mpt"), _OLD),
     **dict.fromkeys(("t5", "bart", "whisper", "mllama"), "is no plain decoder: cross-attention is not modelled"),
     **dict.fromkeys(
@@ -153,18 +190,19 @@ REQUIRED_VALUES: Final[Mapping[str, tuple[bool, str]]] = {
     "layer_norm_elementwise_affine": (True, "norms without weights are not modelled"),
     "enable_bias": (True, "OPT without biases is not modelled"),
     "_remove_final_layer_norm": (False, "a model without a final norm is not modelled"),
+    "use_bidirectional_attention": (False, "attention to later tokens is not modelled"),
 }
 """Key → the only value that can be represented, and why."""
 
 HARMLESS: Final = (
     "activation_dropout", "activation_function", "architectures", "attention_dropout", "attn_pdrop",
-    "auto_map", "aux_loss_alpha", "bos_token_id", "decoder_start_token_id", "dropout", "embd_pdrop",
-    "eos_token_id", "ep_size", "hidden_act", "hidden_activation", "hidden_dropout", "id2label",
+    "auto_map", "aux_loss_alpha", "bos_token_id", "cache_implementation", "decoder_start_token_id", "dropout",
+    "embd_pdrop", "eos_token_id", "ep_size", "hidden_act", "hidden_activation", "hidden_dropout", "id2label",
     "init_std", "initial_context_length", "initializer_range", "label2id", "layer_norm_eps",
     "layer_norm_epsilon", "layerdrop", "name", "_name_or_path", "norm_topk_prob", "output_router_logits",
     "pad_token_id", "prefix", "pretraining_tp", "resid_pdrop", "rms_norm_eps", "rope_parameters",
-    "rope_scaling", "rope_theta", "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise",
-    "scoring_func", "sep_token_id", "seq_aux", "swiglu_limit", "tokenizer_class", "transformers_version",
-    "use_cache",
+    "rope_local_base_freq", "rope_scaling", "rope_theta", "routed_scaling_factor", "router_aux_loss_coef",
+    "router_jitter_noise", "scoring_func", "sep_token_id", "seq_aux", "swiglu_limit", "tokenizer_class",
+    "transformers_version", "use_cache",
 )  # fmt: skip
 """Keys that change neither work, nor memory, nor communication."""

@@ -26,6 +26,8 @@ ARCHITECTURES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     (r"deepseek-(v2|coder-v2)-lite", "deepseek-v2-lite", {}),
     (r"deepseek-r1-distill-llama-8b", "llama-3.1-8b", {}),
     (r"deepseek-r1-distill-llama-70b", "llama-3.3-70b", {}),
+    (r"gemma-2-(9b|27b)", r"gemma-2-\1", {}),
+    (r"gemma-3-(12b|27b)(?:-pt)?", r"gemma-3-\1", {}),
     (r"gpt-oss-(20b|120b)", r"gpt-oss-\1", {}),
     (r"kimi-k2", "kimi-k2", {}),
     (r"(?:meta-)?llama-2-(7b|70b)", r"llama-2-\1", {}),
@@ -45,6 +47,10 @@ ARCHITECTURES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
 ON_THE_HUB: Final[Mapping[str, str]] = {
     "deepseek-v2-lite": "deepseek-ai/DeepSeek-V2-Lite",
     "deepseek-v3": "deepseek-ai/DeepSeek-V3",
+    "gemma-2-27b": "google/gemma-2-27b",
+    "gemma-2-9b": "google/gemma-2-9b",
+    "gemma-3-12b": "google/gemma-3-12b-it",
+    "gemma-3-27b": "google/gemma-3-27b-it",
     "gpt-oss-120b": "openai/gpt-oss-120b",
     "gpt-oss-20b": "openai/gpt-oss-20b",
     "kimi-k2": "moonshotai/Kimi-K2-Instruct",
@@ -68,7 +74,7 @@ ON_THE_HUB: Final[Mapping[str, str]] = {
     "qwen3-8b": "Qwen/Qwen3-8B",
 }
 """Architecture that ships → the checkpoint that was published with it, as a server is told of it."""
-REFUSED: Final = ((r"gemma-2-", "gemma2"), (r"gemma-3-", "gemma3"))
+REFUSED: Final = ((r"gemma-3n-", "gemma3n"), (r"gemma-4-", "gemma4"), (r"olmo-2-", "olmo2"))
 """Start of a name → a ``model_type`` that can't be represented."""
 WEIGHTS: Final = (
     (r"nvfp4|-fp4", "fp4"),

@@ -73,6 +73,7 @@ def model_from_config(config: Mapping[str, object], name: str, source: str = "")
     """
     read = ConfigReader(config)
     family = FAMILIES.get(_model_type(read), UNKNOWN)
+    read.assume(family.defaults)
     _refuse(read)
     read.raise_problems()
     hidden, vocab = read.integer(HIDDEN), read.integer(VOCAB)
@@ -83,13 +84,16 @@ def model_from_config(config: Mapping[str, object], name: str, source: str = "")
     attention = attention_layers(read, family, hidden, num_layers)
     ffn = ffn_layers(read, family, num_layers)
     norm, default_format = _norm(read, family), weight_format(read)
+    logit_cap = read.optional_number(("final_logit_softcapping",))
     read.raise_problems()
     return ModelSpec(
         name=name,
         hidden=hidden,
         vocab=vocab,
-        layers=_layers(attention, ffn),
+        layers=_layers(attention, ffn, post_norms=family.post_norms),
         tied_embeddings=family.tied if tied is None else tied,
+        scaled_embedding=family.scaled_embedding,
+        logit_cap=logit_cap,
         learned_positions=0 if learned is None else (positions or 0) + learned,
         norm=norm,
         max_positions=positions,
@@ -99,12 +103,11 @@ def model_from_config(config: Mapping[str, object], name: str, source: str = "")
     )
 
 
-def _layers(attention: tuple[Attention, ...], ffn: tuple[Ffn | Moe, ...]) -> tuple[Layer, ...]:
+def _layers(attention: tuple[Attention, ...], ffn: tuple[Ffn | Moe, ...], *, post_norms: bool) -> tuple[Layer, ...]:
     """Pair them up; equal layers share one value."""
-    made: dict[tuple[Attention, Ffn | Moe], Layer] = {}
-    return tuple(
-        made.setdefault(pair, Layer(attention=pair[0], ffn=pair[1])) for pair in zip(attention, ffn, strict=True)
-    )
+    pairs = tuple(zip(attention, ffn, strict=True))
+    made = {pair: Layer(attention=pair[0], ffn=pair[1], post_norms=post_norms) for pair in pairs}
+    return tuple(made[pair] for pair in pairs)
 
 
 def _model_type(read: ConfigReader) -> str:

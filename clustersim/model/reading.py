@@ -70,6 +70,11 @@ class ConfigReader:
         self._used.add(key)
         return self._values.get(key)
 
+    def assume(self, defaults: Mapping[str, object]) -> None:
+        """Take values for keys that the file does not have; ``null`` in the file stays."""
+        self._used.update(defaults)
+        self._values = {**defaults, **self._values}
+
     def set_keys(self) -> tuple[str, ...]:
         """Return the keys of the language model that have a value, in the order of the file."""
         return tuple(key for key, value in self._values.items() if value is not None)
@@ -109,6 +114,15 @@ class ConfigReader:
         """Return the whole number under the first present key, or None."""
         key = self.present(keys)
         return None if key is None else self._checked(key, self._values[key], least, None)
+
+    def optional_number(self, keys: Sequence[str]) -> float | None:
+        """Return the finite number above 0 under the first present key, or None."""
+        key = self.present(keys)
+        found = None if key is None else self._values[key]
+        if key is not None and (isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= MOST):
+            self.fail(key, f"expected a number above 0, but found {found!r}")
+            return None
+        return None if found is None else float(found)  # type: ignore[arg-type]
 
     def flag(self, keys: Sequence[str]) -> bool | None:
         """Return the truth value under the first present key, or None."""

@@ -2,7 +2,7 @@
 
 What is kept: the kinds of layers in their order (dense before experts, sliding before full attention),
 the ratio of query to K/V heads, of experts to experts per token, shared experts, latent attention with or
-without compressed queries, biases, norms, sinks and tied embeddings.
+without compressed queries, biases, norms, sinks, soft caps, scales and tied embeddings.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def tiny(
         kind: Layer(
             attention=_attention(kind.attention, hidden, heads, head_dim, sliding_window),
             ffn=_ffn(kind.ffn, intermediate, experts, expert_intermediate),
+            post_norms=kind.post_norms,
         )
         for kind in kinds
     }

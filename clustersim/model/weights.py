@@ -136,10 +136,15 @@ def norm_parameters(model: ModelSpec) -> int:
     return model.hidden * (2 if model.norm == "layer" else 1)
 
 
+def module_norm_parameters(model: ModelSpec, layer: Layer) -> int:
+    """Return the parameters of the norms around one module of a layer: before it, and behind it where that is."""
+    return norm_parameters(model) * (2 if layer.post_norms else 1)
+
+
 def layer_parameters(model: ModelSpec, layer: Layer) -> int:
-    """Return all parameters of one layer, its two norms included."""
+    """Return all parameters of one layer, its norms included."""
     ffn = moe_parameters(model, layer.ffn) if isinstance(layer.ffn, Moe) else ffn_parameters(model, layer.ffn)
-    return attention_parameters(model, layer.attention) + ffn + 2 * norm_parameters(model)
+    return attention_parameters(model, layer.attention) + ffn + 2 * module_norm_parameters(model, layer)
 
 
 def embedding_parameters(model: ModelSpec) -> int:

@@ -64,7 +64,7 @@ def stage_memory(
             if id(module) not in known:
                 known[id(module)] = _of_module(model, module, plan)
             own, elements, width = known[id(module)]
-            parameters += weights.norm_parameters(model)
+            parameters += weights.module_norm_parameters(model, spec)
             parameters += own
             kv += elements * kv_bytes
             exposed = max(exposed, elements if plan.sp.degree > 1 else 0.0)

@@ -50,6 +50,7 @@ ALONE: Final[Mapping[str, Alone]] = {
     "expert_down": experts.expert_linear,
     "combine": experts.bring_back,
     "aggregate": dense.aggregate,
+    "logits_cap": dense.logits_cap,
     "send": dense.pass_on,
     "recv": dense.pass_on,
     "sample": dense.sample,

@@ -3,7 +3,8 @@
 Written apart from the interpreter of graphs: nothing but the parameters is shared. Formulas: RMS norm (Zhang and
 Sennrich, arXiv:1910.07467), rotary embedding (Su et al., arXiv:2104.09864), grouped queries (Ainslie et al.,
 arXiv:2305.13245), latent attention, expanded to heads (DeepSeek-AI, arXiv:2405.04434, section 2.1), gated FFN (Shazeer,
-arXiv:2002.05202), attention sinks (one more logit per head that has no value).
+arXiv:2002.05202), attention sinks (one more logit per head that has no value), norms behind attention and FFN and soft
+caps of scores and logits (Gemma Team, arXiv:2408.00118, section 2).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Trace:
 
     @property
     def logits(self) -> FloatArray:
-        """Logits after every token, float64 of shape (tokens, vocab)."""
-        return self.values[-1, "lm_head"]
+        """Logits after every token, capped where the model caps them: float64 of shape (tokens, vocab)."""
+        return self.values.get((-1, "logits_cap"), self.values[-1, "lm_head"])
 
 
 def generate(model: ModelSpec, weights: Weights, prompt: Sequence[int], output_tokens: int) -> tuple[list[int], Trace]:
@@ -68,6 +69,8 @@ def forward(model: ModelSpec, weights: Weights, tokens: Sequence[int]) -> Trace:
     trace = Trace()
     values = trace.values
     x = weights.embedding[np.asarray(tokens)]
+    if model.scaled_embedding:
+        x = np.sqrt(model.hidden) * x
     if weights.positions is not None:
         x = x + weights.positions[: len(tokens)]
     values[-1, "embedding"] = x
@@ -77,18 +80,27 @@ def forward(model: ModelSpec, weights: Weights, tokens: Sequence[int]) -> Trace:
         mixed = _attend(layer.attention, found, normed, trace, index)
         out = _linear(found, "o_proj", mixed)
         values |= {(index, "attention_norm"): normed, (index, "attention"): mixed, (index, "o_proj"): out}
+        if layer.post_norms:
+            out = values[index, "attention_post_norm"] = _norm(model, found, "attention_post_norm", out)
         x = values[index, "attention_add"] = x + out
         if isinstance(layer.ffn, Moe):
             normed = values[index, "moe_norm"] = _norm(model, found, "moe_norm", x)
-            x = values[index, "moe_add"] = x + _experts(layer.ffn, found, normed, trace, index)
+            out = _experts(layer.ffn, found, normed, trace, index)
+            if layer.post_norms:
+                out = values[index, "moe_post_norm"] = _norm(model, found, "moe_post_norm", out)
+            x = values[index, "moe_add"] = x + out
         else:
             normed = values[index, "ffn_norm"] = _norm(model, found, "ffn_norm", x)
             up = values[index, "ffn_up"] = _linear(found, "ffn_up", normed)
             act = values[index, "ffn_act"] = _activation(up, layer.ffn.gated)
-            down = values[index, "ffn_down"] = _linear(found, "ffn_down", act)
-            x = values[index, "ffn_add"] = x + down
+            out = values[index, "ffn_down"] = _linear(found, "ffn_down", act)
+            if layer.post_norms:
+                out = values[index, "ffn_post_norm"] = _norm(model, found, "ffn_post_norm", out)
+            x = values[index, "ffn_add"] = x + out
     last = values[-1, "final_norm"] = _norm(model, weights.ends, "final_norm", x)
-    values[-1, "lm_head"] = last @ weights.head
+    logits = values[-1, "lm_head"] = last @ weights.head
+    if model.logit_cap is not None:
+        values[-1, "logits_cap"] = _capped(logits, model.logit_cap)
     return trace
 
 
@@ -108,6 +120,11 @@ def _norm(model: ModelSpec, found: Mapping[str, FloatArray], name: str, x: Float
     spread = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + EPSILON)
     normed: FloatArray = centred / spread * found[name] + found[f"{name}_bias"]
     return normed
+
+
+def _capped(x: FloatArray, cap: float) -> FloatArray:
+    soft: FloatArray = cap * np.tanh(x / cap)
+    return soft
 
 
 def _activation(x: FloatArray, gated: bool) -> FloatArray:
@@ -139,7 +156,10 @@ def _attend(a: Attention, found: Mapping[str, FloatArray], x: FloatArray, trace:
         visible &= j > i - a.sliding_window
     outputs = []
     for head, (query, key, value) in enumerate(heads):
-        scores = np.where(visible, query @ key.T / np.sqrt(a.head_dim), -np.inf)
+        scores = query @ key.T / np.sqrt(a.head_dim if a.query_scalar is None else a.query_scalar)
+        if a.score_cap is not None:
+            scores = _capped(scores, a.score_cap)
+        scores = np.where(visible, scores, -np.inf)
         if a.sinks:
             scores = np.concatenate((scores, np.full((tokens, 1), found["sinks"][head])), axis=1)
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))

@@ -82,7 +82,7 @@ class Witness:
                 return None
 
     def _sampled(self, at: Place, arrived: list[Arrival]) -> Suspect | None:
-        wanted = self._slots(-1, "lm_head", at.tokens)
+        wanted = self._slots(-1, "lm_head" if self.model.logit_cap is None else "logits_cap", at.tokens)
         rows = at.tokens.rows("rows", at.s)
         assert wanted is not None
         missing, wrong = _differs(at.dense(arrived, self.model.vocab)[rows], wanted[at.tokens.slot[rows]])

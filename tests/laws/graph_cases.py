@@ -65,6 +65,13 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         "sliding_window": 128,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
+    "post-norms": _LLAMA
+    | {
+        "model_type": "gemma2",
+        "head_dim": 8,
+        "query_pre_attn_scalar": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
     "latent": _LATENT,
     "latent-plain-queries": _LATENT | {"q_lora_rank": None},
 }

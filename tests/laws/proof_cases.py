@@ -20,6 +20,8 @@ _MORE: Final[dict[str, dict[str, Any]]] = {
     "four-kv": CONFIGS["llama"] | {"num_key_value_heads": 4, "model_type": "qwen3", "head_dim": 8},
     "tied-biases": CONFIGS["llama"] | {"model_type": "qwen2", "tie_word_embeddings": True},
     "slides": CONFIGS["llama"] | {"model_type": "mistral", "sliding_window": 64},
+    "gemma3": CONFIGS["llama"]
+    | {"model_type": "gemma3_text", "head_dim": 16, "query_pre_attn_scalar": 168, "sliding_window_pattern": 2},
     "two-shared": CONFIGS["latent"] | {"n_shared_experts": 2, "topk_method": "noaux_tc"},
 }
 _EXCHANGES: Final[tuple[ExpertExchange, ...]] = ("all_to_all", "all_reduce", "deepep_normal", "deepep_low_latency")
@@ -54,6 +56,7 @@ def random_model(random: Random) -> ModelSpec:
         base = Attention(
             kind=kind, num_heads=heads, num_kv_heads=kv_heads, head_dim=4, v_head_dim=4, qkv_bias=bias,
             out_bias=random.random() < 0.3, qk_norm=random.random() < 0.3, sinks=random.random() < 0.3, rotary=rotary,
+            score_cap=random.choice((None, None, 2.0)), query_scalar=random.choice((None, None, 9)),
         )  # fmt: skip
         windows = random.choice(((None,), (5,), (None, 3), (3, 7)))
     gated, experts = random.random() < 0.7, random.choice((4, 6, 8))
@@ -65,13 +68,18 @@ def random_model(random: Random) -> ModelSpec:
         shared_gate=shared > 0 and random.random() < 0.5,
     )  # fmt: skip
     kinds = random.choice(((dense,), (sparse,), (dense, sparse), (sparse, dense)))
+    normed = random.choice(((False,), (False,), (True,), (True, False)))
     layers = tuple(
-        Layer(attention=replace(base, sliding_window=windows[at % len(windows)]), ffn=kinds[at % len(kinds)])
+        Layer(
+            attention=replace(base, sliding_window=windows[at % len(windows)]), ffn=kinds[at % len(kinds)],
+            post_norms=normed[at % len(normed)],
+        )
         for at in range(random.randint(2, 4))
-    )
+    )  # fmt: skip
     return ModelSpec(
         name="random", hidden=24, vocab=48, layers=layers, tied_embeddings=random.random() < 0.3,
         learned_positions=0 if rotary else 40, norm=random.choice(("rms", "layer")),
+        logit_cap=random.choice((None, None, 3.0)), scaled_embedding=random.random() < 0.3,
     )  # fmt: skip
 
 

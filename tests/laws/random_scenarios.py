@@ -35,6 +35,7 @@ GPT_OSS = LLAMA | {
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
+GEMMA = LLAMA | {"model_type": "gemma2", "head_dim": 32, "sliding_window": 24, "query_pre_attn_scalar": 24}
 DEEPSEEK = {
     "model_type": "deepseek_v3",
     "hidden_size": 4096,
@@ -205,7 +206,7 @@ def _ranks(plan: dict[str, Any]) -> int:
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Draw the document of a small legal scenario."""
-    config: dict[str, Any] = dict(draw(st.sampled_from((LLAMA, MIXTRAL, GPT_OSS, DEEPSEEK, GROUPED))))
+    config: dict[str, Any] = dict(draw(st.sampled_from((LLAMA, MIXTRAL, GPT_OSS, DEEPSEEK, GROUPED, GEMMA))))
     moe, latent = "num_experts_per_tok" in config, "kv_lora_rank" in config
     layers = 4 if "layer_types" in config else draw(st.sampled_from((2, 3, 4, 5, 9)))  # of 9, some stand for all
     config["num_hidden_layers"] = layers

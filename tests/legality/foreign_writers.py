@@ -40,8 +40,15 @@ class Writer:
         return name
 
 
-def hugging_face() -> Document:
-    """Return a decode of four sequences on two TP ranks: separate projections, gate, up and product."""
+NORMED: Final[Document] = {**MODEL, "logit_cap": 30.0, "layers": [{**MODEL["layers"][0], "post_norms": True}]}
+
+
+def hugging_face(model: Document = MODEL) -> Document:
+    """Return a decode of four sequences on two TP ranks: separate projections, gate, up and product.
+
+    Of :data:`NORMED` with the names that Gemma's modules have.
+    """
+    normed = model is NORMED
     w = Writer()
     heads = {"heads": HEADS // TP, "kv_heads": KV_HEADS // TP, "qk_dim": DIM, "v_dim": DIM}
     rows = {"amount": {"terms": {"decode_sequences": 1}}}
@@ -67,21 +74,24 @@ def hugging_face() -> Document:
         core = w.add(f"{a}sdpa", "attention_decode", f"{rope} {written} {read}", **heads, **rows, **here)
         out = product(f"{a}o_proj", core, HIDDEN, HEADS * DIM // TP, **here)
         summed = joined(f"{a}o_proj.all_reduce", out, **here)
+        summed = w.add(f"{p}post_attention_layernorm", "memory", summed, **here) if normed else summed
         residual = w.add(f"{p}attn_residual", "memory", f"{summed} {before}", **here)
-        norm = w.add(f"{p}post_attention_layernorm", "memory", residual, **here)
+        norm = w.add(f"{p}{'pre_feedforward' if normed else 'post_attention'}_layernorm", "memory", residual, **here)
         gate = product(f"{m}gate_proj", norm, INNER // TP, HIDDEN, **here)
         up = product(f"{m}up_proj", norm, INNER // TP, HIDDEN, **here)
         act = w.add(f"{m}act_fn", "memory", gate, **here)
         down = product(
             f"{m}down_proj", w.add(f"{m}act_mul", "memory", f"{act} {up}", **here), HIDDEN, INNER // TP, **here
         )
-        before = w.add(
-            f"{p}mlp_residual", "memory", f"{joined(f'{m}down_proj.all_reduce', down, **here)} {residual}", **here
-        )
+        summed = joined(f"{m}down_proj.all_reduce", down, **here)
+        summed = w.add(f"{p}post_feedforward_layernorm", "memory", summed, **here) if normed else summed
+        before = w.add(f"{p}mlp_residual", "memory", f"{summed} {residual}", **here)
     head = product("lm_head", w.add("model.norm", "memory", before), VOCAB // TP, HIDDEN)
-    w.add("sampler", "sample", joined("lm_head.all_gather", head, "all_gather", VOCAB))
+    logits = joined("lm_head.all_gather", head, "all_gather", VOCAB)
+    logits = w.add("final_logit_softcapping", "memory", logits) if normed else logits
+    w.add("sampler", "sample", logits)
     return {
-        "format": 1, "step": {"decode_sequences": [4], "decode_keys": [400]}, "plan": {"tp": TP}, "model": MODEL,
+        "format": 1, "step": {"decode_sequences": [4], "decode_keys": [400]}, "plan": {"tp": TP}, "model": model,
         "precision": {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16"}, "nodes": w.nodes, "edges": w.edges,
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from plans import EXPERTS, LATENT, model
+from plans import EXPERTS, LATENT, model, normed
 
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import EDGE_KINDS, STREAMS, Node
@@ -50,10 +50,12 @@ CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
     ),
     "cut": (model(layers=6), ParallelPlan(pp=2, tp=2, stages=(Cut(layer=3, before="ffn"),))),
     "columns": (model(layers=5), ParallelPlan(tp=2, split=COLUMNS)),
+    "normed": (normed(model(layers=5)), ParallelPlan(tp=2)),
 }
 """``once``, ``straight``: DeepEP's exchanges, the first with a copy for each rank; ``kept``: tokens stay.
 
-``shared``: each expert shared by 2 of a stage's 4 ranks; ``cut``: between attention and FFN; others as they say."""
+``shared``: each expert shared by 2 of a stage's 4 ranks; ``cut``: between attention and FFN; ``normed``: norms
+behind attention and FFN, and soft caps; others as they say."""
 
 
 @cache

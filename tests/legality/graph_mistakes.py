@@ -297,6 +297,74 @@ def normed(after: str, product: str, graphs: str, **where: int) -> None:
 normed("ffn_down_all_reduce", "ffn_up", "dense, copied heads, ring, stages", **L0)
 
 
+def left_out(name: str, reader: str, graphs: str, **where: int) -> None:
+    @mistaken(
+        f"{name} is left out", graphs, f"{reader} waits for {name} once more", ordered(name, reader, **where),
+    )  # fmt: skip
+    def _(view: GraphView) -> GraphView:
+        return removed(view, [one(view, name, **where)])
+
+
+left_out("attention_post_norm", "attention_add", "normed, normed experts", **L0)
+left_out("ffn_post_norm", "ffn_add", "normed", **L0)
+left_out("moe_post_norm", "moe_add", "normed experts", **L0)
+left_out("logits_cap", "sample", "normed, normed experts", step=0)
+
+
+def behind_residual(module: str, graphs: str) -> None:
+    norm, add = f"{module}_post_norm", f"{module}_add"
+
+    @mistaken(
+        f"{norm} norms the stream behind the residual", graphs, "the residual waits for the norm once more",
+        ordered(norm, add, **L0),
+    )  # fmt: skip
+    def _(view: GraphView) -> GraphView:
+        return exchanged(view, norm, add, **L0)
+
+
+behind_residual("attention", "normed, normed experts")
+behind_residual("ffn", "normed")
+behind_residual("moe", "normed experts")
+
+
+def before_sum(made: str, joined: str, norm: str, add: str, graphs: str) -> None:
+    @mistaken(
+        f"{norm} comes before the sum over ranks", graphs, "the sum is on the stream of kernels", on_compute(joined)
+    )
+    def _(view: GraphView) -> GraphView:
+        here = {"step": 0, "layer": 0}
+        total = one(view, joined, **here)
+        for rank in (0, 1):
+            term, normed, last = (one(view, name, rank=rank, **here) for name in (made, norm, add))
+            view = cut(view, edges(view, [term], [total]) | edges(view, [normed], [last]))
+            view = cut(view, edges(view, [total], [normed]))
+            view = drawn(view, [(term, normed, "data"), (normed, total, "data"), (total, last, "data")])
+        return view
+
+
+before_sum("o_proj", "o_proj_all_reduce", "attention_post_norm", "attention_add", "normed, normed experts")
+before_sum("ffn_down", "ffn_down_all_reduce", "ffn_post_norm", "ffn_add", "normed")
+before_sum("shared_add", "shared_add_all_reduce", "moe_post_norm", "moe_add", "normed experts")
+
+
+def sliced(view: GraphView) -> GraphView:
+    """Cap each rank's slice of the logits, and put the slices together then."""
+    gather = one(view, "lm_head_all_gather", step=0)
+    for rank in (0, 1):
+        head, cap, end = (one(view, name, step=0, rank=rank) for name in ("lm_head", "logits_cap", "sample"))
+        view = cut(view, edges(view, [head], [gather]) | edges(view, [gather], [cap]) | edges(view, [cap], [end]))
+        view = drawn(view, [(head, cap, "data"), (cap, gather, "data"), (gather, end, "data")])
+        view = shifted(view, cap, gather, rank)
+        view = valued(view, [cap], "amount", lambda value: value / 2)
+        view = changed(view, [cap], copies=1, rule="elementwise")
+    return view
+
+
+@mistaken("each rank caps its slice, and no rank has the others", "normed", "each caps its slice, and gathers", sliced)
+def _(view: GraphView) -> GraphView:
+    return removed(sliced(view), [one(sliced(view), "lm_head_all_gather", step=0)])
+
+
 @mistaken(
     "the norms of attention and of the FFN are exchanged", "dense, copied heads, gathered heads",
     "the product waits for its norm once more", ordered("ffn_norm", "ffn_up", **L0),

@@ -420,6 +420,21 @@ def _(view: GraphView) -> GraphView:
     return drawn(view, [(one(view, "qkv_proj", rank=0, **where), one(view, "rope", rank=1, **where), "data")])
 
 
+@breaks("TP-8", "normed", "the norm behind attention is left out on one rank")
+def _(view: GraphView) -> GraphView:
+    return removed(view, pick(view, "attention_post_norm", step=0, layer=1, rank=1))
+
+
+@breaks("TP-8", "normed", "the soft cap of logits is left out")
+def _(view: GraphView) -> GraphView:
+    return removed(view, pick(view, "logits_cap", step=2))
+
+
+@breaks("TP-2", "normed", "a norm takes terms of the sum behind the FFN")
+def _(view: GraphView) -> GraphView:
+    return removed(view, pick(view, "ffn_down_all_reduce", step=0, layer=0))
+
+
 @breaks("TP-9", "dense", "a rank computes half of its share")
 def _(view: GraphView) -> GraphView:
     return changed(view, pick(view, "o_proj", step=0, layer=0, rank=1), k=16)

@@ -26,6 +26,12 @@ def model(attention: Attention = GQA, ffn: Ffn | Moe | None = None, layers: int 
     return ModelSpec(name="small", hidden=64, vocab=1000, layers=(layer,) * layers)
 
 
+def normed(spec: ModelSpec) -> ModelSpec:
+    """Return a model with norms behind attention and FFN, scores and logits with soft caps, and scaled embeddings."""
+    layers = [replace(one, attention=replace(one.attention, score_cap=50.0), post_norms=True) for one in spec.layers]
+    return replace(spec, layers=tuple(layers), logit_cap=30.0, scaled_embedding=True)
+
+
 RING = SequencePlan(degree=2, scheme="ring", partition="zigzag", decode="idle")
 PLAN = ParallelPlan(dp=2, pp=2, tp=2, sp=RING, stages=(Cut(layer=2),), placement=tuple(range(16)))
 DENSE = Deployment(plan=PLAN, model=model(), num_devices=16, memory_bytes=2**30, cluster="sixteen")

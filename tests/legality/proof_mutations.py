@@ -209,6 +209,28 @@ def narrowed(name: str) -> Callable[[StepGraph], StepGraph]:
     return symbols(lambda symbol: replace(symbol, n=symbol.n // 2) if symbol.name == name else symbol)
 
 
+def swapped(module: str) -> Callable[[StepGraph], StepGraph]:
+    """Let a residual add come before the norm of what it adds."""
+    names = {f"{module}_post_norm": f"{module}_add", f"{module}_add": f"{module}_post_norm"}
+
+    def change(graph: StepGraph) -> StepGraph:
+        at = {
+            (node(graph, index).name, int(graph.layer[index]), graph.ranks_of(index)): index
+            for index in range(len(graph))
+        }
+        other = np.arange(len(graph))
+        for (name, *where), index in at.items():
+            if name in names:
+                other[index] = at[names[name], *where]
+        source, target = other[graph.source], other[graph.target]
+        inner = (other[graph.source] == graph.target) & (other[graph.source] != graph.source)
+        return replace(
+            graph, source=np.where(inner, graph.target, source), target=np.where(inner, graph.source, target)
+        )
+
+    return change
+
+
 CORES = ("attention_prefill", "attention_decode")
 
 PROOFS: dict[str, tuple[str, Callable[[], Proof]]] = {
@@ -238,6 +260,13 @@ PROOFS: dict[str, tuple[str, Callable[[], Proof]]] = {
         "TP-9",
         lambda: proven("llama", TWO, symbols(lambda one: replace(one, heads=8) if one.op in CORES else one)),
     ),
+    "the norm behind attention is left out": (
+        "TP-9", lambda: proven("post-norms", TWO, bypassed("attention_post_norm")),
+    ),
+    "the norm behind the FFN is left out": ("TP-9", lambda: proven("gemma3", TWO, bypassed("ffn_post_norm"))),
+    "a norm comes behind the residual": ("TP-9", lambda: proven("post-norms", TWO, swapped("attention"))),
+    "a norm takes terms of a sum": ("TP-2", lambda: proven("post-norms", TWO, bypassed("o_proj_all_reduce"))),
+    "the soft cap of logits is left out": ("TP-9", lambda: proven("post-norms", TWO, bypassed("logits_cap"))),
     "one segment's K/V is not gathered": (
         "SP-2", lambda: proven("llama", segments("all_gather"), between("kv_all_gather", "attention_prefill")),
     ),

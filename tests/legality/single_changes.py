@@ -19,7 +19,7 @@ from foreign_cases import Document, document_of
 from formats import TEXTS
 from graph_cases_small import GATHER, PRECISION, RING, changed, cut, drawn, valued
 from omissions import doubled, dropped
-from plans import EXPERTS, GQA, LATENT, model
+from plans import EXPERTS, GQA, LATENT, model, normed
 
 from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk
@@ -60,6 +60,10 @@ GRAPHS: Final[dict[str, tuple[ModelSpec, ParallelPlan]]] = {
     "halves": (model(ffn=EXPERTS, layers=2), ParallelPlan(tp=2, ep=ExpertPlan(degree=2, overlap="two_batch"))),
     "shared": (model(ffn=EXPERTS, layers=2), ParallelPlan(tp=2, dp=2, ep=ExpertPlan(degree=4, scope="global"))),
     "windows": (replace(model(), layers=MIXED), ParallelPlan(tp=2)),
+    "normed": (normed(model(layers=2)), ParallelPlan(tp=2)),
+    "normed experts": (
+        normed(model(ffn=MOE, layers=2)), ParallelPlan(tp=2, pp=2, stages=(Cut(layer=1, before="ffn"),))
+    ),
 }  # fmt: skip
 
 Label = tuple[str, ...]

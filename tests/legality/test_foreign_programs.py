@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from foreign_writers import Document, bare, hugging_face, in_dot, modules
+from foreign_writers import MODEL, NORMED, Document, bare, hugging_face, in_dot, modules
 from single_changes import WRITTEN as FILES
 from single_changes import document
 
@@ -36,8 +36,8 @@ def check(text: str, suffix: str = ".json") -> Verdict:
     return check_read(graph_in(text, f"graph{suffix}", suffix))
 
 
-def changed(*changes: Change) -> Verdict:
-    document = hugging_face()
+def changed(*changes: Change, model: Document = MODEL) -> Verdict:
+    document = hugging_face(model)
     for change in changes:
         change(document)
     return check(json.dumps(document))
@@ -235,6 +235,29 @@ ILLEGAL: dict[str, tuple[str, Sequence[Change]]] = {
 @pytest.mark.parametrize(("rule", "changes"), ILLEGAL.values(), ids=ILLEGAL)
 def test_a_single_change_of_it_is_caught(rule: str, changes: Sequence[Change]) -> None:
     assert rule in {violation.rule for violation in changed(*changes).violations}
+
+
+BEHIND, DOWN = "layers.0.post_attention_layernorm", "layers.0.mlp.down_proj.all_reduce"
+OF_NORMED: dict[str, tuple[str, Sequence[Change]]] = {
+    "no norm behind attention": ("TP-8", [around(BEHIND)]),
+    "no norm behind the FFN": ("TP-8", [around("layers.0.post_feedforward_layernorm")]),
+    "no norm before the FFN": ("TP-8", [around("layers.0.pre_feedforward_layernorm")]),
+    "terms are normed": ("TP-2", [around(DOWN)]),
+    "no cap": ("TP-8", [around("final_logit_softcapping")]),
+    "the residual is normed": ("TP-8", [drawn("embed_tokens.all_reduce", BEHIND)]),
+    "the norm of another rank": ("TP-8", [cut(BEHIND, "layers.0.attn_residual"), drawn(BEHIND, "attn_residual", 1)]),
+}  # fmt: skip
+
+
+def test_a_graph_with_the_names_of_gemma_is_legal() -> None:
+    for text, suffix in ((json.dumps(hugging_face(NORMED)), ".json"), (in_dot(hugging_face(NORMED)), ".dot")):
+        verdict = check(text, suffix)
+        assert (verdict.verdict, verdict.violations) == ("legal", ())
+
+
+@pytest.mark.parametrize(("rule", "changes"), OF_NORMED.values(), ids=OF_NORMED)
+def test_a_single_change_of_norms_and_caps_is_caught(rule: str, changes: Sequence[Change]) -> None:
+    assert rule in {violation.rule for violation in changed(*changes, model=NORMED).violations}
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in FILES))

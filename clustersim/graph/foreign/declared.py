@@ -117,7 +117,7 @@ class DeclarationReader(PlainReader):
         layers: list[Layer] = []
         for at, found in enumerate(self.items(model.get("layers", ABSENT), "model.layers")):
             path = f"model.layers[{at}]"
-            known = self.mapping(found, ("count", "attention", "ffn", "moe"), path)
+            known = self.mapping(found, ("count", "attention", "ffn", "moe", "post_norms"), path)
             count = known.get("count", 1)
             if type(count) is not int or not 1 <= count <= MOST_LAYERS - len(layers):
                 self.unexpected(f"{path}.count", f"from 1 to {MOST_LAYERS:,} layers in all", count)
@@ -135,7 +135,8 @@ class DeclarationReader(PlainReader):
             self.sized(second, f"{path}.{part}")
             self.goes_together(attention, second, path)
             if attention is not None and second is not None:
-                layers += [Layer(attention=attention, ffn=second)] * count
+                post_norms = self.value(known.get("post_norms", False), bool, f"{path}.post_norms")
+                layers += [Layer(attention=attention, ffn=second, post_norms=post_norms)] * count
         found = self.fields({k: v for k, v in model.items() if k != "layers"}, ModelSpec, "model", layers=tuple(layers))
         self.sized(found, "model")
         return found
@@ -144,6 +145,8 @@ class DeclarationReader(PlainReader):
         """Note every size in a part of a model that no model has."""
         for field in fields(part) if part is not None else ():
             size = getattr(part, field.name)
+            if type(size) is float and not 0 < size <= MOST_SIZE:
+                self.unexpected(f"{path}.{field.name}", f"a number above 0, up to {MOST_SIZE:,}", size)
             least = 0 if field.name in _MAY_BE_ZERO else 1
             if type(size) is int and not least <= size <= MOST_SIZE:
                 self.unexpected(f"{path}.{field.name}", f"a size from {least} to {MOST_SIZE:,}", size)

@@ -16,6 +16,7 @@ OUTSIDE_LAYERS: Final = (
     "embedding",
     "final_norm",
     "lm_head",
+    "logits_cap",
     "sample",
     "boundary",
     "kv_move",

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS, TRANSFER_OPS
 from clustersim.graph.foreign.names import Named, NameTable, read_name
-from clustersim.graph.vocabulary import CORE, PART_MARK, is_known, is_told, kind_of, nearest_name
+from clustersim.graph.vocabulary import CORE, PART_MARK, POST_ATTENTION, is_known, is_told, kind_of, nearest_name
 
-_OF_EXPERTS: Final = {"ffn_norm": "moe_norm", "ffn_add": "moe_add"}
+_OF_EXPERTS: Final = {"ffn_norm": "moe_norm", "ffn_post_norm": "moe_post_norm", "ffn_add": "moe_add"}
 _OF_MODULE: Final = ("o_proj", "qkv_proj", "q_proj")
 """Where a graph names one of these, its attention is the core alone, else the whole module."""
 
@@ -99,6 +99,7 @@ class _Renaming:
         self.rows = [self.row(node) for node in nodes]
         known = {name for row in self.rows for name in row.names}
         self.whole_attention = not known & set(_OF_MODULE)
+        self.normed = {row.layer for row in self.rows if {"ffn_norm", "moe_norm"} & set(row.names)}
         self.moes = {row.layer for row in self.rows if {"gate", "expert_up"} & set(row.names)}
         ends = {_key(row.node.get("id")) for row in self.rows if "boundary" in (row.node.get("op"), *row.names)}
         self.last = {source for source, target in self.ends() if target in ends}
@@ -166,7 +167,10 @@ class _Renaming:
             return row.names
         if not row.names and row.node.get("op") in TRANSFER_OPS:
             return (row.node["op"],)
-        names = tuple(_OF_EXPERTS.get(name, name) if row.layer in self.moes else name for name in row.names)
+        names = row.names
+        if POST_ATTENTION in names:
+            names = ("attention_post_norm" if row.layer in self.normed else "ffn_norm",)
+        names = tuple(_OF_EXPERTS.get(name, name) if row.layer in self.moes else name for name in names)
         if CORE in names:
             op = row.node.get("op")
             core = op if op in ("attention_prefill", "attention_decode") else self.core()

@@ -16,7 +16,10 @@ Value = TypeVar("Value")
 MOST: Final = 2**40
 """Larger whole numbers are no count of anything in a step, and products of them would not be exact."""
 
-_WORDS = {int: "a whole number of at least 0", bool: "true or false", str: "a text", types.NoneType: "null"}
+_WORDS = {
+    int: "a whole number of at least 0", float: "a number", bool: "true or false", str: "a text",
+    types.NoneType: "null",
+}  # fmt: skip
 
 
 class PlainReader:
@@ -123,6 +126,8 @@ def fits(found: Any, hint: Any) -> bool:
         return isinstance(found, list) and all(fits(item, get_args(hint)[0]) for item in found)
     if hint is int:
         return type(found) is int and 0 <= found <= MOST
+    if hint is float:
+        return type(found) in (int, float)
     return isinstance(found, hint)
 
 

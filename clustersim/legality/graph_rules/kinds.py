@@ -14,10 +14,10 @@ from clustersim.legality.graph_rules.traits import shaped
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
 from clustersim.legality.graph_rules.views.graph import DATA, KV, ORDER, SYNC, BoolArray, GraphView
 from clustersim.legality.reference import (
-    HEAD,
     KINDS_OF_OPERATOR,
     attention_inputs,
     ffn_inputs,
+    head_inputs,
     inputs_of,
     shapes_of,
 )
@@ -53,12 +53,13 @@ def kinds_of(model: ModelSpec) -> dict[str, str]:
     layers = dict.fromkeys(model.layers)
     names = [name for layer in layers for name in inputs_of(layer, prefills=True, decodes=True)]
     products = {name for layer in (None, *layers) for name in shapes_of(layer, model)}
-    plain = {name: "gemm" if name in products else "memory" for name in (*HEAD, *names)}
+    plain = {name: "gemm" if name in products else "memory" for name in (*head_inputs(model), *names)}
     return {**plain, **KINDS_OF_OPERATOR}
 
 
 OUTSIDE: Final[Mapping[str, str]] = {
-    "schedule": "host", "embedding": "embedding", "final_norm": "lm_head", "lm_head": "lm_head", "sample": "host",
+    "schedule": "host", "embedding": "embedding", "final_norm": "lm_head", "lm_head": "lm_head",
+    "logits_cap": "lm_head", "sample": "host",
     "boundary": "boundary", "send": "pipeline", "recv": "pipeline", "kv_read": "attention", "kv_move": "attention",
 }  # fmt: skip
 """Module of each operator that is in no layer, and of what every attention has."""

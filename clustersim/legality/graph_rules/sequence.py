@@ -11,6 +11,7 @@ from clustersim.legality.graph_rules.finding import judged, operator
 from clustersim.legality.graph_rules.shares import TOKEN_WISE
 from clustersim.legality.graph_rules.traits import handles_every_token
 from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.layouts import CAPS
 from clustersim.legality.graph_rules.views.tokens import carried, chunk_segments, read_keys
 from clustersim.plan.parallel import ParallelPlan
 
@@ -97,7 +98,7 @@ def same_partition(view: GraphView) -> Finding:
     asked = _asked(view, plan, by_rank, fix)
     tokens = carried(view, plan).tokens[view.step, view.s_of(view.rank)]
     own = tokens if view.in_features else by_rank[view.step, view.rank]
-    own = np.where(view.named("final_norm"), _sampled_on(view, plan), own).astype(np.float64)
+    own = np.where(view.named("final_norm", *CAPS), _sampled_on(view, plan), own).astype(np.float64)
     moved = handles_every_token(view, plan, prefills(view) & ~view.named("expert_act"), own, fix)
     moved = merged(moved, _expanded(view, plan, fix))
     same = judged(view, len(node), wrong, message, fix, node)

@@ -12,7 +12,7 @@ from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.graph_rules.finding import judged, operator
 from clustersim.legality.graph_rules.traits import handles_every_token, repeated_as_made, rows_of_experts
 from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView
-from clustersim.legality.graph_rules.views.layouts import qkv_width
+from clustersim.legality.graph_rules.views.layouts import CAPS, qkv_width
 from clustersim.legality.graph_rules.views.tokens import Carried, carried, read_keys
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.shards import kv_heads_held
@@ -76,7 +76,7 @@ def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> Findin
     apart = view.of_steps(lambda step: plan.sp.degree == 1 or plan.sp.whole or not step.chunks)
     tokens = numbers.tokens[view.step, s]
     logits = _logits(view, plan, numbers)[view.step, s]
-    rows = np.where(view.named("final_norm"), logits, tokens).astype(np.float64)
+    rows = np.where(view.named("final_norm", *CAPS), logits, tokens).astype(np.float64)
     found = [
         _rows(view, view.named(*OF_NEW_TOKENS), numbers.decode[view.step, s]),
         _rows(view, view.named("sample", "schedule"), sampled),
@@ -219,7 +219,7 @@ def passes_on_all(view: GraphView) -> Finding:
     tokens = carried(view, plan).tokens[view.step[source], view.s_of(view.rank[source])]
     rows = np.where(by_rows(view)[source], view.amount[source], tokens)
     rows = np.where(view.named("expert_act")[source], rows_of_experts(view)[source], rows)
-    rows[view.named("final_norm")[source]] = np.nan
+    rows[view.named("final_norm", *CAPS)[source]] = np.nan
     expected = rows * elements * precision.activation_bytes
     found = view.amount[target]
     known = ~np.isnan(found) & ~np.isnan(expected)

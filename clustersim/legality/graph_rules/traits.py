@@ -12,7 +12,7 @@ from clustersim.legality.finding import NOTHING, Finding
 from clustersim.legality.graph_rules.finding import judged
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
 from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView, base_name
-from clustersim.legality.graph_rules.views.layouts import SPLIT, UNKNOWN, filled, layouts
+from clustersim.legality.graph_rules.views.layouts import CAPS, SPLIT, UNKNOWN, filled, layouts
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.traits import (
     ACTIVATIONS,
@@ -125,11 +125,11 @@ def handles_every_token(view: GraphView, plan: ParallelPlan, among: BoolArray, r
 
 
 def repeated_as_made(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> Finding:
-    """Compare how many ranks are said to do an activation alike with what each has of it: its slice, or the whole."""
+    """Compare how many ranks are said to do an activation or a cap alike with what each has: a slice, or all."""
     parts = _parts(view, plan, model)
     expected = np.where(parts == plan.tp, 1, plan.tp)
     found = view.column("copies")
-    acts = view.named("ffn_act", "shared_act") & view.says("copies") & np.isfinite(parts)
+    acts = view.named("ffn_act", "shared_act", *CAPS) & view.says("copies") & np.isfinite(parts)
     return judged(
         view, 0, np.flatnonzero(acts & (found != expected)),
         lambda node: f"{found[node]} ranks are said to do the same, where {expected[node]} do", FIX,
@@ -148,14 +148,15 @@ def _usual(amount: FloatArray, rows: FloatArray, group: Int64Array) -> FloatArra
 
 
 def _parts(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> FloatArray:
-    """Return over how many ranks each activation is split: what its producer made decides."""
+    """Return over how many ranks each activation or cap is split: what its producer made decides."""
     found = np.ones(len(view))
     if plan.tp == 1 and plan.expert_tp == 1:
         return found
     _, made = layouts(view, plan, model)
     edges = np.flatnonzero((view.kind == DATA) & view.within_step)
     made, _ = filled(made, view.source[edges], view.target[edges])
-    acts = view.named(*ACTIVATIONS)
+    acts, caps = view.named(*ACTIVATIONS), view.named(*CAPS)
+    found[caps & (made == SPLIT)] = plan.tp
     gathered = view.mask(lambda node: node.op == "all_gather" and node.axis in ("tp", "expert_tp"))
     made[view.target[edges[gathered[view.source[edges]]]]] = UNKNOWN  # rule TP-3 speaks of what is put together
     share = np.where(view.named("expert_act"), plan.expert_tp, plan.tp)

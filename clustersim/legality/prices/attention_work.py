@@ -27,7 +27,7 @@ class AttentionWorks(Parts):
         if exposed is not None:
             return exposed
         match name:
-            case "attention_norm":
+            case "attention_norm" | "attention_post_norm":
                 return self.memory(name, 2 * h)
             case "attention_add":
                 return self.memory(name, 3 * h)

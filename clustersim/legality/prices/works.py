@@ -71,6 +71,8 @@ class Works(Parts):
                 return self.memory(name, 2 * h, "rows")
             case "lm_head":
                 return self.linear(self.vocab, h, columns=self.split.lm_head == "vocab", rows="rows")
+            case "logits_cap":
+                return self.memory(name, 2 * self.vocab, "rows")
         return None
 
     def _ffn(self, name: str, at: Layer) -> Work | None:
@@ -79,7 +81,7 @@ class Works(Parts):
             return None
         inner = f.intermediate
         match name:
-            case "ffn_norm":
+            case "ffn_norm" | "ffn_post_norm":
                 return self.memory(name, 2 * h)
             case "ffn_up":
                 return self.linear(inner * (1 + f.gated), h, columns=self.split.ffn_up == "columns")
@@ -97,7 +99,7 @@ class Works(Parts):
             return None
         up, shared, spread = f.expert_intermediate * (1 + f.gated), f.shared_intermediate, self.plan.ep.sends
         match name:
-            case "moe_norm":
+            case "moe_norm" | "moe_post_norm":
                 return self.memory(name, 2 * h)
             case "gate":
                 return self.gemm(f.num_experts, h)
@@ -165,7 +167,7 @@ class Works(Parts):
         rows: Terms = TOKENS
         if base in ("embedding", "o_proj", "ffn_down", "aggregate", "shared_add", "shared_down"):
             width = h
-        elif base == "lm_head":
+        elif base in ("lm_head", "logits_cap"):
             width, rows = self.vocab, {"rows": 1.0}
         elif base in ("ffn_up", "ffn_act") and isinstance(f, Ffn):
             width = f.intermediate * (1 + f.gated if base == "ffn_up" else 1)

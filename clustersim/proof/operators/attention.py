@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.variant import Variant
 from clustersim.proof.operators.cache import entry_shape, keys_in
-from clustersim.proof.operators.values import Arrival, Attended, Dense, Expanded, Keys, joined, per_head
+from clustersim.proof.operators.values import Arrival, Attended, Dense, Expanded, Keys, bent, joined, per_head
 from clustersim.proof.place import Place
 from clustersim.proof.tokens import BoolArray
 
@@ -90,7 +90,8 @@ def _attend(
     mask = _visible(at, rows, variant.window) & there
     at.memory.counts["pairs"] += int(mask.sum())
     slots = np.flatnonzero(mask.any(axis=0))
-    scores = queries[rows].transpose(1, 0, 2) @ keys[slots].transpose(1, 2, 0) / np.sqrt(a.head_dim)
+    scores = queries[rows].transpose(1, 0, 2) @ keys[slots].transpose(1, 2, 0) / np.sqrt(a.query_scalar or a.head_dim)
+    scores = scores if a.score_cap is None else bent(scores, a.score_cap)
     scores = np.where(mask[:, slots], scores, -np.inf)
     before, weight = _started(at, heads, rows, values.shape[2], variant, start)
     top = np.maximum(scores.max(axis=2, initial=-np.inf), weight)

@@ -15,6 +15,7 @@ from clustersim.proof.operators.values import (
     Routed,
     TokenIds,
     Value,
+    bent,
     nothing,
     per_head,
     routed,
@@ -38,6 +39,7 @@ def schedule(at: Place, arrived: list[Arrival]) -> TokenIds:
 def embedding(at: Place, arrived: list[Arrival]) -> Dense:
     """Look tokens up in the rank's part of the table: its tokens of the vocabulary, or its features."""
     model, plan, table = at.setting.model, at.setting.plan, at.setting.weights.embedding
+    table = table * model.hidden**0.5 if model.scaled_embedding else table
     ids = np.full(len(at.tokens), -1)
     for one in arrived:
         if isinstance(one.value, TokenIds):
@@ -169,6 +171,15 @@ def activation(at: Place, arrived: list[Arrival]) -> Dense:
     if at.node.name == "shared_act" and at.moe.shared_gate:
         block = block / (1 + np.exp(-at.dense(arrived, 1, "gate")[at.rows]))
     return at.made(block, inner, columns)
+
+
+def logits_cap(at: Place, arrived: list[Arrival]) -> Dense:
+    """Bend logits to the model's cap: of all that arrived, or of the rank's slice."""
+    width, cap = at.node.width, at.setting.model.logit_cap
+    assert cap is not None
+    slices = [one.value.columns for one in arrived if isinstance(one.value, Dense)]
+    columns = slices[0] if slices else ALL
+    return at.made(bent(at.dense(arrived, width)[at.rows][:, columns], cap), width, columns)
 
 
 def add(at: Place, arrived: list[Arrival]) -> Dense:

@@ -144,6 +144,12 @@ class Arrival:
     value: Value
 
 
+def bent(x: FloatArray, cap: float) -> FloatArray:
+    """Bend numbers to ±cap: cap · tanh(x / cap), by exponents."""
+    found: FloatArray = cap * (1 - 2 / (np.exp(2 * x / cap) + 1))
+    return found
+
+
 def nothing(rows: int, width: int) -> FloatArray:
     """Return numbers that are not there."""
     return np.full((rows, width), np.nan)

@@ -79,6 +79,9 @@ def random_weights(model: ModelSpec, seed: int) -> Weights:
 def _layer(draw: np.random.Generator, model: ModelSpec, layer: Layer) -> dict[str, FloatArray]:
     found = _norm(draw, model, "attention_norm") | _linears(draw, attention_linears(model, layer.attention))
     found |= _attention_vectors(draw, layer.attention)
+    if layer.post_norms:
+        behind = "moe_post_norm" if isinstance(layer.ffn, Moe) else "ffn_post_norm"
+        found |= _norm(draw, model, "attention_post_norm") | _norm(draw, model, behind)
     if not isinstance(layer.ffn, Moe):
         return found | _norm(draw, model, "ffn_norm") | _linears(draw, ffn_linears(model, layer.ffn))
     moe = layer.ffn

@@ -14,7 +14,7 @@ Span = tuple[int, int, int, str]
 """Step, layer, rank and name."""
 
 HEAD = "start_ns,end_ns,rank,stream,name,layer,step"
-NAMES = ("attention_norm", "qkv_proj", "o_proj", "ffn_up")
+NAMES = ("attention_norm", "qkv_proj", "o_proj", "attention_post_norm", "ffn_up")
 CUT = (1, 2)
 
 
@@ -34,9 +34,16 @@ def broken(folder: Path, keep: Callable[[Span], bool], *given: str) -> list[str]
     return [f"{one.rule}: {one.where}: {one.message}" for one in verdict.violations]
 
 
-@pytest.mark.parametrize("given", [(), ("horizon_ns=240",)])
+@pytest.mark.parametrize("given", [(), ("horizon_ns=300",)])
 @pytest.mark.parametrize(
-    "lost", [(0, 1, 0, "qkv_proj"), (0, 2, 1, "ffn_up"), (0, 0, 1, "o_proj"), (1, 1, 0, "attention_norm")]
+    "lost",
+    [
+        (0, 1, 0, "qkv_proj"),
+        (0, 2, 1, "ffn_up"),
+        (0, 0, 1, "o_proj"),
+        (1, 1, 0, "attention_norm"),
+        (1, 0, 0, "attention_post_norm"),
+    ],
 )
 def test_operator_that_one_layer_lacks_is_found(tmp_path: Path, lost: Span, given: tuple[str, ...]) -> None:
     (message,) = broken(tmp_path, lambda span: span != lost, *given)
@@ -67,5 +74,5 @@ def test_horizon_cuts_the_last_layer_off(tmp_path: Path) -> None:
     def before(span: Span) -> bool:
         return span[:2] != CUT or span[3] in NAMES[:2]
 
-    assert not broken(tmp_path, before, "horizon_ns=220")
+    assert not broken(tmp_path, before, "horizon_ns=270")
     assert broken(tmp_path, before)

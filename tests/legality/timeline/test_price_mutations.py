@@ -22,6 +22,7 @@ from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
+from clustersim.graph import operators
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.passes import expert
@@ -43,7 +44,7 @@ from clustersim.serving.halves import halves_of
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import simulate
 from clustersim.timeline.record import Recorder
-from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, scenario_of
+from tests.laws.random_scenarios import DEEPSEEK, GEMMA, GPT_OSS, scenario_of
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document, patched
 
@@ -155,6 +156,16 @@ def launched_apart(patch: Patch) -> None:
         return original(self, replace(group, fused=np.zeros(len(group.classes), bool)), *more)
 
     patch.setattr(Pricer, "_compute", compute)
+
+
+def fused_post_norms(patch: Patch) -> None:
+    """Norms behind attention and FFN run inside a neighbour's kernel."""
+    original = operators._Work.norm
+
+    def norm(self: Any, name: str, *more: Any) -> Node:
+        return replace(original(self, name, *more), fused="_post_" in name)
+
+    patch.setattr(operators._Work, "norm", norm)
 
 
 def linear(factor: float, name: str) -> Mutation:
@@ -330,6 +341,7 @@ NODE = {"plan": {"tp": 8}, "model": WIDE["model"]}
 ACROSS = {"topology": {"name": "dgx-h100", "nodes": 4}, "plan": {"tp": 4, "placement": [0, 8, 16, 24]}}
 LATENT = {"model": {"name": "tiny", "source": "a test", "config": DEEPSEEK | {"num_hidden_layers": 2}}}
 SLIDING = {"model": {"name": "tiny", "source": "a test", "config": GPT_OSS | {"num_hidden_layers": 4}}}
+NORMED = {"model": {"name": "tiny", "source": "a test", "config": GEMMA | {"num_hidden_layers": 2}}}
 SPREAD = {"plan": {"tp": 2, "ep": 2}, "model": EXPERTS}
 SKEWED = {"plan": {"tp": 2, "ep": {"degree": 2, "routing": {"zipf": 1.2}}}, "model": EXPERTS}
 
@@ -396,6 +408,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("prompts attend to twice as many pairs", given(kernels, "attention_prefill", 2.0, "pairs"),
      {"plan": RING, **BIG}),
     ("windows are not looked at", windowless, SLIDING),
+    ("norms behind attention and FFN are fused", fused_post_norms, NORMED | ENGINE),
     ("latents are priced as heads", latent_as_heads, LATENT),
     ("the cache is read too wide", wide_kv, {"precision": {"kv_cache": "fp8"}}),
     ("steps share durations by their chunks alone", short_key, {}),
@@ -467,6 +480,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "padded in lockstep": LOCKSTEP_HALVES | PADDED,
     "latent": LATENT,
     "windows": SLIDING,
+    "normed": NORMED | ENGINE,
+    "normed stages": NORMED | {"plan": PIPE} | ENGINE,
 }  # fmt: skip
 
 

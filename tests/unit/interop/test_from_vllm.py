@@ -356,7 +356,8 @@ def test_a_local_model_is_its_own_config(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("pattern", "architecture", "_"), ARCHITECTURES, ids=str)
 def test_every_architecture_that_names_stand_for_ships(pattern: str, architecture: str, _: Any) -> None:
     del pattern
-    for size in ("8b", "70b", "20b", "120b", "7b", "405b", "8x7b", "8x22b", "14b", "32b", "30b-a3b", "235b-a22b"):
+    sizes = "8b 70b 20b 120b 7b 405b 8x7b 8x22b 14b 32b 30b-a3b 235b-a22b 27b"
+    for size in sizes.split():
         try:
             load_model(architecture.replace("\\1", size))
             break
@@ -400,8 +401,8 @@ def test_names_of_the_hub(name: str, expected: Shipped | None) -> None:
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", None),  # another architecture
         ("someone/Novel-7B-GGUF", None),
         ("./gemma-2-9b.json", None),  # a path
-        ("google/gemma-2-9b-it", "gemma-2-9b-it norms the outputs of attention and FFN, which is not modelled"),
-        ("google/gemma-3-27b-it", "gemma-3-27b-it norms the outputs of attention and FFN, which is not modelled"),
+        ("google/gemma-3n-E4B-it", "gemma-3n-e4b-it has embeddings per layer, which are not modelled"),
+        ("google/gemma-3-27b-it-GGUF", "ships as gemma-3-27b; the format 'gguf' is not known"),
     ],
 )
 def test_formats_that_are_not_known_lead_to_the_architecture(name: str, expected: str | None) -> None:

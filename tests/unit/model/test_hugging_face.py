@@ -116,6 +116,38 @@ def test_mixtral_experts_have_the_width_of_the_ffn():
     assert read(config).layers[3].ffn == Moe(num_experts=8, top_k=2, expert_intermediate=100)
 
 
+GEMMA2 = {
+    "model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 128,
+}  # fmt: skip
+
+
+def test_gemma_2_norms_behind_its_modules_and_caps_scores_and_logits():
+    model = read(GEMMA2)
+    first, second = model.layers[:2]
+    assert all(layer.post_norms for layer in model.layers)
+    assert (model.logit_cap, model.scaled_embedding, model.tied_embeddings, model.vocab) == (30.0, True, True, 256_000)
+    assert (first.attention.score_cap, first.attention.query_scalar, first.attention.head_dim) == (50.0, 256, 256)
+    assert (first.attention.sliding_window, second.attention.sliding_window) == (4096, None)
+    assert (model.layers[2:], first.ffn.gated, model.unused_keys) == (model.layers[:2], True, ())
+
+
+def test_what_a_file_says_goes_before_what_its_family_has():
+    model = read(GEMMA2, head_dim=32, final_logit_softcapping=None, attn_logit_softcapping=20, sliding_window=8)
+    attention = model.layers[0].attention
+    assert (attention.head_dim, attention.score_cap, attention.sliding_window, model.logit_cap) == (32, 20.0, 8, None)
+
+
+def test_gemma_3_sees_all_tokens_in_one_layer_of_six_and_norms_queries():
+    text = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 13, "intermediate_size": 128}
+    model = read({"model_type": "gemma3", "text_config": {**text, "sliding_window": 512}, "vision_config": {"a": 1}})
+    windows = [layer.attention.sliding_window for layer in model.layers]
+    assert windows == [*[512] * 5, None, *[512] * 5, None, 512]
+    attention = model.layers[0].attention
+    assert (attention.num_heads, attention.num_kv_heads, attention.qk_norm, attention.score_cap) == (8, 4, True, None)
+    assert (model.vocab, model.logit_cap, model.unused_keys) == (262_208, None, ("vision_config",))
+
+
 def test_gpt_oss_slides_every_other_layer_from_the_first():
     assert windows(GPT_OSS) == [128, None, 128, None]
     found = attention(GPT_OSS)
@@ -366,7 +398,10 @@ def test_latent_attention_needs_each_width(key):
         ({"compress_ratios": [4]}, "compress_ratios", "several tokens"),
         ({"attention_chunk_size": 8192}, "attention_chunk_size", "chunks"),
         ({"use_parallel_residual": True}, "use_parallel_residual", "side by side"),
-        ({"model_type": "gemma3_text"}, "model_type", "'gemma3_text' norms the outputs"),
+        ({"model_type": "olmo2"}, "model_type", "'olmo2' norms the outputs of attention and FFN and not their inputs"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention", "later tokens"),
+        ({"final_logit_softcapping": -3}, "final_logit_softcapping", "expected a number above 0, but found -3"),
+        ({"attn_logit_softcapping": "50"}, "attn_logit_softcapping", "expected a number above 0, but found '50'"),
         ({"model_type": "falcon"}, "model_type", "side by side"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from model_configs import GPT_OSS, LATENT, LLAMA, OPT, QWEN_MOE
 
@@ -105,6 +107,12 @@ def test_layer_norm_has_biases():
 def test_layer_has_two_norms():
     model = read(LLAMA)
     assert layer_parameters(model, model.layers[0]) == 64 * 160 + 3 * 6400 + 2 * 64
+
+
+def test_layer_with_norms_behind_its_modules_has_four():
+    model = read(LLAMA)
+    layer = replace(model.layers[0], post_norms=True)
+    assert layer_parameters(model, layer) == layer_parameters(model, model.layers[0]) + 2 * 64
 
 
 def test_total_adds_embedding_final_norm_and_head():

@@ -16,10 +16,9 @@ DENSE = Ffn(intermediate=8)
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-def model(attention=HEADS, ffn=DENSE, layers=1, **changes):
-    return ModelSpec(
-        name="by-hand", hidden=12, vocab=20, layers=(Layer(attention=attention, ffn=ffn),) * layers, **changes
-    )
+def model(attention=HEADS, ffn=DENSE, layers=1, post_norms=False, **changes):
+    layer = Layer(attention=attention, ffn=ffn, post_norms=post_norms)
+    return ModelSpec(name="by-hand", hidden=12, vocab=20, layers=(layer,) * layers, **changes)
 
 
 def logits(spec, tokens=TOKENS, weights=None):
@@ -62,6 +61,36 @@ def test_a_sink_takes_attention_from_the_tokens():
     assert np.allclose(logits(spec, weights=silent), logits(model(), weights=silent))
     loud = replace(weights, layers=({**weights.layers[0], "sinks": np.full(4, 1e9)},))
     assert np.abs(forward(spec, loud, TOKENS).values[0, "attention"]).max() == 0
+
+
+def test_a_norm_behind_a_module_takes_what_the_module_puts_out():
+    spec = model(post_norms=True)
+    weights = random_weights(spec, 0)
+    values = forward(spec, weights, TOKENS).values
+    for module, made in (("attention", "o_proj"), ("ffn", "ffn_down")):
+        x = values[0, made]
+        normed = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-6) * weights.layers[0][f"{module}_post_norm"]
+        assert np.allclose(values[0, f"{module}_post_norm"], normed)
+    assert np.allclose(
+        values[0, "ffn_add"], values[-1, "embedding"] + values[0, "attention_post_norm"] + values[0, "ffn_post_norm"]
+    )
+
+
+def test_caps_bend_what_is_near_them_and_leave_what_is_far_below():
+    plain = logits(model())
+    assert np.allclose(logits(model(logit_cap=2.0)), 2 * np.tanh(plain / 2))
+    assert np.allclose(logits(model(replace(HEADS, score_cap=1e6), logit_cap=1e6)), plain)
+    assert not np.allclose(logits(model(replace(HEADS, score_cap=0.5))), plain)
+
+
+def test_scores_are_divided_by_the_square_root_of_the_query_scalar():
+    assert np.allclose(logits(model(replace(HEADS, query_scalar=HEADS.head_dim))), logits(model()))
+    assert not np.allclose(logits(model(replace(HEADS, query_scalar=4 * HEADS.head_dim))), logits(model()))
+
+
+def test_embeddings_are_scaled_by_the_square_root_of_the_width():
+    values = [forward(spec, random_weights(spec, 0), TOKENS).values for spec in (model(scaled_embedding=True), model())]
+    assert np.allclose(values[0][-1, "embedding"], np.sqrt(12) * values[1][-1, "embedding"])
 
 
 def test_experts_that_are_all_alike_are_one_dense_ffn():

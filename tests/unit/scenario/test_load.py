@@ -208,8 +208,8 @@ def test_unknown_names_are_refused() -> None:
         load("nothing-like-it")
     with pytest.raises(InputError, match=r"no topology 'dgx-h10'; did you mean 'dgx-h100'\?"):
         load_topology("dgx-h10")
-    with pytest.raises(InputError, match="model: gemma-2-9b-it norms the outputs of attention and FFN"):
-        load("quickstart", ["model=google/gemma-2-9b-it"])
+    with pytest.raises(InputError, match="model: olmo-2-1124-7b norms the outputs of attention and FFN and not their"):
+        load("quickstart", ["model=allenai/OLMo-2-1124-7B"])
     with pytest.raises(InputError, match=r"no model file '\./nowhere\.json'; looked from"):
         load_model("./nowhere.json")
 

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.views.dataflow import contains, contracted
 from clustersim.legality.graph_rules.views.graph import GraphView, base_name, once
-from clustersim.legality.reference import EXITS, HEAD, PREVIOUS, Inputs, inputs_of
+from clustersim.legality.reference import EXITS, PREVIOUS, Inputs, head_inputs, inputs_of
 
 About = Callable[[str, str], bool]
 """Whether a rule is about the edge from one operator to another."""
@@ -37,7 +37,7 @@ class Cells:
 
     def __init__(self, view: GraphView, expected: dict[tuple[int, str], Inputs]) -> None:
         self.full = [symbol.name for symbol in view.symbols]
-        names = dict.fromkeys((*view.names, *self.full, *map(elsewhere, view.names), PREVIOUS, *HEAD))
+        names = dict.fromkeys((*view.names, *self.full, *map(elsewhere, view.names), PREVIOUS))
         for inputs in expected.values():
             names |= dict.fromkeys(inputs)
             names |= dict.fromkeys(name for needed in inputs.values() for name in needed)
@@ -117,7 +117,7 @@ def edges_of(view: GraphView) -> Edges | None:
         (layer, kind): inputs_of(spec, prefills=kind != "decode", decodes=kind != "prefill")
         for kind in kinds
         for layer, spec in enumerate(model.layers)
-    } | {(-1, kind): HEAD for kind in kinds}
+    } | {(-1, kind): head_inputs(model) for kind in kinds}
     cells = Cells(view, expected)
     cell, needed, name = _there(view, cells)
     return Edges(cells=cells, cell=cell, needed=needed, name=name, wanted=tuple(_wanted(view, cells, expected)))

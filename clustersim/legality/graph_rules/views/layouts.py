@@ -16,6 +16,7 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.shards import kv_heads_held
+from clustersim.legality.traits import POST_NORMS
 from clustersim.model.architecture import Layer, ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 
@@ -32,10 +33,13 @@ GATHERS: Final = 6
 
 WORDS: Final = {FULL: "whole", SPLIT: "a slice", PARTIAL: "a partial sum"}
 ELEMENTWISE: Final = ("ffn_act", "shared_act", "expert_act")
+"""What takes its producer's partition (rule TP-3)."""
+CAPS: Final = ("logits_cap",)
+"""Element-wise, of slices or of the whole: engines put logits together first."""
 BY_HEADS: Final = ("rope", "qk_norm_rope", "attention_prefill", "attention_decode", "q_absorb", "v_absorb")
 WHOLE: Final = (
     "attention_norm", "ffn_norm", "moe_norm", "final_norm", "q_a_norm", "kv_a_norm_rope", "attention_add", "ffn_add",
-    "moe_add", "dispatch", "sample", "send", "recv", "schedule",
+    "moe_add", "dispatch", "sample", "send", "recv", "schedule", *POST_NORMS,
 )  # fmt: skip
 _BY_COLLECTIVE: Final = {
     "all_reduce": (PARTIAL, FULL),
@@ -91,7 +95,7 @@ def _layout(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPla
         return FULL, FULL
     if node.op in COLLECTIVE_OPS:
         return INHERITS, INHERITS
-    if name in ELEMENTWISE:
+    if name in ELEMENTWISE or name in CAPS:
         return INHERITS, INHERITS
     if name == "aggregate" and spread:
         return FULL, SPLIT if tp > 1 else FULL

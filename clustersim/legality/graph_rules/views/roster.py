@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.views.graph import GraphView, once
-from clustersim.legality.reference import attention_inputs, ffn_inputs
+from clustersim.legality.reference import attention_inputs, ffn_inputs, head_inputs
 from clustersim.legality.stages import Module, stages_of
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
@@ -143,7 +143,7 @@ def _operators(
             case "embedding":
                 yield from ((-1, name) for name in ("schedule", "embedding"))
             case "lm_head":
-                yield from ((-1, name) for name in ("final_norm", "lm_head", "sample"))
+                yield from ((-1, name) for name in head_inputs(model) if name != "embedding")
             case "attention":
                 inputs = attention_inputs(model.layers[layer], prefills=prefills, decodes=decodes)
                 yield from ((layer, name) for name in (*inputs, "kv_read"))

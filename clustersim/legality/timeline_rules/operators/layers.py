@@ -14,7 +14,7 @@ from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
 
 ONCE: Final = (
     "attention_norm", "qkv_proj", "q_b_proj", "kv_a_proj", "o_proj", "attention_add", "ffn_norm", "ffn_up", "ffn_act",
-    "ffn_down", "ffn_add", "moe_norm", "gate", "moe_add",
+    "ffn_down", "ffn_add", "moe_norm", "gate", "moe_add", "attention_post_norm", "ffn_post_norm", "moe_post_norm",
 )  # fmt: skip
 """Operators that a layer runs once; attention goes in rounds, writes are KV-3's, experts may run for other ranks."""
 

@@ -13,7 +13,10 @@ from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
 
-MOE_ORDER: Final = (("gate",), ("dispatch",), ("expert_",), ("combine",), ("aggregate",), ("shared_add",), ("moe_add",))
+MOE_ORDER: Final = (
+    ("gate",), ("dispatch",), ("expert_",), ("combine",), ("aggregate",), ("shared_add",), ("moe_post_norm",),
+    ("moe_add",),
+)  # fmt: skip
 
 ATTENDS: Final = ("attention_prefill", "attention_decode")
 BRINGS: Final = ("kv_write", "kv_move", "kv_all_gather", "kv_ring", "qkv_all_to_all")
@@ -135,7 +138,7 @@ def expert_order(sheet: Sheet) -> Finding:
     experts, combine = parts[2], parts[3]
     if experts.any():
         findings.append(_combined(sheet, experts, combine, fix))
-    findings.append(_before(sheet, combine, moe & sheet.named("shared_add", "moe_add"), fix))
+    findings.append(_before(sheet, combine, moe & sheet.named("shared_add", "moe_post_norm", "moe_add"), fix))
     findings.append(_next_layer(sheet, combine, fix))
     return merged(*findings)
 
