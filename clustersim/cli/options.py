@@ -122,6 +122,11 @@ def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return found
 
 
+def most_seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float:
+    """Read a time such as ``100 s``, in seconds; infinite where none is told."""
+    return math.inf if value is None else duration(ctx, param, value)
+
+
 def many_runs(command: Command) -> Command:
     """Add what all commands of many runs take: ``--set``, ``--executor``, ``--workers``, ``--out``, ``--json``, …."""
     for option in (

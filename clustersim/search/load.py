@@ -41,12 +41,13 @@ class Load:
     requests: int
     lasting_s: float
 
-    def _count(self, rate: float) -> int:
+    def count(self, rate: float) -> int:
+        """Return how many requests there are at a rate."""
         return max(self.requests, math.ceil(rate * self.lasting_s))
 
     def changes(self, rate: float) -> tuple[str, ...]:
         """Return what makes requests come at a rate, for as long as is asked, as ``--set`` takes it."""
-        count = self._count(rate)
+        count = self.count(rate)
         if isinstance(self.workload, TraceWorkload):
             found = (f"workload.trace.rate_scale={self.workload.rate_scale * rate / self.first!r}",)
             more = (f"workload.trace.requests={count}", "workload.trace.repeat=true")
@@ -55,7 +56,7 @@ class Load:
 
     def at(self, rate: float) -> TraceWorkload | DrawnWorkload:
         """Return the workload at a rate: what a scenario with :meth:`changes` has."""
-        count, workload = self._count(rate), self.workload
+        count, workload = self.count(rate), self.workload
         if isinstance(workload, TraceWorkload):
             found = replace(workload, rate_scale=workload.rate_scale * rate / self.first)
             return replace(found, requests=count, repeat=True) if count > self.requests else found

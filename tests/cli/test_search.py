@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from clustersim.cli import main
 from clustersim.scenario import load
 from tests.unit.search.searching import SMALL
+from tests.unit.search.searching import search as searching
 
 KNOBS = ("--knobs", "serving.max_batch_requests=2,8,12,16,24,32")
 FEWER = ("--devices", "1", "--lasting", "2 s", "--knobs", "serving.max_batch_requests=16,32")
@@ -71,6 +72,33 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert "of the best" in page
     told = search("--devices", "1", "--lasting", "1 s", "--workers", "1", "--out", "kept").stdout
     assert told.splitlines()[-1].startswith("command  clustersim run")
+
+
+def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
+    args = (*FAST, "--workers", "1")
+    little, more = found(*args, "--effort", "0 s"), found(*args)
+    assert little["out"] == more["out"]
+    told = little["certificate"]
+    assert told["open"] == 1
+    assert told["nearest_open"] > more["certificate"]["nearest_pruned"]
+    assert sum(little["pruned"].values()) + told["screened"] + told["simulated"] + told["open"] == 6
+    assert more["certificate"]["open"] == 0
+    assert more["certificate"]["nearest_open"] is None
+    assert len(Path(more["out"], "finished.jsonl").read_text().splitlines()) <= more["certificate"]["runs"]
+    text = search(*args, "--effort", "0 s").stdout
+    assert "1 left open, which reach" in text
+    assert "1 plans were not simulated" in Path(more["out"], "search.html").read_text()
+
+
+def test_one_partition_of_prompts_stands_for_all_but_in_an_exhaustive_search(tmp_path: Path):
+    for exhaustive, partitions in ((False, {"zigzag"}), (True, {"contiguous", "zigzag", "striped"})):
+        with searching(tmp_path, devices=2, exhaustive=exhaustive) as made:
+            standings = made.standings()
+            split = [one for one in standings if one.candidate.replicas[0].plan.sp.degree > 1]
+            assert {one.candidate.replicas[0].plan.sp.partition for one in split} == partitions
+            assert {one.partitions for one in split} == {3 // len(partitions)}
+            legal = sum(one.same * one.partitions for one in standings)
+            assert legal == 5 + 3 * 3 * 2  # tp 2, pp 2, dp 2, dp 1 and two pools; schemes × partitions × decodes
 
 
 def test_tables_and_pages_are_the_same_bytes_for_any_number_of_workers(folder: Path):

@@ -41,6 +41,12 @@ from clustersim.units import plural
 @click.option(
     "--lasting", callback=options.duration, default="100 s", show_default=True, help="Arrivals of a run last."
 )
+@click.option(
+    "--effort",
+    callback=options.most_seconds,
+    metavar="TIME",
+    help="Screen for so long, of CPU and about [to the end].",
+)
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan up to its capacity.")
 @click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")
 @options.many_runs
@@ -56,6 +62,7 @@ def search(
     targets: str | None,
     share: float,
     lasting: float,
+    effort: float,
     exhaustive: bool,
     layout: str,
     overrides: tuple[str, ...],
@@ -85,7 +92,9 @@ def search(
     with options.naming_targets((*overrides, *((topology,) if topology else ())), targets):
         room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=budget)
         chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
-        question = Question(room=room, share=share, lasting_s=lasting, objective=chosen, exhaustive=exhaustive)
+        question = Question(
+            room=room, share=share, lasting_s=lasting, objective=chosen, exhaustive=exhaustive, effort_s=effort
+        )
         room.refuse_unpriced(chosen)
         deployments = Deployments(variants, varied, always)
         name = deployments.base.name
@@ -163,6 +172,11 @@ def _print(found: Found, folder: Path) -> None:
         f"{found.legal:,} legal plans; pruned: {pruned or 'none'}; {told['screened']:,} screened by a run that fails; "
         f"{told['simulated']:,} simulated ({plural(found.runs, 'run')})"
     )
+    if told["open"]:
+        most = f"{told['nearest_open']:.4g}"
+        click.echo(
+            f"{told['open']:,} left open, which reach {most} at most; the same command with more --effort goes on"
+        )
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", f"{one.capacity:g}", f"{found.value(one):.4g}",
          *(f"{metrics(one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),

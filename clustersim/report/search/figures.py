@@ -27,6 +27,7 @@ _COLOURS: Final = {
     "tie": "#E69F00",
     "simulated": "#0072B2",
     "screened": "#56B4E9",
+    "open": "#CC79A7",
     "pruned": "#999999",
     "failed": "#000000",
 }

@@ -16,7 +16,7 @@ class Plan:
     devices : int
     usd_per_hour : float or None
     fate : str
-        ``best``, ``tie``, ``simulated``, ``screened``, ``pruned`` or ``failed``.
+        ``best``, ``tie``, ``simulated``, ``screened``, ``open``, ``pruned`` or ``failed``.
     why : str
         Why it is not the best.
     bound : float or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +30,13 @@ UNITS: Final = {
     "capacity_per_usd": "requests/s per USD/h",
     "capacity": "requests/s",
 }
-_ORDER: Final = ("best", "tie", "simulated", "screened", "failed", "pruned")
+_ORDER: Final = ("best", "tie", "simulated", "screened", "open", "failed", "pruned")
 
 
 def digest(variants: Variants, question: Any, knobs: Sequence[Varied]) -> str:
     """Return what tells a search from others of its scenario."""
-    told = json.dumps([variants.text, variants.overrides, repr(question), [(one.key, one.values) for one in knobs]])
+    asked = repr(replace(question, effort_s=0.0))  # which only says how far to go
+    told = json.dumps([variants.text, variants.overrides, asked, [(one.key, one.values) for one in knobs]])
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
@@ -65,7 +67,7 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
                 tokens_per_device=per_device(one) if one.passed is not None else None,
                 tokens_per_user=user_rate(one) if one.passed is not None else None,
                 on_front=id(one) in front,
-                stands_for=one.same,
+                stands_for=one.same * one.partitions,
                 command=command_of(deployments.variants, deployments.changes(one.candidate)),
             )
         )
@@ -126,6 +128,11 @@ def _sentences(found: Found, question: Any) -> list[str]:
         lines.append(
             f"{told['screened']:,} plans fail one run at a rate above what the third best reaches; the highest of "
             f"these rates is {told['nearest_screened']:.4g} {unit}."
+        )
+    if told["open"]:
+        lines.append(
+            f"{told['open']:,} plans were not simulated, since the effort was spent: the best of them can reach "
+            f"{told['nearest_open']:.4g} {unit} at most."
         )
     lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]

@@ -6,22 +6,35 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from clustersim.plan.parallel import SequencePartition
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.deployments import Candidate, Setting
 from clustersim.search.plans.room import Room
-from clustersim.search.plans.space import Refused, Replica, replicas
+from clustersim.search.plans.space import PARTITIONS, Refused, Replica, replicas
 
 
-def candidates(settings: Sequence[Setting], room: Room, refused: Refused) -> Iterator[tuple[Candidate, int]]:
-    """Yield plans that no other one has more of the same replicas of, and how many legal plans each stands for."""
+def candidates(
+    settings: Sequence[Setting], room: Room, refused: Refused, partitions: Sequence[SequencePartition] = PARTITIONS
+) -> Iterator[tuple[Candidate, int]]:
+    """Yield plans that no other one has more of the same replicas of, and how many legal plans each stands for.
+
+    Parameters
+    ----------
+    settings : sequence of Setting
+    room : Room
+    refused : Refused
+        Where plans are counted that are not legal.
+    partitions : sequence of str
+        Those of prompts over SP ranks that are enumerated.
+    """
     for number, setting in enumerate(settings):
         if setting.single is not None:
-            for one in _of_each_kind(setting.single, room, refused):
+            for one in _of_each_kind(setting.single, room, refused, partitions):
                 yield from _largest(one, number, room)
         if setting.pools is not None:
             prefill, decode = setting.pools.each_pool()
             counted = refused if setting.single is None else Refused()  # what one pool can't have, two can't either
-            firsts, seconds = (_of_each_kind(one, room, counted) for one in (prefill, decode))
+            firsts, seconds = (_of_each_kind(one, room, counted, partitions) for one in (prefill, decode))
             known: dict[object, list[tuple[tuple[int, int], int]]] = {}
             for first in firsts:
                 for second in seconds:
@@ -32,13 +45,15 @@ def candidates(settings: Sequence[Setting], room: Room, refused: Refused) -> Ite
                         yield Candidate(replicas=(first, second), counts=counts, setting=number), same
 
 
-def _of_each_kind(scenario: Scenario, room: Room, refused: Refused) -> list[Replica]:
+def _of_each_kind(
+    scenario: Scenario, room: Room, refused: Refused, partitions: Sequence[SequencePartition]
+) -> list[Replica]:
     found = []
     for kind, devices in room.of_kind.items():
         here = scenario
         if kind is not None:
             here = replace(scenario, topology=scenario.topology.seen_from(scenario.topology.of_kind(kind)[0]))
-        found += replicas(here, min(devices, room.devices), kind, refused)
+        found += replicas(here, min(devices, room.devices), kind, refused, partitions)
     return found
 
 

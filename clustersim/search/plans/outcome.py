@@ -10,7 +10,7 @@ from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.limits import Bound
 from clustersim.search.point import Row
 
-Fate = Literal["open", "pruned", "screened", "simulated", "failed"]
+Fate = Literal["open", "pruned", "screened", "simulated", "failed"]  # open: its bound allows it to be the best
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,7 +23,9 @@ class Standing:
     words : str
     bound : Bound
     same : int
-        How many legal plans it stands for: those with fewer of the same replicas.
+        How many legal plans it stands for: those with fewer of the same replicas …
+    partitions : int
+        … times those with other partitions of prompts over SP ranks.
     fate : str
     why : str
         Why it is not the best one.
@@ -39,6 +41,7 @@ class Standing:
     words: str
     bound: Bound
     same: int = 1
+    partitions: int = 1
     fate: Fate = "open"
     why: str = ""
     passed: int | None = None

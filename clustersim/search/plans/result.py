@@ -10,8 +10,10 @@ from typing import Any, Final
 from clustersim.search.plans.finals import TIES, Finalist
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.space import TYPICAL
 
 REPRESENTED: Final = "fewer of the same replicas"
+PARTITIONS: Final = "other partitions of prompts"
 METRICS: Final = (
     "goodput.share", "throughput.output_tokens_per_s", "throughput.requests_per_s", "ttft_ms.p50", "ttft_ms.p99",
     "tpot_ms.p50", "tpot_ms.p99",
@@ -43,14 +45,16 @@ class Found:
     @property
     def legal(self) -> int:
         """Legal plans, those that others stand for included."""
-        return sum(one.same for one in self.standings)
+        return sum(one.same * one.partitions for one in self.standings)
 
     @property
     def pruned(self) -> dict[str, int]:
         """How many plans each reason left out before they were simulated."""
         counts = Counter(one.why for one in self.standings if one.fate == "pruned")
-        same = sum(one.same - 1 for one in self.standings)
-        return dict(sorted(counts.items())) | ({REPRESENTED: same} if same else {})
+        same = sum((one.same - 1) * one.partitions for one in self.standings)
+        others = sum(one.partitions - 1 for one in self.standings)
+        told = {REPRESENTED: same, PARTITIONS: others}
+        return dict(sorted(counts.items())) | {reason: count for reason, count in told.items() if count}
 
     @property
     def best(self) -> Finalist:
@@ -87,6 +91,7 @@ class Found:
         lost = [one for one in self.standings if one.fate == "pruned" and one.why == "most requests per second"]
         nearest = max((one.most * self.worth(one) for one in lost), default=None)
         screened = [one for one in self.standings if one.fate == "screened"]
+        opened = [one.most * self.worth(one) for one in self.standings if one.fate == "open"]
         failing = [rate_of(one.failed) * self.worth(one) for one in screened if one.failed is not None]
         uncertain = [
             "capacities are found with one seed and runs of the length asked for; those of the finalists at length",
@@ -96,6 +101,10 @@ class Found:
             uncertain.append("one replica stands for all where requests are dealt out in turn (measured: within 4 %)")
         if any(one.row is not None and "alone" in one.row["numbers"] for one in screened):
             uncertain.append("a decode pool is taken to make no prefill pool serve more requests in time")
+        if any(one.partitions > 1 for one in self.standings):
+            uncertain.append(
+                f"of the partitions of prompts over SP ranks {TYPICAL} stands for all (measured: shares within 1.4 %)"
+            )
         if any(one.same > 1 for one in self.standings):
             uncertain.append(
                 f"{REPRESENTED} are taken to reach no more for each of their devices (measured: within 4 %)"
@@ -107,6 +116,8 @@ class Found:
             "screened": len(screened),
             "nearest_screened": max(failing, default=None),
             "simulated": fates["simulated"],
+            "open": fates["open"],
+            "nearest_open": max(opened, default=None),
             "failed": dict(why),
             "runs": self.runs,
             "finalists": [

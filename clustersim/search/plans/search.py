@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,7 +28,7 @@ from clustersim.search.plans.prefill_alone import PrefillAlone
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import Room
-from clustersim.search.plans.space import Refused, Replica
+from clustersim.search.plans.space import PARTITIONS, TYPICAL, Refused, Replica
 from clustersim.search.plans.trial import Trial, try_rate
 from clustersim.search.plans.walk import Walk
 from clustersim.search.point import Row
@@ -47,6 +48,8 @@ class Question:
     lasting_s: float
     objective: str
     exhaustive: bool
+    effort_s: float = math.inf
+    """Seconds of CPU, as expected, after which no more plans are screened."""
 
 
 class Search:
@@ -59,20 +62,24 @@ class Search:
         self.load: Load = load_of(self.base, deployments.variants.requests, question.lasting_s)
         self.refused = Refused()
         self.ran = 0
+        self.spent_s = 0.0
         self._each_pool: dict[tuple[int, int], tuple[Scenario, ...]] = {}
         self._alone: dict[tuple[int, Replica, int], PrefillAlone] = {}
+        self._partitions = PARTITIONS if question.exhaustive else (TYPICAL,)
         self._stays = getattr(self.base.workload, "cancel_after", None) is None
 
     def standings(self) -> list[Standing]:
         """Return every legal plan with its bound, best ones of the cheapest kind to simulate first."""
-        legal = list(candidates(self.deployments.settings, self.question.room, self.refused))
+        legal = list(candidates(self.deployments.settings, self.question.room, self.refused, self._partitions))
         sides = dict.fromkeys((place, *side) for one, _ in legal for place, side in enumerate(self._sides(one)))
         bounds = self._bounds(list(sides))
         found = []
         for one, same in legal:
             each = [bounds[place, *side] for place, side in enumerate(self._sides(one))]
-            found.append(Standing(candidate=one, words=self.words(one), bound=_lesser(each), same=same))
-            found[-1].row_devices = one.devices // self._every(one)
+            alike = len(PARTITIONS) // len(self._partitions) if any(r.plan.sp.degree > 1 for r in one.replicas) else 1
+            standing = Standing(candidate=one, words=self.words(one), bound=_lesser(each), same=same, partitions=alike)
+            standing.row_devices = one.devices // self._every(one)
+            found.append(standing)
         return found
 
     def words(self, one: Candidate) -> str:
@@ -234,9 +241,11 @@ class Search:
         """Simulate, and return the row of each trial; what was simulated before is looked up."""
         rows: dict[int, Row] = {}
         keys: dict[int, str] = {}
+        made: dict[int, Trial] = {}
 
         def calls() -> Iterator[tuple[int, tuple[Trial]]]:
             for number, trial in enumerate(trials):
+                made[number] = trial
                 keys[number] = key = key_of(trial.told, trial.audit)
                 if key in self._journal.rows:
                     rows[number] = self._journal.rows[key]
@@ -249,6 +258,8 @@ class Search:
                 self._journal.add(keys[number], row)
             rows[number] = row
         self.ran += len(keys)
+        for number, trial in made.items():
+            self.spent_s += trial.expected_s * rows[number]["numbers"].get("cut", 1.0)
         return [rows[number] for number in range(len(keys))]
 
     def _long(self, standing: Standing, every: int) -> Load:
@@ -280,6 +291,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         run=search.run,
         exhaustive=question.exhaustive,
         effort=lambda one: _effort(one.candidate),
+        is_spent=lambda: search.spent_s >= question.effort_s,
         told=told,
     )
     standings.sort(key=lambda one: (_effort(one.candidate), -one.most * worth(one)))

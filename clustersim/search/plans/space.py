@@ -22,6 +22,8 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.legality import deployment_of, pool_blocks, scenario_memory
 
 PARTITIONS: Final[tuple[SequencePartition, ...]] = ("contiguous", "zigzag", "striped")
+TYPICAL: Final[SequencePartition] = "zigzag"
+"""The partition that stands for others: the one that shares causal attention evenly."""
 DECODES: Final[tuple[SequenceDecode, ...]] = ("idle", "dp")
 
 
@@ -67,7 +69,13 @@ class Refused:
         self.example.setdefault(rule, plan)
 
 
-def replicas(scenario: Scenario, devices: int, kind: str | None, refused: Refused) -> list[Replica]:
+def replicas(
+    scenario: Scenario,
+    devices: int,
+    kind: str | None,
+    refused: Refused,
+    partitions: Sequence[SequencePartition] = PARTITIONS,
+) -> list[Replica]:
     """Return every legal plan of one replica on at most so many devices.
 
     Parameters
@@ -78,10 +86,12 @@ def replicas(scenario: Scenario, devices: int, kind: str | None, refused: Refuse
     kind : str or None
     refused : Refused
         Where plans are counted that are not legal.
+    partitions : sequence of str
+        Of prompts over SP ranks: no rule of level P tells one from another.
     """
     found = []
     blocks: dict[object, int] = {}
-    for plan in _plans(scenario, devices, refused):
+    for plan in _plans(scenario, devices, refused, partitions):
         memory = plan.tp, plan.pp, plan.sp.degree > 1, plan.ep.degree, plan.ep.scope, plan.is_lockstep and plan.dp
         if memory not in blocks:
             here = scenario.with_entry(plan=plan)
@@ -101,13 +111,15 @@ def _fits(scenario: Scenario) -> bool:
     return all(rank.weights_bytes + rank.buffers_bytes + tokens * rank.kv_bytes_per_token <= budget for rank in memory)
 
 
-def _plans(scenario: Scenario, devices: int, refused: Refused) -> Iterator[ParallelPlan]:
+def _plans(
+    scenario: Scenario, devices: int, refused: Refused, partitions: Sequence[SequencePartition]
+) -> Iterator[ParallelPlan]:
     """Yield plans whose dimensions divide, whatever they take in memory."""
     model, base = scenario.model, scenario.plan
     known: dict[object, str | None] = {}
     for tp in divisors_up_to(scenario, devices):
         for pp in range(1, min(devices // tp, len(model.layers)) + 1):
-            for sp in _sequences(scenario, tp, devices // (tp * pp)):
+            for sp in _sequences(scenario, tp, devices // (tp * pp), partitions):
                 ranks = sp.degree * tp
                 for degree, dp in _experts(model, ranks, devices // (pp * ranks) if pp == sp.degree == 1 else 1):
                     ep = ExpertPlan()
@@ -130,7 +142,9 @@ def divisors_up_to(scenario: Scenario, devices: int) -> list[int]:
     return [tp for tp in head_divisors(deployment_of(scenario)) if tp <= devices]
 
 
-def _sequences(scenario: Scenario, tp: int, most: int) -> Iterator[SequencePlan]:
+def _sequences(
+    scenario: Scenario, tp: int, most: int, partitions: Sequence[SequencePartition]
+) -> Iterator[SequencePlan]:
     yield SequencePlan()
     if scenario.decodes_only:
         return
@@ -138,7 +152,7 @@ def _sequences(scenario: Scenario, tp: int, most: int) -> Iterator[SequencePlan]
         for scheme in built_schemes(scenario.model):
             if scheme == "all_to_all" and not _by_heads(scenario.model, tp, degree):
                 continue
-            for partition in PARTITIONS:
+            for partition in partitions:
                 for decode in DECODES:
                     yield SequencePlan(degree=degree, scheme=scheme, partition=partition, decode=decode)
 

@@ -9,12 +9,14 @@ at a time, however many workers there are: the answer is the same for any number
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from clustersim.search.plans.finals import TIES
 from clustersim.search.plans.grid import GRID, rate_of
+from clustersim.search.plans.limits import RATE
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.point import Row
 
@@ -45,6 +47,8 @@ class Walk:
         Whether every plan is simulated up to its capacity.
     effort : callable
         How dear a plan is to simulate; plans come in its order.
+    is_spent : callable
+        Whether no more plans are to be simulated, once one was.
     told : callable, optional
         Called with how many plans are done, and how many there are.
     """
@@ -54,36 +58,38 @@ class Walk:
     run: Run
     exhaustive: bool
     effort: Callable[[Standing], int]
+    is_spent: Callable[[], bool]
     told: Callable[[int, int], None] | None = None
 
     def through(self, standings: Sequence[Standing]) -> None:
-        """Take all plans, best bounds first; each ends pruned, screened, simulated or failed."""
-        waiting = list(standings)
+        """Take all plans, best bounds first; each ends pruned, screened, simulated, failed or open."""
+        waiting = deque(standings)
+        reached: list[float] = []
         while waiting:
-            least = self.least(standings)
-            alike = sum(self.effort(one) == self.effort(waiting[0]) for one in waiting[:TOGETHER])
-            some, waiting = waiting[:alike], waiting[alike:]
-            alive = []
-            for one in some:
-                if one.bound.step is not None and (
-                    one.bound.why != "most requests per second"
-                    or (not self.exhaustive and one.most * self.worth(one) <= least)
-                ):
-                    one.fate, one.why = "pruned", one.bound.why
-                else:
-                    alive.append(one)
-            if alive:
-                self._simulated(alive, least)
+            least = _least(reached)
+            some = self._next(waiting, least)
+            if some:
+                self._simulated(some, least)
+                reached += [self.value(one) for one in some if one.passed is not None]
             if self.told is not None:
                 self.told(len(standings) - len(waiting), len(standings))
 
-    def least(self, standings: Sequence[Standing]) -> float:
-        """Return what a plan has to reach to be among the best; 0 while there is none."""
-        found = sorted((self.value(one) for one in standings if one.passed is not None), reverse=True)
-        if not found:
-            return 0.0
-        worst = found[KEPT - 1] if len(found) >= KEPT else 0.0
-        return max(worst, found[0] * (1.0 - 2.0 * TIES))
+    def _next(self, waiting: deque[Standing], least: float) -> list[Standing]:
+        """Take the next plans that go on, of those that cost alike, and say of those before them why they don't."""
+        some: list[Standing] = []
+        while waiting and len(some) < TOGETHER:
+            one = waiting.popleft()
+            bounded = one.bound.step is not None
+            if bounded and (one.bound.why != RATE or (not self.exhaustive and one.most * self.worth(one) <= least)):
+                one.fate, one.why = "pruned", one.bound.why
+            elif least > 0.0 and self.is_spent():
+                one.fate, one.why = "open", "the effort was spent"
+            elif some and self.effort(one) != self.effort(some[0]):
+                waiting.appendleft(one)
+                break
+            else:
+                some.append(one)
+        return some
 
     def value(self, one: Standing) -> float:
         """Return what the capacity of a plan is worth."""
@@ -138,3 +144,11 @@ class Walk:
         if least > 0.0 and not self.exhaustive:
             return math.ceil(math.log(least / self.worth(one)) / math.log(GRID)) + _ABOVE
         return (one.bound.step or 0) - _DOWN
+
+
+def _least(reached: Sequence[float]) -> float:
+    """Return what a plan has to reach to be among the best, of what others reached; 0 while there is none."""
+    if not reached:
+        return 0.0
+    found = sorted(reached, reverse=True)
+    return max(found[KEPT - 1] if len(found) >= KEPT else 0.0, found[0] * (1.0 - 2.0 * TIES))
