@@ -86,6 +86,11 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
         faults=[{"link": ["n0.g1", "n0.nvswitch"], "at": "5 ms", "until": "11 ms", "factor": 0.02}],
     ),
     "two pools": CROWDS["whole, to two stages"],
+    "static": document(
+        plan={"tp": 1},
+        serving={"scheduler": "static", "kv_blocks": 60, "max_batch_requests": 4},
+        workload={"requests": 24, "output_tokens": {"uniform": {"low": 4, "high": 20}}},
+    ),
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
 JUMPS: Final = "replay.events.decode_jumps"
@@ -94,6 +99,11 @@ PREFIXES: Final = "serving.prefix_cache"
 SWAPPING: Final = "serving.swapping"
 BACK: Final = "if not decision.evicted and not prefill_first:"
 HAND_OVERS: Final = "replay.pools.hand_overs"
+STATIC: Final = "serving.static"
+IDLE: Final = "[s for s in decoding if not s.in_flight]"
+SHARE: Final = "share = -(-len(decoding) // self.stages)"
+LAST_FIRST: Final = "self.running[: self.running.index(sequence) : -1]"
+FIRST_FIRST: Final = "self.running[self.running.index(sequence) + 1 :]"
 CHANGES: Final = (
     Change(
         HAND_OVERS, "self._open(replica, sequence, sequence.computed)", "self._open(replica, sequence, 0)", "by layer"
@@ -174,6 +184,13 @@ CHANGES: Final = (
         SWAPPING, "- len(self.inbound)\n        return", "- len(self.inbound) - 1\n        return", "swaps, few places"
     ),
     Change(SWAPPING, "self.running.append(sequence)", "self.running.insert(0, sequence)", "swaps"),
+    Change(PREFIXES, "unheld = sum(not holders[key] for key in sequence.keys[:cached])", "unheld = cached", "prefixes"),
+    Change(SCHEDULER, f"decoding if self.stages == 1 else {IDLE}", "decoding[::-1]", "swaps, few places"),
+    Change(SCHEDULER, SHARE, SHARE.replace("decoding", "ready"), "swaps, two stages"),
+    Change(STATIC, "== self.config.max_batch_requests", "== self.config.max_batch_requests - 1", "static"),
+    Change(STATIC, "needed > left[owner]", "needed + 20 > left[owner]", "static"),
+    Change(SCHEDULER, "if self.evicted or (whole", "if (whole", "by layer"),
+    Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "four stages"),
 )
 
 

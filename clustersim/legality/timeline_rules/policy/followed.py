@@ -5,6 +5,8 @@ The same scenario gives the same timeline: a record that could not have come fro
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.timeline_rules.policy.cut_steps import as_far_as_it_goes
 from clustersim.legality.timeline_rules.policy.decision import as_decided
@@ -16,6 +18,7 @@ from clustersim.legality.timeline_rules.policy.owners import as_kept
 from clustersim.legality.timeline_rules.policy.reservations import as_soon_as_room
 from clustersim.legality.timeline_rules.policy.routed import as_routed
 from clustersim.legality.timeline_rules.policy.scheduled import as_scheduled
+from clustersim.legality.timeline_rules.policy.step_by_step import as_it_must
 from clustersim.legality.timeline_rules.policy.swaps import as_soon_as_they_fit
 from clustersim.legality.timeline_rules.policy.taken_up import in_order
 from clustersim.legality.timeline_rules.policy.turns import first_come
@@ -25,8 +28,15 @@ from clustersim.legality.timeline_rules.transfers.starts import as_soon_as_asked
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 
-def as_declared(reading: Reading) -> Finding:
-    """Judge who is served when by the policies that were declared."""
+def as_declared(reading: Reading, parts: Iterable[Reading]) -> Finding:
+    """Judge who is served when by the policies that were declared.
+
+    Parameters
+    ----------
+    reading : Reading
+    parts : iterable of Reading
+        What happened inside the replicas of each pool.
+    """
     policies = policies_of(reading)
     if policies is None:
         return NOTHING
@@ -46,5 +56,8 @@ def as_declared(reading: Reading) -> Finding:
         first_come,
     )
     return merged(
-        *(judge(reading, policies) for judge in judges), as_soon_as_asked(reading), as_soon_as_decided(reading)
+        *(judge(reading, policies) for judge in judges),
+        as_soon_as_asked(reading),
+        as_soon_as_decided(reading),
+        as_it_must(reading, parts),
     )

@@ -24,7 +24,7 @@ from clustersim.legality.timeline_rules.views.sheet import Sheet, sheet_of_spans
 from clustersim.legality.timeline_rules.views.swaps import Swap, swaps_of
 from clustersim.legality.timeline_rules.views.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.views.use import Use, use_of
-from clustersim.timeline.passes import parts
+from clustersim.timeline.passes import Passes, parts
 
 
 class Reading:
@@ -92,6 +92,12 @@ class Reading:
         if self.history.folded is not None:
             return occupation_of(self.history.folded)
         return None
+
+    @cached_property
+    def expanded(self) -> Passes:
+        """Expands the runs of passes of the folded form, which is there."""
+        assert self.history.folded is not None
+        return Passes(self.history.folded)
 
     @cached_property
     def sends(self) -> Sends | None:

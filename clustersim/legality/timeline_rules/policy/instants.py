@@ -1,0 +1,213 @@
+"""What was recorded of one replica, instant by instant: its steps, what ends, comes and leaves, what was decided."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import (
+    ADMITTED,
+    ARRIVED,
+    CANCELLED,
+    FINISHED,
+    HANDED_OVER,
+    PREEMPTED,
+    RECEIVED,
+    REJECTED,
+    REUSED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+)
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.tables import HOST
+
+ENDED, MOVED, CAME, LEFT, DECIDES = range(5)
+OF_FACTS: Final = {
+    SWAPPED_OUT: MOVED, HANDED_OVER: MOVED, RECEIVED: MOVED, ARRIVED: CAME, REJECTED: LEFT, CANCELLED: LEFT,
+}  # fmt: skip
+"""In which part of its instant a fact happens that no decision tells."""
+DECISIONS: Final = (ADMITTED, PREEMPTED, REUSED, SWAPPED_IN)
+STEP, FREE, BACK, WITHIN, AWAKE = range(-5, 0)
+"""A step has ended; its first stage is free; a copy back has ended; a step within a run, or something else, begins."""
+PLACE: Final = 8
+"""What a step costs to look at besides the sequences that run: as much as so many of these."""
+
+Event = tuple[int, int, int, int, int, int]
+"""(instant, part of it, order there, kind, request or number, value)."""
+Fact = tuple[int, int, int, int]
+"""(kind, request, blocks in use right after it, value)."""
+
+
+class Steps:
+    """The first steps of one replica, in order: when each begins and ends, and what it carries.
+
+    Parameters
+    ----------
+    reading : Reading
+    replica : int
+    most : int
+        About so many sequences in them are looked at.
+    """
+
+    def __init__(self, reading: Reading, replica: int, most: int) -> None:
+        runs, history = reading.runs, reading.history
+        assert runs is not None
+        assert history.chunks is not None
+        assert history.decodes is not None
+        low, high = np.searchsorted(runs.replica, (replica, replica + 1)).tolist()
+        running = runs.column("running")
+        work = np.cumsum((np.zeros(high - low, np.int64) if running is None else running[low:high]) + PLACE)
+        last = low + int(np.searchsorted(work, most, side="right"))
+        mine = slice(low, last)
+        downs = [since for _, since, _ in reading.declared.down]
+        self.until = min([*downs, *runs.start[last:high][:1].tolist()], default=None)
+        names = ("prefill_tokens", "decode_tokens", "waiting", "running", "kv_blocks_used")
+        self.columns = {name: one[mine].tolist() for name in names if (one := runs.column(name)) is not None}
+        self.begin, self.end = runs.start[mine].tolist(), runs.recorded_end[mine].tolist()
+        self.step, self.many, self.slot = (one[mine].tolist() for one in (runs.step, runs.count, runs.slot))
+        past = self.step[-1] + self.many[-1] if self.step else 0
+        self.chunks, self.episodes = _chunks(history.chunks, replica, past), _episodes(history.decodes, replica, past)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def decodes(self, at: int, request: int) -> bool:
+        """Return whether a run of steps gives a request a token each."""
+        slot, first, last = self.slot[at], self.step[at], self.step[at] + self.many[at] - 1
+        return any(
+            mine == slot and begins <= first and last <= ends for mine, begins, ends in self.episodes.get(request, ())
+        )
+
+
+def _chunks(chunks: Any, replica: int, past: int) -> dict[int, list[tuple[int, int, int]]]:
+    """Return request, first token and tokens of each chunk of the steps of a replica, in their order."""
+    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    some = (chunks["replica"] == replica) & (chunks["step"] < past)
+    rows = (chunks[name][some].tolist() for name in ("step", "request", "start", "count"))
+    for step, request, start, count in zip(*rows, strict=True):
+        found[step].append((request, start, count))
+    return found
+
+
+def _episodes(decodes: Any, replica: int, past: int) -> dict[int, list[tuple[int, int, int]]]:
+    """Return slot, first and last step of each time for which a request decodes on a replica."""
+    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    some = (decodes["replica"] == replica) & (decodes["first_step"] < past)
+    rows = (decodes[name][some].tolist() for name in ("request", "slot", "first_step", "last_step"))
+    for request, slot, first, last in zip(*rows, strict=True):
+        found[request].append((slot, first, last))
+    return found
+
+
+class Instants:
+    """What happened on a replica, in the order of its instants, and what decisions told.
+
+    Parameters
+    ----------
+    reading : Reading
+    replica : int
+    steps : Steps
+
+    Attributes
+    ----------
+    events : list of Event
+    decided : dict
+        Instant → the facts of decisions, in their order.
+    finished : dict
+        Instant → request and blocks in use after each that has all of its tokens.
+    given_up : dict
+        Instant → who is given up then.
+    """
+
+    def __init__(self, reading: Reading, replica: int, steps: Steps) -> None:
+        self.reading, self.replica, self.steps = reading, replica, steps
+        facts = reading.history.facts
+        assert facts is not None
+        mine = facts["replica"] == replica
+        mine &= facts["time_ns"] < steps.until if steps.until is not None else mine
+        rows = np.flatnonzero(mine)
+        rows = rows[np.argsort(facts["time_ns"][rows], kind="stable")]
+        names = ("time_ns", "kind", "request", "used", "value")
+        self.events: list[Event] = []
+        self.decided: dict[int, list[Fact]] = defaultdict(list)
+        self.finished: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.given_up: dict[int, set[int]] = defaultdict(set)
+        columns = (facts[name][rows].tolist() for name in names)
+        for order, (time, kind, request, used, value) in enumerate(zip(*columns, strict=True)):
+            if kind in OF_FACTS:
+                self.events.append((time, OF_FACTS[kind], order, kind, request, value))
+            elif kind in DECISIONS:
+                self.decided[time].append((kind, request, used, value))
+            elif kind == FINISHED:
+                self.finished[time].append((request, used))
+            if kind == CANCELLED:
+                self.given_up[time].add(request)
+        self.events += [(time, DECIDES, 0, AWAKE, 0, 0) for time in self.decided]
+        self._copies()
+        self._within()
+        self._passes()
+        for at, (begin, end) in enumerate(zip(steps.begin, steps.end, strict=True)):
+            self.events += [(begin, DECIDES, 0, AWAKE, 0, 0), (end, ENDED, at, STEP, at, 0)]
+        if steps.until is not None:
+            self.events = [event for event in self.events if event[0] < steps.until]
+        self.events.sort()
+
+    def _copies(self) -> None:
+        """Add when sequences are back from host memory: all of its ranks' copies have ended."""
+        moves, declared = self.reading.history.moves, self.reading.declared
+        if moves is None:
+            return
+        rows = np.flatnonzero((moves["from_rank"] == HOST) & (moves["to_replica"] == self.replica))
+        rows = rows[np.argsort(moves["end_ns"][rows], kind="stable")]
+        ranks, ended = declared.tp * declared.pp, defaultdict[int, int](int)
+        for request, end in zip(moves["request"][rows].tolist(), moves["end_ns"][rows].tolist(), strict=True):
+            ended[request] += 1
+            if ended[request] % ranks == 0:
+                self.events.append((end, MOVED, request, BACK, request, 0))
+
+    def _within(self) -> None:
+        """Add when steps within runs begin before which something happened."""
+        steps, times = self.steps, np.array(sorted({event[0] for event in self.events}), np.int64)
+        begin, end, step, many = (np.array(one, np.int64) for one in (steps.begin, steps.end, steps.step, steps.many))
+        first, last = np.searchsorted(times, begin, side="right"), np.searchsorted(times, end)
+        some = (many > 1) & (last > first)
+        number, starts = self._starts(step, some)
+        low, high = np.searchsorted(number, step), np.searchsorted(number, step + many)
+        for at in np.flatnonzero(some).tolist():
+            mine = starts[low[at] : high[at]]
+            which = np.unique(np.searchsorted(mine, times[first[at] : last[at]]))
+            for place in which[which < len(mine)].tolist():
+                self.events.append((int(mine[place]), DECIDES, at, WITHIN, at, place))
+
+    def _starts(self, step: Int64Array, some: BoolArray) -> tuple[Int64Array, Int64Array]:
+        """Return the steps of some runs, and of others between them, and when each begins."""
+        tables = self.reading.history.folded
+        assert tables is not None
+        if not some.any():
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        passes, table = self.reading.expanded, tables.passes
+        replica = self.reading.declared.first_replica if tables.lockstep > 1 else self.replica
+        rows = np.flatnonzero((table["replica"] == replica) & (table["stage"] == 0))
+        rows = rows[np.argsort(table["first_step"][rows], kind="stable")]
+        opens = table["first_step"][rows].astype(np.int64)
+        chosen = np.append(0, np.cumsum(some))
+        before, past = (np.searchsorted(step, one, side="right") for one in (opens, opens + table["steps"][rows] - 1))
+        rows = rows[chosen[past] > chosen[np.maximum(before - 1, 0)]]
+        found = [
+            (table["first_step"][block.runs[block.of]] + block.index, passes.starts(block))
+            for block in passes.blocks(rows)
+        ]
+        number, starts = (np.concatenate([one[which] for one in found]) for which in (0, 1))
+        return number, starts
+
+    def _passes(self) -> None:
+        """Add when the first of several stages is free again."""
+        passes = self.reading.passes
+        if self.reading.declared.pp == 1 or passes is None:
+            return
+        ends = passes.end[(passes.replica == self.replica) & (passes.stage == 0)].tolist()
+        self.events += [(end, ENDED, -1, FREE, 0, 0) for end in ends]
