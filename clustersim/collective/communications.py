@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
+from clustersim.clock import FloatArray
 from clustersim.cluster.topology import Topology
 from clustersim.collective.algorithms import Kind
 from clustersim.collective.price import CommPlan, choose
@@ -80,6 +83,11 @@ class CommTable:
             plans = self._by_number[comm]
             self._seconds[key] = float(choose(plans, payload_bytes)[1]) if plans else 0.0
         return self._seconds[key]
+
+    def each_seconds(self, comm: int, payload_bytes: FloatArray) -> FloatArray:
+        """Return uncontended seconds of payloads of any shape, each of the cheapest candidate."""
+        plans = self._by_number[comm]
+        return choose(plans, payload_bytes)[1] if plans else np.zeros_like(payload_bytes)
 
     def chosen(self, op: Kind, devices: tuple[int, ...], payload_bytes: float) -> CommPlan | None:
         """Return the plan that a payload takes, or None where nothing has to move."""

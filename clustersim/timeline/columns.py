@@ -97,8 +97,12 @@ class Flat:
 
     def extend(self, values: Int64Array) -> int:
         """Append values and return the position of the first."""
+        return self.extend_bytes(np.ascontiguousarray(values, np.int64).tobytes())
+
+    def extend_bytes(self, values: bytes) -> int:
+        """Append int64 values, as bytes, and return the position of the first."""
         at = len(self._values)
-        self._values.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
+        self._values.frombytes(values)
         return at
 
     def __len__(self) -> int:

@@ -73,7 +73,7 @@ def load_timeline(run_dir: Path) -> Timeline:
         layout=head.layout,
         column_sets=head.column_sets,
         irregular=_irregular(file, read_columns(file, {_IRREGULAR: "int64"})[_IRREGULAR], head.irregular_sizes),
-        digest=head.digest,
+        told_digest=head.digest,
         num_spans=head.num_spans,
         num_steps=head.num_steps,
         **tables,

@@ -155,12 +155,13 @@ class Recorder:
         columns : tuple of int
             Classes whose duration varies from step to step; their values in ``row`` do not count.
         """
-        key = (template, row.tobytes(), columns)
+        values = np.ascontiguousarray(row, np.int64).tobytes()
+        key = (template, values, columns)
         number = self._row_numbers.get(key)
         if number is None:
-            number = self._row_numbers[key] = len(self.rows)
+            number = self._row_numbers[key] = len(self._row_numbers)
             columns_number = self.column_sets.setdefault(columns, len(self.column_sets))
-            self.rows.append(template, self.row_values.extend(row), columns_number)
+            self.rows.append(template, self.row_values.extend_bytes(values), columns_number)
         return number
 
     def transfer(

@@ -29,14 +29,19 @@ class Timeline(Tables):
 
     Parameters
     ----------
-    digest : str
-        See ``timeline.digest``.
     num_spans, num_steps : int
+    told_digest : str or None
+        That of the file which it was read from.
     """
 
-    digest: str
     num_spans: int
     num_steps: int
+    told_digest: str | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """See ``timeline.digest``; worked out when somebody asks."""
+        return digest_of(self) if self.told_digest is None else self.told_digest
 
     @cached_property
     def words(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -215,6 +220,4 @@ class Timeline(Tables):
 def timeline_of(recorder: Recorder, layout: Layout) -> Timeline:
     """Freeze what a recorder took; see :meth:`Recorder.tables`."""
     tables = recorder.tables(layout)
-    return Timeline(
-        **vars(tables), digest=digest_of(tables), num_spans=tables.count_spans(), num_steps=tables.count_steps()
-    )
+    return Timeline(**vars(tables), num_spans=tables.count_spans(), num_steps=tables.count_steps())

@@ -39,6 +39,10 @@ class CommPrice(Protocol):
         """Return uncontended seconds for a payload in bytes."""
         ...
 
+    def each_seconds(self, comm: int, payload_bytes: FloatArray) -> FloatArray:
+        """Return those of many payloads."""
+        ...
+
 
 def active_experts(node: Node, rows: float) -> float:
     """Return how many of a rank's experts are expected to get a token.

@@ -33,12 +33,12 @@ from clustersim.search.plans.demand import Demand, may_miss
 
 _SURE: Final = 1.0 - 1e-4
 """Of prices: rounding to nanoseconds is less."""
-_STRIDE: Final = 31
+_STRIDE: Final = 97
 _INSTANTS: Final = 8
 _STARTS: Final = ((0.0, -2.0, -6.0), (1.5, 1.0, -4.0))
 _MOST_STEP: Final = 2.0
-_LEAST_STEP: Final = 0.06
-_ROUNDS: Final = 6
+_LEAST_STEP: Final = 0.12
+_ROUNDS: Final = 4
 _LESS: Final = (0.0, 0.25, 1.0, 3.0, 30.0)
 
 
@@ -117,6 +117,9 @@ class _Dual:
 
         Directions are searched on a part of the columns, to which those are added that allow least there.
         """
+        if not self.work[1:].any():  # nothing else is carried than prompts
+            values, all_prices, _ = self._scaled(np.full((1, 5 if self.flight else 3), -np.inf))
+            return float(values[0]), all_prices[0]
         part = np.zeros(len(self.ns), np.bool_)
         part[::_STRIDE] = True
         starts = np.array([(*start, -3.0, -3.0)[: 5 if self.flight else 3] for start in _STARTS])
@@ -167,7 +170,8 @@ class _Dual:
         if self.waiting is not None:
             cost = cost + np.exp(at[:, 2:3]) * self.waiting
         taken = along @ self.carried
-        each = np.divide(cost, taken, out=np.where(cost < 0.0, -np.inf, np.inf), where=taken > 0)
+        with np.errstate(over="ignore"):  # of what next to nothing is taken of, all is allowed
+            each = np.divide(cost, taken, out=np.where(cost < 0.0, -np.inf, np.inf), where=taken > 0)
         least = each.argmin(axis=1)
         scale = each[np.arange(len(at)), least]
         scale = np.where(np.isfinite(scale), scale, 0.0)

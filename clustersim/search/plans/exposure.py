@@ -7,12 +7,13 @@ move of what a step wrote under the end of its stage: they are left out.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_S, FloatArray
+from clustersim.clock import NS_PER_S
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.prices.table import attention_shape
@@ -27,7 +28,7 @@ _SPARE_NS: Final = 1.0
 """Of each operator: durations are rounded."""
 
 
-def exposed(columns: Columns, plan: ParallelPlan, scenario: Scenario, found: Priced) -> Columns:
+def exposed(columns: Columns, plan: ParallelPlan, scenario: Scenario, found: Priced, alone: Sequence[int]) -> Columns:
     """Return columns of one of a plan's SP ranks with what it exchanges in steps that have prompts.
 
     Parameters
@@ -38,23 +39,22 @@ def exposed(columns: Columns, plan: ParallelPlan, scenario: Scenario, found: Pri
     scenario : Scenario
     found : Priced
         What prices it.
+    alone : sequence of int
+        How often each stage of that rank by itself attends in a step with prompts.
     """
     ((_, pricer),) = found.pools
     prompt, at = np.unique(columns.least_prompt, return_inverse=True)
     blueprint = blueprint_of(scenario.model, plan, scenario.precision, "prefill")
-    whole = blueprint_of(scenario.model, replace(plan, sp=scenario.plan.sp), scenario.precision, "prefill")
     mesh, extra = Mesh(plan=plan), []
-    for stage, (units, alone) in enumerate(zip(blueprint.stages, whole.stages, strict=True)):
+    for stage, (units, attends) in enumerate(zip(blueprint.stages, alone, strict=True)):
         nodes = Counter(node for unit in units for node in unit.body.nodes)
         devices = mesh.stage_devices(0, stage)[:: plan.tp]
         total = np.zeros_like(prompt)
-        attends = Counter(node.op for unit in alone for node in unit.body.nodes)["attention_prefill"]
         for node, times in nodes.items():
             if node.axis == "sp" and node.op in _WAITED_FOR and _is_of_layers(node):
                 number = found.comm.number(node.op, devices)
-                each = [found.comm.seconds(number, amount) for amount in _amounts(node, prompt, plan.sp.degree)]
-                launch = pricer.engine.collective_launch_s
-                total += times * ((np.array(each) + launch) * NS_PER_S - _SPARE_NS)
+                each = found.comm.each_seconds(number, _amount(node, plan.sp.degree) * prompt)
+                total += times * ((each + pricer.engine.collective_launch_s) * NS_PER_S - _SPARE_NS)
             elif node.op == "attention_prefill":
                 shape = {**attention_shape(node), "queries": 0.0, "keys": 0.0, "pairs": 0.0}
                 least = float(pricer.cost.seconds("attention_prefill", shape)) + pricer.gap_s(graph=False)
@@ -67,16 +67,19 @@ def exposed(columns: Columns, plan: ParallelPlan, scenario: Scenario, found: Pri
     )
 
 
+def attentions(scenario: Scenario) -> list[int]:
+    """Return how often each stage of a plan attends in a step with prompts."""
+    stages = blueprint_of(scenario.model, scenario.plan, scenario.precision, "prefill").stages
+    return [sum(node.op == "attention_prefill" for unit in units for node in unit.body.nodes) for units in stages]
+
+
 def _is_of_layers(node: Node) -> bool:
     return "kv_move" not in node.name
 
 
-def _amounts(node: Node, prompt: FloatArray, ranks: int) -> list[float]:
-    """Return the payload where the rank with most has so many prompt tokens; the others have no more."""
-    total = sum(
-        each * (ranks if name == "exposed_tokens" else 1.0) for name, each in node.amount if name in _OF_PROMPTS
-    )
-    return [total * tokens for tokens in prompt.tolist()]
+def _amount(node: Node, ranks: int) -> float:
+    """Return the payload of each prompt token of the rank with most; the others have no more."""
+    return sum(each * (ranks if name == "exposed_tokens" else 1.0) for name, each in node.amount if name in _OF_PROMPTS)
 
 
 _OF_PROMPTS: Final = ("exposed_tokens", "segment_tokens")

@@ -18,7 +18,7 @@ from clustersim.search.load import Load
 from clustersim.search.plans.bounds import Prices, best_prices, can_serve
 from clustersim.search.plans.columns import Columns, Duty, columns_of, of_duty, spread, within
 from clustersim.search.plans.demand import Demand, demand_of, may_miss
-from clustersim.search.plans.exposure import exposed
+from clustersim.search.plans.exposure import attentions, exposed
 from clustersim.search.plans.grid import requests_at, step_of
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
@@ -106,6 +106,7 @@ class _Group:
         )
         self._columns = self._every()
         self._of_ranks: dict[object, Columns] = {}
+        self._attends: list[int] = []
 
     def _demand(self, step: int, every: int) -> Demand:
         if (step, every) not in self._demands:
@@ -142,6 +143,7 @@ class _Group:
             found = self._every(apart=True)
             assert found is not None
             self._of_ranks[None] = found
+            self._attends = attentions(self._scenario)
         key = member.ranks, member.scheme, member.decodes
         if key not in self._of_ranks:
             sp = SequencePlan(
@@ -151,7 +153,7 @@ class _Group:
                 decode="dp" if member.decodes else "idle",
             )
             plan = replace(self._scenario.plan, sp=sp)
-            self._of_ranks[key] = exposed(self._of_ranks[None], plan, self._scenario, self._found)
+            self._of_ranks[key] = exposed(self._of_ranks[None], plan, self._scenario, self._found, self._attends)
         return self._of_ranks[key]
 
     def _impossible(

@@ -170,7 +170,7 @@ def _seconds(pricer: Pricer, cls: CostClass, amounts: FloatArray) -> FloatArray:
         return once + (engine.schedule_per_request_s if first else engine.sample_per_request_s) * amounts
     if cls.comm is not None:
         launch = engine.collective_launch_s + (engine.stage_s if node.op == "send" else 0.0)
-        return np.array([pricer.comm.seconds(cls.comm, one) for one in amounts.tolist()]) + launch
+        return pricer.comm.each_seconds(cls.comm, amounts) + launch
     if node.op == "memory":
         if node.included:
             return np.zeros_like(amounts)
