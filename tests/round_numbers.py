@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from clustersim.graph.expand import blueprint_of
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.reshard import kv_shards
 from clustersim.replay.input import PoolInput
 from clustersim.replay.replay import Mode, ReplayInput
 from clustersim.serving.config import ServingConfig
@@ -50,6 +52,7 @@ ALGORITHMS = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "rin
 ATTENTION = Attention(kind="gqa", num_heads=4, num_kv_heads=2, head_dim=125, v_head_dim=125, rotary=False)
 DENSE = Layer(attention=ATTENTION, ffn=Ffn(intermediate=1000, gated=False))
 SPARSE = Layer(attention=ATTENTION, ffn=Moe(num_experts=4, top_k=2, expert_intermediate=1000, gated=False))
+ONE = ParallelPlan()
 
 Arrival = tuple[int, int, int]
 """(instant in ns, prompt tokens, output tokens)"""
@@ -165,6 +168,37 @@ def deployment(
         mode=mode,
         horizon_ns=horizon_ns,
     )
+
+
+def pools(
+    arrivals: Sequence[Arrival],
+    *,
+    prefill: ParallelPlan = ONE,
+    decode: ParallelPlan = ONE,
+    layers: int = 1,
+    decode_blocks: int = 1000,
+    decode_serving: Mapping[str, object] = MappingProxyType({}),
+    **more: Any,
+) -> ReplayInput:
+    """Two pools on one crossbar, the decode pool on the devices behind the prefill pool.
+
+    ``more`` is of the prefill pool as in :func:`deployment`, ``decode_serving`` are fields of the other's
+    :class:`ServingConfig`.
+    """
+    world = prefill.world + decode.world
+    decode = replace(decode, placement=tuple(range(prefill.world, world)))
+    given = deployment(arrivals, plan=prefill, layers=layers, topology=crossbar(world), **more)
+    spec = model(layers)
+    serving = {"kv_block_tokens": 4, "max_batch_requests": more.get("max_batch_requests", 256), **decode_serving}
+    pool = PoolInput(
+        plan=decode,
+        blueprints={kind: blueprint_of(spec, decode, Precision(), kind) for kind in STEP_KINDS},
+        pricer=Pricer(cost=RoundCost(), engine=ENGINE, comm=given.comm, sp=decode.sp, windows=()),
+        serving=ServingConfig(**serving),
+        kv_blocks=decode_blocks,
+    )
+    shards = kv_shards(spec, prefill, decode, Precision().kv_bytes)
+    return replace(given, pools=(*given.pools, pool), shards=shards)
 
 
 def lane(timeline: Timeline, rank: int, *streams: str) -> list[tuple[str, int, int]]:

@@ -18,8 +18,10 @@ from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.log import ClockLog
 from clustersim.replay.lanes.replica import LaneReplica
+from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import ClockReplica
@@ -49,8 +51,6 @@ class Fleet:
     ----------
     replicas : list of ClockReplica
         Of all pools, by their numbers.
-    stepping : dict
-        Those of them that take their steps as events, by number.
     """
 
     def __init__(
@@ -70,22 +70,18 @@ class Fleet:
         self.wake = wake
         self.undisturbed = undisturbed
         self.replicas: list[ClockReplica] = []
-        self.stepping: dict[int, Replica] = {}
         self.wirings: dict[int, list[StageWiring]] = {}
         for pool in prepared.pools:
             shapes: Shapes = {}
             if pool.input.plan.is_lockstep:
-                members = self._lockstep(pool, shapes).members
-                self.replicas += members
-                self.stepping |= {one.index: one for one in members}
+                self.replicas += self._lockstep(pool, shapes).members
                 continue
             for index in pool.replicas:
                 if lanes is not None and not lanes.obstacle_of(index):
                     self.replicas.append(self._lane(index, lanes))
                     continue
                 self.wirings[index] = self._wirings(index, pool, shapes)
-                self.stepping[index] = self._replica(index, pool)
-                self.replicas.append(self.stepping[index])
+                self.replicas.append(self._replica(index, pool))
 
     def restart(self, replica: ClockReplica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
@@ -98,7 +94,14 @@ class Fleet:
             return lanes.lane(index, scheduler, log)
 
         lane = anew(self.prepared.schedulers[index])
-        return LaneReplica(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake)
+        watch = self._watch(index, lane, lanes.watched(index)) if isinstance(lane, StretchedLane) else None
+        return LaneReplica(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake, watch)
+
+    def _watch(self, index: int, lane: StretchedLane, links: tuple[int, ...]) -> LinkWatch:
+        """Return what tells a lane of K/V on its links."""
+        pool, comm = self.prepared.pool_of(index), self.prepared.input.comm
+        (prices,), devices = lane.prices.stages, pool.stage_devices(index, 0)
+        return LinkWatch(self.env, self.network, comm, index, lane, prices, devices, links)
 
     def _replica(self, index: int, pool: PreparedPool) -> Replica:
         replica = Replica(

@@ -25,6 +25,24 @@ SCHEDULING: Final = 5
 END: Final = 6
 
 
+class Clock(Environment):
+    """The clock of a run.
+
+    Attributes
+    ----------
+    asked_ns : int
+        The last instant at which schedulers were asked: what happens then and afterwards finds the steps begun that
+        begin at that instant.
+    """
+
+    asked_ns: int = -1
+
+
+def asked(env: Environment, now: int) -> bool:
+    """Whether schedulers have been asked at this instant already."""
+    return isinstance(env, Clock) and env.asked_ns == now
+
+
 def now_ns(env: Environment) -> int:
     """Return the instant; every delay is an integer, so the clock is one too."""
     return env._now  # type: ignore[return-value]

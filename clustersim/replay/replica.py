@@ -39,6 +39,34 @@ class ClockReplica(Load, Protocol):
         """Let a sequence go whose client gives it up; return whether it is gone already, no step carries it."""
         ...
 
+    def take_over(self, sequence: Sequence) -> None:
+        """Queue a sequence whose prompt was computed elsewhere until there are blocks for it."""
+        ...
+
+    def receive(self, sequence: Sequence) -> None:
+        """Let a sequence decode whose K/V has arrived."""
+        ...
+
+    def hand_over(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence whose K/V is elsewhere now."""
+        ...
+
+    def expect_no_more(self, sequence: Sequence) -> None:
+        """Forget a sequence that was to be received, and has no blocks yet."""
+        ...
+
+    def give_up(self, sequence: Sequence) -> None:
+        """Take back the blocks that were set aside for a sequence which will not come."""
+        ...
+
+    def lose(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence that is computed and can't leave."""
+        ...
+
+    def discard(self, sequence: Sequence) -> None:
+        """Let a sequence go that is computed and waits to leave, since its client gives it up."""
+        ...
+
     def ends_step(self, now: int) -> bool:
         """Whether a run of steps is under way of which a step ends now; then it ends with that step."""
         ...

@@ -68,7 +68,7 @@ class PoolMembers(Preemption):
         self.running.append(sequence)
         self._note(now, RECEIVED, sequence, sequence.computed)
 
-    def _reserve(self, now: int) -> None:
+    def reserve(self, now: int) -> None:
         """Set blocks aside for prompts that wait elsewhere."""
         while self.arriving and not self.waiting and self._admits(self.arriving[0]):
             sequence = self.arriving[0]

@@ -60,7 +60,7 @@ class Scheduler(PoolMembers):
 
     def schedule(self, now: int) -> Decision | None:
         """Decide the next step from what is not in flight; None when there is nothing to run."""
-        self._reserve(now)
+        self.reserve(now)
         decision = self._decide(now)
         while decision.is_empty and decision.evicted:  # they may be all that there is to run
             decision = self._decide(now)

@@ -21,7 +21,7 @@ from clustersim.replay.events.decode_run import MAX_RUN
 from tests.laws.accounts import account_for
 from tests.laws.agreement import Seen, agree
 from tests.laws.everything import ALL, features
-from tests.laws.lane_cases import case_input, cases, clocked
+from tests.laws.lane_cases import case_input, cases, clocked, clocked_hand_overs, hand_overs
 from tests.laws.random_scenarios import crowd_input, crowds
 
 WINDOWS = st.tuples(st.floats(0, 1), st.floats(0, 0.3))
@@ -29,9 +29,12 @@ MOST = st.sampled_from((MAX_RUN, MAX_RUN, 1, 2, 7))
 STRATEGIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "rounds": (cases(), case_input),
     "clocks": (clocked(), case_input),
+    "hand-overs": (hand_overs(), case_input),
+    "clocked-hand-overs": (clocked_hand_overs(), case_input),
     "crowds": (crowds(), crowd_input),
 }
-"""Deployments of round numbers, without and with more than arrivals to decide; scenarios of real models and fabrics."""
+"""Deployments of round numbers, without and with more than arrivals to decide, of one pool and of two; scenarios of
+real models and fabrics."""
 
 
 def hunt(name: str, examples: int, seed: int) -> Counter[str]:

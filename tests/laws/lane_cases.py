@@ -20,13 +20,14 @@ from clustersim.replay.events.run import EventReplay
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
 from clustersim.serving.order import Order
 from clustersim.timeline.timeline import Timeline
-from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, step_ends
+from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, pools, step_ends
 
 Case = dict[str, Any]
 """Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers.
 
-Besides, ``order`` is (by, patience in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, and
-``failures`` are (instant, end or None, device).
+With ``decode``, keywords of the decode pool, there are two pools: its ``plan``, its ``kv_blocks`` and fields of its
+``ServingConfig``. Besides, ``order`` is (by, patience in ns), ``priorities`` and ``cancel_after_ns`` are columns of
+requests, and ``failures`` are (instant, end or None, device).
 """
 
 OFFSETS = (0, 0, 0, 0, 0, -1, 1)
@@ -49,9 +50,18 @@ def case_input(case: Case) -> ReplayInput:
     if "order" in options:
         by, patience_ns = options["order"]
         options["order"] = Order(by=by, patience_ns=patience_ns)
-    given = deployment(options.pop("arrivals"), plan=plan, **{"layers": plan.pp, **options})
+    given = _deployed(options.pop("arrivals"), plan, {"layers": plan.pp, **options})
     faults = tuple(Fault(at_ns=at, until_ns=until, devices=(device,)) for at, until, device in failures)
     return replace(given, requests=replace(given.requests, **columns), faults=faults)
+
+
+def _deployed(arrivals: Sequence[Arrival], plan: ParallelPlan, options: dict[str, Any]) -> ReplayInput:
+    if "decode" not in options:
+        return deployment(arrivals, plan=plan, **options)
+    serving = dict(options.pop("decode"))
+    decode, blocks = ParallelPlan(**serving.pop("plan")), serving.pop("kv_blocks")
+    serving["kv_block_tokens"] = options["kv_block_tokens"]
+    return pools(arrivals, prefill=plan, decode=decode, decode_blocks=blocks, decode_serving=serving, **options)
 
 
 def by_events(given: ReplayInput) -> ReplayResult:
@@ -140,6 +150,36 @@ def cases(draw: st.DrawFn) -> Case:
         case["window"] = draw(st.sampled_from((1, 6, 20)))
     if draw(st.booleans()):
         case["router"] = "least_outstanding"
+    return _with_arrivals(draw, case)
+
+
+@st.composite
+def hand_overs(draw: st.DrawFn) -> Case:
+    """Draw a case of two pools; most can go by lanes."""
+    block_tokens = draw(st.sampled_from((1, 4, 16)))
+    layers = draw(st.sampled_from((1, 1, 2, 3)))
+
+    def pool(*pool_tokens: int) -> Case:
+        dp, tp, pp = draw(
+            st.sampled_from(((1, 1, 1), (1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2)))
+        )
+        return {
+            "plan": {"dp": dp, "tp": tp, "pp": min(pp, layers)},
+            "kv_blocks": -(-draw(st.sampled_from(pool_tokens)) // block_tokens),
+            "scheduler": draw(st.sampled_from(("continuous", "chunked_prefill"))),
+            "max_batch_requests": draw(st.sampled_from((1, 2, 3, 4, 8))),
+            "max_batch_tokens": draw(st.sampled_from((8, 9, 16, 40, 256))),
+            "router": draw(st.sampled_from(("round_robin", "least_outstanding", "fewest_waiting", "power_of_two"))),
+        }
+
+    case = pool(32, 64, 10_000, 10_000) | {"kv_block_tokens": block_tokens, "layers": layers}
+    case["decode"] = pool(44, 64, 100, 10_000)
+    if draw(st.integers(0, 2)) == 0:
+        case["transfer"] = "layerwise"
+    return _with_arrivals(draw, case)
+
+
+def _with_arrivals(draw: st.DrawFn, case: Case) -> Case:
     lengths = lengths_of(draw(st.sampled_from((12, 30, 80))))
     instants = st.just(0) | st.integers(0, 40_000).map(lambda i: i * 10)
     base = draw(st.lists(st.tuples(instants, lengths), min_size=1, max_size=8))
@@ -156,7 +196,17 @@ def cases(draw: st.DrawFn) -> Case:
 @st.composite
 def clocked(draw: st.DrawFn) -> Case:
     """Draw a case in which more decides than arrivals and loads: ranks, limits, clients, other routers, failures."""
-    case = draw(cases()) | {"horizon_ns": None}
+    return _clocked(draw, draw(cases()))
+
+
+@st.composite
+def clocked_hand_overs(draw: st.DrawFn) -> Case:
+    """Draw a case of two pools in which all of that decides, too."""
+    return _clocked(draw, draw(hand_overs()))
+
+
+def _clocked(draw: st.DrawFn, case: Case) -> Case:
+    case = case | {"horizon_ns": None}
     case["router"] = draw(st.sampled_from(("round_robin", "least_outstanding", "power_of_two", "fewest_waiting")))
     count = len(case["arrivals"])
     ends = sorted(ends_of(by_events(case_input(case)).timeline)) or [0]
@@ -178,7 +228,9 @@ def clocked(draw: st.DrawFn) -> Case:
         ]
     if draw(st.booleans()):
         lasts = st.none() | st.sampled_from((1, 10, 7_000, 100_000))
-        device = st.integers(0, ParallelPlan(**{k: v for k, v in case["plan"].items() if k != "ep"}).world - 1)
+        plans = [one["plan"] for one in (case, case.get("decode")) if one is not None]
+        devices = sum(ParallelPlan(**{k: v for k, v in plan.items() if k != "ep"}).world for plan in plans)
+        device = st.integers(0, devices - 1)
         found = draw(st.lists(st.tuples(instants, lasts, device), min_size=1, max_size=3))
         case["failures"] = tuple((at, None if last is None else at + last, device) for at, last, device in found)
     case["horizon_ns"] = horizons(draw, case_input(case))

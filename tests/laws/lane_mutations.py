@@ -12,16 +12,19 @@ from unittest import mock
 
 from clustersim.graph.expand import step_blueprints
 from clustersim.replay.compiled import kernel, stages
+from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import alone
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
+from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.lanes.shared_lane import SharedLane
 from clustersim.replay.lanes.staged import StagedLane
+from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.serving.grouped import decode_group
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.grouped.decode_slots import DecodeSlots
@@ -44,17 +47,19 @@ class Mutation:
 @contextmanager
 def mutated(mutation: Mutation) -> Iterator[None]:
     """Break something; raise AssertionError where ``old`` is not in the function exactly once."""
-    function = getattr(mutation.owner, mutation.function)
+    found = getattr(mutation.owner, mutation.function)
+    function = getattr(found, "fget", found)
     source = textwrap.dedent(inspect.getsource(function))
     count = source.count(mutation.old)
     assert count == 1, f"{mutation.function} has {count} times {mutation.old!r}: adapt this mutation"
     replaced = source.replace(mutation.old, mutation.new)
-    code = compile(replaced, "mutated", "exec", flags=annotations.compiler_flag, dont_inherit=True)
+    within = f"def made(__class__):\n{textwrap.indent(replaced, '    ')}\n    return {mutation.function}"  # for super()
+    code = compile(within, "mutated", "exec", flags=annotations.compiler_flag, dont_inherit=True)
     names: dict[str, Any] = {}
     exec(code, function.__globals__, names)
     try:
         step_blueprints.cache_clear()
-        with mock.patch.object(mutation.owner, mutation.function, names[mutation.function]):
+        with mock.patch.object(mutation.owner, mutation.function, names["made"](mutation.owner)):
             yield
     finally:
         step_blueprints.cache_clear()
@@ -63,7 +68,7 @@ def mutated(mutation: Mutation) -> Iterator[None]:
 MUTATIONS: Final[dict[str, Mutation]] = {
     # run_lane.py
     "a run is cut one step late": Mutation(
-        DecodeJumpLane, "_cut", "now) + 1", "now) + 1 + (self.steps > bisect_left(ends, now) + 1)"
+        DecodeJumpLane, "_cut", "now)) + 1", "now)) + 1 + (self.steps > bisect_left(ends, now) + 1)"
     ),
     "an arrival at the end of a step falls into the next": Mutation(
         DecodeJumpLane, "_cut", "bisect_left(", "bisect_right("
@@ -195,6 +200,42 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         PromptQueue, "_admit_from_queue", "if missing > free:\n            break", "pass"
     ),
     "prompts go on in another order": Mutation(PromptQueue, "put_back", "self.begun.sort(key=by_place)", "pass"),
+    # link_watch.py
+    "K/V that gets on a link is not noticed": Mutation(LinkWatch, "disturb", "self.meet()", "pass"),
+    "a step that begins beside K/V meets none": Mutation(LaneReplica, "schedule", "watch.meet()", "pass"),
+    "a step that met K/V took what it takes alone": Mutation(LinkWatch, "_ended", "chain.lost()", "[]"),
+    "a step that meets K/V begins anew": Mutation(
+        ChainPass, "go_on", 'int(np.searchsorted(self.ends, now_ns(self.env), side="right"))', "0"
+    ),
+    "a run that meets K/V goes on without its last step": Mutation(
+        StretchedLane, "take_apart", "bisect_right(starts, now, 1)", "bisect_left(starts, now, 1)"
+    ),
+    "a run that met K/V has no step but the last": Mutation(StretchedLane, "_log", "super()._log(last, start)", "pass"),
+    "what meets K/V at the horizon has ended": Mutation(StretchedLane, "_log_ended", "self.apart is not None", "False"),
+    "an arrival cuts what meets K/V": Mutation(StretchedLane, "_cut", "self.apart is None", "True"),
+    "who comes after a decision cuts the step before it": Mutation(DecodeJumpLane, "_cut", " + self.begun(now)", ""),
+    # hand-overs
+    "nothing is set aside": Mutation(GroupedScheduler, "next", "self.scheduler.arriving", "False"),
+    "blocks are given back before K/V has left": Mutation(
+        GroupedScheduler, "_finish", "not sequence.hands_over", "True"
+    ),
+    "who was received does not count as decoding": Mutation(GroupedScheduler, "receive", "self.decoding += 1", "pass"),
+    "who was received comes before all others": Mutation(
+        GroupedScheduler, "receive", "self.prompts.number(sequence)", "pass"
+    ),
+    "who gives up while its last chunk is computed leaves all the same": Mutation(
+        GroupedScheduler, "_compute", "and not (sequence.hands_over and sequence.leaving)", ""
+    ),
+    "a run goes on when K/V has arrived": Mutation(Lane, "receive", "self.reconsider(now)", "pass"),
+    "a run goes on when K/V is about to arrive": Mutation(Lane, "take_over", "self.reconsider(now)", "pass"),
+    "a run goes on only if nobody waits for K/V": Mutation(
+        Lane, "take_over", "arriving[0] is sequence", "len(arriving) > 1"
+    ),
+    "a run has taken no blocks when K/V arrives": Mutation(Lane, "receive", "self.taken(now)", "0"),
+    "who has not arrived weighs nothing": Mutation(Lane, "take_over", "self.outstanding += ", "_ = "),
+    "who has not arrived does not wait": Mutation(LaneReplica, "waiting", " + len(self.scheduler.arriving)", ""),
+    "whose K/V is on its way does not run": Mutation(LaneReplica, "running", " + self.scheduler.receiving", ""),
+    "who does not come weighs as ever": Mutation(Lane, "expect_no_more", "self.outstanding -= ", "_ = "),
     # ready_decodes.py
     "a late sequence overtakes those that wait": Mutation(ReadyDecodes, "first", "s.place > group.latest", "True"),
     "who waits is sorted by chance": Mutation(ReadyDecodes, "dissolve", "ready.sort(key=by_place)", "pass"),

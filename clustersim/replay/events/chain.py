@@ -93,8 +93,8 @@ class ChainPass:
     """
 
     __slots__ = (
-        "by_instance", "communicate", "ends", "env", "foreign", "lengths", "marked", "marks", "network", "on_end",
-        "over", "segment", "shape", "start", "stretched", "version", "watched",
+        "by_instance", "communicate", "ends", "env", "foreign", "lengths", "losses", "marked", "marks", "network",
+        "on_end", "over", "segment", "shape", "start", "version", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -120,7 +120,7 @@ class ChainPass:
         self.foreign = 0
         self.segment = -1
         self.version = 0
-        self.stretched = False
+        self.losses: list[tuple[int, int]] = []
         self.over = False
         self.start = 0
         self.marks = marks
@@ -135,6 +135,21 @@ class ChainPass:
         else:
             self.foreign = self.network.watch(self.watched, self)
         self._advance(0)
+
+    def go_on(self, start: int, foreign: int) -> None:
+        """Go on with a pass that began at ``start``, met nothing until now, and is to end later.
+
+        Parameters
+        ----------
+        start : int
+        foreign : int
+            Foreign flows on its links, more than 0.
+        """
+        self.start = start
+        self.ends += start
+        self.foreign = foreign
+        segment = int(np.searchsorted(self.ends, now_ns(self.env), side="right"))
+        self._step(segment, int(self.ends[segment - 1]) if segment else start)
 
     def disturb(self) -> None:
         """Take note of a foreign flow that enters a watched link now."""
@@ -216,10 +231,19 @@ class ChainPass:
     def _stepped(self, segment: int) -> None:
         late = now_ns(self.env) - int(self.ends[segment])
         if late:
-            self.stretched = True
             self.ends[segment:] += late
             self.by_instance[self.shape.first[segment]] += late
+            self.losses.append((int(self.shape.first[segment]), late))
         self._advance(segment + 1)
+
+    @property
+    def stretched(self) -> bool:
+        """Whether anything has taken longer than alone."""
+        return bool(self.losses)
+
+    def lost(self) -> list[int]:
+        """Return what took longer than alone, of a pass that has ended: instance and ns, in turns."""
+        return [number for pair in self.losses for number in pair]
 
     def instance_times(self) -> tuple[Int64Array, Int64Array]:
         """Return start and end of every instance."""

@@ -17,7 +17,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.prices.pricer import Pricer, decode_keys, decoding
 from clustersim.graph.program import StageProgram
-from clustersim.replay.instant import COMPLETION, at, now_ns
+from clustersim.replay.instant import COMPLETION, asked, at, now_ns
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.record import Durations
 
@@ -96,8 +96,8 @@ class DecodeRun:
         return len(self.ends)
 
     def begun(self, now: int) -> int:
-        """Return how many steps began before this instant."""
-        return int(np.searchsorted(self.starts, now, side="left"))
+        """Return how many steps have begun: before this instant, and at it where schedulers have been asked."""
+        return int(np.searchsorted(self.starts, now + asked(self._env, now), side="left"))
 
     def ended(self, now: int) -> int:
         """Return how many steps have ended at this instant."""
@@ -108,8 +108,8 @@ class DecodeRun:
         return now in self.ends[np.searchsorted(self.ends, now) :][:1]
 
     def cut(self, now: int) -> None:
-        """End with the first step that ends at ``now`` or later."""
-        if self._keep(int(np.searchsorted(self.ends, now, side="left")) + 1):
+        """End with the step that is under way: one that ends now, unless schedulers have been asked."""
+        if self._keep(int(np.searchsorted(self.ends, now + asked(self._env, now), side="left")) + 1):
             self._arm()
 
     def abandon(self) -> None:

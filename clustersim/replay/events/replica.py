@@ -87,6 +87,12 @@ class Replica(DecodeJumps):
             self._cut(now)
         self.wake(self.index)
 
+    def hand_over(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence whose K/V is elsewhere now."""
+        self.scheduler.handed_over(now_ns(self.env), sequence)
+        self.flush()
+        self.wake(self.index)
+
     def expect_no_more(self, sequence: Sequence) -> None:
         """Forget a sequence that was to be received, and has no blocks yet."""
         self.scheduler.arriving.remove(sequence)

@@ -16,7 +16,7 @@ from clustersim.replay.departures import FAULT, Departures, Due
 from clustersim.replay.events.stall import stall_error
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.input import UNREACHED, Progress, ReplayResult
-from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
+from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, Clock, at, now_ns
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.links.sharing_by_events import Network
@@ -51,7 +51,7 @@ class EventReplay:
         self.prepared = prepared
         self.progress = progress
         self.obstacle = obstacle
-        self.env = simpy.Environment(initial_time=0)
+        self.env = Clock(initial_time=0)
         count = len(inputs.requests.prompt_tokens)
         self.total = count
         self.ended = 0
@@ -72,7 +72,7 @@ class EventReplay:
         self.entry = self.replicas[: inputs.entry.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs = HandOvers(
-            self.env, self.network, prepared, self.fleet.stepping, on_done=self._done, lose=self._lose
+            self.env, self.network, prepared, self.replicas, on_done=self._done, lose=self._lose
         )
         self.admission = Admission(
             self.replicas, len(self.entry), prepared.outages, self.recorder,
@@ -260,6 +260,7 @@ class EventReplay:
         self.awake[index] = None
 
     def _schedule(self, _: None) -> None:
+        self.env.asked_ns = now_ns(self.env)
         awake, self.awake = sorted(self.awake), {}
         for index in awake:
             self.replicas[index].schedule()

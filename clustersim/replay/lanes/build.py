@@ -15,9 +15,10 @@ from clustersim.replay.lanes.link_stage import SharedStage
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_lane import SharedLane
+from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
-from clustersim.replay.links.within_replica import SharedLinks, find_shared_links
-from clustersim.replay.prepared import Prepared
+from clustersim.replay.links.within_replica import SharedLinks, find_shared_links, told_by_counts
+from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.serving.scheduler import Scheduler
 
 
@@ -35,27 +36,33 @@ class LaneBuilder:
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
-        self.pool = prepared.pools[0]
+        self.of_pools = [self._of_pool(pool) for pool in prepared.pools]
+        """Why no replica of a pool can be a lane."""
 
     @cached_property
     def obstacle(self) -> str:
         """Why not all replicas can be lanes; empty if they can."""
-        found = self._of_run
-        replicas = self.pool.replicas if not found else ()
-        return found or next(filter(None, map(self.obstacle_of, replicas)), "")
+        pools = self.prepared.pools
+        for name, pool in zip(("prefill", "decode"), pools, strict=False):
+            found = next(filter(None, map(self.obstacle_of, pool.replicas)), "")
+            if found:
+                return f"in the {name} pool, {found}" if len(pools) > 1 else found
+        return ""
 
     def obstacle_of(self, replica: int) -> str:
         """Return why a replica can't be a lane; empty if it can."""
-        return self._of_run or next(filter(None, self._of_replica(replica)), "")
+        prepared = self.prepared
+        found = self.of_pools[prepared.pools.index(prepared.pool_of(replica))]
+        return found or next(filter(None, self._of_replica(replica)), "")
 
-    @cached_property
-    def _of_run(self) -> str:
-        """Why no replica can be a lane."""
-        inputs = self.pool.input
+    def _of_pool(self, pool: PreparedPool) -> str:
+        inputs, apart = pool.input, len(self.prepared.pools) > 1
         if self.prepared.input.mode == "full":
             return "every operator is an event"
-        if len(self.prepared.pools) > 1:
-            return "requests go from a prefill pool to a decode pool"
+        if apart and self.prepared.outages:
+            return "replicas fail"
+        if apart and pool is self.prepared.pools[0] and inputs.serving.transfer == "layerwise":
+            return "K/V leaves layer by layer, under the steps that compute it"
         if inputs.plan.is_lockstep:
             return "replicas that share experts take their steps together"
         if inputs.plan.is_two_batch:
@@ -69,23 +76,38 @@ class LaneBuilder:
         return ""
 
     def _of_replica(self, replica: int) -> Iterator[str]:
-        prepared = self.prepared
-        stages = [(replica, stage) for stage in range(self.pool.input.plan.pp)]
+        prepared, pool = self.prepared, self.prepared.pool_of(replica)
+        stages = [(replica, stage) for stage in range(pool.input.plan.pp)]
         meets = prepared.contention.stages | prepared.contention.boundaries
-        if self.shared is not None and not meets.isdisjoint(stages):
-            yield self.shared.obstacle
+        if not meets.isdisjoint(stages):
+            yield self._meeting(replica) if self.shared is None else self.shared.obstacle
         slowdowns = prepared.slowdowns(replica)
         if slowdowns is not None and any(slowdowns.by_stage):
             yield "devices or links get slower"
-        programs = [program for at in stages for program in self.pool.programs[at].values()]
+        programs = [program for at in stages for program in pool.programs[at].values()]
         if not all(program.even and program.template.is_chain for program in programs):
             yield "operators of a pass overlap, or ranks of one group differ"
 
+    def _meeting(self, replica: int) -> str:
+        """Return why a replica can't be a lane whose communications may meet K/V on its way; empty if it can."""
+        pool, contention = self.prepared.pool_of(replica), self.prepared.contention
+        if pool.input.plan.pp > 1:
+            return "K/V on its way can meet communications of a pipeline on a link"
+        if (replica, 0) in contention.crowded:
+            return "collectives can meet on a link"
+        if not all(map(told_by_counts, pool.programs[replica, 0].values())):
+            return "collectives can meet K/V on its way, and what they carry depends on contexts"
+        return ""
+
+    def watched(self, replica: int) -> tuple[int, ...]:
+        """Return the links of a replica of one stage on which K/V on its way may be."""
+        return self.prepared.contention.watched.get((replica, 0), ())
+
     @cached_property
     def shared(self) -> SharedLinks | None:
-        """How sends share links with collectives; None where nothing meets."""
+        """How sends share links with collectives; None where nothing meets, or where K/V is on links, too."""
         contention = self.prepared.contention
-        meets = contention.crowded or contention.boundaries
+        meets = len(self.prepared.pools) == 1 and (contention.crowded or contention.boundaries)
         return find_shared_links(self.prepared) if meets else None
 
     def lane(self, replica: int, scheduler: Scheduler, log: LaneLog) -> Lane:
@@ -93,13 +115,17 @@ class LaneBuilder:
         prices = self._prices_of(replica)
         if self.shared is not None and not self.shared.obstacle:
             return self._shared_lane(replica, scheduler, prices, log, self.shared)
-        return DecodeJumpLane(scheduler, prices, log) if len(prices) == 1 else PipeLane(scheduler, prices, log)
+        if len(prices) > 1:
+            return PipeLane(scheduler, prices, log)
+        kind = StretchedLane if self.watched(replica) else DecodeJumpLane
+        return kind(scheduler, prices, log)
 
     def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:
         """Return what records a replica."""
-        prepared, plan = self.prepared, self.pool.input.plan
-        kinds = [self.pool.programs[replica, stage] for stage in range(plan.pp)]
-        templates = [{kind: self.pool.numbers[program.key] for kind, program in one.items()} for one in kinds]
+        prepared, pool = self.prepared, self.prepared.pool_of(replica)
+        plan = pool.input.plan
+        kinds = [pool.programs[replica, stage] for stage in range(plan.pp)]
+        templates = [{kind: pool.numbers[program.key] for kind, program in one.items()} for one in kinds]
         rows = [one.rows for one in self._prices_of(replica)]
         senders = [one["decode"] for one in kinds[:-1]]
         token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
@@ -108,13 +134,14 @@ class LaneBuilder:
 
     def _prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""
-        inputs = self.pool.input
-        return [step_prices(inputs.pricer, self.pool.programs[replica, stage]) for stage in range(inputs.plan.pp)]
+        pool = self.prepared.pool_of(replica)
+        stages = range(pool.input.plan.pp)
+        return [step_prices(pool.input.pricer, pool.programs[replica, stage]) for stage in stages]
 
     def _shared_lane(
         self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog, shared: SharedLinks
     ) -> SharedLane:
-        inputs, pool = self.prepared.input, self.pool
+        inputs, pool = self.prepared.input, self.prepared.pool_of(replica)
         devices = [pool.stage_devices(replica, stage) for stage in range(pool.input.plan.pp + 1)]
         stages = [
             SharedStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)

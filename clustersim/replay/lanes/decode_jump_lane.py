@@ -68,10 +68,10 @@ class DecodeJumpLane(Lane):
             self.limit = self.steps
 
     def _cut(self, now: int) -> None:
-        """End a run with the first step that ends at ``now`` or later."""
+        """End a run with the step that is under way: one that ends now, unless schedulers have been asked."""
         if self.steps > 1 and now < self.end:
             ends = self._ends()
-            self.steps = bisect_left(ends, now) + 1
+            self.steps = bisect_left(ends, now + self.begun(now)) + 1
             self.end = ends[self.steps - 1]
 
     def ends_step(self, now: int) -> bool:
@@ -85,7 +85,8 @@ class DecodeJumpLane(Lane):
         """Return the blocks that the run has taken by now, besides those of its first step."""
         if self.steps < 2 or self.batch is None or self.batch.group is None:
             return 0
-        return self.batch.group.growth_after_first(max(1, bisect_left([self.row[0], *self._ends()[:-1]], now)))
+        starts = [self.row[0], *self._ends()[:-1]]
+        return self.batch.group.growth_after_first(max(1, bisect_left(starts, now + self.begun(now))))
 
     def begin(self, now: int, until: int) -> None:
         """Start the next step or run of steps, if there is anything to run."""

@@ -28,6 +28,11 @@ NEVER: Final = 1 << 64
 PREFILL, DECODE, MIXED = (STEP_KINDS.index(kind) for kind in ("prefill", "decode", "mixed"))
 
 
+def _not_yet(now: int) -> bool:
+    del now
+    return False
+
+
 class Lane(ABC):
     """One replica: its scheduler, and until when nothing happens but arrivals.
 
@@ -55,6 +60,8 @@ class Lane(ABC):
         waiting = self.scheduler.waiting
         self.put: Callable[[Sequence], None] = waiting.append if isinstance(waiting, ArrivalQueue) else scheduler.add
         """Queues a request."""
+        self.begun: Callable[[int], bool] = _not_yet
+        """Whether steps that begin at an instant have begun: schedulers have been asked."""
 
     @abstractmethod
     def arrive(self, now: int, sequence: Sequence) -> None:
@@ -98,6 +105,31 @@ class Lane(ABC):
         """Take a sequence that waits out of the queue."""
         self.scheduler.scheduler.withdraw(sequence)
         self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        self.reconsider(now)
+
+    def take_over(self, now: int, sequence: Sequence) -> None:
+        """Queue a sequence whose prompt was computed elsewhere until there are blocks for it."""
+        arriving = self.scheduler.scheduler.arriving
+        arriving.append(sequence)
+        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
+        if arriving[0] is sequence:  # those before it are kept out as ever
+            self.reconsider(now)
+
+    def receive(self, now: int, sequence: Sequence) -> None:
+        """Let a sequence decode whose K/V has arrived."""
+        self.scheduler.receive(now, sequence, self.taken(now))
+        self.reconsider(now)
+
+    def expect_no_more(self, now: int, sequence: Sequence) -> None:
+        """Forget a sequence that was to be received, and has no blocks yet."""
+        self.scheduler.scheduler.arriving.remove(sequence)
+        self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        self.reconsider(now)
+
+    def take_back(self, now: int, release: Callable[[int, Sequence], None], sequence: Sequence) -> None:
+        """Let the scheduler take the blocks back of a sequence that no step here carries, with ``release``."""
+        release(now, sequence)
+        self.scheduler.hand_facts(self.taken(now))
         self.reconsider(now)
 
     def cancel(self, now: int, sequence: Sequence) -> bool:

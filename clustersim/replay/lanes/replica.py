@@ -7,11 +7,14 @@ longer counts is told by its version.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from simpy import Environment
 
-from clustersim.replay.instant import COMPLETION, at, now_ns
+from clustersim.replay.instant import COMPLETION, asked, at, now_ns
 from clustersim.replay.lanes.lane import NEVER, Lane
+from clustersim.replay.lanes.link_watch import LinkWatch
+from clustersim.replay.lanes.stretched_lane import AWAY
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.view import ReplicaView
@@ -33,6 +36,8 @@ class LaneReplica:
         Called with (replica, sequences that ended).
     wake : callable
         Asks for a scheduling decision at this instant.
+    watch : LinkWatch or None
+        Of its links, where K/V on its way may be on them.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class LaneReplica:
         undisturbed: Callable[[], int],
         on_done: Callable[[int, tuple[Sequence, ...]], None],
         wake: Callable[[int], None],
+        watch: LinkWatch | None = None,
     ) -> None:
         self.env = env
         self.index = index
@@ -54,12 +60,16 @@ class LaneReplica:
         self.alive = True
         self._version = 0
         self._armed = NEVER
+        self.watch = watch
+        if watch is not None:
+            watch.on_change = self._arm
         self._begin_with(lane)
 
     def _begin_with(self, lane: Lane) -> None:
         self.lane = lane
         self.scheduler = lane.scheduler.scheduler
         lane.put = self.scheduler.add
+        lane.begun = partial(asked, self.env)
 
     @property
     def outstanding(self) -> int:
@@ -68,13 +78,13 @@ class LaneReplica:
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait."""
-        return len(self.scheduler.waiting)
+        """Sequences that wait: to be admitted, or to be received."""
+        return len(self.scheduler.waiting) + len(self.scheduler.arriving)
 
     @property
     def running(self) -> int:
-        """Sequences that run."""
-        return len(self.scheduler.running)
+        """Sequences that run, or whose K/V is on its way here."""
+        return len(self.scheduler.running) + self.scheduler.receiving
 
     def cached_tokens(self, request: Sequence) -> int:
         """Return how many leading tokens of a prompt are cached: none, a lane keeps no prefixes."""
@@ -117,6 +127,42 @@ class LaneReplica:
         self._changed()
         return gone
 
+    def take_over(self, sequence: Sequence) -> None:
+        """Queue a sequence whose prompt was computed elsewhere until there are blocks for it."""
+        self.lane.take_over(now_ns(self.env), sequence)
+        self._changed()
+
+    def receive(self, sequence: Sequence) -> None:
+        """Let a sequence decode whose K/V has arrived."""
+        self.lane.receive(now_ns(self.env), sequence)
+        self._changed()
+
+    def hand_over(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence whose K/V is elsewhere now."""
+        self._take_back(self.scheduler.handed_over, sequence)
+
+    def expect_no_more(self, sequence: Sequence) -> None:
+        """Forget a sequence that was to be received, and has no blocks yet."""
+        self.lane.expect_no_more(now_ns(self.env), sequence)
+        self._changed()
+
+    def give_up(self, sequence: Sequence) -> None:
+        """Take back the blocks that were set aside for a sequence which will not come."""
+        self.lane.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        self._take_back(self.scheduler.give_up, sequence)
+
+    def lose(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence that is computed and can't leave."""
+        self._take_back(self.scheduler.lose, sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Let a sequence go that is computed and waits to leave, since its client gives it up."""
+        self._take_back(self.scheduler.discard, sequence)
+
+    def _take_back(self, release: Callable[[int, Sequence], None], sequence: Sequence) -> None:
+        self.lane.take_back(now_ns(self.env), release, sequence)
+        self._changed()
+
     def ends_step(self, now: int) -> bool:
         """Whether a run of steps is under way of which a step ends now; then it ends with that step."""
         found = self.lane.ends_step(now)
@@ -136,7 +182,10 @@ class LaneReplica:
     def schedule(self) -> None:
         """Start a step or a run of steps, if there is anything to run and nothing under way."""
         if self.lane.end == NEVER:
-            self.lane.begin(now_ns(self.env), self.undisturbed())
+            now, watch = now_ns(self.env), self.watch
+            self.lane.begin(now, self.undisturbed() if watch is None or not watch.foreign else now)
+            if watch is not None:
+                watch.meet()
         self._arm()
 
     def story(self) -> list[str]:
@@ -162,7 +211,7 @@ class LaneReplica:
             return
         self._armed = end
         self._version += 1
-        if end != NEVER:
+        if end < AWAY:
             at(self.env, end - now_ns(self.env), COMPLETION, self._ended, self._version)
 
     def _ended(self, version: int) -> None:

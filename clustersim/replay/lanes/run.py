@@ -13,10 +13,11 @@ from clustersim.replay.lanes.shared_clock import SharedClock
 
 
 def needs_clock(inputs: ReplayInput) -> bool:
-    """Whether requests are told by more than their lengths, or end by themselves, or replicas come and go."""
+    """Whether requests change replicas, are told by more than their lengths, or end by themselves, or replicas fail."""
     serving, cancels = inputs.entry.serving, inputs.requests.cancel_after_ns
     return (
-        serving.order.by != "arrival"
+        len(inputs.pools) > 1
+        or serving.order.by != "arrival"
         or serving.router not in ("round_robin", "least_outstanding")
         or serving.queue_limit is not None
         or serving.queue_timeout_ns is not None

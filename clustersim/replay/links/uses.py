@@ -6,6 +6,7 @@ from typing import Final
 
 from clustersim.clock import to_ns
 from clustersim.collective.communications import CommTable
+from clustersim.graph.batch import Features
 from clustersim.graph.prices.parts import count_features
 from clustersim.graph.prices.pricer import Pricer, payload_bytes
 from clustersim.graph.program import StageProgram
@@ -17,6 +18,13 @@ MOST_USES: Final = 10_000
 
 Counts = tuple[int, int, int, int]
 """Tokens, sequences with a token sampled or chunk, prefill tokens and decodes of a step: what payloads depend on."""
+
+
+def payload_features(pricer: Pricer, counts: Counts) -> Features:
+    """Return those features of a step that its payloads depend on."""
+    features = count_features((*counts, 0, 0, 0), range(PAYLOAD_COUNTS))
+    _, _, prefills, decodes = counts
+    return features if prefills else pricer.padded(features, (decodes,))
 
 
 class Uses:
@@ -58,10 +66,7 @@ class Uses:
         return self.known[key]
 
     def _made(self, cls: int, counts: Counts, duration_ns: int) -> Use | None:
-        features = count_features((*counts, 0, 0, 0), range(PAYLOAD_COUNTS))
-        _, _, prefills, decodes = counts
-        features = features if prefills else self.pricer.padded(features, (decodes,))
-        payload = payload_bytes(self.program, features, cls)
+        payload = payload_bytes(self.program, payload_features(self.pricer, counts), cls)
         op = self.program.classes[cls].node.communication
         groups = zip(self.devices, self.after, strict=True) if op == "send" else (self.devices,)
         plans = [self.comm.chosen(op, tuple(group), payload) for group in groups]

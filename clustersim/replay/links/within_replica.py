@@ -49,7 +49,7 @@ def find_shared_links(prepared: Prepared) -> SharedLinks:
         return _refused("collectives can meet on a link")
     if not all(contraction_is_exact(program) and _whole_groups(program) for program in programs):
         return _refused("communications can meet on a link, and not all ranks of a stage do the same")
-    if not all(map(_told_by_counts, programs)):
+    if not all(map(told_by_counts, programs)):
         return _refused("communications can meet on a link, and what they carry depends on contexts")
     try:
         meets = tuple(_Replica(prepared, replica).meets() for replica in prepared.pools[0].replicas)
@@ -73,7 +73,8 @@ def _whole_groups(program: StageProgram) -> bool:
     return same and len(set(template.send_classes)) <= 1 and len(template.send_classes) in (0, template.ranks)
 
 
-def _told_by_counts(program: StageProgram) -> bool:
+def told_by_counts(program: StageProgram) -> bool:
+    """Whether what the communications of a program carry depends on counts of tokens and sequences alone."""
     amounts = (cls.node.amount for cls in program.classes if cls.comm is not None)
     return all(COUNTS.get(name, PAYLOAD_COUNTS) < PAYLOAD_COUNTS for name, _ in chain.from_iterable(amounts))
 

@@ -24,7 +24,8 @@ ends early, or fails, is in ``replay.pools.kv_transfers``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from collections.abc import Sequence as Sequences
 from functools import cached_property
 
 from simpy import Environment
@@ -51,8 +52,8 @@ class HandOvers(KvTransfers):
     ----------
     env, network : Environment, Network
     prepared : Prepared
-    replicas : mapping of int to Replica
-        Of all pools, where there are several.
+    replicas : sequence of ClockReplica
+        Of all pools.
     on_done : callable
         Called with (replica, sequences that their clients gave up, and that are gone).
     lose : callable
@@ -64,7 +65,7 @@ class HandOvers(KvTransfers):
         env: Environment,
         network: Network,
         prepared: Prepared,
-        replicas: Mapping[int, Replica],
+        replicas: Sequences[ClockReplica],
         *,
         on_done: OnDone,
         lose: Callable[[int, Sequence, str], None],
@@ -81,7 +82,9 @@ class HandOvers(KvTransfers):
             self.attach(replica)
         if self.decoders and self.layerwise:
             for index in prepared.pools[0].replicas:
-                replicas[index].on_launch = self._launched
+                stepping = replicas[index]
+                assert isinstance(stepping, Replica)  # ``replay.lanes.build`` says so
+                stepping.on_launch = self._launched
 
     @cached_property
     def router(self) -> Router:
@@ -241,10 +244,7 @@ class HandOvers(KvTransfers):
             self._arm()
 
     def _land(self, now: int, transfer: KvTransfer) -> None:
-        source = self.replicas[transfer.source]
-        source.scheduler.handed_over(now, transfer.left)
-        source.flush()
-        source.wake(source.index)
+        self.replicas[transfer.source].hand_over(transfer.left)
         target, sequence = self.replicas[transfer.target], transfer.sequence
         target.receive(sequence)
         if sequence.leaving:

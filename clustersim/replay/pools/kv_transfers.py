@@ -12,14 +12,14 @@ again to another decode replica, since the prefill replica still has it, or wait
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
 from simpy import Environment
 
-from clustersim.replay.events.replica import Replica
 from clustersim.replay.instant import HAND_OVER, at
 from clustersim.replay.pools.kv_moves import KvMoves
 from clustersim.replay.prepared import Prepared
@@ -57,8 +57,8 @@ class KvTransfers:
     ----------
     env : Environment
     prepared : Prepared
-    replicas : mapping of int to Replica
-        Of all pools, where there are several.
+    replicas : sequence of ClockReplica
+        Of all pools.
     moves : KvMoves
     on_done : callable
         Called with (replica, sequences that their clients gave up, and that are gone).
@@ -70,7 +70,7 @@ class KvTransfers:
         self,
         env: Environment,
         prepared: Prepared,
-        replicas: Mapping[int, Replica],
+        replicas: Sequences[ClockReplica],
         moves: KvMoves,
         on_done: OnDone,
         lose: Callable[[int, Sequence, str], None],

@@ -47,7 +47,7 @@ def explanation_lines(explained: Mapping[str, Any]) -> list[str]:
     if explained["obstacle"]:
         lines = [f"replayed by events: {explained['obstacle']}"]
     else:
-        disturbed = "only its own sends and collectives disturb a replica, so passes that meet none"
+        disturbed = "only its own sends and collectives, or K/V on its way, disturb a replica, so passes that meet none"
         who = disturbed if explained["meetings"] else "nothing disturbs a replica, so steps"
         lines = [f"replayed by lanes: {who} are sums of prices and need no events"]
         lines.append("lanes: compiled" if explained["compiled"] else f"lanes: not compiled, {explained['interpreted']}")

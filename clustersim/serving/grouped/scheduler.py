@@ -72,6 +72,9 @@ class GroupedScheduler:
 
     def next(self, now: int) -> Batch | None:
         """Decide the next step; None when there is nothing to run."""
+        if self.scheduler.arriving:
+            self.scheduler.reserve(now)
+            self.hand_facts()
         prompts = self.prompts if self.waiting or self.prompts.begun else None
         if prompts is not None and not self.chunked:
             alone = prompts.choose(now, self.max_tokens, self.free[0])
@@ -178,6 +181,14 @@ class GroupedScheduler:
         self.log.fact(now, CANCELLED, sequence.request, sequence.generated, used)
         return True
 
+    def receive(self, now: int, sequence: Sequence, taken: int = 0) -> None:
+        """Let a sequence decode whose K/V is here now; ``taken`` is that of :meth:`cancel`."""
+        self.scheduler.received(now, sequence)
+        self.hand_facts(taken)
+        self.prompts.number(sequence)
+        self.decoding += 1
+        self.ready.loose.append(sequence)
+
     def _flies(self, sequence: Sequence) -> bool:
         """Whether a step carries a sequence."""
         groups = [batch.group for batch in self.flying if batch.group is not None]
@@ -212,7 +223,7 @@ class GroupedScheduler:
                 for sequence in batch.group.refresh():  # the step that carries it has its blocks
                     sequence.blocks = -(-(sequence.computed + 1) // self.size)
         found = self.scheduler.evict(now)
-        self._hand_facts()
+        self.hand_facts()
         return found
 
     def follow(self, predecessor: GroupedScheduler) -> None:
@@ -241,7 +252,7 @@ class GroupedScheduler:
             if sequence.generated < sequence.output_tokens:
                 sequence.generated += 1
                 sampled = 1
-            finished = sequence.generated >= sequence.output_tokens
+            finished = sequence.generated >= sequence.output_tokens and not (sequence.hands_over and sequence.leaving)
             if finished:
                 self._finish(now, sequence, sequence.last_step)
             else:
@@ -255,10 +266,11 @@ class GroupedScheduler:
         return finished
 
     def _finish(self, now: int, sequence: Sequence, last_step: int) -> None:
-        self.free[0] += sequence.blocks
         self.decoding -= 1
         self.running.remove(sequence)
-        self.log.fact(now, FINISHED, sequence.request, sequence.generated, self.total - self.free[0])
+        if not sequence.hands_over:  # else its blocks stay until its K/V has been moved
+            self.free[0] += sequence.blocks
+            self.log.fact(now, FINISHED, sequence.request, sequence.generated, self.total - self.free[0])
         if sequence.first_step >= 0:
             self.slots.close(sequence, last_step)
 
@@ -271,7 +283,7 @@ class GroupedScheduler:
             sequence.in_flight = True
         scheduler.decodes_in_flight = self.decodes_flying
         decision = scheduler.schedule(now)
-        self._hand_facts()
+        self.hand_facts()
         decodes = decision.decodes if decision is not None else ()
         chunks = list(decision.prefills) if decision is not None else []
         for sequence, _ in chunks:
@@ -290,10 +302,10 @@ class GroupedScheduler:
         batch.steady = False  # who gave way may come back in the next step
         return batch
 
-    def _hand_facts(self) -> None:
-        """Log what the scheduler decided by itself."""
-        for fact in self.scheduler.facts:
-            self.log.fact(*fact)
+    def hand_facts(self, taken: int = 0) -> None:
+        """Log what the scheduler decided by itself; ``taken`` is that of :meth:`cancel`."""
+        for time, kind, request, value, used in self.scheduler.facts:
+            self.log.fact(time, kind, request, value, used + taken)
         self.scheduler.facts.clear()
 
     def _flying(self) -> Iterable[Sequence]:

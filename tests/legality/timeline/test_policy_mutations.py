@@ -173,14 +173,14 @@ def reluctant(patch: Patch) -> None:
 
 def late_blocks(patch: Patch) -> None:
     """A decode replica that is at work sets blocks aside before every third step alone."""
-    reserve = PoolMembers._reserve
+    reserve = PoolMembers.reserve
 
     def lazy(self: PoolMembers, now: int) -> None:
         self.turns = getattr(self, "turns", 0) + bool(self.arriving)  # type: ignore[attr-defined]
         if self.turns % 3 == 0 or not self.running:  # type: ignore[attr-defined]
             reserve(self, now)
 
-    patch.setattr(PoolMembers, "_reserve", lazy)
+    patch.setattr(PoolMembers, "reserve", lazy)
 
 
 def last_leaves_first(patch: Patch) -> None:

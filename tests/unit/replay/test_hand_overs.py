@@ -11,40 +11,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clustersim.cost.precision import Precision
-from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.expand import blueprint_of
-from clustersim.graph.prices.pricer import Pricer
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.plan.reshard import kv_shards
-from clustersim.replay.input import PoolInput, ReplayInput
+from clustersim.replay.input import ReplayInput
 from clustersim.replay.replay import replay
-from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.tables import MOVE_COLUMNS
 from clustersim.timeline.tokens import token_times
 from tests.laws.accounts import account_for
 from tests.legality.timeline.test_replay_mutations import document
-from tests.round_numbers import ENGINE, RoundCost, crossbar, deployment, model, with_entry
-
-ONE = ParallelPlan()
-
-
-def pools(arrivals, *, prefill=ONE, decode=ONE, layers=1, decode_blocks=1000, **more) -> ReplayInput:
-    """Two pools on one crossbar, the decode pool on the devices behind the prefill pool."""
-    world = prefill.world + decode.world
-    decode = replace(decode, placement=tuple(range(prefill.world, world)))
-    given = deployment(arrivals, plan=prefill, layers=layers, topology=crossbar(world), **more)
-    spec = model(layers)
-    pool = PoolInput(
-        plan=decode,
-        blueprints={kind: blueprint_of(spec, decode, Precision(), kind) for kind in STEP_KINDS},
-        pricer=Pricer(cost=RoundCost(), engine=ENGINE, comm=given.comm, sp=decode.sp, windows=()),
-        serving=ServingConfig(kv_block_tokens=4, max_batch_requests=more.get("max_batch_requests", 256)),
-        kv_blocks=decode_blocks,
-    )
-    shards = kv_shards(spec, prefill, decode, Precision().kv_bytes)
-    return replace(given, pools=(*given.pools, pool), shards=shards)
+from tests.round_numbers import pools, with_entry
 
 
 def leaving(given: ReplayInput, *, layerwise: bool) -> ReplayInput:

@@ -13,7 +13,8 @@ import pytest
 from clustersim.cluster.fault import Fault
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.timeline.tokens import token_times
-from tests.unit.replay.test_hand_overs import chunk_end, facts, leaving, moves, pools, ran
+from tests.round_numbers import pools
+from tests.unit.replay.test_hand_overs import chunk_end, facts, leaving, moves, ran
 
 TWO = ParallelPlan(dp=2)
 FIRST = chunk_end(ran(pools([(0, 10, 3)])).timeline)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from clustersim.replay.input import ReplayInput
-from tests.unit.replay.test_hand_overs import chunk_end, facts, leaving, moves, pools, ran
+from tests.round_numbers import pools
+from tests.unit.replay.test_hand_overs import chunk_end, facts, leaving, moves, ran
 
 FIRST = chunk_end(ran(pools([(0, 10, 3)])).timeline)
 ARRIVES = FIRST + 11_000

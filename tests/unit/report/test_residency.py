@@ -16,8 +16,7 @@ from clustersim.report.metrics.service import time_mean
 from clustersim.serving.decision import PREEMPTED
 from clustersim.simulation.residency import moved, residency_of
 from clustersim.simulation.step_rows import StepRows
-from tests.round_numbers import deployment
-from tests.unit.replay.test_hand_overs import pools
+from tests.round_numbers import deployment, pools
 
 LATER = 10_000_000
 
