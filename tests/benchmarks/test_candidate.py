@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from statistics import median
 from typing import Final
@@ -18,6 +19,9 @@ import pytest
 from clustersim.limits import Limits
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.summary import summary_of
+from clustersim.search.load import load_of
+from clustersim.search.plans.grid import step_of
+from clustersim.search.plans.trial import Trial, try_rate
 from clustersim.search.runs import Variants
 from clustersim.simulation.legality import check_scenario_plan
 from clustersim.simulation.priced import KeptPrices
@@ -62,3 +66,26 @@ def test_a_warm_candidate_over_a_plain_loop(benchmark, plan: str, compiled: Comp
         mine / plain,
         f"{1e3 * mine:.1f} ms of CPU, a plain loop {1e3 * plain:.1f} ms; {took[0]:.2f} s the first",
     )
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_warm_candidate_of_a_search_over_a_plain_loop(benchmark, plan: str) -> None:
+    """CPU of a rate that is tried, of which a search looks at the share alone, over CPU of a loop that counts steps."""
+    if find_spec("numba") is None or os.environ.get("NUMBA_DISABLE_JIT") != "0":
+        pytest.skip("there is no compiler, or NUMBA_DISABLE_JIT is not 0")
+    variants = Variants("quickstart", (PLANS[plan], "topology.nodes=1"), limits=Limits())
+    base = variants.scenario()
+    load, took, loops = load_of(base, variants.requests, 0.0), [], []
+    for number in range(WARM + COUNTED):
+        scenario = base.with_entry(serving=replace(base.serving, max_batch_requests=200 + number))
+        trial = Trial(scenario=scenario, load=load, step=step_of(load.first) + number % 30, every=1)
+        requests = trial.requests
+        started = time.process_time()
+        assert try_rate(trial)["failed"] is None
+        took.append(time.process_time() - started)
+        started = time.process_time()
+        plain_loop(requests, scenario.serving.max_batch_requests, scenario.serving.max_batch_tokens)
+        loops.append(time.process_time() - started)
+    benchmark.pedantic(lambda: None, rounds=1)
+    mine, plain = median(took[WARM:]), median(loops[WARM:])
+    report(benchmark, mine / plain, f"{1e3 * mine:.1f} ms of CPU, a plain loop {1e3 * plain:.1f} ms")

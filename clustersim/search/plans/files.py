@@ -131,8 +131,8 @@ def _sentences(found: Found, question: Any) -> list[str]:
         )
     if told["open"]:
         lines.append(
-            f"{told['open']:,} plans were not simulated, since the effort was spent: the best of them can reach "
-            f"{told['nearest_open']:.4g} {unit} at most."
+            f"{told['open']:,} plans were not simulated to the end, since the effort was spent: the best of them can "
+            f"reach {told['nearest_open']:.4g} {unit} at most."
         )
     lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]

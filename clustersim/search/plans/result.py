@@ -84,6 +84,18 @@ class Found:
         ]
         return sorted(found, key=per_device, reverse=True)
 
+    def hypervolume(self) -> float:
+        """Return the area below the front, from no tokens on: tokens/s of a device times tokens/s of a user.
+
+        Of two searches of one scenario the one with the larger area found the better front (Zitzler and Thiele, PPSN
+        1998).
+        """
+        area, below = 0.0, 0.0
+        for one in self.front():
+            area += per_device(one) * (user_rate(one) - below)
+            below = user_rate(one)
+        return area
+
     def certificate(self) -> dict[str, Any]:
         """Return what the answer rests on, and what remains uncertain."""
         fates = Counter(one.fate for one in self.standings)
@@ -120,6 +132,7 @@ class Found:
             "nearest_open": max(opened, default=None),
             "failed": dict(why),
             "runs": self.runs,
+            "hypervolume": self.hypervolume(),
             "finalists": [
                 {"plan": one.standing.words, "per_s": one.capacity, "value": self.value(one), "shares": one.shares}
                 for one in self.finalists

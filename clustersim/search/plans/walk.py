@@ -20,6 +20,7 @@ from clustersim.search.plans.limits import RATE
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.point import Row
 
+SPENT: Final = "the effort was spent"
 KEPT: Final = 3
 TOGETHER: Final = 4
 _ABOVE: Final = 2
@@ -48,7 +49,7 @@ class Walk:
     effort : callable
         How dear a plan is to simulate; plans come in its order.
     is_spent : callable
-        Whether no more plans are to be simulated, once one was.
+        Whether nothing more is to be simulated, once some plan has reached something.
     told : callable, optional
         Called with how many plans are done, and how many there are.
     """
@@ -83,7 +84,7 @@ class Walk:
             if bounded and (one.bound.why != RATE or (not self.exhaustive and one.most * self.worth(one) <= least)):
                 one.fate, one.why = "pruned", one.bound.why
             elif least > 0.0 and self.is_spent():
-                one.fate, one.why = "open", "the effort was spent"
+                one.fate, one.why = "open", SPENT
             elif some and self.effort(one) != self.effort(some[0]):
                 waiting.appendleft(one)
                 break
@@ -107,6 +108,11 @@ class Walk:
                 except StopIteration:
                     continue
             going = left
+            if self.is_spent() and (least > 0.0 or any(one.passed is not None for one in alive)):
+                for one, _ in going:
+                    reached = "" if one.passed is None else f"; reaches {rate_of(one.passed):g}/s at least"
+                    one.fate, one.why = "open", SPENT + reached
+                return
 
     def _climb(self, one: Standing, least: float) -> Generator[int, Row, None]:
         """Yield the steps at which a plan is tried, and take what came of each; last say what became of it."""
