@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from clustersim.replay.events.wiring import OnLaunch
 from clustersim.serving.router import Load
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -18,10 +19,13 @@ class ClockReplica(Load, Protocol):
         Owns its queue, the sequences that run, and the K/V pool.
     alive : bool
         Whether it can take requests.
+    on_launch : callable or None
+        None where nobody waits for single layers.
     """
 
     scheduler: Scheduler
     alive: bool
+    on_launch: OnLaunch | None
 
     def add(self, sequence: Sequence) -> None:
         """Queue an arrived request."""

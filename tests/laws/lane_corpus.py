@@ -708,4 +708,15 @@ CORPUS: Final[dict[str, Case]] = {
         "transfer": "layerwise",
         "arrivals": ((0, 1, 3), (0, 1, 4), (0, 4, 0), (26480, 1, 2)),
     },
+    "a step whose layers leave one by one begins beside K/V on its way": {
+        "plan": {"tp": 2},
+        "scheduler": "continuous",
+        "max_batch_requests": 4,
+        "max_batch_tokens": 24,
+        "decode": {"plan": {"tp": 2}, "kv_blocks": 1000, "max_batch_requests": 4},
+        "layers": 3,
+        "kv_block_tokens": 4,
+        "arrivals": ((0, 24, 5), (0, 20, 5)),
+        "transfer": "layerwise",
+    },
 }

@@ -17,6 +17,7 @@ from clustersim.replay.lanes import alone
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.pipelined import PipeLane
@@ -214,6 +215,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "what meets K/V at the horizon has ended": Mutation(StretchedLane, "_log_ended", "self.apart is not None", "False"),
     "an arrival cuts what meets K/V": Mutation(StretchedLane, "_cut", "self.apart is None", "True"),
     "who comes after a decision cuts the step before it": Mutation(DecodeJumpLane, "_cut", " + self.begun(now)", ""),
+    # layers.py
+    "a layer leaves late": Mutation(Layers, "begin", "int(ends[instance])", "int(ends[instance]) + 1"),
+    "layers of a step that meets K/V leave twice": Mutation(Layers, "take", "self._version += 1", "pass"),
+    "layers of a step that meets K/V never leave": Mutation(Layers, "take", "list(self.marks)", "[]"),
     # hand-overs
     "nothing is set aside": Mutation(GroupedScheduler, "next", "self.scheduler.arriving", "False"),
     "blocks are given back before K/V has left": Mutation(

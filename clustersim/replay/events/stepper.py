@@ -18,7 +18,7 @@ from clustersim.plan.parallel import ExpertPlan
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.swaps import Swaps
-from clustersim.replay.events.wiring import MicroBatch, OnLayer
+from clustersim.replay.events.wiring import MicroBatch, OnLaunch
 from clustersim.replay.instant import now_ns
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.halves import halves_of
@@ -79,8 +79,7 @@ class Stepper:
         self.outstanding = 0
         self.alive = True
         self.rows: deque[tuple[int, ...]] = deque()
-        self.on_launch: Callable[[int, Decision], OnLayer | None] | None = None
-        """Called with (replica, decision) before its step starts; returns what to call as the step passes layers."""
+        self.on_launch: OnLaunch | None = None
 
     def attach(self, pipeline: Pipeline) -> None:
         """Give the replica its pipeline."""
@@ -116,7 +115,7 @@ class Stepper:
         self.steps += 1
         self.in_flight += 1
         if self.on_launch is not None:
-            micro.on_layer = self.on_launch(self.index, decision)
+            micro.on_layer = self.on_launch(self.index, decision.prefills)
         self._pipeline.launch(micro)
 
     def account(self, decision: Decision, batch: StepBatch) -> None:

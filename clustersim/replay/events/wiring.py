@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,9 +25,12 @@ from clustersim.replay.events.pass_program import (
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.slowdown import Slowdown
 from clustersim.serving.decision import Decision
+from clustersim.serving.sequence import Sequence
 
 OnLayer = Callable[[int], None]
 """Called with a layer whose attention over prompts has ended, on all ranks of the pass."""
+OnLaunch = Callable[[int, Sequences[tuple[Sequence, int]]], OnLayer | None]
+"""Called with (replica, prompt chunks) before their step starts; returns what to call as the step passes layers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

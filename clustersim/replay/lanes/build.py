@@ -61,8 +61,9 @@ class LaneBuilder:
             return "every operator is an event"
         if apart and self.prepared.outages:
             return "replicas fail"
-        if apart and pool is self.prepared.pools[0] and inputs.serving.transfer == "layerwise":
-            return "K/V leaves layer by layer, under the steps that compute it"
+        by_layer = apart and pool is self.prepared.pools[0] and inputs.serving.transfer == "layerwise"
+        if by_layer and inputs.plan.pp > 1:
+            return "K/V leaves layer by layer, under the steps of a pipeline"
         if inputs.plan.is_lockstep:
             return "replicas that share experts take their steps together"
         if inputs.plan.is_two_batch:

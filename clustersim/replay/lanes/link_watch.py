@@ -20,6 +20,7 @@ from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.events.chain import ChainPass, ChainShape, Communicate, chain_shape
 from clustersim.replay.instant import now_ns
+from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.stretched_lane import PresentStep, StretchedLane
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.links.uses import payload_features
@@ -64,6 +65,8 @@ class LinkWatch:
         self.dead = False
         self.on_change: Callable[[], None] = _nobody
         """Called when the end of the lane is another one."""
+        self.layers: Layers | None = None
+        """Those of its step that somebody waits for."""
         self.foreign = network.watch(links, self)
         """Flows on the links, by link."""
 
@@ -100,7 +103,9 @@ class LinkWatch:
         by_class = row.copy()
         by_class[list(columns)] = step.varying
         shape = self.shapes[kind]
-        return ChainPass(self.env, self.network, shape, by_class, (), self._communicate(step, kind), self._ended)
+        marks = [] if self.layers is None else self.layers.take()
+        communicate = self._communicate(step, kind)
+        return ChainPass(self.env, self.network, shape, by_class, (), communicate, self._ended, marks)
 
     def _communicate(self, step: PresentStep, kind: str) -> Communicate:
         program, features = self.prices.programs[kind], payload_features(self.prices.pricer, step.counts)

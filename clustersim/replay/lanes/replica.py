@@ -11,8 +11,11 @@ from functools import partial
 
 from simpy import Environment
 
+from clustersim.replay.events.wiring import OnLaunch
 from clustersim.replay.instant import COMPLETION, asked, at, now_ns
+from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import NEVER, Lane
+from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.stretched_lane import AWAY
 from clustersim.serving.scheduler import Scheduler
@@ -57,6 +60,8 @@ class LaneReplica:
         self.undisturbed = undisturbed
         self.on_done = on_done
         self.wake = wake
+        self.on_launch: OnLaunch | None = None
+        self.layers: Layers | None = None
         self.alive = True
         self._version = 0
         self._armed = NEVER
@@ -184,9 +189,23 @@ class LaneReplica:
         if self.lane.end == NEVER:
             now, watch = now_ns(self.env), self.watch
             self.lane.begin(now, self.undisturbed() if watch is None or not watch.foreign else now)
+            if self.on_launch is not None:
+                self._tell_layers(self.on_launch)
             if watch is not None:
                 watch.meet()
         self._arm()
+
+    def _tell_layers(self, on_launch: OnLaunch) -> None:
+        """Let who waits for single layers know when the step that begins passes them."""
+        lane = self.lane
+        assert isinstance(lane, DecodeJumpLane)  # ``replay.lanes.build`` says so
+        if lane.end == NEVER or lane.batch is None or not lane.batch.chunks:
+            return
+        if self.layers is None:
+            self.layers = Layers(self.env, lane)
+            if self.watch is not None:
+                self.watch.layers = self.layers
+        self.layers.begin(on_launch(self.index, lane.batch.chunks))
 
     def story(self) -> list[str]:
         """Return who waits for what beside its scheduler: nobody does."""

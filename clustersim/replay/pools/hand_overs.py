@@ -31,7 +31,6 @@ from functools import cached_property
 from simpy import Environment
 
 from clustersim.plan.reshard import Shard
-from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
@@ -39,7 +38,6 @@ from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
-from clustersim.serving.decision import Decision
 from clustersim.serving.router import Router, make_router
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.tables import ALL_LAYERS
@@ -82,9 +80,7 @@ class HandOvers(KvTransfers):
             self.attach(replica)
         if self.decoders and self.layerwise:
             for index in prepared.pools[0].replicas:
-                stepping = replicas[index]
-                assert isinstance(stepping, Replica)  # ``replay.lanes.build`` says so
-                stepping.on_launch = self._launched
+                replicas[index].on_launch = self._launched
 
     @cached_property
     def router(self) -> Router:
@@ -114,9 +110,9 @@ class HandOvers(KvTransfers):
             sequence.output_tokens, sequence.hands_over = 1, True
         return sequence
 
-    def _launched(self, replica: int, decision: Decision) -> OnLayer | None:
+    def _launched(self, replica: int, chunks: Sequences[tuple[Sequence, int]]) -> OnLayer | None:
         """Let prompts leave, layer by layer, that a step is about to compute to their end."""
-        last = [s for s, count in decision.prefills if s.hands_over and count == s.to_compute]
+        last = [s for s, count in chunks if s.hands_over and count == s.to_compute]
         if not last:
             return None
         for sequence in last:

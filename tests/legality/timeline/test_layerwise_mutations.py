@@ -11,7 +11,6 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import HANDED_OVER, RECEIVED, History
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.serving.decision import Decision
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.tables import ALL_LAYERS
@@ -106,8 +105,8 @@ def all_layers_at_once(patch: pytest.MonkeyPatch) -> None:
     """Every layer leaves when the step starts."""
     launched = HandOvers._launched
 
-    def hasty(self: HandOvers, replica: int, decision: Decision) -> None:
-        passed = launched(self, replica, decision)
+    def hasty(self: HandOvers, replica: int, chunks: Any) -> None:
+        passed = launched(self, replica, chunks)
         for layer in range(4) if passed is not None else ():
             passed(layer)
 
@@ -118,8 +117,8 @@ def one_layer_early(patch: pytest.MonkeyPatch) -> None:
     """A layer leaves when the one before it has been passed."""
     launched = HandOvers._launched
 
-    def early(self: HandOvers, replica: int, decision: Decision) -> Any:
-        passed = launched(self, replica, decision)
+    def early(self: HandOvers, replica: int, chunks: Any) -> Any:
+        passed = launched(self, replica, chunks)
         return passed and (lambda layer: passed((layer + 1) % 4))
 
     patch.setattr(HandOvers, "_launched", early)
