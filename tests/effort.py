@@ -1,4 +1,4 @@
-"""How much is drawn at random: a quarter of what a change needs, all of it with ``pytest --long=1``, at night more.
+"""How much is drawn at random: an eighth of what a change needs, all of it with ``pytest --long=1``, at night more.
 
 ``tests/conftest.py`` sets the factor before it loads any module of tests.
 """
@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, Final, TypeVar
 
 from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
-PLAIN: Final = 1 / 4
+K = TypeVar("K", bound=Hashable)
+PLAIN: Final = 1 / 8
 """Of a plain ``pytest``, which everybody waits for: the mutations that it must catch don't depend on it."""
 factor: float = PLAIN
 
@@ -40,8 +42,38 @@ def examples(few: int, *, sieved: bool = False) -> settings:
 
 
 def some(every: Sequence[T]) -> Sequence[T]:
-    """Return a part of what a law holds for, one in four but at least one, and all of it with ``--long=1``."""
+    """Return a part of what a law holds for, one in eight but at least one, and all of it with ``--long=1``."""
     return every[:: max(1, round(1 / factor))]
+
+
+def each_in_one(found: Mapping[str, Iterable[K]]) -> dict[str, list[K]]:
+    """Return of each case what no case before it has, and with ``--long=1`` all that it has."""
+    seen: set[K] = set()
+    tried: dict[str, list[K]] = {}
+    for case, kinds in found.items():
+        tried[case] = [kind for kind in kinds if kind not in seen]
+        seen |= set() if is_whole() else set(kinds)
+    return tried
+
+
+def crossed(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return so many cases of a product that each two values of two axes meet, and with ``--long=1`` all of them."""
+    every = list(product(*axes))
+    if is_whole():
+        return every
+    places = list(product(*(range(len(axis)) for axis in axes)))
+    pairs = [frozenset(combinations(enumerate(place), 2)) for place in places]
+    missing, found = frozenset[Any]().union(*pairs), []
+    while missing:
+        best = max(range(len(every)), key=lambda at: len(pairs[at] & missing))
+        missing -= pairs[best]
+        found.append(every[best])
+    return found
+
+
+def is_whole() -> bool:
+    """Return whether all is tried that a change of what is tested needs."""
+    return factor >= 1
 
 
 def is_long() -> bool:

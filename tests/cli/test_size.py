@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
+from tests.effort import some
 
 SCENARIO = """
 name: small
@@ -93,7 +94,7 @@ def test_two_pools_of_different_plans_may_be_in_any_ratio():
     assert "one replica less: of " in size(*uneven).stdout
 
 
-@pytest.mark.parametrize("what", ["device", "node"])
+@pytest.mark.parametrize("what", some(["device", "node"]))
 def test_two_pools_survive_the_loss_of_what_either_is_on(what: str):
     plain, lost = found(*POOLS), found(*POOLS, "--survive", what)
     assert lost["pools"]["prefill"] > 1

@@ -169,6 +169,8 @@ def test_what_launch_wrote_is_read_back_but_for_what_it_lists(target: str, engin
     if "serving.order.by" in unsaid:
         unsaid.append("serving.order")
     different = [key for key in one if one[key] != other[key]]
+    if "plan.dp" in unsaid and "serving.router" in different:  # said with the copies that somebody has to start
+        different.remove("serving.router")
     silent = [key for key in different if not any(key == path or key.startswith(f"{path}.") for path in unsaid)]
     assert silent == [], (silent, [(one[key], other[key]) for key in silent], text)
     # and nothing that was said is listed

@@ -27,7 +27,7 @@ NEED_MORE = {"TP-9", "EP-2", "EP-3", "DP-4"}
 def test_what_both_replays_record_is_legal() -> None:
     looked: Counter[str] = Counter()
 
-    @examples(30)
+    @examples(60)
     @given(documents())
     def legal(document: dict[str, Any]) -> None:
         for replay in ("folded", "full"):

@@ -26,6 +26,7 @@ from clustersim.replay.slowdown import Slowdown, Slowdowns, WeakLinks
 from clustersim.serving.router import RoundRobin
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
+from tests.effort import some
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import document
@@ -254,7 +255,8 @@ LEGAL += (DECODE_ALONE, NO_DECODE, BY_LAYER, STAGED)
 LEGAL += (PREFILL_LOST, DECODE_LOST, PAIR, PREFILL_DOWN, WAY_CUT, POOL_SLOW, TOGETHER, SWAPPED)
 
 
-@pytest.mark.parametrize("replay", ["folded", "full"])
-@pytest.mark.parametrize("given", LEGAL)
+@pytest.mark.parametrize(
+    ("given", "replay"), [*((one, "folded") for one in LEGAL), *((one, "full") for one in some(LEGAL))]
+)
 def test_what_was_declared_is_legal(given: dict[str, Any], replay: str) -> None:
     assert audit_run(simulate(scenario_of(given, replay=replay))).violations == ()

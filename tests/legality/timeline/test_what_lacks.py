@@ -36,10 +36,10 @@ def test_legal_history_stays_legal_when_tables_lack(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("**/*.txt")), ids=lambda path: f"{path.parent.name} {path.stem}")
-@pytest.mark.parametrize("name", ["steps", "chunks", "decodes", "facts"])
-def test_history_can_be_checked_when_a_table_is_empty(path: Path, name: str) -> None:
+def test_history_can_be_checked_when_a_table_is_empty(path: Path) -> None:
     history = history_in(path)
-    table = getattr(history, name)
-    if table is not None:
-        emptied = replace(history, **{name: {column: values[:0] for column, values in table.items()}})
-        assert {rule.level for rule in check_history(emptied).rules} == {"T"}
+    for name in ("steps", "chunks", "decodes", "facts"):
+        table = getattr(history, name)
+        if table is not None:
+            emptied = replace(history, **{name: {column: values[:0] for column, values in table.items()}})
+            assert {rule.level for rule in check_history(emptied).rules} == {"T"}, name

@@ -25,6 +25,7 @@ from clustersim.replay.replay import replay
 from clustersim.scenario.load import load
 from clustersim.serving.decision import CANCELLED, FACT_KINDS, FINISHED, PREEMPTED, SWAPPED_IN, SWAPPED_OUT
 from tests.audit import replayed
+from tests.effort import crossed
 from tests.laws.agreement import agree
 from tests.round_numbers import GB_S, deployment, device, with_entry
 
@@ -132,11 +133,10 @@ def test_ranks_behind_one_link_share_it():
     assert set(shared) == {9_000}  # twice the bytes on the link above both
 
 
-@pytest.mark.parametrize("scheduler", ["chunked_prefill", "continuous"])
-@pytest.mark.parametrize("blocks", [4, 5])
-@pytest.mark.parametrize("host", [2, 100])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("degrees", [{}, {"tp": 2}, {"pp": 2}, {"dp": 2}])
+@pytest.mark.parametrize(
+    ("scheduler", "blocks", "host", "shared", "degrees"),
+    crossed(["chunked_prefill", "continuous"], [4, 5], [2, 100], [False, True], [{}, {"tp": 2}, {"pp": 2}, {"dp": 2}]),
+)
 def test_replays_agree_and_all_blocks_come_back(scheduler, blocks, host, shared, degrees):
     arrivals = [(at, 1 + at % 7, 3 + at % 13) for at in (0, 0, 5_000, 11_000, 12_000, 40_000)]
     given = swapping(
