@@ -48,6 +48,11 @@ def now_ns(env: Environment) -> int:
     return env._now  # type: ignore[return-value]
 
 
+def _act(event: Event) -> None:
+    action, value = event._value
+    action(value)
+
+
 def at(env: Environment, delay: int, phase: int, action: Callable[[Any], Any], value: Any = None) -> Event:
     """Call ``action(value)`` after ``delay`` ns, in the given phase of that instant.
 
@@ -60,7 +65,7 @@ def at(env: Environment, delay: int, phase: int, action: Callable[[Any], Any], v
         raise too_late()
     event = Event(env)
     event._ok = True
-    event._value = value
-    event.callbacks = [lambda event: action(event._value)]
+    event._value = action, value
+    event.callbacks = [_act]
     env.schedule(event, phase, delay)  # type: ignore[arg-type]
     return event

@@ -75,6 +75,8 @@ class HandOvers(KvTransfers):
         self.layerwise = inputs.entry.serving.transfer == "layerwise"
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
+        self.heads: dict[tuple[tuple[int, int], tuple[int, int], int], tuple[int, int]] = {}
+        """Ends of a shard and layer → :meth:`Shard.head_range`."""
         self.ends: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}
         for replica in self.decoders:
             self.attach(replica)
@@ -204,7 +206,10 @@ class HandOvers(KvTransfers):
                 self._ask(transfer, shard, layer, transfer.start, tokens, each)
 
     def _ask(self, transfer: KvTransfer, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
-        head, heads = shard.head_range(layer)
+        key = shard.source, shard.target, layer
+        if key not in self.heads:
+            self.heads[key] = shard.head_range(layer)
+        head, heads = self.heads[key]
         self.moves.ask(
             Move(
                 request=transfer.sequence.request,

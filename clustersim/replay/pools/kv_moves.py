@@ -79,6 +79,8 @@ class KvMoves:
         self.recorder = recorder
         self.on_moved = on_moved
         self.weak = weak
+        self.numbers: dict[tuple[int, int], int] = {}
+        """Pair of devices → its number in ``comm``."""
         self.asked = 0
         self.queues: dict[int, deque[Move]] = {}
         """By the rank that they leave; the first may be under way."""
@@ -104,7 +106,9 @@ class KvMoves:
         self.reached.add(to_rank)
         move.start_ns = now_ns(self.env)
         pair = device, to_device
-        duration = to_ns(self.comm.seconds(self.comm.number("send", pair), move.payload_bytes))
+        if pair not in self.numbers:
+            self.numbers[pair] = self.comm.number("send", pair)
+        duration = to_ns(self.comm.seconds(self.numbers[pair], move.payload_bytes))
         plan = self.comm.chosen("send", pair, move.payload_bytes)
         if self.weak is not None:
             plan, duration = self.weak.slowdown(move.start_ns).communication(plan, move.payload_bytes, duration)
