@@ -24,7 +24,7 @@ from clustersim.workload.requests import Requests
 
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""
-_EACH_MS: Final = {"plain": 0.2, "pp": 0.4, "pools": 4.0, "sp": 3.0}
+_EACH_MS: Final = {"plain": 0.2, "pp": 0.4, "pools": 2.0, "sp": 3.0}
 """What a request costs to simulate, measured (70 B, Azure conversations) …"""
 _STAGES: Final = 8.0
 """… and how many times as much with stages of SP ranks."""
