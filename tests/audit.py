@@ -95,7 +95,7 @@ def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
     if given.horizon_ns is None:
         assert came.all()
         assert np.array_equal(finished, arrived), "without a horizon all that is not rejected finishes"
-    if given.requests.concurrency is None:
+    if given.requests.concurrency is None and given.requests.sessions is None:
         assert np.array_equal(result.arrived_ns[came], given.requests.arrived_at_ns[came])
 
 

@@ -222,7 +222,8 @@ class History:
     requests : Table or None
         ``prompt_tokens`` and ``output_tokens`` by number of the request; where known also ``arrives_ns``,
         ``explained`` (1 where a rejection has its reason), ``listed`` (0 for numbers that are no request),
-        ``cancels_ns`` (how long after its arrival the client gives it up, −1 for never), ``priority``, and what its
+        ``cancels_ns`` (how long after its arrival the client gives it up, −1 for never), ``priority``, in place of
+        ``arrives_ns`` also ``recorded_ns`` and ``follows`` (the turn that must have ended, −1 for none), and what its
         time was spent on (``requests.spent.SPENT``).
     steps, chunks, decodes, facts : Table or None
         As in ``timeline.tables``; columns that may lack are named by the rules that need them. Facts may have

@@ -24,7 +24,7 @@ from clustersim.serving.user_class import UserClass
 from clustersim.workload.draws import DrawnWorkload, generate
 from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.requests import Requests
-from clustersim.workload.trace import read_trace
+from clustersim.workload.trace import Turns, read_trace
 
 INSTEAD: Final = "clustersim check says what can be written instead"
 
@@ -40,6 +40,7 @@ class TraceWorkload:
     window_ns: tuple[int, int] | None = None
     rate_scale: float = 1.0
     repeat: bool = False
+    turns: Turns = "as_recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +240,7 @@ class Scenario:
                 window_ns=trace.window_ns,
                 rate_scale=trace.rate_scale,
                 repeat=trace.repeat,
+                turns=trace.turns,
             )
         except InputError as error:
             prefix = ("workload",) if isinstance(self.workload, DrawnWorkload) else ("workload", "trace")

@@ -31,6 +31,7 @@ class TracePart(Part):
     window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = None
     rate_scale: Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE)] = 1.0
     repeat: bool = False
+    turns: Literal["as_recorded", "wait"] = "as_recorded"
 
 
 class ArrivalsPart(Part):

@@ -84,6 +84,9 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
         message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
         raise InputError(scenario.problem("targets", message))
     if isinstance(workload, TraceWorkload):
+        if workload.turns == "wait":
+            message = "turns that wait come as fast as the replicas let them, and have no rate to vary; say as_recorded"
+            raise InputError(scenario.problem("workload.trace.turns", message))
         requests = requests_of(scenario)
         lasts_s = float(requests.arrived_at_ns[-1] - requests.arrived_at_ns[0]) / NS_PER_S
         if len(requests) < 2 or lasts_s <= 0.0:

@@ -92,7 +92,7 @@ def refuse_incomparable(one: tuple[Scenario, Requests], other: tuple[Scenario, R
 
 def same_requests(one: Requests, other: Requests) -> bool:
     """Tell whether two runs are of the same requests: when they arrive, and how long they are."""
-    columns = ("prompt_tokens", "output_tokens", "arrived_at_ns")
+    columns = ("prompt_tokens", "output_tokens", "arrived_at_ns", "follows")
     return one.concurrency == other.concurrency and all(
         np.array_equal(getattr(one, column), getattr(other, column)) for column in columns
     )

@@ -235,7 +235,10 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
     """
     requests = scenario.requests()
     told = {"prompt_tokens": requests.prompt_tokens, "output_tokens": requests.output_tokens}
-    if requests.concurrency is None:
+    follows = requests.follows
+    if follows is not None:
+        told |= {"recorded_ns": requests.arrived_at_ns, "follows": follows}
+    elif requests.concurrency is None:
         told["arrives_ns"] = requests.arrived_at_ns
     cancels = requests.cancel_after_ns
     told["cancels_ns"] = np.full(len(requests), -1, np.int64) if cancels is None else cancels

@@ -66,6 +66,13 @@ def parse_or_never(parse: ParseCells) -> ParseCells:
     return read
 
 
+def parse_sessions(cells: Sequence[str]) -> Int64Array:
+    """Number the texts of cells in the order in which they come; an empty one is −1, which stands for no session."""
+    texts = [cell.strip() for cell in cells]
+    numbers = {text: at for at, text in enumerate(dict.fromkeys(filter(None, texts)))}
+    return np.fromiter((numbers.get(text, -1) for text in texts), dtype=np.int64, count=len(texts))
+
+
 def parse_instants(unit: str, ns_per_unit: int) -> ParseCells:
     """Return a parser of decimal numbers of ``unit``, such as ``12.5`` or ``5e-05``, to whole nanoseconds.
 

@@ -3,7 +3,8 @@
 Usual names of instants are ``arrival_s``, ``arrived_at_s``, ``timestamp_s`` … (table below; also ``_ms``, ``_us``,
 ``_ns``), and the same without a unit where the cells are dates with times. ``priority`` (lower numbers go first) and
 ``cancel_after_s`` (also ``_ms`` …; how long after its arrival the client gives a request up, an empty cell for never)
-may be there. Further columns are allowed and not read, but for names that are almost one of these two: what somebody
+may be there, and ``session_id`` (any text; requests with one text are turns of one session, an empty cell is of none).
+Further columns are allowed and not read, but for names that are almost one of these two: what somebody
 wrote down about clients must not be passed over in silence.
 """
 
@@ -21,6 +22,7 @@ from clustersim.workload.cells import (
     is_stamp,
     parse_instants,
     parse_or_never,
+    parse_sessions,
     parse_stamps,
     parse_tokens,
     parse_whole,
@@ -40,6 +42,7 @@ UNITS: Final[dict[str, ParseCells]] = {
 }
 _STEMS: Final = ("arrival", "arrived_at", "timestamp", "arrival_time", "arrived")
 _PRIORITY: Final = "priority"
+_SESSIONS: Final = ("session_id", "Session ID")
 _CANCELS: Final = tuple(f"cancel_after_{unit}" for unit in UNITS if unit != "iso")
 NAMES: Final = (
     (*(f"{stem}_{unit}" for unit in UNITS if unit != "iso" for stem in _STEMS), *_STEMS),
@@ -91,7 +94,8 @@ def read(file: TraceText, named: NamedColumns = USUAL) -> TraceColumns:
     chosen = [_one(file, header, given, names) for given, names in zip(named.required, NAMES, strict=True)]
     cancel = _one(file, header, named.cancel_after, _CANCELS, needed=False)
     priority = _one(file, header, named.priority, (_PRIORITY,), needed=False)
-    problems = [found for found in (*chosen, cancel, priority) if isinstance(found, Problem)]
+    session = _one(file, header, None, _SESSIONS, needed=False)
+    problems = [found for found in (*chosen, cancel, priority, session) if isinstance(found, Problem)]
     if not problems and named == USUAL:
         problems = _almost(file, header)
     if problems:
@@ -106,13 +110,18 @@ def read(file: TraceText, named: NamedColumns = USUAL) -> TraceColumns:
         columns.append(CsvColumn(name=str(cancel), parse=parse_or_never(_durations(file, str(cancel), named))))
     if priority:
         columns.append(CsvColumn(name=str(priority), parse=parse_whole("a priority")))
+    if session:
+        columns.append(CsvColumn(name=str(session), parse=parse_sessions))
     stamps_ns, prompt_tokens, output_tokens, *more = read_columns(file, columns)
+    told = dict(zip(("cancel", "priority", "session"), (cancel, priority, session), strict=True))
+    found = dict(zip((name for name, column in told.items() if column), more, strict=True))
     return TraceColumns(
         stamps_ns=stamps_ns,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        cancel_after_ns=more[0] if cancel else None,
-        priorities=more[-1] if priority else None,
+        cancel_after_ns=found.get("cancel"),
+        priorities=found.get("priority"),
+        sessions=found.get("session"),
     )
 
 

@@ -1,7 +1,7 @@
 """The requests of one run as columns: when each arrives, how long its prompt is, how many tokens it wants.
 
-It holds numbers, not text: what a prompt says is at most a hash per block (for prefix reuse). Sessions are not
-modelled.
+It holds numbers, not text: what a prompt says is at most a hash per block (for prefix reuse). Requests of one session
+are its turns: each is sent when the workload says, and not before the one before it has ended.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Requests:
         How urgent each request is: lower numbers go first, as in vLLM.
     cancel_after_ns : Int64Array or None, shape (n,)
         How long after its arrival the client gives up each request; −1: never.
+    sessions : Int64Array or None, shape (n,)
+        Which session each request is a turn of, −1: of none. None: turns wait for nobody.
     source : str
         Where the requests come from, for messages and reports.
 
@@ -65,6 +67,7 @@ class Requests:
     concurrency: int | None = None
     priorities: Int64Array | None = None
     cancel_after_ns: Int64Array | None = None
+    sessions: Int64Array | None = None
     source: str
 
     def __post_init__(self) -> None:
@@ -98,6 +101,17 @@ class Requests:
     def span_ns(self) -> int:
         """Nanoseconds from the first arrival to the last; 0 when there is none."""
         return int(self.arrived_at_ns[-1] - self.arrived_at_ns[0]) if len(self) else 0
+
+    @property
+    def follows(self) -> Int64Array | None:
+        """Per request, the turn before it in its session, −1 where it waits for none; None where turns don't wait."""
+        if self.sessions is None:
+            return None
+        order = np.argsort(self.sessions, kind="stable")
+        same = (self.sessions[order][1:] == self.sessions[order][:-1]) & (self.sessions[order][1:] >= 0)
+        found = np.full(len(self), -1, np.int64)
+        found[order[1:][same]] = order[:-1][same]
+        return found
 
     def take(self, num_requests: int) -> Requests:
         """Return the first ``num_requests`` requests.
@@ -141,8 +155,9 @@ class Requests:
         """Repeat these requests end to end until there are ``num_requests``.
 
         A repetition starts one mean gap, span / (n - 1), after the last request of the one before: the mean
-        rate stays. It is new traffic of the same kind: prompts share blocks within a repetition as they did
-        in the first, and none across repetitions (otherwise all prompts of a repetition would be cached).
+        rate stays. It is new traffic of the same kind, of sessions of its own: prompts share blocks within a
+        repetition as they did in the first, and none across repetitions (otherwise all prompts of a repetition
+        would be cached).
         Hashes are renumbered 0, 1, … in ascending order for this; a trace numbered so keeps its numbers.
         """
         if num_requests <= len(self):
@@ -155,20 +170,24 @@ class Requests:
         if int(self.arrived_at_ns[-1]) + (copies - 1) * period_ns > MAX_NS:
             message = f"{num_requests} requests at the rate of {self.source} last longer than 292 years"
             raise InputError(Problem(path="requests", message=message))
-        hashes = self.prefix_hashes
+        hashes, sessions = self.prefix_hashes, self.sessions
         copy, place = np.divmod(np.arange(num_requests, dtype=np.int64), len(self))
+        optional = _optional(self, lambda column: column[place])
+        if sessions is not None:
+            own = sessions[place]
+            optional["sessions"] = np.where(own < 0, own, own + copy * (int(sessions.max()) + 1))
         return replace(
             self,
             arrived_at_ns=self.arrived_at_ns[place] + copy * period_ns,
             prompt_tokens=self.prompt_tokens[place],
             output_tokens=self.output_tokens[place],
             prefix_hashes=None if hashes is None else repeat_hash_rows(hashes, num_requests),
-            **_optional(self, lambda column: column[place]),
+            **optional,
         )
 
 
 _COLUMNS = ("arrived_at_ns", "prompt_tokens", "output_tokens")
-_OPTIONAL = ("priorities", "cancel_after_ns")
+_OPTIONAL = ("priorities", "cancel_after_ns", "sessions")
 _PLAIN = ("hash_block_tokens", "concurrency", "source")
 
 
@@ -181,6 +200,7 @@ def requests_in_order(
     hash_block_tokens: int | None = None,
     priorities: Int64Array | None = None,
     cancel_after_ns: Int64Array | None = None,
+    sessions: Int64Array | None = None,
     source: str,
 ) -> Requests:
     """Sort recorded columns by arrival (stable) and let the first request arrive at 0."""
@@ -194,6 +214,7 @@ def requests_in_order(
         hash_block_tokens=hash_block_tokens,
         priorities=None if priorities is None else priorities[order],
         cancel_after_ns=None if cancel_after_ns is None else cancel_after_ns[order],
+        sessions=None if sessions is None else sessions[order],
         source=source,
     )
 
@@ -236,7 +257,7 @@ def _problems(requests: Requests) -> list[Problem]:
             at = int(negative[0])
             found.append((name, f"found {getattr(requests, name)[at]} at index {at}; expected 0 or more"))
     for name, column in _optional(requests, lambda column: column).items():
-        low = -1 if name == "cancel_after_ns" else 0
+        low = 0 if name == "priorities" else -1
         below = np.flatnonzero(column < low)
         if below.size:
             found.append((name, f"found {column[below[0]]} at index {below[0]}; expected {low} or more"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.workload import bench_json, plain_csv, trace_jsonl, trace_parts
@@ -18,6 +18,8 @@ from clustersim.workload.limits import MAX_NS, MAX_SCALE, MIN_SCALE, check_betwe
 from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.requests import Requests, requests_in_order
 from clustersim.workload.trace_text import TraceColumns, TraceText, read_text
+
+Turns = Literal["as_recorded", "wait"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ def read_trace(
     window_ns: tuple[int, int] | None = None,
     rate_scale: float = 1.0,
     repeat: bool = False,
+    turns: Turns = "as_recorded",
     columns: NamedColumns | None = None,
 ) -> Requests:
     """Read a recorded trace.
@@ -85,6 +88,8 @@ def read_trace(
         Keep ``[from, to)`` after the first arrival, in recorded time; the first request kept arrives at 0.
     repeat : bool
         Play it again and again until there are ``requests``, which it needs; see :meth:`Requests.repeat_to`.
+    turns : {"as_recorded", "wait"}
+        Whether turns of a session arrive when they did, or each not before the one before it has ended.
     columns : NamedColumns or None
         What the columns of a CSV file, or the keys of a file of JSON lines, are called.
     rate_scale : float
@@ -109,6 +114,10 @@ def read_trace(
         problems += error.problems
     if problems or found is None:
         raise InputError(problems)
+    waits = turns == "wait"
+    if waits and found.sessions is None:
+        message = f"{name} names no sessions whose turns could wait; expected a column session_id, or as_recorded"
+        raise InputError(Problem(path="turns", message=message))
     recorded = requests_in_order(
         arrived_at_ns=found.stamps_ns,
         prompt_tokens=found.prompt_tokens,
@@ -117,6 +126,7 @@ def read_trace(
         hash_block_tokens=found.hash_block_tokens,
         priorities=found.priorities,
         cancel_after_ns=found.cancel_after_ns,
+        sessions=found.sessions if waits else None,
         source=name,
     )
     if window_ns is not None:

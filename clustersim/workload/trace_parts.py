@@ -4,8 +4,7 @@ Columns as published (flashserve/RAGPulse, one week of a service): an instant, b
 kind of part the ids that the prompt has of it, parted by blanks. A prompt is its parts in the order of :data:`KINDS`.
 The trace does not say how long a part is: parts of a kind are taken as equally long, by least squares over the prompts
 of the file (assumed), and whatever a prompt has beyond its parts belongs to its last one. Two prompts share a prefix
-as far as their parts are the same. Requests arrive when they did: that a turn of a session follows the one before is
-not modelled.
+as far as their parts are the same.
 """
 
 from __future__ import annotations
@@ -63,6 +62,7 @@ def read(file: TraceText) -> TraceColumns:
         hash_block_tokens=BLOCK_TOKENS,
         priorities=plain.priorities,
         cancel_after_ns=plain.cancel_after_ns,
+        sessions=plain.sessions,
     )
 
 

@@ -51,6 +51,7 @@ class TraceColumns:
     hash_block_tokens: int | None = None
     priorities: Int64Array | None = None
     cancel_after_ns: Int64Array | None = None
+    sessions: Int64Array | None = None
 
 
 def read_text(path: Path) -> TraceText:

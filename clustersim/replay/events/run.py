@@ -24,6 +24,7 @@ from clustersim.replay.patience import Patience, why_given_up
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
+from clustersim.replay.sessions import Sessions
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.router import make_router
@@ -67,6 +68,7 @@ class EventReplay:
         weak = WeakLinks([fault for fault in prepared.slowing if fault.links], inputs.topology.link_capacity)
         self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
         self.times: list[int] = inputs.requests.arrived_at_ns.tolist()
+        self.sessions = Sessions(inputs.requests, self._next_turns)
         self.fleet = Fleet(self.env, self.network, prepared, self._done, self._wake, lanes, self._undisturbed)
         self.replicas = self.fleet.replicas
         self.entry = self.replicas[: inputs.entry.plan.dp]
@@ -134,10 +136,13 @@ class EventReplay:
             yield event
             while self.next_request < self.total and self.times[self.next_request] == now_ns(self.env):
                 self.next_request += 1
-                self._arrive(self.next_request - 1)
+                if not self.sessions.holds(self.next_request - 1):
+                    self._arrive(self.next_request - 1)
 
     def _undisturbed(self) -> int:
         """Return an instant before which no request arrives."""
+        if self.sessions.held:
+            return now_ns(self.env)
         if self.next_request == self.total:
             return NEVER
         return now_ns(self.env) if self.input.requests.concurrency is not None else self.times[self.next_request]
@@ -148,6 +153,14 @@ class EventReplay:
             if self.next_request < self.total:
                 self.next_request += 1
                 self._arrive(self.next_request - 1)
+
+    def _next_turns(self) -> None:
+        """Let the turns arrive whose sessions have come to them, after all that ends at this instant."""
+        at(self.env, 0, ARRIVAL, self._arrive_in_turn)
+
+    def _arrive_in_turn(self, _: None) -> None:
+        for request in self.sessions.freed():
+            self._arrive(request)
 
     def _arrive(self, request: int) -> None:
         now = now_ns(self.env)
@@ -214,6 +227,7 @@ class EventReplay:
         self.recorder.arrival(now_ns(self.env), REJECTED, request, index, sequence.prompt_tokens)
         self.reasons[request] = reason
         self.patience.end(request)
+        self.sessions.end(request)
         self._end(1)
 
     def _depart(self, due: Iterable[Due]) -> None:
@@ -235,6 +249,7 @@ class EventReplay:
                 continue
             ended += 1
             self.patience.end(request)
+            self.sessions.end(request)
             if self.patience.was_given_up(sequence):
                 self.reasons[request] = why_given_up(sequence)
             self.hand_overs.ended(request)

@@ -59,6 +59,8 @@ class LaneBuilder:
         inputs, apart = pool.input, len(self.prepared.pools) > 1
         if self.prepared.input.mode == "full":
             return "every operator is an event"
+        if self.prepared.input.requests.sessions is not None:
+            return "turns of a session wait for the one before them"
         if apart and self.prepared.outages:
             return "replicas fail"
         by_layer = apart and pool is self.prepared.pools[0] and inputs.serving.transfer == "layerwise"

@@ -128,6 +128,7 @@ def _trace(part: TracePart, document: Document) -> TraceWorkload:
         window_ns=window,
         rate_scale=part.rate_scale,
         repeat=part.repeat,
+        turns=part.turns,
     )
 
 

@@ -1,4 +1,4 @@
-"""RUN-5: no request waits longer than ``queue_timeout``, or at all beyond the context window; loops are as declared."""
+"""RUN-5: no request waits longer than ``queue_timeout``, or at all beyond the context window; loops and turns wait."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 
 TIMELY: Final = "reject a request when it has waited as long as serving.queue_timeout says, and is not admitted"
 WINDOW: Final = "turn away, as it comes, a request that is longer with its output than the context window"
+TURNS: Final = "let a turn of a session arrive when the workload says, or else when the turn before it ends"
 CLOSED: Final = "let the next request of a closed loop arrive when one ends, and not before"
 
 
@@ -22,7 +23,10 @@ def as_long_as_declared(reading: Reading, policies: Policies) -> Finding:
     if facts is None or requests is None:
         return NOTHING
     count = max(len(requests["prompt_tokens"]), int(facts["request"].max(initial=-1)) + 1)
-    return merged(_in_time(reading, policies, count), _in_window(reading, policies), _closed_loop(reading, count))
+    return merged(
+        _in_time(reading, policies, count), _in_window(reading, policies), _closed_loop(reading, count),
+        _in_turn(reading, count),
+    )  # fmt: skip
 
 
 def _in_time(reading: Reading, policies: Policies, count: int) -> Finding:
@@ -81,4 +85,26 @@ def _closed_loop(reading: Reading, count: int) -> Finding:
         count, came != due, "request {at}", "{came}, and {due} in a loop of {loop:,}", CLOSED, loop=loop,
         came=lambda i: "never arrives" if came[i] == NEVER else f"arrives at {came[i]:,} ns",
         due=lambda i: "no request has ended" if due[i] == NEVER else f"is due at {due[i]:,} ns",
+    )  # fmt: skip
+
+
+def _in_turn(reading: Reading, count: int) -> Finding:
+    """Judge whether each turn of a session arrives when it was recorded, or else when the turn before it ends."""
+    requests = reading.history.requests
+    assert requests is not None
+    if "follows" not in requests:
+        return NOTHING
+    follows, recorded = requests["follows"], requests["recorded_ns"]
+    came = reading.residency.first_ns(count, ARRIVED, REJECTED)[: len(follows)]
+    ended = reading.residency.first_ns(count, FINISHED, CANCELLED, REJECTED, LOST)
+    before = np.where(follows < 0, 0, ended[np.maximum(follows, 0)])
+    due = np.maximum(recorded, before)
+    cut = NEVER if reading.declared.horizon_ns is None else reading.declared.horizon_ns
+    return judged(
+        len(due), (came != due) & ((came < NEVER) | (due < cut)), "request {at}",
+        "{came}, is recorded at {recorded:,} ns, and {before}", TURNS, recorded=recorded,
+        came=lambda i: "never arrives" if came[i] == NEVER else f"arrives at {came[i]:,} ns",
+        before=lambda i: "waits for no turn" if follows[i] < 0 else f"the turn before it, request {follows[i]}, " + (
+            "never ends" if before[i] == NEVER else f"ends at {before[i]:,} ns"
+        ),
     )  # fmt: skip
