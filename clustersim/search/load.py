@@ -31,7 +31,9 @@ class Load:
     first : float
         Its own rate, requests per second.
     requests : int
-        It has at least so many.
+        It has at least so many …
+    own : int
+        … and so many where nothing is asked for: a trace with more is played again and again.
     lasting_s : float
         Its arrivals last as long, if it has not more requests.
     """
@@ -39,6 +41,7 @@ class Load:
     workload: TraceWorkload | DrawnWorkload
     first: float
     requests: int
+    own: int
     lasting_s: float
 
     def count(self, rate: float) -> int:
@@ -51,7 +54,7 @@ class Load:
         if isinstance(self.workload, TraceWorkload):
             found = (f"workload.trace.rate_scale={self.workload.rate_scale * rate / self.first!r}",)
             more = (f"workload.trace.requests={count}", "workload.trace.repeat=true")
-            return found + (more if count > self.requests else ())
+            return found + (more if count > self.own else ())
         return f"workload.arrivals.rate={rate!r}/s", f"workload.requests={count}"
 
     def at(self, rate: float) -> TraceWorkload | DrawnWorkload:
@@ -59,7 +62,7 @@ class Load:
         count, workload = self.count(rate), self.workload
         if isinstance(workload, TraceWorkload):
             found = replace(workload, rate_scale=workload.rate_scale * rate / self.first)
-            return replace(found, requests=count, repeat=True) if count > self.requests else found
+            return replace(found, requests=count, repeat=True) if count > self.own else found
         assert isinstance(workload.arrivals, WITH_RATE)
         return replace(workload, arrivals=replace(workload.arrivals, rate_per_s=rate), requests=count)
 
@@ -97,4 +100,4 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
     else:
         message = "has no rate to vary; expected poisson, gamma or constant arrivals, or a trace"
         raise InputError(scenario.problem("workload.arrivals.process", message))
-    return Load(workload=workload, first=first, requests=count, lasting_s=lasting_s)
+    return Load(workload=workload, first=first, requests=count, own=count, lasting_s=lasting_s)
