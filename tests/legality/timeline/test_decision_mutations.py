@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import ADMITTED, PREEMPTED, SWAPPED_IN, History
+from clustersim.legality.history import ADMITTED, ARRIVED, PREEMPTED, SWAPPED_IN, History
 from clustersim.serving.members import Members
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import simulate
@@ -100,6 +100,17 @@ def test_blocks_between_admissions_that_share_prefixes_are_found(by):
     assert len(rows) > 2
     for row in rows[:-1].tolist():
         assert broken(with_fact(history, "used", row, by)), row
+
+
+def test_arrivals_of_one_instant_in_another_order_are_found():
+    at_once = document(workload={"arrivals": {"process": "all_at_once"}})
+    history = history_of_run(simulate(scenario_of(at_once)))
+    assert broken(history) == set()
+    rows = np.flatnonzero(history.facts["kind"] == ARRIVED)[:2]
+    facts = {name: values.copy() for name, values in history.facts.items()}
+    for values in facts.values():
+        values[rows] = values[rows[::-1]]
+    assert broken(replace(history, facts=facts)) == {"RUN-5"}
 
 
 def test_notes_that_come_late_are_found(monkeypatch):

@@ -15,7 +15,7 @@ from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.source_mutations import Change, changed
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
-from tests.legality.timeline.test_replay_mutations import document
+from tests.legality.timeline.test_replay_mutations import EXPERTS, document
 from tests.legality.timeline.test_start_mutations import CROWDS, SWAPS
 
 DEEP: Final = SWAPS["model"] | {"config": SWAPS["model"]["config"] | {"num_hidden_layers": 40}}
@@ -86,6 +86,14 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
         faults=[{"link": ["n0.g1", "n0.nvswitch"], "at": "5 ms", "until": "11 ms", "factor": 0.02}],
     ),
     "two pools": CROWDS["whole, to two stages"],
+    "swaps, two owners": SWAPS
+    | {"plan": {"tp": 1, "sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}}},
+    "a group fails": document(
+        model=EXPERTS,
+        plan={"tp": 1, "dp": 2, "ep": {"degree": 2, "scope": "global"}},
+        workload={"requests": 12, "output_tokens": {"fixed": 30}},
+        faults=[{"device": 0, "at": "3 ms", "until": "5 ms"}],
+    ),
     "static": document(
         plan={"tp": 1},
         serving={"scheduler": "static", "kv_blocks": 60, "max_batch_requests": 4},
@@ -191,6 +199,9 @@ CHANGES: Final = (
     Change(STATIC, "needed > left[owner]", "needed + 20 > left[owner]", "static"),
     Change(SCHEDULER, "if self.evicted or (whole", "if (whole", "by layer"),
     Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "four stages"),
+    Change(HAND_OVERS, "= sorted(self.leaving), {}", "= sorted(self.leaving, reverse=True), {}", "two pools"),
+    Change("replay.events.lockstep", "self.steps -= 1", "pass", "a group fails"),
+    Change("serving.blocks", "(self.free[owner], -owner)", "(self.free[owner], owner)", "swaps, two owners"),
 )
 
 

@@ -13,7 +13,18 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
-from clustersim.legality.history import ADMITTED, FACTS, PREEMPTED, REUSED, SWAPPED_IN, Declared
+from clustersim.legality.history import (
+    ADMITTED,
+    ARRIVED,
+    FACTS,
+    HANDED_OVER,
+    PREEMPTED,
+    RECEIVED,
+    REUSED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+    Declared,
+)
 from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_whole
 from clustersim.legality.timeline_rules.requests.moments import given_up
 from clustersim.legality.timeline_rules.views.grouping import without
@@ -35,7 +46,38 @@ def as_decided(reading: Reading, policies: Policies) -> Finding:
         _beside_steps(reading),
         _in_their_order(reading),
         _given_up(reading, policies),
+        _numbered(reading),
+        _by_request(reading),
     )
+
+
+def _numbered(reading: Reading) -> Finding:
+    """Judge whether steps of each replica are numbered one after the other; one that was cut off has no number."""
+    runs = reading.runs
+    assert runs is not None
+    follows = np.append(False, runs.replica[1:] == runs.replica[:-1])[: len(runs)]
+    due = np.where(follows, np.append(0, (runs.step + runs.count)[:-1])[: len(runs)], 0)
+    return judged(
+        len(runs), runs.step != due, Rows(runs), "is where step {due:,} is to follow",
+        "number the steps of a replica one after the other, without those that something cuts off", due=due,
+    )  # fmt: skip
+
+
+def _by_request(reading: Reading) -> Finding:
+    """Judge in which order sequences arrive, and leave for or come from another pool or their host, at one instant."""
+    facts = reading.history.facts
+    assert facts is not None
+    rows = np.flatnonzero(np.isin(facts["kind"], (ARRIVED, HANDED_OVER, RECEIVED, SWAPPED_OUT)))
+    kind, time, request, replica = (facts[name][rows] for name in ("kind", "time_ns", "request", "replica"))
+    order = np.lexsort((rows, kind, time, replica))
+    one, other = order[:-1], order[1:]
+    follows = (replica[one] == replica[other]) & (time[one] == time[other]) & (kind[one] == kind[other])
+    return judged(
+        len(rows), follows & (request[one] > request[other]), "replica {fact.replica}, request {fact.request}",
+        "is {kind} at {fact.time_ns:,} ns behind request {before.request}, and comes before it",
+        "let what happens to several requests at one instant happen in their order", fact=Rows(facts, rows[other]),
+        before=Rows(facts, rows[one]), kind=Rows(FACTS, kind[other]),
+    )  # fmt: skip
 
 
 def _taken_up(reading: Reading, policies: Policies) -> Finding:

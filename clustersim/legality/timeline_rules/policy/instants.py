@@ -103,6 +103,15 @@ def _episodes(decodes: Any, replica: int, past: int) -> dict[int, list[tuple[int
     return found
 
 
+def _owners(reading: Reading, replica: int) -> dict[tuple[int, int], int]:
+    """Return the SP rank that keeps each request of a replica, by the instant since which it does."""
+    assert reading.history.folded is not None
+    table = reading.history.folded.owners
+    mine = table["replica"] == replica
+    request, time, owner = (table[name][mine].tolist() for name in ("request", "time_ns", "owner"))
+    return {(who, when): one for who, when, one in zip(request, time, owner, strict=True)}
+
+
 class Instants:
     """What happened on a replica, in the order of its instants, and what decisions told.
 
@@ -121,6 +130,8 @@ class Instants:
         Instant → request and blocks in use after each that has all of its tokens.
     given_up : dict
         Instant → who is given up then.
+    owners : dict
+        Request and instant → the SP rank that keeps it from then on, where several keep whole sequences.
     """
 
     def __init__(self, reading: Reading, replica: int, steps: Steps) -> None:
@@ -147,6 +158,7 @@ class Instants:
             if kind == CANCELLED:
                 self.given_up[time].add(request)
         self.events += [(time, DECIDES, 0, AWAKE, 0, 0) for time in self.decided]
+        self.owners = _owners(reading, replica)
         self._copies()
         self._within()
         self._passes()

@@ -20,15 +20,41 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 
 def as_soon_as_room(reading: Reading, policies: Policies) -> Finding:
     """Judge whether what waits for blocks got them when a step began that left enough free."""
-    if not reading.history.hands_over or reading.declared.down or reading.facts_of(CANCELLED).size:
+    if not reading.history.hands_over or reading.declared.down or reading.whereabouts is None:
         return NOTHING
+    turns = _in_turn(reading)
+    if reading.facts_of(CANCELLED).size:
+        return turns
     pool = policies.pools[1]
     policy, sized = pool.policy, None not in (pool.block_tokens, pool.pool_blocks, pool.max_batch_requests)
     if policy is None or policy.swaps or not sized or keeps_whole(pool):
-        return NOTHING
-    if policy.scheduler not in ("continuous", "chunked_prefill") or reading.whereabouts is None:
-        return NOTHING
-    return merged(*(_of_replica(reading, pool, pool.first_replica + one) for one in range(pool.dp)))
+        return turns
+    if policy.scheduler not in ("continuous", "chunked_prefill"):
+        return turns
+    return merged(turns, *(_of_replica(reading, pool, pool.first_replica + one) for one in range(pool.dp)))
+
+
+def _in_turn(reading: Reading) -> Finding:
+    """Judge whether who left first gets blocks first; of several at an instant, by the order of their requests.
+
+    Layer by layer a step that starts lets others leave later at that instant, so that nothing is said of these.
+    """
+    facts, found = reading.history.facts, reading.whereabouts
+    assert facts is not None
+    assert found is not None
+    row, since = np.array([one for one in found.aside if one[1] >= 0], np.int64).reshape(-1, 2).T
+    replica, time, request = (facts[name][row].astype(np.int64) for name in ("replica", "time_ns", "request"))
+    order = np.lexsort((row, time, replica))
+    one, other = order[:-1], order[1:]
+    early = (since[other] < since[one]) | (
+        (since[other] == since[one]) & (request[other] < request[one]) & (not reading.history.layerwise)
+    )
+    return judged(
+        len(row), early & (replica[one] == replica[other]), "replica {fact.replica}, request {fact.request}",
+        "blocks are set aside for it at {fact.time_ns:,} ns behind those of request {before.request}, but left first",
+        "set blocks aside in the order in which requests leave what computes their prompts",
+        fact=Rows(facts, row[other]), before=Rows(facts, row[one]),
+    )  # fmt: skip
 
 
 def _of_replica(reading: Reading, pool: Declared, replica: int) -> Finding:

@@ -203,8 +203,7 @@ class Walk:
             self._land(within)
         self.looked_at += 1
         self._compare(now, within, self.choices.decide())
-        if self.goes_on:
-            self._compare_told(now, [fact[:3] for fact in facts if fact not in aside])
+        self._compare_told(now, [fact[:3] for fact in facts if fact not in aside])
         self._set_aside([] if first else aside)
 
     def _land(self, at: int) -> None:
@@ -263,6 +262,10 @@ class Walk:
         """Compare the facts of a decision with those that are to be told."""
         if recorded != self.choices.told:
             self._wrong(f"tells at {now:,} ns: {_said(recorded)}; and {_said(self.choices.told)} is due")
+        for request in [request for kind, request, _ in self.choices.told if kind == ADMITTED]:
+            due = self.members[request].owner
+            if self.instants.owners.get((request, now), due) != due:
+                self._wrong(f"keeps request {request} on another SP rank than {due} from {now:,} ns on")
 
     def _counts(self, now: int, at: int) -> None:
         choices = self.choices
