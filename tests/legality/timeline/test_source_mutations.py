@@ -88,6 +88,16 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "two pools": CROWDS["whole, to two stages"],
     "swaps, two owners": SWAPS
     | {"plan": {"tp": 1, "sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}}},
+    "the only one fails": document(
+        plan={"tp": 1},
+        serving={"kv_blocks": 30, "prefix_caching": True},
+        workload={
+            "requests": 24,
+            "shared_prefixes": {"groups": 2, "tokens": 12},
+            "output_tokens": {"uniform": {"low": 20, "high": 30}},
+        },
+        faults=[{"device": 0, "at": "3 ms", "until": "4 ms"}],
+    ),
     "a group fails": document(
         model=EXPERTS,
         plan={"tp": 1, "dp": 2, "ep": {"degree": 2, "scope": "global"}},
@@ -108,6 +118,7 @@ SWAPPING: Final = "serving.swapping"
 BACK: Final = "if not decision.evicted and not prefill_first:"
 HAND_OVERS: Final = "replay.pools.hand_overs"
 STATIC: Final = "serving.static"
+UNHELD: Final = "unheld = sum(not holders[key] for key in sequence.keys[:cached])"
 IDLE: Final = "[s for s in decoding if not s.in_flight]"
 SHARE: Final = "share = -(-len(decoding) // self.stages)"
 LAST_FIRST: Final = "self.running[: self.running.index(sequence) : -1]"
@@ -192,7 +203,7 @@ CHANGES: Final = (
         SWAPPING, "- len(self.inbound)\n        return", "- len(self.inbound) - 1\n        return", "swaps, few places"
     ),
     Change(SWAPPING, "self.running.append(sequence)", "self.running.insert(0, sequence)", "swaps"),
-    Change(PREFIXES, "unheld = sum(not holders[key] for key in sequence.keys[:cached])", "unheld = cached", "prefixes"),
+    Change(PREFIXES, UNHELD, "unheld = cached", "prefixes"),
     Change(SCHEDULER, f"decoding if self.stages == 1 else {IDLE}", "decoding[::-1]", "swaps, few places"),
     Change(SCHEDULER, SHARE, SHARE.replace("decoding", "ready"), "swaps, two stages"),
     Change(STATIC, "== self.config.max_batch_requests", "== self.config.max_batch_requests - 1", "static"),
@@ -201,6 +212,9 @@ CHANGES: Final = (
     Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "four stages"),
     Change(HAND_OVERS, "= sorted(self.leaving), {}", "= sorted(self.leaving, reverse=True), {}", "two pools"),
     Change("replay.events.lockstep", "self.steps -= 1", "pass", "a group fails"),
+    Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "the only one fails"),
+    Change("serving.order", "if not self or self[-1].request < sequence.request:", "if True:", "the only one fails"),
+    Change(PREFIXES, UNHELD, "unheld = cached", "the only one fails"),
     Change("serving.blocks", "(self.free[owner], -owner)", "(self.free[owner], owner)", "swaps, two owners"),
 )
 
@@ -213,6 +227,12 @@ def legal(name: str) -> RunResult:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_an_unchanged_replay_is_legal(name: str) -> None:
     assert audit_run(legal(name)).violations == ()
+
+
+def test_a_failure_that_outlasts_the_horizon_is_legal() -> None:
+    fails = SCENARIOS["the only one fails"]
+    cut = {"run": {"horizon": "5 ms"}, "faults": [{"device": 0, "at": "3 ms", "until": "8 ms"}]}
+    assert audit_run(simulate(scenario_of(fails | cut))).violations == ()
 
 
 @pytest.mark.parametrize(

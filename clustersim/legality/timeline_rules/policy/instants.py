@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import LATEST_NS, Int64Array
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
     CANCELLED,
     FINISHED,
     HANDED_OVER,
+    LOST,
     PREEMPTED,
     RECEIVED,
     REJECTED,
@@ -27,12 +28,13 @@ from clustersim.timeline.tables import HOST
 
 ENDED, MOVED, CAME, LEFT, DECIDES = range(5)
 OF_FACTS: Final = {
-    SWAPPED_OUT: MOVED, HANDED_OVER: MOVED, RECEIVED: MOVED, ARRIVED: CAME, REJECTED: LEFT, CANCELLED: LEFT,
+    SWAPPED_OUT: MOVED, HANDED_OVER: MOVED, RECEIVED: MOVED, ARRIVED: CAME, REJECTED: LEFT, CANCELLED: LEFT, LOST: LEFT,
 }  # fmt: skip
 """In which part of its instant a fact happens that no decision tells."""
 DECISIONS: Final = (ADMITTED, PREEMPTED, REUSED, SWAPPED_IN)
-STEP, FREE, BACK, WITHIN, AWAKE = range(-5, 0)
-"""A step has ended; its first stage is free; a copy back has ended; a step within a run, or something else, begins."""
+FAILS, REVIVES, STEP, FREE, BACK, WITHIN, AWAKE = range(-7, 0)
+"""The replica fails, or is back; a step has ended; its first stage is free; a copy back has ended; a step within a run,
+or something else, begins."""
 PLACE: Final = 8
 """What a step costs to look at besides the sequences that run: as much as so many of these."""
 
@@ -63,8 +65,9 @@ class Steps:
         work = np.cumsum((np.zeros(high - low, np.int64) if running is None else running[low:high]) + PLACE)
         last = low + int(np.searchsorted(work, most, side="right"))
         mine = slice(low, last)
-        downs = [since for _, since, _ in reading.declared.down]
-        self.until = min([*downs, *runs.start[last:high][:1].tolist()], default=None)
+        self.downs = _downs(reading)
+        others = [] if self.downs else [since for _, since, _ in reading.declared.down]
+        self.until = min([*others, *runs.start[last:high][:1].tolist()], default=None)
         names = ("prefill_tokens", "decode_tokens", "waiting", "running", "kv_blocks_used")
         self.columns = {name: one[mine].tolist() for name in names if (one := runs.column(name)) is not None}
         self.begin, self.end = runs.start[mine].tolist(), runs.recorded_end[mine].tolist()
@@ -81,6 +84,14 @@ class Steps:
         return any(
             mine == slot and begins <= first and last <= ends for mine, begins, ends in self.episodes.get(request, ())
         )
+
+
+def _downs(reading: Reading) -> list[tuple[int, int]]:
+    """Return when the only replica of a history is down: what it served waits for it. Elsewhere it goes to others."""
+    declared, horizon = reading.declared, reading.declared.horizon_ns
+    if declared.dp > 1 or declared.role != "all":
+        return []
+    return [(since, until) for _, since, until in declared.down if horizon is None or since <= horizon]
 
 
 def _chunks(chunks: Any, replica: int, past: int) -> dict[int, list[tuple[int, int, int]]]:
@@ -151,7 +162,7 @@ class Instants:
         for order, (time, kind, request, used, value) in enumerate(zip(*columns, strict=True)):
             if kind in OF_FACTS:
                 self.events.append((time, OF_FACTS[kind], order, kind, request, value))
-            elif kind in DECISIONS:
+            elif kind in DECISIONS and not any(time == since for since, _ in steps.downs):
                 self.decided[time].append((kind, request, used, value))
             elif kind == FINISHED:
                 self.finished[time].append((request, used))
@@ -160,6 +171,10 @@ class Instants:
         self.events += [(time, DECIDES, 0, AWAKE, 0, 0) for time in self.decided]
         self.owners = _owners(reading, replica)
         self._copies()
+        for since, until in steps.downs:
+            self.events.append((since, LEFT, -1, FAILS, 0, 0))
+            if until <= (LATEST_NS if reading.declared.horizon_ns is None else reading.declared.horizon_ns):
+                self.events.append((until, LEFT, -1, REVIVES, 0, 0))
         self._within()
         self._passes()
         for at, (begin, end) in enumerate(zip(steps.begin, steps.end, strict=True)):

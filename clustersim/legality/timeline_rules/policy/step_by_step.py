@@ -6,7 +6,8 @@ What happened on a replica is gone through instant by instant: steps and copies 
 
 Whenever a step can begin the decision is worked out anew (``choices``), and compared with the step that begins then, or
 with none, and with the facts of that instant in their order. So nobody waits who could go on, and nobody goes on who
-should wait. Judged up to the first failure, and as far as ``MOST`` goes: it takes time as the replay did.
+should wait. Judged as far as ``MOST`` goes, since it takes time as the replay did; and of several replicas up to the
+first failure, as no fact tells where those go that it moves.
 """
 
 from __future__ import annotations
@@ -21,13 +22,24 @@ from clustersim.legality.history import (
     CANCELLED,
     FACTS,
     HANDED_OVER,
+    LOST,
     RECEIVED,
     REJECTED,
     SWAPPED_OUT,
 )
 from clustersim.legality.timeline_rules.policy.choices import Carried, Choices
 from clustersim.legality.timeline_rules.policy.declared import keeps_whole
-from clustersim.legality.timeline_rules.policy.instants import BACK, FREE, STEP, WITHIN, Fact, Instants, Steps
+from clustersim.legality.timeline_rules.policy.instants import (
+    BACK,
+    FAILS,
+    FREE,
+    REVIVES,
+    STEP,
+    WITHIN,
+    Fact,
+    Instants,
+    Steps,
+)
 from clustersim.legality.timeline_rules.policy.queues import rank_of
 from clustersim.legality.timeline_rules.policy.sequences import Blocks, Sequence
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -89,10 +101,7 @@ class Walk:
         self.declared, self.policy, self.replica, self.arrived = declared, policy, replica, arrived
         self.steps = Steps(reading, replica, MOST // declared.dp)
         self.instants = Instants(reading, replica, self.steps)
-        owners = declared.sp if keeps_whole(declared) else 1
-        contents = reading.prefixes.contents if declared.prefix_caching else None
-        blocks = Blocks((declared.pool_blocks or 0) // owners, owners, declared.block_tokens or 1, contents)
-        self.blocks, self.choices = blocks, Choices(declared, policy, blocks, (declared.host_blocks or 0) // owners)
+        self.contents = reading.prefixes.contents if declared.prefix_caching else None
         self.prompt, self.output = requests["prompt_tokens"], requests["output_tokens"]
         self.priority = requests.get("priority")
         self.members: dict[int, Sequence] = {}
@@ -101,8 +110,19 @@ class Walk:
         self.at = self.looked_at = 0
         self.within = -1
         """The run of steps of which one begins at this instant that is not its first; −1: none."""
-        self.free = self.goes_on = True
+        self.goes_on = True
         self.faults: list[Fault] = []
+        self._fresh()
+
+    def _fresh(self) -> None:
+        """Begin with nothing in blocks, queues and stages, and all members not computed."""
+        declared, owners = self.declared, self.declared.sp if keeps_whole(self.declared) else 1
+        self.blocks = Blocks((declared.pool_blocks or 0) // owners, owners, declared.block_tokens or 1, self.contents)
+        self.choices = Choices(declared, self.policy, self.blocks, (declared.host_blocks or 0) // owners)
+        self.free, self.frozen, self.down = True, False, False
+        self.flight.clear()
+        for one in self.members.values():
+            one.computed, one.blocks, one.flies = 0, 0, False
 
     def go(self) -> None:
         """Walk until something is wrong, or what follows is not known."""
@@ -132,17 +152,26 @@ class Walk:
         elif kind == BACK:
             if which in choices.inbound:
                 choices.back(which)
+        elif kind == FAILS:
+            self._fresh()
+            self.down = True
+        elif kind == REVIVES:
+            self.down = False
+            for other in self.members.values():
+                choices.enter(other)
         elif kind == ARRIVED:
-            choices.enter(self._comes(which))
+            one = self._comes(which)
+            if not self.down:
+                choices.enter(one)
         elif one is None:
             return
         elif kind == RECEIVED:
             choices.receiving -= 1
             choices.running.append(one)
         elif kind == SWAPPED_OUT:
-            if not choices.out(which):
+            if not choices.out(which) and not self.frozen:
                 self._wrong(f"tells request {which} to be in host memory at {now:,} ns, for which it was not to leave")
-        elif kind in (HANDED_OVER, CANCELLED, REJECTED):
+        elif kind in (HANDED_OVER, CANCELLED, REJECTED, LOST):
             choices.leave(one)
             del self.members[which]
 
@@ -193,7 +222,8 @@ class Walk:
         late = self.at < len(self.steps) and self.steps.begin[self.at] < now
         if late and not self.faults:
             self._wrong(f"begins a step at {self.steps.begin[self.at]:,} ns, when none could begin")
-        if self.faults or (within < 0 and (not self.free or len(self.flight) >= self.declared.pp)):
+        busy = within < 0 and (not self.free or len(self.flight) >= self.declared.pp)
+        if self.faults or busy or self.frozen or self.down:
             return
         facts = self.instants.decided.get(now, [])
         aside = [fact for fact in facts if fact[0] == ADMITTED and fact[1] not in self.members]
@@ -221,12 +251,12 @@ class Walk:
             self.goes_on &= self.blocks.take(one, value)
             self.choices.receiving += 1
 
-    def _cut_off(self) -> bool:
+    def _cut_off(self, now: int) -> bool:
         """Return whether a step that begins may not have been recorded: it is under way when something cuts it off."""
-        steps = self.steps
-        if self.at == len(steps):
-            return self.declared.horizon_ns is not None or steps.until is not None
-        return steps.until is not None and steps.begin[self.at] >= steps.until
+        steps, horizon = self.steps, self.declared.horizon_ns
+        cuts = [*[since for since, _ in steps.downs if since > now][:1], steps.until, horizon]
+        known = [cut for cut in cuts if cut is not None]
+        return bool(known) and (self.at == len(steps) or steps.begin[self.at] >= min(known))
 
     def _compare(self, now: int, within: int, found: Carried | None) -> None:
         """Compare what a decision carries with the step that goes on or begins, or with none."""
@@ -236,8 +266,9 @@ class Walk:
                 self._wrong(f"goes on with its step at {now:,} ns, where {_carried(found)} is due")
         elif self.at < len(steps) and steps.begin[self.at] == now:
             self._begins(now, *(found or ([], [])))
-        elif found is not None and self._cut_off():
-            self.goes_on = False
+        elif found is not None and self._cut_off(now):
+            self.frozen = any(since > now for since, _ in steps.downs)
+            self.goes_on = self.frozen
         elif found is not None:
             self._wrong(f"begins nothing at {now:,} ns, where {_carried(found)} is due")
 
