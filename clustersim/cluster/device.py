@@ -67,14 +67,21 @@ class Device:
         none = {name: {"max_payload_bytes": 0.0} for name in ("one_shot", "two_shot")}
         return replace(self, collectives={**self.collectives, **none, **self.collectives_apart})
 
-    def running(self, engine: str) -> Device:
+    def running(self, engine: str, *, quantises: bool = True) -> Device:
         """Return the device as an engine finds it: its own kernels, then its family's, then those of all engines.
 
-        The family is the engine's name up to the first hyphen: ``trtllm`` of ``trtllm-0.9``.
+        The family is the engine's name up to the first hyphen: ``trtllm`` of ``trtllm-0.9``. Unless it ``quantises`` in
+        kernels of their own, no product moves bytes for that.
         """
         family = engine.partition("-")[0]
         own = {**self.engine_kernels.get(family, {}), **self.engine_kernels.get(engine, {})}
-        return replace(self, kernels={**self.kernels, **own}) if own else self
+        if quantises:
+            return replace(self, kernels={**self.kernels, **own}) if own else self
+        fused = {"quantise_bytes": 0.0}
+        kernels = {**self.kernels, **own}.items()
+        return replace(
+            self, kernels={name: {**one, **fused} if fused.keys() <= one.keys() else one for name, one in kernels}
+        )
 
 
 def device_from(document: Mapping[str, object], *, where: str | None = None) -> Device:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from clustersim import units
 from clustersim.cost.captured import MOST_TOKENS, Sizes, padded, sizes_from
@@ -25,6 +25,8 @@ from clustersim.cost.unsaid import Entry, Place, bytes_from, decided, entries_fr
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.plan.exchange import ExpertExchange
 from clustersim.plan.pool import PoolRule, ShareOf
+
+Quantisation = Literal["own_kernel", "fused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,9 @@ class Engine:
         the others before they are sent the activations (inputs are prepared, pickled, and called for).
     front_end_s : float
         Time of a request in front of and behind the replicas: it is part of TTFT and of the end-to-end latency.
+    quantisation : str
+        Who brings activations into the narrower format of a product: ``own_kernel`` before each of them, or ``fused``
+        into the operator before, whose results are written in that format.
     experts_within, experts_across : str
         How tokens get to experts inside one TP group, and to those that are spread over more ranks, where a plan does
         not say it (:mod:`clustersim.plan.exchange`).
@@ -76,6 +81,7 @@ class Engine:
     collective_launch_s: float = 0.0
     stage_s: float = 0.0
     front_end_s: float = 0.0
+    quantisation: Quantisation = "own_kernel"
     experts_within: ExpertExchange = "all_to_all"
     experts_across: ExpertExchange = "all_to_all"
     pool: PoolRule = field(default_factory=PoolRule)
@@ -103,10 +109,10 @@ _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "na
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
 _ABSENT_IS_NONE: Final = (
-    "stage", "front_end", "experts_within", "experts_across", "graph_sizes", "pool", "defaults"
+    "stage", "front_end", "quantisation", "experts_within", "experts_across", "graph_sizes", "pool", "defaults"
 )  # fmt: skip
-"""What an engine need not say: it has no such costs then, exchanges tokens by an all-to-all, has a graph for each batch
-and a share of all memory, and its budgets are those of ``ServingConfig``."""
+"""What an engine need not say: it has no such costs then, quantises in kernels of their own, exchanges tokens by an
+all-to-all, has a graph for each batch and a share of all memory, and its budgets are those of ``ServingConfig``."""
 LONGEST_S: Final = 10.0
 """Longest host time of a step, or gap before a kernel (assumed: an engine that takes longer has stopped)."""
 COSTS: Final = tuple(_YAML_KEYS.values())[1:]
@@ -123,13 +129,21 @@ def _pool(value: object) -> PoolRule:
 
 
 def _share_of(value: object) -> object:
-    known = get_args(ShareOf)
+    return _one_of(get_args(ShareOf), value)
+
+
+def _one_of(known: tuple[str, ...], value: object) -> object:
     if value not in known:
         hint = did_you_mean(value, known) if isinstance(value, str) else ""
         raise ValueError(f"expected one of {', '.join(known)}, but found {value!r}{hint}")
     return value
 
 
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "quantisation": get_args(Quantisation),
+    "experts_within": get_args(ExpertExchange),
+    "experts_across": tuple(way for way in get_args(ExpertExchange) if way != "all_reduce"),
+}
 _PARTS: Final = {"graph_sizes": sizes_from, "pool": _pool, "defaults": entries_from}
 
 
@@ -185,12 +199,8 @@ def _read(field: str, value: object) -> object:
         return value
     if field in _PARTS:
         return _PARTS[field](value)
-    if field.startswith("experts_"):
-        ways = [way for way in get_args(ExpertExchange) if way != "all_reduce" or field == "experts_within"]
-        if value not in ways:
-            hint = did_you_mean(value, ways) if isinstance(value, str) else ""
-            raise ValueError(f"expected one of {', '.join(ways)}, but found {value!r}{hint}")
-        return value
+    if field in _CHOICES:
+        return _one_of(_CHOICES[field], value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
         raise ValueError(
             f"expected a whole number of tokens, at least 0 and at most {MOST_TOKENS:,}, but found {value!r}"

@@ -28,7 +28,9 @@ FEW: Final = 100
 
 def cost_model(scenario: Scenario) -> CostModel:
     """Return what prices operators: the roofline, or the scenario's table of measured points before it."""
-    roofline = RooflineCost(scenario.topology.device.running(scenario.engine.name), scenario.precision)
+    engine = scenario.engine
+    device = scenario.topology.device.running(engine.name, quantises=engine.quantisation == "own_kernel")
+    roofline = RooflineCost(device, scenario.precision)
     if scenario.cost_table is None:
         return roofline
     points, name = read_points(scenario.cost_table), scenario.topology.device.name

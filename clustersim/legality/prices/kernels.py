@@ -53,6 +53,7 @@ class Kernels:
         self.sections = dict(self.device.kernels)
         for section in (deployment.engine.name.split("-")[0], deployment.engine.name):
             self.sections |= self.device.engine_kernels.get(section, {})
+        self.narrows = deployment.engine.quantisation == "own_kernel"
         self.groups: dict[str, dict[tuple[float, ...], list[Curve]]] = {}
         told = [one for one in deployment.points if one.device in (None, self.device.name)]
         points = [one for one in told if one.dtype in (None, self._format(one.op))]
@@ -101,7 +102,7 @@ class Kernels:
         compute = 2.0 * m * n * (k + c["ramp_k"]) / (self._peak(self.multiplied_in) * c["compute"])
         moved = (k * n * self.weight + m * k * self.operand + m * n * self.act) / (self.bandwidth * c["memory"])
         along_k = c["latency_s"] * k / (k + c["latency_k"])
-        narrowed = m * k * c["quantise_bytes"] / self.bandwidth
+        narrowed = m * k * c["quantise_bytes"] / self.bandwidth if self.narrows else 0.0
         return c["floor_s"] + np.where(m > 0, along_k + narrowed + np.hypot(compute, moved), 0.0)
 
     def _grouped_gemm(self, s: Shape) -> Any:

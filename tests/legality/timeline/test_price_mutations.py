@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clustersim.cluster.device import Device
 from clustersim.collective import algorithms
 from clustersim.collective import communications as comm
 from clustersim.cost import kernels
@@ -238,6 +239,12 @@ def wide_kv(patch: Patch) -> None:
     patch.setattr(RooflineCost, "attention", attention)
 
 
+def quantised_anyway(patch: Patch) -> None:
+    """Activations are brought into the narrower format by kernels of their own, whatever the engine fuses."""
+    original = Device.running
+    patch.setattr(Device, "running", lambda self, engine, quantises=True: original(self, engine))
+
+
 def untabled(patch: Patch) -> None:
     """Measured points are not looked at."""
     patch.setattr(TableCost, "seconds", lambda self, op, shape: self.fallback.seconds(op, shape))
@@ -374,6 +381,7 @@ LOCKSTEP_HALVES = {
     "model": EXPERTS, "workload": {"requests": 16},
 }  # fmt: skip
 FEW = {"workload": {"requests": 3}}
+AHEAD = {"precision": {"weights": "fp8"}, "serving": {"engine": "trtllm-0.14"}}
 
 SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("products take 3 % less", scaled(kernels, "gemm", 0.97), {}),
@@ -411,6 +419,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("windows are not looked at", windowless, SLIDING),
     ("norms behind attention and FFN are fused", fused_post_norms, NORMED | ENGINE),
     ("latents are priced as heads", latent_as_heads, LATENT),
+    ("what is fused is quantised once more", quantised_anyway, AHEAD),
     ("the cache is read too wide", wide_kv, {"precision": {"kv_cache": "fp8"}}),
     ("steps share durations by their chunks alone", short_key, {}),
     ("a step gets another one's durations", swapped_rows, {}),
