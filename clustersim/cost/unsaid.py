@@ -26,6 +26,7 @@ from clustersim.errors import InputError, Problem, did_you_mean
 LONGEST: Final = "longest"
 SCHEDULERS: Final = ("static", "continuous", "chunked_prefill")
 POOLS: Final = ("prefill", "decode")
+PREEMPTIONS: Final = ("recompute", "never")
 MOST: Final = 1_000_000_000
 """Largest budget (as in scenarios)."""
 
@@ -182,6 +183,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "kv_block_tokens": _count,
     "prefix_caching": _switch,
     "memory_utilization": _utilization,
+    "preemption": lambda value: _name(value, PREEMPTIONS),
 }
 """Key of ``serving`` that an engine may decide → how its value is read."""
 _WHERE: Final[Mapping[str, Any]] = {

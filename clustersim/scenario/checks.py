@@ -263,11 +263,14 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _swap(serving: Mapping[str, Any]) -> Iterator[Finding]:
-    if serving.get("preemption", "recompute") == "recompute":
+    scheduler = serving.get("scheduler") or "chunked_prefill"
+    if serving.get("preemption") == "never" and scheduler not in ("static", "continuous", "chunked_prefill"):
+        message = f"the scheduler {scheduler} can't keep room for what runs yet; use continuous or chunked_prefill"
+        yield ("serving", "preemption"), message
+    if serving.get("preemption") != "swap":
         if serving.get("host_kv") is not None:
             yield ("serving", "host_kv"), "host memory for K/V goes with preemption: swap"
         return
-    scheduler = serving.get("scheduler") or "chunked_prefill"
     if scheduler not in ("continuous", "chunked_prefill"):
         yield ("serving", "preemption"), f"the scheduler {scheduler} can't swap yet; use continuous or chunked_prefill"
     if serving.get("prefix_caching") is True:

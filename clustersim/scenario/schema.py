@@ -247,7 +247,7 @@ class ServingPart(Part):
     max_batch_tokens: Count | None = None
     kv_block_tokens: Count | None = None
     kv_blocks: Count | None = None
-    preemption: Literal["recompute", "swap"] = "recompute"
+    preemption: Literal["recompute", "swap", "never"] | None = None
     host_kv: Bytes | None = None
     prefix_caching: bool | None = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -9,7 +9,7 @@ from clustersim.serving.order import Order
 from clustersim.serving.user_class import UserClass
 
 SchedulerName = Literal["static", "continuous", "chunked_prefill"]
-PreemptionName = Literal["recompute", "swap"]
+PreemptionName = Literal["recompute", "swap", "never"]
 RouterName = Literal["round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware"]
 TransferName = Literal["whole", "layerwise"]
 
@@ -61,7 +61,8 @@ class ServingConfig:
     kv_blocks : int or None
         Blocks of the K/V pool of each replica (of each SP rank that decodes); ``None`` sizes it from memory.
     preemption : str
-        ``recompute`` (a victim computes its tokens anew) or ``swap`` (its blocks are kept in host memory meanwhile).
+        ``recompute`` (a victim computes its tokens anew), ``swap`` (its blocks are kept in host memory meanwhile) or
+        ``never``: a request is admitted when there are blocks for all that it and those which run may come to need.
     host_kv_bytes : float or None
         Host memory for that, per device, as vLLM's ``swap_space`` was per GPU; None without ``swap``.
     prefix_caching : bool

@@ -65,10 +65,9 @@ class Members:
         window = self.config.context_window
         if window is not None and sequence.prompt_tokens + sequence.output_tokens > window:
             return f"is longer, with its output, than the context window of {window:,} tokens"
-        tokens = sequence.prompt_tokens + max(0, sequence.output_tokens - 1)
-        needed = self.pool.needed(tokens)
+        needed = self._whole(sequence)
         if needed > self.pool.blocks:
-            return f"needs {needed} K/V blocks for {tokens} tokens, but the pool has {self.pool.blocks}"
+            return f"needs {needed} K/V blocks for {sequence.most_tokens} tokens, but the pool has {self.pool.blocks}"
         return None
 
     def add(self, sequence: Sequence) -> None:
@@ -130,8 +129,24 @@ class Members:
         """Return how many cached blocks a sequence that waits would take over from its owner's pool."""
         return 0 if self.caching is None else self.caching.cached_blocks(sequence.owner, sequence)
 
+    def _whole(self, sequence: Sequence) -> int:
+        """Return how many blocks a sequence holds at its end."""
+        return self.pool.needed(sequence.most_tokens)
+
+    def _keeps_room(self, sequence: Sequence, cached: int) -> bool:
+        """Return whether those that run keep, beside a sequence that waits, the blocks that they may come to need.
+
+        As TensorRT-LLM's ``GUARANTEED_NO_EVICT``: whoever is admitted is never preempted.
+        """
+        owner = sequence.owner
+        still = sum(self._whole(s) - s.blocks for s in self.running if s.owner == owner)
+        more = self._whole(sequence) - cached + still
+        return more <= self.pool.free[owner] if self.caching is None else self.caching.fits(sequence, cached, more)
+
     def _take_up(self, sequence: Sequence, cached: int, count: int) -> bool:
         """Give a sequence that waits cached blocks, and those that ``count`` more tokens need, if the pool has them."""
+        if self.config.preemption == "never" and not self._keeps_room(sequence, cached):
+            return False
         if cached and self.caching is not None:
             if not self.caching.fits(sequence, cached, self.pool.needed(count)):
                 return False

@@ -82,6 +82,11 @@ class Sequence:
         return self.prompt_tokens + self.generated
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens whose K/V it has at its end: that of the last one is not computed."""
+        return self.prompt_tokens + max(0, self.output_tokens - 1)
+
+    @property
     def answered(self) -> bool:
         """Whether its client has all that it asked for."""
         return self.generated >= self.output_tokens and not self.hands_over

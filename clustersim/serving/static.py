@@ -40,7 +40,7 @@ class StaticScheduler(Scheduler):
         left = list(self.pool.free)
         members = []
         for sequence in self.waiting:
-            needed = self.pool.needed(sequence.prompt_tokens + max(0, sequence.output_tokens - 1))
+            needed = self._whole(sequence)
             owner = max(range(len(left)), key=lambda one: (left[one], -one))
             if len(self.owners) == self.config.max_batch_requests or needed > left[owner]:
                 break

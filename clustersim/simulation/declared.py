@@ -114,6 +114,7 @@ def _policy(scenario: Scenario, number: int) -> Policy:
         queue_limit=serving.queue_limit,
         queue_timeout_ns=serving.queue_timeout_ns,
         swaps=serving.preemption == "swap",
+        keeps_room=serving.preemption == "never" and serving.scheduler != "static",
         cache_threshold=ways.cache_threshold,
         balance_abs_threshold=ways.balance_abs_threshold,
         balance_rel_threshold=ways.balance_rel_threshold,

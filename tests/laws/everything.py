@@ -76,7 +76,9 @@ def everything(draw: st.DrawFn) -> dict[str, Any]:
     found = draw(failing_pools() if kind == 0 else swapped() if kind == 1 else troubled())
     serving = found["serving"]
     if kind > 1 and draw(st.integers(0, 5)) == 0 and not serving.get("prefix_caching"):
-        kept = {key: value for key, value in serving.items() if key not in ("order", "long_prompt_tokens")}
+        kept = {
+            key: value for key, value in serving.items() if key not in ("order", "long_prompt_tokens", "preemption")
+        }
         options = {"prompt_tokens": draw(st.sampled_from((2, 16, 256)))}
         serving = kept | {"scheduler": SCHEDULER, "scheduler_options": options}
         plan = {key: value for key, value in found["plan"].items() if key != "decode_overlap"}
@@ -109,6 +111,7 @@ def features(document: dict[str, Any]) -> Counter[str]:
         found[way] = any(isinstance(ep, dict) and ep.get("exchange") == way for ep, _ in eps)
     found["prefix caching"] = bool(serving.get("prefix_caching"))
     found["swap"] = serving.get("preemption") == "swap"
+    found["room kept"] = serving.get("preemption") == "never"
     found["ranked queue"] = serving.get("order", {}).get("by", "arrival") != "arrival"
     found["queue limit"] = "queue_limit" in serving
     found["context window"] = "context_window" in serving

@@ -146,6 +146,8 @@ def cases(draw: st.DrawFn) -> Case:
         "kv_blocks": -(-pool_tokens // block_tokens),
         "layers": draw(st.sampled_from((pp, pp, pp + 1))),
     }
+    if draw(st.integers(0, 3)) == 0:
+        case["preemption"] = "never"
     if draw(st.integers(0, 5)) == 0:
         case["window"] = draw(st.sampled_from((1, 6, 20)))
     if draw(st.booleans()):

@@ -197,8 +197,14 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "prompts are cut that wait for a step of their own": Mutation(
         PromptQueue, "_admit_from_queue", "and (chunks or need <= self.max_tokens)", "and False"
     ),
-    "prompts are admitted without blocks": Mutation(
-        PromptQueue, "_admit_from_queue", "if missing > free:\n            break", "pass"
+    "prompts are admitted without blocks": Mutation(PromptQueue, "_admit_from_queue", "if missing > free or ", "if "),
+    "room is kept for nobody": Mutation(PromptQueue, "_promise", "self.promised = promised", "pass"),
+    "room is kept for the prompt alone": Mutation(
+        PromptQueue, "_promise", "sequence.most_tokens", "sequence.prompt_tokens"
+    ),
+    "room is kept for those who left": Mutation(PromptQueue, "part_from", "sequence.most_tokens", "0"),
+    "room is kept a block short": Mutation(
+        PromptQueue, "_promise", "promised > self.total", "promised > self.total + 1"
     ),
     "prompts go on in another order": Mutation(PromptQueue, "put_back", "self.begun.sort(key=by_place)", "pass"),
     # link_watch.py
@@ -283,6 +289,8 @@ COMPILED: Final[dict[str, Mutation]] = {
     "an episode goes on though a step left it out": Mutation(
         stages, "_open", "or last_steps[chosen] != last_step", "or False"
     ),
+    "compiled lanes keep room for nobody": Mutation(kernel, "_promised", "found += _most", "found += 0 * _most"),
+    "compiled lanes keep room for a token more": Mutation(kernel, "_most", "max(output - 1, 0)", "output"),
     "stages price one kind": Mutation(stages, "_fly", "kind = of_stage[stage]", "kind = of_stage[0]"),
     "sends take no time": Mutation(stages, "_fly", "at += cost[kind, 2]", "at += 0"),
     "sends of prompts take as long as one token": Mutation(

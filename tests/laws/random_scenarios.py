@@ -261,6 +261,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "max_batch_tokens": draw(st.sampled_from((8, 32, 256))),
             "kv_block_tokens": block_tokens,
             "kv_blocks": -(-pool_tokens // block_tokens),
+            "preemption": draw(st.sampled_from(("recompute", "recompute", "never"))),
             "router": draw(st.sampled_from(ROUTERS)),
             **draw(orders(scheduler)),
             "engine": draw(st.sampled_from(("vllm-0.19", "ideal", PADDED))),
@@ -343,7 +344,8 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
             plan["placement"] = kind
     names = ("continuous", "chunked_prefill")
     serving = document["serving"] | {"scheduler": "disaggregated"}
-    serving.pop("long_prompt_tokens", None)
+    for key in ("long_prompt_tokens", "preemption"):
+        serving.pop(key, None)
     workload = dict(document["workload"])
     for pool in ("prefill", "decode"):
         serving[pool] = {"scheduler": draw(st.sampled_from(names)), "router": draw(st.sampled_from(ROUTERS))}

@@ -187,8 +187,10 @@ def _serving(started: Started, account: Account) -> None:
     if not serving.prefix_caching:
         _put(started, account, "serving.prefix_caching")
     account.says(server, "serving.prefix_caching")
-    if serving.preemption == "swap":
+    account.says(server, "serving.preemption")
+    if serving.preemption != "recompute":
         account.leaves(server, "serving.preemption", "SGLang computes retracted requests anew")
+    if serving.preemption == "swap":
         account.leaves(server, "serving.host_kv", "SGLang swaps no K/V of requests that run")
     if serving.queue_limit is not None:
         _put(started, account, "serving.queue_limit", serving.queue_limit)

@@ -282,8 +282,10 @@ class _Writer:
         caching = VLLM["serving.prefix_caching"]
         self._started.options[caching if serving.prefix_caching else f"--no-{caching[2:]}"] = None
         account.says(server, "serving.prefix_caching")
-        if serving.preemption == "swap":
+        account.says(server, "serving.preemption")
+        if serving.preemption != "recompute":
             account.leaves(server, "serving.preemption", "vLLM computes preempted requests anew")
+        if serving.preemption == "swap":
             account.leaves(server, "serving.host_kv", "vLLM swaps no K/V")
         for key in ("queue_limit", "queue_timeout"):
             if server.scenario.document["serving"].get(key) is not None:

@@ -29,6 +29,8 @@ class Policy:
         How many may wait, and for how long until they are first admitted.
     swaps : bool
         Whether who is preempted is kept in host memory where that has room.
+    keeps_room : bool
+        Whether nobody is preempted: who is admitted finds the blocks that all may come to need.
     cache_threshold, balance_abs_threshold, balance_rel_threshold : float
         Of the router ``prefix_aware``.
     seed : int
@@ -44,6 +46,7 @@ class Policy:
     queue_limit: int | None
     queue_timeout_ns: int | None
     swaps: bool
+    keeps_room: bool
     cache_threshold: float
     balance_abs_threshold: int
     balance_rel_threshold: float

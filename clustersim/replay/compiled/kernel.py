@@ -68,7 +68,7 @@ request; free. The first two are those of a group."""
 
 LIMITS: Final = (
     "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "max_run", "stride", "first",
-    "closed", "balanced", "horizon", "stages", "overlap", "rows", "varying", "chunks", "decodes", "facts",
+    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "rows", "varying", "chunks", "decodes", "facts",
 )  # fmt: skip
 (
     SIZE,
@@ -85,6 +85,7 @@ LIMITS: Final = (
     HORIZON,
     STAGES,
     OVERLAP,
+    KEEPS_ROOM,
     ROOM_ROWS,
     ROOM_VARYING,
     ROOM_CHUNKS,
@@ -302,6 +303,22 @@ def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, 
 
 
 @INNER
+def _promised(s, slot, line, size):
+    """Return how many blocks those who run hold at their ends."""
+    found = 0
+    for place in range(s[ORDER]):
+        one = line[ORDERED, place]
+        found += _most(slot[PROMPT, one], slot[OUTPUT, one], size)
+    return found
+
+
+@INNER
+def _most(prompt, output, size):
+    """Return how many blocks a request holds at its end."""
+    return -(-(prompt + max(output - 1, 0)) // size)
+
+
+@INNER
 def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free):
     """Choose prompt chunks (``PromptQueue.choose``); return whether a prompt that is begun lacks a block."""
     size, longest = lim[SIZE], lim[LONGEST]
@@ -323,6 +340,7 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
         one = line[CARRIED, place]
         slot[BLOCKS, one] = -(-(slot[DONE_TOKENS, one] + slot[TAKEN, one]) // size)
     s[CHUNKS] = chunks
+    promised = _promised(s, slot, line, size) if lim[KEEPS_ROOM] and s[WAITING] > 0 else 0
     while s[WAITING] > 0 and budget > 0 and s[ORDER] < lim[MAX_REQUESTS]:
         one = _first_waiting(s, line)
         need = _needed(s, slot, prompts, one)
@@ -332,6 +350,10 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
         missing = -(-count // size)
         if missing > free:
             break
+        if lim[KEEPS_ROOM]:  # nobody is preempted, so that the first that waits has not run
+            promised += _most(prompts[s[HEAD]], outputs[s[HEAD]], size)
+            if promised > lim[TOTAL]:
+                break
         free -= missing
         budget -= count
         _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, missing, facts, now, lim[TOTAL] - free)

@@ -64,7 +64,8 @@ class CompiledLanes(ABC):
             "chunked": chunked, "max_run": longest_run, "stride": stride, "first": first,
             "closed": requests.concurrency is not None, "balanced": intake.balanced and count > 1,
             "horizon": min(intake.horizon, k.NEVER - 1),
-            "stages": scheduler.stages, "overlap": scheduler.decode_overlap, **room,
+            "keeps_room": config.preemption == "never", "stages": scheduler.stages, "overlap": scheduler.decode_overlap,
+            **room,
         }  # fmt: skip
         self.limits = np.array([values[name] for name in k.LIMITS], np.int64)
         self.clock = np.zeros(len(k.CLOCK_SCALARS), np.int64)

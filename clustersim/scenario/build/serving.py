@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from clustersim.clock import to_ns
 from clustersim.cost.engine import Engine
-from clustersim.cost.unsaid import VALUES, Place
+from clustersim.cost.unsaid import SCHEDULERS, VALUES, Place
 from clustersim.errors import InputError, Problem
 from clustersim.inputs import resolved
 from clustersim.scenario.document import Document, dotted
@@ -39,9 +39,11 @@ def as_the_engine_decides(part: ServingPart, engine: Engine, places: Mapping[str
     update: dict[str, Any] = {}
     for name, place in places.items():
         pool = (getattr(part, name) or PoolServingPart()) if name else part
-        said = {key: getattr(part, key) for key in (*VALUES, "preemption")}
+        said = {key: getattr(part, key) for key in VALUES}
         said |= {"scheduler": None} | {key: of for key in VALUES if (of := getattr(pool, key, None)) is not None}
         found = {key: of for key, of in (_PLAIN | engine.decides(said, place)).items() if said[key] is None}
+        if name or (said["scheduler"] or found["scheduler"]) not in SCHEDULERS:  # which keep no room for what runs
+            found["preemption"] = said["preemption"] or _PLAIN["preemption"]
         own = {key: found.pop(key) for key in tuple(found) if name and hasattr(pool, key)}
         update = found | update | ({name: pool.model_copy(update=own)} if name else {})
     if part.context_window == "model":
@@ -76,7 +78,7 @@ def build_serving(part: ServingPart, document: Document, *, allow_code: bool = F
     elsewhere = {"engine", "order", "host_kv", *POOLS, "transfer", "queue_timeout", "context_window", *ends}
     plain = {key: of for key, of in part.model_dump(exclude=elsewhere).items() if of is not None}
     timeout = None if part.queue_timeout is None else to_ns(part.queue_timeout)
-    host = part.host_kv if part.host_kv is not None or part.preemption == "recompute" else DEFAULT_HOST_KV_BYTES
+    host = DEFAULT_HOST_KV_BYTES if part.host_kv is None and part.preemption == "swap" else part.host_kv
     routing = PrefixRouting(**ways)
     return ServingConfig(
         **chosen, order=_order(part.order), prefix_routing=routing, queue_timeout_ns=timeout, host_kv_bytes=host,

@@ -208,7 +208,7 @@ def _two_pools(serving: dict[str, Any]) -> dict[str, Any] | None:
     if serving.get("scheduler") == "disaggregated":
         return serving
     named = serving.get("scheduler", "chunked_prefill")
-    if named not in APART or serving.get("preemption") == "swap":
+    if named not in APART or serving.get("preemption", "recompute") != "recompute":
         return None
     return serving | {"scheduler": "disaggregated", **{name: {"scheduler": named} for name in POOLS}}
 

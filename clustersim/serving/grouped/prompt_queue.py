@@ -28,6 +28,8 @@ class PromptQueue:
     ----------
     begun : list of Sequence
         Prompts begun, and not in flight.
+    promised : int
+        K/V blocks that those who run hold at their ends, where nobody is preempted.
     """
 
     def __init__(self, scheduler: Scheduler, log: Log) -> None:
@@ -45,6 +47,8 @@ class PromptQueue:
         self.size = pool.block_tokens
         self.begun: list[Sequence] = []
         self.admissions = 0
+        self.keeps_room = config.preemption == "never"
+        self.promised = 0
 
     def choose(self, now: int, budget: int, free: int) -> Chunks | None:
         """Choose prompt chunks, those already begun first, then from the queue, and take the blocks that they need.
@@ -92,7 +96,7 @@ class PromptQueue:
             if count < need and not self.chunked and (chunks or need <= self.max_tokens):
                 break
             missing = -(-count // size)
-            if missing > free:
+            if missing > free or (self.keeps_room and not self._promise(sequence)):
                 break
             free -= missing
             budget -= count
@@ -104,6 +108,18 @@ class PromptQueue:
             self.log.fact(now, ADMITTED, sequence.request, need, self.total - free)
             chunks.append((sequence, count))
         return free
+
+    def _promise(self, sequence: Sequence) -> bool:
+        """Promise a sequence that waits what it may come to need, if the pool has it beside what others may."""
+        promised = self.promised - -sequence.most_tokens // self.size
+        if promised > self.total:
+            return False
+        self.promised = promised
+        return True
+
+    def part_from(self, sequence: Sequence) -> None:
+        """Note that a sequence runs no more."""
+        self.promised += -sequence.most_tokens // self.size
 
     def number(self, sequence: Sequence) -> None:
         """Give a sequence that is admitted its place."""

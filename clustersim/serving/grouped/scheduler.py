@@ -175,6 +175,7 @@ class GroupedScheduler:
         else:
             self._take_out(sequence)
             self.running.remove(sequence)
+            self.prompts.part_from(sequence)
             self.free[0] += sequence.blocks
         self.slots.close(sequence, sequence.last_step)
         used = self.total - self.free[0] + taken
@@ -268,6 +269,7 @@ class GroupedScheduler:
     def _finish(self, now: int, sequence: Sequence, last_step: int) -> None:
         self.decoding -= 1
         self.running.remove(sequence)
+        self.prompts.part_from(sequence)
         if not sequence.hands_over:  # else its blocks stay until its K/V has been moved
             self.free[0] += sequence.blocks
             self.log.fact(now, FINISHED, sequence.request, sequence.generated, self.total - self.free[0])

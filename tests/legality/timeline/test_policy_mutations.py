@@ -208,6 +208,17 @@ def one_at_a_time(patch: Patch) -> None:
     patch.setattr(PromptQueue, "_admit_from_queue", admit)
 
 
+def room_for(factor: float) -> Mutation:
+    """Sequences are taken to come to need another number of blocks than they do."""
+
+    def mutate(patch: Patch) -> None:
+        whole, most = Members._whole, Sequence.most_tokens.fget
+        patch.setattr(Members, "_whole", lambda self, sequence: max(1, round(whole(self, sequence) * factor)))
+        patch.setattr(Sequence, "most_tokens", property(lambda self: max(1, round(most(self) * factor))))
+
+    return mutate
+
+
 def joins_the_batch(patch: Patch) -> None:
     """Whoever waits joins the static batch that is under way."""
 
@@ -510,6 +521,11 @@ SHORT = {
 WINDOWED = serving(context_window=36) | {"workload": SHORT}
 CRAMPED = serving(kv_blocks=40) | {"workload": SHORT}
 RANKED = serving(kv_blocks=40, order={"by": "shortest_prompt", "patience": "unlimited"}) | {"workload": SHORT}
+KEPT = serving(kv_blocks=40, preemption="never") | {"workload": SHORT}
+KEPT_WHOLE = serving(kv_blocks=40, preemption="never", scheduler="continuous") | {"workload": SHORT}
+KEPT_SHARED = serving(kv_blocks=40, preemption="never", prefix_caching=True, max_batch_requests=6) | {
+    "workload": {**SHORT, "shared_prefixes": {"groups": 4, "tokens": 12}}
+}
 CRAMPED_WHOLE = serving(kv_blocks=40, scheduler="continuous") | {"workload": SHORT}
 AWAY = serving(kv_blocks=40, preemption="swap", host_kv="1 GiB", max_batch_requests=6) | {"workload": SHORT}
 LONG_AWAY = serving(kv_blocks=30, preemption="swap", host_kv="1 GiB", max_batch_requests=6) | {
@@ -607,6 +623,18 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "the next sequence gives way in the folded replay": (next_victims, CRAMPED_WHOLE, FOLDED),
     "the next sequence leaves for its host": (next_victims, AWAY, FULL),
     "more give way than has to": (two_victims, CRAMPED, FULL),
+    "room is kept for nobody": (configured(preemption="recompute"), KEPT, FULL),
+    "room is kept for nobody in the folded replay": (configured(preemption="recompute"), KEPT, FOLDED),
+    "room is kept for nobody beside prompts that go alone": (configured(preemption="recompute"), KEPT_WHOLE, FULL),
+    "room is kept for nobody where prefixes are shared": (configured(preemption="recompute"), KEPT_SHARED, FULL),
+    "room is kept for nobody on two stages": (configured(preemption="recompute"), KEPT | {"plan": PIPE}, FULL),
+    "room is kept for everybody": (configured(preemption="never"), CRAMPED, FULL),
+    "room is kept for everybody in the folded replay": (configured(preemption="never"), CRAMPED, FOLDED),
+    "too little room is kept": (room_for(0.8), KEPT, FULL),
+    "too little room is kept in the folded replay": (room_for(0.8), KEPT, FOLDED),
+    "too much room is kept": (room_for(1.3), KEPT, FULL),
+    "too much room is kept in the folded replay": (room_for(1.3), KEPT, FOLDED),
+    "too much room is kept where prefixes are shared": (room_for(1.5), KEPT_SHARED, FULL),
     "the first sequence leaves for its host": (other_victims, AWAY, FULL),
     "nothing is kept in host memory": (computed_anew, AWAY, FULL),
     "who was swapped out last comes back first": (last_comes_back, LONG_AWAY, FULL),

@@ -5,6 +5,7 @@ One instant has phases: completions come first, then arrivals, then those that l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -72,10 +73,14 @@ class Queue:
     resting: dict[int, Rank] = field(default_factory=dict)
     batch: set[int] = field(default_factory=set)
     """Of ``static``: those that waited when the batch under way was made up."""
+    need: Callable[[int], int] = lambda _: 0
+    """Blocks that a request holds at its end."""
+    promised: int = 0
+    """Those of all that run."""
 
     def enter(self, request: int, rank: Rank) -> None:
         """Let a request wait."""
-        self.running.pop(request, None)
+        self._runs_no_more(request)
         self.waiting[request] = rank
         heappush(self.heap, (rank, request))
 
@@ -83,12 +88,18 @@ class Queue:
         """Forget a request."""
         for known in (self.waiting, self.resting):
             known.pop(request, None)
-        self.running.pop(request, None)
+        self._runs_no_more(request)
         self.coming = [one for one in self.coming if one[1] != request] if self.coming else self.coming
 
     def run(self, request: int, rank: Rank, now: int) -> None:
         """Let a request run, behind the others."""
+        self._runs_no_more(request)
         self.running[request] = rank, now
+        self.promised += self.need(request)
+
+    def _runs_no_more(self, request: int) -> None:
+        if self.running.pop(request, None) is not None:
+            self.promised -= self.need(request)
 
     def come(self, now: int) -> None:
         """Let run what is back from host memory by now."""
@@ -107,6 +118,7 @@ class Queue:
         """Lose all that was there."""
         for known in (self.waiting, self.running, self.resting, self.batch, self.coming):
             known.clear()
+        self.promised = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +131,8 @@ class Chances:
         When each starts, how many tokens it could still prefill, and how many blocks are free.
     begun : list of bool
         Whether it prefills.
-    size, budget : int
-        Tokens of a block, and of a step.
+    size, budget, blocks : int
+        Tokens of a block, and of a step; blocks of the pool.
     whole : bool
         Whether prompts are taken up whole.
     """
@@ -131,6 +143,7 @@ class Chances:
     begun: list[bool] = field(default_factory=list)
     size: int = 1
     budget: int = 0
+    blocks: int = 0
     whole: bool = False
 
 
@@ -180,6 +193,7 @@ def chances_of(policies: Policies, declared: Declared, replica: int) -> Chances:
     return Chances(
         starts=starts[rows].tolist(), left=left[rows].tolist(), free=free[rows].tolist(),
         begun=(prefills[rows] > 0).tolist(), size=declared.block_tokens, budget=declared.max_batch_tokens, whole=whole,
+        blocks=declared.pool_blocks,
     )  # fmt: skip
 
 
@@ -197,11 +211,22 @@ def one_after_the_other(reading: Reading, declared: Declared, rows: Int64Array, 
     if limited or len(taken) > len(came) or (request[taken] != request[came[: len(taken)]]).any():
         return False
     starts, left, free = (np.array(values, np.int64) for values in (chances.starts, chances.left, chances.free))
+    ends = -(-(requests["prompt_tokens"] + np.maximum(requests["output_tokens"] - 1, 0)) // chances.size)
+    if policy is not None and policy.keeps_room:
+        if not chances.blocks or keeps_whole(declared):
+            return False
+        change = np.where(kind == ADMITTED, 1, np.where(kind == FINISHED, -1, 0)) * ends[request]
+        promised = np.append(0, np.cumsum(change))
+        if not declared.prefix_caching and promised.max() > chances.blocks:
+            return False
+        free = chances.blocks - promised[np.searchsorted(time, starts, side="right")]
     head = np.searchsorted(time[taken], starts, side="right")
     there = head < np.searchsorted(time[came], starts, side="right")
-    known = requests["prompt_tokens"][np.append(request[came], 0)[np.where(there, head, -1)]].astype(np.int64)
+    first = np.append(request[came], 0)[np.where(there, head, -1)]
+    known = requests["prompt_tokens"][first].astype(np.int64)
     limit = NO_LIMIT if policy is None or policy.long_prompt_tokens is None else policy.long_prompt_tokens
     count = np.minimum(np.minimum(known, left), limit)
     kept_whole = chances.whole & (count < known) & (np.array(chances.begun, bool) | (known <= chances.budget))
     blocks = -(-(known if declared.prefix_caching else count) // chances.size)
+    blocks = ends[first] if policy is not None and policy.keeps_room else blocks
     return not (there & ~kept_whole & (blocks <= free)).any()

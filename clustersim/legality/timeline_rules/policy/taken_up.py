@@ -41,6 +41,7 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 
 IN_ORDER: Final = "take up what waits in the declared order, and as soon as there is room"
 GIVE_WAY: Final = "preempt the sequence that comes last, and only where a K/V block is missing"
+KEEP_ROOM: Final = "admit a request when there are blocks for all that it and those which run may come to need"
 LIMITED: Final = "reject a request where so many wait as serving.queue_limit says, and no other"
 
 
@@ -77,13 +78,18 @@ class Walk:
         self.output = requests["output_tokens"].tolist()
         self.priority = requests["priority"].tolist() if "priority" in requests else [0] * len(self.prompt)
         self.known: dict[int, int] = {}
-        self.queue = Queue()
+        self.size, self.blocks = declared.block_tokens or 1, declared.pool_blocks
+        self.queue = Queue(need=self.most) if declared.policy.keeps_room else Queue()
         self.faults: list[Fault] = []
         self.down = sorted(one.instants for one in declared.down if one.replica == replica)
         self.exact = not declared.down
         self.reserved = set(reading.hand_overs.reserved.tolist())
         reservations = reading.hand_overs.reservations
         self.vain = set() if reservations is None else set(reservations.vain.tolist())
+
+    def most(self, request: int) -> int:
+        """Return how many blocks a request holds at its end."""
+        return -(-(self.prompt[request] + max(self.output[request] - 1, 0)) // self.size)
 
     def rank(self, request: int, arrived: int) -> Rank:
         """Return what the queue is sorted by."""
@@ -185,6 +191,15 @@ class Walk:
         queue.batch.discard(request)
         if not reserved:
             queue.run(request, self.rank(request, self.arrived[request]), now)
+        if self.policy.keeps_room and self.exact and not self.declared.prefix_caching:
+            self.keeps_room(request, now)
+
+    def keeps_room(self, request: int, now: int) -> None:
+        """Judge whether there are blocks for all that those who run may come to need."""
+        needed, blocks = self.queue.promised, self.blocks
+        if blocks is not None and needed > blocks:
+            all_in_all = f"with it those that run may come to need {needed:,} of {blocks:,} blocks"
+            self.fault(request, f"is admitted at {now:,} ns, and {all_in_all}", KEEP_ROOM)
 
     def in_batch(self, request: int, now: int, before: int | None, *, known: bool) -> int | None:
         """Judge whether a request may join a batch; return who of that comes first."""
@@ -218,6 +233,10 @@ class Walk:
         if whole and count < known and (chances.begun[turn] or known <= chances.budget):
             return
         blocks = -(-(known if self.declared.prefix_caching else count) // size)
+        if self.policy.keeps_room:
+            if self.victims.apart:
+                return
+            blocks, free = self.most(request), chances.blocks - self.queue.promised
         if count > 0 and blocks <= free:
             now = chances.starts[turn]
             self.fault(

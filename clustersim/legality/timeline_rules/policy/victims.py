@@ -53,6 +53,8 @@ class Victims:
     def found(self, queue: Queue, request: int, now: int) -> str:
         """Return why somebody else had to give way, or nobody; empty where nothing is wrong."""
         policy = self.declared.policy
+        if policy is not None and policy.keeps_room and request in queue.running:
+            return f"is preempted at {now:,} ns, and nobody is to be preempted"
         if not self.told or policy is None or policy.scheduler is None or request not in queue.running:
             return ""
         if policy.scheduler == "static":
