@@ -48,7 +48,7 @@ class Choices:
         self.blocks, self.host = blocks, [host] * len(blocks.free)
         self.stages, self.alone = declared.pp, declared.decode_overlap == "none"
         self.places, self.budget = declared.max_batch_requests or 0, declared.max_batch_tokens or 0
-        self.scheduler, self.swaps = policy.scheduler, policy.swaps
+        self.scheduler, self.swaps, self.keeps_room = policy.scheduler, policy.swaps, policy.keeps_room
         self.by_arrival = policy.order == "arrival"
         self.longest = policy.long_prompt_tokens
         self.waiting: list[Sequence] = []
@@ -110,7 +110,7 @@ class Choices:
         """Choose the next batch: as many in order as have a place, and room for all of their tokens."""
         free = list(self.blocks.free)
         for one in self.waiting[: self.places]:
-            needed = self.blocks.needed(one.prompt + max(one.output - 1, 0))
+            needed = self.blocks.at_end(one)
             owner = max(range(len(free)), key=lambda place: (free[place], -place))
             if needed > free[owner]:
                 break
@@ -169,7 +169,9 @@ class Choices:
         count = min(left, budget, longest)
         if self.scheduler in WHOLE and count < left and not (left > self.budget and first):
             return None
-        if one.owner in lacking or not self.blocks.take_up(one, cached, count):
+        if one.owner in lacking or (self.keeps_room and self._promised(one) > self.blocks.free_beside(one, cached)):
+            return None
+        if not self.blocks.take_up(one, cached, count):
             return None
         self.waiting.remove(one)
         self.batch = self.batch[1:]
@@ -178,6 +180,11 @@ class Choices:
         if cached:
             self.told.append((REUSED, one.request, self.blocks.used))
         return one, count
+
+    def _promised(self, one: Sequence) -> int:
+        """Return how many blocks more those that run with one that waits may come to need."""
+        mine = (other for other in self.running if other.owner == one.owner)
+        return self.blocks.at_end(one) + sum(self.blocks.at_end(other) - other.blocks for other in mine)
 
     def _has_place(self) -> bool:
         there = len(self.running) + max(len(self.inbound), self.receiving)

@@ -76,6 +76,17 @@ class Blocks:
         """Return how many blocks so many entries take."""
         return -(-tokens // self.size)
 
+    def at_end(self, one: Sequence) -> int:
+        """Return how many a sequence has when it ends."""
+        return self.needed(one.prompt + max(one.output - 1, 0))
+
+    def free_beside(self, one: Sequence, cached: int) -> int:
+        """Return how many are free for a sequence that waits: with those that it takes over, less what it holds up."""
+        if not cached or self.contents is None:
+            return self.free[one.owner]
+        held = self.contents.row(one.request, 0, cached).tolist()
+        return self.free[one.owner] - self.caches[one.owner].unheld(held) + cached
+
     def take(self, one: Sequence, tokens: int) -> bool:
         """Give a sequence the blocks of so many entries; return whether there are as many."""
         more = -(-tokens // self.size) - one.blocks

@@ -89,7 +89,8 @@ class Walk:
 
     def most(self, request: int) -> int:
         """Return how many blocks a request holds at its end."""
-        return -(-(self.prompt[request] + max(self.output[request] - 1, 0)) // self.size)
+        needed: int = -(-(self.prompt[request] + max(self.output[request] - 1, 0)) // self.size)
+        return needed
 
     def rank(self, request: int, arrived: int) -> Rank:
         """Return what the queue is sorted by."""
