@@ -15,6 +15,10 @@ from clustersim.errors import InputError, Problem
 DTYPES: Final = ("bf16", "fp16", "fp8", "int8", "fp4")
 
 
+Limits = tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
+"""An engine's own all-reduces → largest payloads in bytes, each up to so many ranks, the fewest first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One kind of accelerator.
@@ -40,6 +44,9 @@ class Device:
     collectives_apart : Mapping of str to Mapping of str to float
         Constants of collectives where devices do not reach each other's memory, of the sections that differ
         (``collectives_without_peer_access`` of the file).
+    custom_limits : Mapping of str to tuple of (int, float)
+        Largest payloads in bytes of an engine's own all-reduces (``one_shot``, ``two_shot``), each up to so many ranks,
+        the fewest first; of more ranks none. What is not named is as ``collectives`` have it.
     engine_kernels : Mapping of str to Mapping
         Sections of ``kernels`` that hold only for engines of one family, such as ``trtllm``, or for one of them, such
         as ``trtllm-0.9``, by that name.
@@ -58,6 +65,7 @@ class Device:
     kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     collectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     collectives_apart: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    custom_limits: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     engine_kernels: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     source: str = ""
     sheet_memory_bytes: int | None = None

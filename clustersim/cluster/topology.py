@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.cluster.device import Device
+from clustersim.cluster.device import Device, Limits
 from clustersim.cluster.host import HostRouter, nearest_hosts
 from clustersim.cluster.routing import Router, ShortestPaths
 from clustersim.errors import InputError, Problem, did_you_mean
@@ -105,10 +106,22 @@ class Topology:
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
     _graphs: list[nx.DiGraph] = field(default_factory=list, init=False, repr=False)
     _views: dict[int, Topology] = field(default_factory=dict, init=False, repr=False)
+    _limited: dict[Limits, Topology] = field(default_factory=dict, init=False, repr=False)
 
     def with_kinds(self, kinds: DeviceKinds) -> Topology:
         """Return the topology with devices of several kinds, those of the first one in view."""
         return replace(self, kinds=kinds)
+
+    def with_limits(self, limits: Limits) -> Topology:
+        """Return the topology with the limits of an engine's own all-reduces (``Device.custom_limits``)."""
+        if not limits:
+            return self
+        if limits not in self._limited:
+            kinds, limited = self.kinds, partial(replace, custom_limits=dict(limits))
+            if kinds is not None:
+                kinds = replace(kinds, devices=tuple(limited(device) for device in kinds.devices))
+            self._limited[limits] = replace(self, device=limited(self.device), kinds=kinds)
+        return self._limited[limits]
 
     def seen_from(self, device: int) -> Topology:
         """Return the topology as ranks on devices of the kind of ``device`` see it: ``device`` is of that kind.

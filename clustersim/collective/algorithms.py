@@ -101,7 +101,7 @@ def plan_collective(
     else:
         _check_algorithm(known, kind, algorithm, members)
         names = [algorithm]
-    constants = [family(topology.device, known[name].constants) for name in names]
+    constants = [family(topology.device, known[name].constants, len(group)) for name in names]
     return tuple(
         price(members, kind, name, known[name].build(members), of_name)
         for name, of_name in zip(names, constants, strict=True)

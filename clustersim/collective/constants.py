@@ -107,8 +107,10 @@ gives both the same latency per step. ``tree`` is derived from ``ring`` unless a
 FAMILIES: Final = (*ASSUMED, "tree")
 
 
-def family(device: Device, name: str) -> Family:
+def family(device: Device, name: str, ranks: int | None = None) -> Family:
     """Return the constants of family ``name`` on ``device``; what the device's file lacks is assumed.
+
+    Where an engine limits its payloads over so many ``ranks``, and they reach each other's memory, that limit holds.
 
     Raises
     ------
@@ -131,7 +133,11 @@ def family(device: Device, name: str) -> Family:
     # A measured family that says nothing of ramp or peers has none; only what fits don't tell is filled in.
     kept = ("network_step_s", "network_efficiency", "max_payload_bytes")
     base = assumed if given is None else {key: assumed[key] for key in assumed if key in kept}
-    return Family(**{**base, **(given or {})})
+    found = Family(**{**base, **(given or {})})
+    limits = device.custom_limits.get(name)
+    if ranks is None or limits is None or not found.max_payload_bytes:
+        return found
+    return replace(found, max_payload_bytes=next((most for upto, most in limits if ranks <= upto), 0.0))
 
 
 LONGEST_S: Final = 10.0

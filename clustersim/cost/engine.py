@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from clustersim import units
+from clustersim.cluster.device import Limits
 from clustersim.cost.captured import MOST_TOKENS, Sizes, padded, sizes_from
 from clustersim.cost.unsaid import Entry, Place, bytes_from, decided, entries_from, mapping_from, share_from
 from clustersim.errors import InputError, Problem, did_you_mean
@@ -59,6 +60,9 @@ class Engine:
     quantisation : str
         Who brings activations into the narrower format of a product: ``own_kernel`` before each of them, or ``fused``
         into the operator before, whose results are written in that format.
+    all_reduce : tuple of (str, tuple of (int, float))
+        Its own all-reduces → largest payloads in bytes up to so many ranks (``Device.custom_limits``); what it does not
+        name is as the device's file has it.
     experts_within, experts_across : str
         How tokens get to experts inside one TP group, and to those that are spread over more ranks, where a plan does
         not say it (:mod:`clustersim.plan.exchange`).
@@ -82,6 +86,7 @@ class Engine:
     stage_s: float = 0.0
     front_end_s: float = 0.0
     quantisation: Quantisation = "own_kernel"
+    all_reduce: Limits = ()
     experts_within: ExpertExchange = "all_to_all"
     experts_across: ExpertExchange = "all_to_all"
     pool: PoolRule = field(default_factory=PoolRule)
@@ -109,7 +114,8 @@ _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "na
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
 _ABSENT_IS_NONE: Final = (
-    "stage", "front_end", "quantisation", "experts_within", "experts_across", "graph_sizes", "pool", "defaults"
+    "stage", "front_end", "quantisation", "all_reduce", "experts_within", "experts_across", "graph_sizes", "pool",
+    "defaults",
 )  # fmt: skip
 """What an engine need not say: it has no such costs then, quantises in kernels of their own, exchanges tokens by an
 all-to-all, has a graph for each batch and a share of all memory, and its budgets are those of ``ServingConfig``."""
@@ -144,7 +150,29 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "experts_within": get_args(ExpertExchange),
     "experts_across": tuple(way for way in get_args(ExpertExchange) if way != "all_reduce"),
 }
-_PARTS: Final = {"graph_sizes": sizes_from, "pool": _pool, "defaults": entries_from}
+
+
+def _all_reduce(value: object) -> Limits:
+    """Read ``all_reduce`` of an engine, such as ``{one_shot: {4: 1 MB, 8: 500 kB}, two_shot: {}}``."""
+    problems, found = mapping_from(value, dict.fromkeys(OWN_ALL_REDUCES, _limits))
+    if problems:
+        raise InputError(problems)
+    return tuple(found.items())
+
+
+def _limits(value: object) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a mapping such as {{4: 1 MB, 8: 500 kB}}, but found {value!r}")
+    found = {}
+    for ranks, most in value.items():
+        if not str(ranks).isascii() or not str(ranks).isdecimal() or not 2 <= int(ranks) <= MOST_TOKENS:
+            raise ValueError(f"expected a number of ranks, at least 2, but found {ranks!r}")
+        found[int(ranks)] = bytes_from(most)
+    return tuple(sorted(found.items()))
+
+
+OWN_ALL_REDUCES: Final = ("one_shot", "two_shot")
+_PARTS: Final = {"graph_sizes": sizes_from, "pool": _pool, "defaults": entries_from, "all_reduce": _all_reduce}
 
 
 def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:

@@ -158,7 +158,7 @@ def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptPa
     return Scenario(
         name=part.name,
         seed=part.seed,
-        topology=seen_by(cluster[0], plans[0]),
+        topology=seen_by(cluster[0].with_limits(engine[0].all_reduce), plans[0]),
         model=model[0],
         precision=precision,
         pools=tuple(

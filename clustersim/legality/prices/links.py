@@ -95,7 +95,11 @@ class Links:
         if kind in self.named and self.named[kind] != "auto":
             family, build, _ = WAYS[kind][self.named[kind]]
             return (laid(group, build(group), constants(topology, family)),)
-        chosen = [(constants(topology, family), build) for family, build, fits in WAYS[kind].values() if fits(group)]
+        chosen = [
+            (limited(constants(topology, family), topology.device.custom_limits.get(family), len(devices)), build)
+            for family, build, fits in WAYS[kind].values()
+            if fits(group)
+        ]
         return tuple(laid(group, build(group), found) for found, build in chosen if found["max_payload_bytes"] > 0.0)
 
 
@@ -128,6 +132,14 @@ def constants(topology: Topology, family: str) -> dict[str, float]:
     if given is None:
         return {**empty, **assumed}
     return {**empty, **{name: value for name, value in assumed.items() if name in FILLED_IN}, **given}
+
+
+def limited(found: dict[str, float], limits: tuple[tuple[int, float], ...] | None, ranks: int) -> dict[str, float]:
+    """Return constants with the largest payload that an engine allows over so many ranks, if it says any."""
+    if limits is None or found["max_payload_bytes"] == 0.0:
+        return found
+    allowed = [most for upto, most in limits if upto >= ranks]
+    return found | {"max_payload_bytes": allowed[0] if allowed else 0.0}
 
 
 def laid(group: Members, sent: Sent, c: Mapping[str, float]) -> Rate:

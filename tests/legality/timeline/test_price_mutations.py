@@ -117,8 +117,8 @@ def constant(family: str, name: str, factor: float) -> Mutation:
     def mutate(patch: Patch) -> None:
         original = algorithms.family
 
-        def changed(device: Any, of: str) -> Any:
-            found = original(device, of)
+        def changed(device: Any, of: str, ranks: int | None = None) -> Any:
+            found = original(device, of, ranks)
             return replace(found, **{name: getattr(found, name) * factor}) if of == family else found
 
         patch.setattr(algorithms, "family", changed)
@@ -243,6 +243,12 @@ def quantised_anyway(patch: Patch) -> None:
     """Activations are brought into the narrower format by kernels of their own, whatever the engine fuses."""
     original = Device.running
     patch.setattr(Device, "running", lambda self, engine, quantises=True: original(self, engine))
+
+
+def limitless(patch: Patch) -> None:
+    """All-reduces are limited as the device's file says, whatever the engine says."""
+    original = algorithms.family
+    patch.setattr(algorithms, "family", lambda device, of, ranks=None: original(device, of))
 
 
 def untabled(patch: Patch) -> None:
@@ -381,6 +387,10 @@ LOCKSTEP_HALVES = {
     "model": EXPERTS, "workload": {"requests": 16},
 }  # fmt: skip
 FEW = {"workload": {"requests": 3}}
+BIG_AHEAD = {
+    "serving": {"engine": "trtllm-0.14", "max_batch_tokens": 512, "kv_blocks": 9000},
+    "workload": {"prompt_tokens": {"fixed": 500}, "requests": 4},
+}
 AHEAD = {"precision": {"weights": "fp8"}, "serving": {"engine": "trtllm-0.14"}}
 
 SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
@@ -432,6 +442,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("trees are forgotten", without("tree"), ACROSS),
     ("a switch starts at once", constant("in_switch", "base_s", 0.5), NODE | BIG),
     ("a network is as good as its links", constant("ring", "network_efficiency", 1.1), ACROSS | BIG),
+    ("an engine's own limits of all-reduces are not looked at", limitless, NODE | AHEAD | BIG_AHEAD),
     ("a custom all-reduce starts later", constant("one_shot", "base_s", 1.03), {}),
     ("a rank is sent a token for each of its experts", instead(Exchange, "reached", lambda self, ranks: min(
         1.0, self.top_k / self.ranks * len(ranks))), DEEPEP | BIG),

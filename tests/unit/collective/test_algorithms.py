@@ -216,6 +216,28 @@ def test_two_shots_have_the_buffers_of_one_where_a_device_says_nothing_of_them()
     assert family(replace(toy, collectives={}), "two_shot").max_payload_bytes == 8 * 2**20
 
 
+def test_an_engine_limits_its_own_all_reduces_by_how_many_ranks_there_are():
+    """As TensorRT-LLM 0.14: one shot up to 1 MB of four ranks and 500 kB of eight, no two shots."""
+    limits = (("one_shot", ((4, 1e6), (8, 5e5))), ("two_shot", ()))
+    limited = crossbar(9).with_limits(limits)
+    assert limited is not None
+    largest = {
+        ranks: {
+            plan.algorithm: plan.max_payload_bytes
+            for plan in plan_collective(limited, "all_reduce", tuple(range(ranks)))
+        }
+        for ranks in (2, 4, 8, 9)
+    }
+    assert {ranks: of.get("one_shot") for ranks, of in largest.items()} == {2: 1e6, 4: 1e6, 8: 5e5, 9: None}
+    assert all("two_shot" not in of for of in largest.values())
+    assert crossbar(9).with_limits(()).device.custom_limits == {}
+
+
+def test_what_is_out_of_reach_stays_so_whatever_an_engine_allows():
+    apart = replace(device().without_peer_access(), custom_limits={"one_shot": ((8, 1e6),)})
+    assert family(apart, "one_shot", 4).max_payload_bytes == 0.0
+
+
 def test_devices_that_do_not_reach_each_other_have_no_custom_all_reduce():
     apart = replace(device(), collectives_apart={"ring": {"efficiency": 0.2}}).without_peer_access()
     assert family(apart, "ring").efficiency == 0.2

@@ -79,3 +79,22 @@ def test_stages_cost_the_first_one_host_time_where_there_are_several():
     engine = engine_from_mapping("mine", COMPLETE | {"stage": "1 ms"})
     assert engine.of_stages(1) == engine
     assert engine.of_stages(4).schedule_s == pytest.approx(1.12e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"two_shots": {}}, "unknown key"),
+        ({"one_shot": "1 MB"}, "expected a mapping"),
+        ({"one_shot": {"all": "1 MB"}}, "expected a number of ranks"),
+        ({"one_shot": {"1": "1 MB"}}, "expected a number of ranks"),
+        ({"one_shot": {"4": "-1 MB"}}, "at least 0 B"),
+    ],
+)
+def test_limits_of_all_reduces_that_are_none(value, message):
+    given = COMPLETE | {"all_reduce": value}
+    with pytest.raises(InputError) as caught:
+        engine_from_mapping("toy", given)
+    told = [str(one.message) for one in caught.value.problems if (one.path or "").startswith("all_reduce")]
+    assert len(told) == 1
+    assert message in told[0]
