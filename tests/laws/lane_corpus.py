@@ -718,6 +718,7 @@ CORPUS: Final[dict[str, Case]] = {
         "kv_block_tokens": 4,
         "arrivals": ((0, 24, 5), (0, 20, 5)),
         "transfer": "layerwise",
+    },
     "room is kept for all that runs, in chunks, and clients give up": {
         "scheduler": "chunked_prefill",
         "preemption": "never",
