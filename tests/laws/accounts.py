@@ -41,7 +41,8 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
     for word, why in zip(outcome, reason, strict=True):
         assert (why is not None) == (word in ("rejected", "cancelled", "lost")), (word, why)
     if document["run"].get("horizon") is None:
-        assert len(outcome) == len(folded.requests["request"]) == document["workload"]["requests"]
+        asked = document["workload"].get("trace", document["workload"])["requests"]
+        assert len(outcome) == len(folded.requests["request"]) == asked
         assert counts["unfinished"] == 0
     if not document.get("faults"):
         assert counts["lost"] == 0

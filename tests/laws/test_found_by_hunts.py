@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,3 +148,34 @@ FOUND: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", FOUND)
 def test_what_a_hunt_found_holds_now(what: str) -> None:
     account_for(FOUND[what])
+
+
+NO_TOKENS = """arrival_ms,prompt_tokens,output_tokens,session_id,cancel_after_ms
+0,60,5,a,
+0,60,0,a,0
+1,20,0,b,0
+1,60,0,b,0.3
+1,90,0,c,4
+2,60,0,c,0.01
+2,60,4,a,
+9,60,0,b,
+"""
+"""Clients that ask for no token: they give up at once, while their prompts wait or are computed in part, or not."""
+
+
+@pytest.mark.parametrize("plan", [{"dp": 1}, {"dp": 1, "pp": 2}, {"prefill": {"dp": 1}, "decode": {"dp": 1}}], ids=str)
+@pytest.mark.parametrize("turns", ["as_recorded", "wait"])
+def test_clients_that_ask_for_no_token_and_give_up_are_accounted_for(
+    plan: dict[str, Any], turns: str, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(NO_TOKENS, encoding="utf-8")
+    outcomes = account_for(FOUND["a decode replica that fails at the instant at which it receives a sequence"] | {
+        "plan": plan, "workload": {"trace": {"path": str(trace), "turns": turns, "requests": 8}}, "faults": [],
+        "serving": {
+            "scheduler": "disaggregated" if "prefill" in plan else "chunked_prefill", "max_batch_tokens": 16,
+            "kv_block_tokens": 4, "kv_blocks": 80, "engine": "ideal",
+        },
+    })  # fmt: skip
+    assert outcomes["cancelled"] >= 3
+    assert outcomes["finished"] >= 3

@@ -20,6 +20,7 @@ from clustersim.report.metrics.latencies import (
     latency_summary,
     makespan_ns,
     tpot_ns,
+    ttft_ns,
     weighted_percentile,
     within_targets,
 )
@@ -45,7 +46,7 @@ def prefill_ns(requests: Columns) -> FloatArray:
 
 def ttft_parts(requests: Columns) -> dict[str, dict[str, float] | None]:
     """Return mean, percentiles and maximum of the parts of TTFT in ms, over finished requests, as TTFT has them."""
-    done = is_finished(requests)
+    done = is_finished(requests) & ~np.isnan(ttft_ns(requests))
     found: dict[str, dict[str, float] | None] = {}
     for name, part in (("ttft_queueing_ms", queueing_ns), ("ttft_prefill_ms", prefill_ns)):
         values = part(requests)[done]

@@ -21,6 +21,12 @@ from tests.legality.timeline.test_start_mutations import CROWDS, SWAPS
 DEEP: Final = SWAPS["model"] | {"config": SWAPS["model"]["config"] | {"num_hidden_layers": 40}}
 SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "by layer": CROWDS["by layer, from stages"],
+    "many by layer": CROWDS["by layer, from stages"]
+    | {
+        "serving": CROWDS["by layer, from stages"]["serving"] | {"max_batch_tokens": 64},
+        "workload": CROWDS["by layer, from stages"]["workload"]
+        | {"arrivals": {"process": "all_at_once"}, "prompt_tokens": {"uniform": {"low": 4, "high": 20}}},
+    },
     "prefixes": document(
         serving={"prefix_caching": True, "max_batch_tokens": 64, "kv_blocks": 40, "max_batch_requests": 3},
         workload={
@@ -108,6 +114,30 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
         plan={"tp": 1},
         serving={"scheduler": "static", "kv_blocks": 60, "max_batch_requests": 4},
         workload={"requests": 24, "output_tokens": {"uniform": {"low": 4, "high": 20}}},
+    ),
+    "static, two owners": document(
+        plan={"tp": 1, "sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}},
+        serving={"scheduler": "static", "kv_blocks": 60, "max_batch_requests": 4},
+        workload={"requests": 24, "output_tokens": {"uniform": {"low": 4, "high": 20}}},
+    ),
+    "urgent ones": document(
+        plan={"tp": 1},
+        serving={"max_batch_requests": 4, "order": {"by": "priority", "patience": "2 ms"}},
+        workload={
+            "requests": 40,
+            "arrivals": {"process": "constant", "rate": "2000/s"},
+            "priority": {"values": [0, 1, 2], "weights": [1, 1, 1]},
+        },
+    ),
+    "begun prompts lack blocks": document(
+        plan={"tp": 1, "pp": 2},
+        serving={"kv_blocks": 24, "max_batch_tokens": 16},
+        workload={
+            "requests": 40,
+            "arrivals": {"process": "constant", "rate": "20000/s"},
+            "prompt_tokens": {"uniform": {"low": 1, "high": 60}},
+            "output_tokens": {"uniform": {"low": 2, "high": 20}},
+        },
     ),
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
@@ -215,6 +245,20 @@ CHANGES: Final = (
     Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "the only one fails"),
     Change("serving.order", "if not self or self[-1].request < sequence.request:", "if True:", "the only one fails"),
     Change(PREFIXES, UNHELD, "unheld = cached", "the only one fails"),
+    Change(HAND_OVERS, "for request, layer in passed:", "for request, layer in reversed(passed):", "many by layer"),
+    Change(HAND_OVERS, "for request in landed:", "for request in reversed(landed):", "many by layer"),
+    Change(JUMPS, "ended = run.ended(now)", "ended = min(run.ended(now), 1)", "cut off"),
+    Change(JUMPS, "ended = run.ended(now)", "ended = 0", "decode fails"),
+    Change(
+        SCHEDULER,
+        "if sequence.owner in exhausted or not self._take_up",
+        "if not self._take_up",
+        "begun prompts lack blocks",
+    ),
+    Change("serving.order", "self.patience_ns * number", "2 * self.patience_ns * number", "urgent ones"),
+    Change("serving.members", "if sequence.shared:", "if False:", "prefixes"),
+    Change("serving.members", "if sequence.shared:", "if sequence.shared > 5:", "prefixes"),
+    Change(STATIC, "(left[one], -one)", "(left[one], one)", "static, two owners"),
     Change("serving.blocks", "(self.free[owner], -owner)", "(self.free[owner], owner)", "swaps, two owners"),
 )
 

@@ -16,10 +16,14 @@ from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
+    CANCELLED,
     FACTS,
+    FINISHED,
     HANDED_OVER,
+    LOST,
     PREEMPTED,
     RECEIVED,
+    REJECTED,
     REUSED,
     SWAPPED_IN,
     SWAPPED_OUT,
@@ -68,6 +72,7 @@ def _by_request(reading: Reading) -> Finding:
     facts = reading.history.facts
     assert facts is not None
     rows = np.flatnonzero(np.isin(facts["kind"], (ARRIVED, HANDED_OVER, RECEIVED, SWAPPED_OUT)))
+    rows = rows[~_freed(reading, rows)]
     kind, time, request, replica = (facts[name][rows] for name in ("kind", "time_ns", "request", "replica"))
     order = np.lexsort((rows, kind, time, replica))
     one, other = order[:-1], order[1:]
@@ -78,6 +83,21 @@ def _by_request(reading: Reading) -> Finding:
         "let what happens to several requests at one instant happen in their order", fact=Rows(facts, rows[other]),
         before=Rows(facts, rows[one]), kind=Rows(FACTS, kind[other]),
     )  # fmt: skip
+
+
+def _freed(reading: Reading, rows: Int64Array) -> BoolArray:
+    """Return which facts are arrivals of turns that may have waited for one that ends then: they come behind others."""
+    facts, requests = reading.history.facts, reading.history.requests
+    found = np.zeros(len(rows), bool)
+    if facts is None or requests is None or "follows" not in requests:
+        return found
+    request, time = facts["request"][rows], facts["time_ns"][rows]
+    some = np.flatnonzero((facts["kind"][rows] == ARRIVED) & (request < len(requests["follows"])))
+    before = requests["follows"][request[some]]
+    count = max(len(requests["follows"]), int(facts["request"].max(initial=-1)) + 1)
+    ended = reading.residency.first_ns(count, FINISHED, CANCELLED, REJECTED, LOST)
+    found[some] = (before >= 0) & (ended[before] == time[some])
+    return found
 
 
 def _taken_up(reading: Reading, policies: Policies) -> Finding:
