@@ -60,8 +60,8 @@ def _of(owner: Any, function: str, *pairs: tuple[str, str, str, str]) -> dict[st
 OPERATORS: Final = {
     **_of(
         operators._Work, "_attention",
-        ("the residual of attention is left out", "alone", '"attention_add", "attention"), out, INPUT)',
-         '"attention_add", "attention"), out)'),
+        ("the residual of attention is left out", "alone", 'self.added(build, "attention", out, post_norm)',
+         'build.build(build.add(self.residual("attention_add", "attention"), out))'),
         ("values are not stored", "alone", "scaled(TOKENS, (k + v) * ", "scaled(TOKENS, k * "),
         ("the cache is written before rotation", "alone", "cache = build.add(write, ready)",
          "cache = build.add(write, ready - 1)"),

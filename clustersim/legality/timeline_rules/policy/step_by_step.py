@@ -107,6 +107,8 @@ class Walk:
         self.members: dict[int, Sequence] = {}
         self.flight: dict[int, tuple[Carried, int]] = {}
         """Runs of steps under way: what they carry, and how many steps of each have ended."""
+        tables = reading.history.folded
+        self.together = tables is not None and tables.lockstep > 1
         self.at = self.looked_at = 0
         self.within = -1
         """The run of steps of which one begins at this instant that is not its first; −1: none."""
@@ -224,6 +226,9 @@ class Walk:
             self._wrong(f"begins a step at {self.steps.begin[self.at]:,} ns, when none could begin")
         busy = within < 0 and (not self.free or len(self.flight) >= self.declared.pp)
         if self.faults or busy or self.frozen or self.down:
+            return
+        if self.together and self._cut_off(now):  # a step that the others take may be under way, and is not recorded
+            self.goes_on = False
             return
         facts = self.instants.decided.get(now, [])
         aside = [fact for fact in facts if fact[0] == ADMITTED and fact[1] not in self.members]
