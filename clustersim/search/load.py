@@ -36,6 +36,8 @@ class Load:
         … and so many where nothing is asked for: a trace with more is played again and again.
     lasting_s : float
         Its arrivals last as long, if it has not more requests.
+    part : int or None
+        Of a trace that is played again and again, the first requests that are; None: all of them.
     """
 
     workload: TraceWorkload | DrawnWorkload
@@ -43,6 +45,7 @@ class Load:
     requests: int
     own: int
     lasting_s: float
+    part: int | None = None
 
     def count(self, rate: float) -> int:
         """Return how many requests there are at a rate."""

@@ -51,21 +51,44 @@ def _drawn(asked: _Asked) -> Requests:
     return asked.scenario.requests()
 
 
+def _recorded(scenario: Scenario, trace: TraceWorkload) -> Requests:
+    """Return all requests of a trace, at its own rate."""
+    return _drawn(_Asked(scenario, replace(trace, requests=None, rate_scale=1.0, repeat=False)))
+
+
 @lru_cache(maxsize=_MOST)
-def _at(asked: _Asked) -> Requests:
+def _at(asked: _Asked, part: int | None) -> Requests:
     """Return requests; a trace is read once for all rates."""
     workload = asked.scenario.workload
     if not isinstance(workload, TraceWorkload):
         return _drawn(asked)
-    whole = _drawn(_Asked(asked.scenario, replace(workload, requests=None, rate_scale=1.0, repeat=False)))
+    whole = _recorded(asked.scenario, workload)
+    if workload.requests is not None and workload.requests > len(whole) and part is not None:
+        whole = whole.take(part)
     if workload.requests is not None:
         whole = whole.repeat_to(workload.requests) if workload.repeat else whole.take(workload.requests)
     return whole if workload.rate_scale == 1.0 else whole.scaled(workload.rate_scale)
 
 
+def recorded(scenario: Scenario) -> int | None:
+    """Return how many requests the trace of a scenario has; None where its requests are drawn."""
+    workload = scenario.workload
+    return len(_recorded(scenario, workload)) if isinstance(workload, TraceWorkload) else None
+
+
+def prime_up_to(most: int) -> int:
+    """Return the largest prime that is not above a number, or that number where none is.
+
+    So many requests, dealt out in turn again and again, all come to each of any smaller number of replicas: the two
+    numbers have no factor in common.
+    """
+    primes = (one for one in range(most, 1, -1) if all(one % low for low in range(2, math.isqrt(one) + 1)))
+    return next(primes, most)
+
+
 def requests_at(scenario: Scenario, load: Load, step: int, every: int) -> Requests:
     """Return every so many-th request of a scenario at a rate of the grid."""
-    whole = _at(_Asked(scenario, load.at(rate_of(step))))
+    whole = _at(_Asked(scenario, load.at(rate_of(step))), load.part)
     return whole if every == 1 else _chosen(whole, np.arange(0, len(whole), every))
 
 

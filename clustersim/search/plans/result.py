@@ -34,6 +34,8 @@ class Found:
     objective : str
     runs : int
         Runs that were asked for, those looked up included.
+    recorded, part : int or None
+        Requests of the trace, and how many of them are played again and again; None where requests are drawn.
     """
 
     standings: Sequence[Standing]
@@ -41,6 +43,8 @@ class Found:
     worth: Callable[[Standing], float]
     objective: str
     runs: int
+    recorded: int | None = None
+    part: int | None = None
 
     @property
     def legal(self) -> int:
@@ -96,6 +100,18 @@ class Found:
             below = user_rate(one)
         return area
 
+    def _repeated(self) -> list[str]:
+        """Return what is to be known of a trace that is played again and again."""
+        if self.part is None:
+            return []
+        told = [
+            f"runs of more requests than the {self.recorded:,} of the trace repeat its first {self.part:,}, a prime "
+            "number, so that each replica gets all of them in turn; the scenarios written have their own requests"
+        ]
+        if any(len(one.candidate.counts) == 1 and one.candidate.counts[0] >= self.part for one in self.standings):
+            told.append(f"of {self.part:,} replicas and more, as many as that repeats, none stands for the others")
+        return told
+
     def certificate(self) -> dict[str, Any]:
         """Return what the answer rests on, and what remains uncertain."""
         fates = Counter(one.fate for one in self.standings)
@@ -109,8 +125,9 @@ class Found:
             "capacities are found with one seed and runs of the length asked for; those of the finalists at length",
             "between rates that were tried, more requests are taken to be served no better",
         ]
-        if any(one.candidate.counts != (1,) and len(one.candidate.counts) == 1 for one in self.standings):
+        if any(one.row_devices < one.candidate.devices for one in self.standings):
             uncertain.append("one replica stands for all where requests are dealt out in turn (measured: within 4 %)")
+        uncertain += self._repeated()
         if any(one.row is not None and "alone" in one.row["numbers"] for one in screened):
             uncertain.append("a decode pool is taken to make no prefill pool serve more requests in time")
         if any(one.partitions > 1 for one in self.standings):

@@ -21,6 +21,7 @@ from clustersim.search.load import Load, load_of
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, TIES, at_length
+from clustersim.search.plans.grid import prime_up_to, recorded
 from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.limits import Bound, Member, bound_all
 from clustersim.search.plans.outcome import Standing
@@ -59,7 +60,10 @@ class Search:
         self.deployments, self.question = deployments, question
         self._executors, self._journal = executors, journal
         self.base = deployments.base
-        self.load: Load = load_of(self.base, deployments.variants.requests, question.lasting_s)
+        load = load_of(self.base, deployments.variants.requests, question.lasting_s)
+        self.recorded = recorded(self.base)
+        part = None if self.recorded is None else prime_up_to(self.recorded)
+        self.load: Load = replace(load, part=part)
         self.refused = Refused()
         self.ran = 0
         self.spent_s = 0.0
@@ -147,7 +151,7 @@ class Search:
         serving, plan = scenario.serving, one.plan
         lockstep = plan.dp if plan.is_lockstep else 1
         ranks = lockstep if lockstep > 1 else plan.sp.degree
-        every = count if pools == 1 and self._in_turn(scenario, plan) else 1
+        every = self._alike(scenario, plan, count) if pools == 1 else 1
         ordered = serving.scheduler in ("continuous", "chunked_prefill") and serving.order.by == "arrival"
         ordered = ordered and self._in_turn(scenario, plan) and place == 0 and lockstep == 1
         ordered = ordered and serving.queue_limit is None and serving.queue_timeout_ns is None and self._stays
@@ -173,7 +177,12 @@ class Search:
         """Return how many replicas one stands for."""
         if len(one.replicas) > 1:
             return 1
-        return one.counts[0] if self._in_turn(self._pool(one.setting, 1, 0), one.replicas[0].plan) else 1
+        return self._alike(self._pool(one.setting, 1, 0), one.replicas[0].plan, one.counts[0])
+
+    def _alike(self, scenario: Scenario, plan: ParallelPlan, count: int) -> int:
+        """Return how many of so many replicas one stands for: all, where each gets all requests of a trace in turn."""
+        gets_all = self.load.part is None or count < self.load.part
+        return count if gets_all and self._in_turn(scenario, plan) else 1
 
     def worth(self, standing: Standing) -> float:
         """Return what one request per second is worth on a plan."""
@@ -304,7 +313,15 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     drawn = isinstance(search.base.workload, DrawnWorkload)
     finalists = at_length(chosen, search.run_at_length, seeds=SEEDS if drawn else 1, share=question.share)
     finalists.sort(key=lambda one: -one.capacity * worth(one.standing))
-    return Found(standings=standings, finalists=finalists, worth=worth, objective=question.objective, runs=search.ran)
+    return Found(
+        standings=standings,
+        finalists=finalists,
+        worth=worth,
+        objective=question.objective,
+        runs=search.ran,
+        recorded=search.recorded,
+        part=search.load.part,
+    )
 
 
 def _effort(candidate: Candidate) -> int:
