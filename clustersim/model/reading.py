@@ -118,11 +118,13 @@ class ConfigReader:
     def optional_number(self, keys: Sequence[str]) -> float | None:
         """Return the finite number above 0 under the first present key, or None."""
         key = self.present(keys)
-        found = None if key is None else self._values[key]
-        if key is not None and (isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= MOST):
+        if key is None:
+            return None
+        found = self._values[key]
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= MOST:
             self.fail(key, f"expected a number above 0, but found {found!r}")
             return None
-        return None if found is None else float(found)  # type: ignore[arg-type]
+        return float(found)
 
     def flag(self, keys: Sequence[str]) -> bool | None:
         """Return the truth value under the first present key, or None."""
