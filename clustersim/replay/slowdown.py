@@ -2,8 +2,9 @@
 
 What a pass suffers is settled when it starts on its stage, so that both replays agree on it: kernels on a slow device
 take so many times as long, and the others of its group wait for it at their next collective; a communication that may
-use a weak link takes it as it is then, by the algorithm that was chosen for links as they should be. Such a pass runs
-operator by operator and is recorded node by node. Where flows share a weak link, its capacity of the moment counts.
+use a weak link takes it as it is then, by the algorithm that was chosen for links as they should be. Such a pass is a
+chain with other durations where it is a chain (``replay.events.slow_chain``), and runs operator by operator else.
+Where flows share a weak link, its capacity of the moment counts.
 """
 
 from __future__ import annotations

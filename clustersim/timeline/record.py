@@ -12,7 +12,7 @@ from clustersim.graph.template import PassTemplate
 from clustersim.timeline.columns import Columns, Flat
 from clustersim.timeline.episodes import Episodes
 from clustersim.timeline.layout import Layout
-from clustersim.timeline.stretch import Irregular
+from clustersim.timeline.stretch import Irregular, Stretch
 from clustersim.timeline.tables import TABLES, Tables
 
 MAX_INT32 = np.iinfo(np.int32).max
@@ -138,12 +138,24 @@ class Recorder:
             self.run(replica, stage, template, step, np.array([start]), one)
             return
         relative = (node_starts - start, node_ends - start)
+        size = np.int32 if relative[1].max() <= MAX_INT32 else np.int64  # 2.1 s of ns, for half of the memory
+        times: Irregular = (relative[0].astype(size), relative[1].astype(size))
+        self._irregular(replica, stage, template, step, start, durations, times)
+
+    def chain(
+        self, replica: int, stage: int, template: int, step: int, start: int, durations: Int64Array, lost: Sequence[int]
+    ) -> None:
+        """Record a pass of a chain that took longer: by which instances, and how much, ns, in turns."""
+        self._irregular(replica, stage, template, step, start, durations, Stretch.of(lost))
+
+    def _irregular(
+        self, replica: int, stage: int, template: int, step: int, start: int, durations: Int64Array, times: Irregular
+    ) -> None:
         self.passes.append(
             replica, stage, template, step, 1, start, self.row(template, durations), -1, len(self.varying),
             len(self.irregular),
         )  # fmt: skip
-        size = np.int32 if relative[1].max() <= MAX_INT32 else np.int64  # 2.1 s of ns, for half of the memory
-        self.irregular.append((relative[0].astype(size), relative[1].astype(size)))
+        self.irregular.append(times)
 
     def row(self, template: int, row: Int64Array, columns: tuple[int, ...] = ()) -> int:
         """Return the number of a row of durations, and register it if it is new.

@@ -26,7 +26,7 @@ from clustersim.timeline.tables import Tables
 
 SEND: Final = ("send", "send")
 WAIT: Final = ("a stage", "wait")
-CONTENTION: Final = ("contention on links", "collective")
+CONTENTION: Final = ("shared or weak links", "collective")
 IDLE: Final = ("wait inside a pass", "bubble")
 KINDS: Final = {"compute": "operator", "comm": "collective", "host": "host"}
 """Stream → kind of a part."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,24 @@ class ChainShape:
     first: Int64Array
     members: list[tuple[int, ...] | None]
     cls: list[int]
+
+    @cached_property
+    def joins(self) -> Int64Array:
+        """The instances that are collectives."""
+        found: Int64Array = self.first[np.array(self.cls) >= 0]
+        return found
+
+    @cached_property
+    def groups(self) -> tuple[list[tuple[int, tuple[int, ...]]], Int64Array]:
+        """Each class of collectives with its local ranks, once; and which of them each collective is."""
+        all_of = [(cls, ranks) for cls, ranks in zip(self.cls, self.members, strict=True) if ranks is not None]
+        numbers = {one: number for number, one in enumerate(dict.fromkeys(all_of))}
+        return list(numbers), np.array([numbers[one] for one in all_of], np.int64)
+
+    @cached_property
+    def many(self) -> Int64Array:
+        """Instances of each segment."""
+        return np.diff(self.first, append=len(self.instance_class))
 
 
 def chain_shape(program: StageProgram) -> ChainShape:
@@ -90,11 +109,13 @@ class ChainPass:
     on_end : callable
     marks : sequence of (int, callable), optional
         Instances in order, and what is to be called when each has ended; collectives are not among them.
+    longer : int64 array of shape (instances,), optional
+        How much longer each takes than its class does, whatever it meets (``replay.slowdown``).
     """
 
     __slots__ = (
-        "by_instance", "communicate", "ends", "env", "foreign", "lengths", "losses", "marked", "marks", "network",
-        "on_end", "over", "segment", "shape", "start", "version", "watched",
+        "alone", "by_instance", "communicate", "ends", "env", "foreign", "marked", "marks", "network", "on_end",
+        "over", "segment", "shape", "start", "version", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -107,20 +128,20 @@ class ChainPass:
         communicate: Communicate,
         on_end: Callable[[], None],
         marks: Sequence[tuple[int, Callable[[], None]]] = (),
+        longer: Int64Array | None = None,
     ) -> None:
         self.env = env
         self.network = network
         self.shape = shape
-        self.by_instance = by_class[shape.instance_class]
-        self.lengths = np.add.reduceat(self.by_instance, shape.first)
-        self.ends = np.cumsum(self.lengths)
+        self.alone = by_class[shape.instance_class]
+        self.by_instance = self.alone.copy() if longer is None else self.alone + longer
+        self.ends = np.cumsum(np.add.reduceat(self.by_instance, shape.first))
         self.watched = watched
         self.communicate = communicate
         self.on_end = on_end
         self.foreign = 0
         self.segment = -1
         self.version = 0
-        self.losses: list[tuple[int, int]] = []
         self.over = False
         self.start = 0
         self.marks = marks
@@ -225,7 +246,7 @@ class ChainPass:
         if members is None:
             at(self.env, int(self.ends[segment]) - now_ns(self.env), COMPLETION, self._stepped, segment)
         else:
-            cls, length = self.shape.cls[segment], int(self.lengths[segment])
+            cls, length = self.shape.cls[segment], int(self.alone[self.shape.first[segment]])
             self.communicate(segment, cls, members, length, self._stepped, started)
 
     def _stepped(self, segment: int) -> None:
@@ -233,17 +254,18 @@ class ChainPass:
         if late:
             self.ends[segment:] += late
             self.by_instance[self.shape.first[segment]] += late
-            self.losses.append((int(self.shape.first[segment]), late))
         self._advance(segment + 1)
 
     @property
     def stretched(self) -> bool:
-        """Whether anything has taken longer than alone."""
-        return bool(self.losses)
+        """Whether anything has taken longer than its class does."""
+        return not np.array_equal(self.by_instance, self.alone)
 
     def lost(self) -> list[int]:
-        """Return what took longer than alone, of a pass that has ended: instance and ns, in turns."""
-        return [number for pair in self.losses for number in pair]
+        """Return what took longer than its class does, of a pass that has ended: instance and ns, in turns."""
+        some = np.flatnonzero(self.by_instance != self.alone)
+        pairs: list[int] = np.stack((some, (self.by_instance - self.alone)[some]), axis=1).ravel().tolist()
+        return pairs
 
     def instance_times(self) -> tuple[Int64Array, Int64Array]:
         """Return start and end of every instance."""

@@ -20,6 +20,7 @@ from clustersim.graph.blueprint import STREAMS
 from clustersim.replay.events.chain import ChainPass, ChainShape
 from clustersim.replay.events.collectives import Collectives
 from clustersim.replay.events.layer_marks import chain_marks, event_marks
+from clustersim.replay.events.slow_chain import SlowChain
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.wiring import MicroBatch, StageWiring
@@ -110,7 +111,11 @@ class Pipeline:
         slowdown = None if self.slowdowns is None else self.slowdowns.of(stage, now_ns(env))
         if slowdown is not None:
             micro.slowdowns[stage] = slowdown
-            self._start_slowed(stage, micro, slowdown)
+            chain = wiring.chain(micro.program)
+            if chain is None or (slowdown.slow and wiring.as_events):
+                self._start_by_operators(stage, micro, slowdown)
+            else:
+                self._start_chain(stage, micro, chain, slowdown)
             return
         if not wiring.as_events:
             micro.passes.append(None)
@@ -126,33 +131,49 @@ class Pipeline:
                 self.sends.left_at(stage, micro, [now_ns(env) + exits[r // tp] for r in range(micro.unsent[stage])])
             return
         shape = wiring.shape(micro.program)
-        communicate = self.collectives.of(stage, micro)
-        run: EventPass | ChainPass
         if isinstance(shape, ChainShape):
-            run = ChainPass(
-                env,
-                self.network,
-                shape,
-                durations,
-                wiring.watched,
-                communicate,
-                lambda: self._chain_ended(stage, micro),
-                chain_marks(wiring.programs[micro.program].template, micro.on_layer),
-            )
-        else:
-            run = EventPass(
-                env,
-                shape,
-                durations.tolist(),
-                communicate,
-                lambda ranks: self.sends.left(stage, micro, ranks),
-                lambda: self._free(stage, micro),
-                event_marks(wiring.programs[micro.program].template, shape, micro.on_layer),
-            )
+            self._start_chain(stage, micro, shape)
+            return
+        run = EventPass(
+            env,
+            shape,
+            durations.tolist(),
+            self.collectives.of(stage, micro),
+            lambda ranks: self.sends.left(stage, micro, ranks),
+            lambda: self._free(stage, micro),
+            event_marks(wiring.programs[micro.program].template, shape, micro.on_layer),
+        )
         micro.passes.append(run)
         run.begin()
 
-    def _start_slowed(self, stage: int, micro: MicroBatch, slowdown: Slowdown) -> None:
+    def _start_chain(self, stage: int, micro: MicroBatch, shape: ChainShape, slowdown: Slowdown | None = None) -> None:
+        """Run a pass as a chain: closed where it meets nothing; what it suffers is worked out before."""
+        wiring, durations = self.stages[stage], micro.durations[stage]
+        program, slowed = wiring.programs[micro.program], None
+        if slowdown is not None:
+            slowed = SlowChain(shape, program, slowdown, durations)
+        longer = None if slowed is None else slowed.longer(self.collectives.comm, wiring.devices, micro.features)
+        run = ChainPass(
+            self.env,
+            self.network,
+            shape,
+            durations,
+            wiring.watched if wiring.as_events else (),
+            self.collectives.of(stage, micro),
+            lambda: self._chain_ended(stage, micro) if wiring.as_events else self._free(stage, micro),
+            chain_marks(program.template, micro.on_layer),
+            longer,
+        )
+        micro.passes.append(run)
+        run.begin()
+        if slowed is None:
+            return
+        if slowed.slowdown.slow:
+            micro.slowed[stage] = slowed
+        if not wiring.as_events and stage + 1 < len(self.stages):
+            self.sends.left_at(stage, micro, slowed.left(run)[: micro.unsent[stage]])
+
+    def _start_by_operators(self, stage: int, micro: MicroBatch, slowdown: Slowdown) -> None:
         """Run a pass operator by operator, on ranks of which each takes its own time."""
         wiring = self.stages[stage]
         template, program = wiring.programs[micro.program].template, wiring.expanded(micro.program)

@@ -151,12 +151,10 @@ class Stepper:
             if run is None or (isinstance(run, ChainPass) and not run.stretched):
                 one = Durations.of_one(micro.durations[stage])
                 self.recorder.run(self.index, stage, template, micro.step, np.array([start]), one)
+            elif isinstance(run, ChainPass) and stage not in micro.slowed:
+                self.recorder.chain(self.index, stage, template, micro.step, start, micro.durations[stage], run.lost())
             else:
-                if isinstance(run, ChainPass):
-                    starts, ends = run.instance_times()
-                    times = starts[program.template.node_instance], ends[program.template.node_instance]
-                else:
-                    times = run.node_times()
+                times = micro.slowed[stage].node_times(run) if isinstance(run, ChainPass) else run.node_times()
                 self.recorder.nodes(self.index, stage, template, micro.step, start, micro.durations[stage], *times)
             if stage < len(micro.send_starts):
                 starts, ends = micro.send_starts[stage], micro.send_ends[stage]

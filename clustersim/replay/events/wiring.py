@@ -22,6 +22,7 @@ from clustersim.replay.events.pass_program import (
     contraction_is_exact,
     expanded_program,
 )
+from clustersim.replay.events.slow_chain import SlowChain
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.slowdown import Slowdown
 from clustersim.serving.decision import Decision
@@ -53,6 +54,8 @@ class MicroBatch:
     send_ends: list[Int64Array] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
     slowdowns: dict[int, Slowdown] = field(default_factory=dict)
+    slowed: dict[int, SlowChain] = field(default_factory=dict)
+    """By stage, of passes on slow devices that are chains."""
     on_layer: OnLayer | None = None
     """None where nobody waits for single layers."""
 
@@ -110,6 +113,13 @@ class StageWiring:
         found = self.shapes[key]
         assert isinstance(found, EventProgram)
         return found
+
+    def chain(self, name: str) -> ChainShape | None:
+        """Return how a pass runs as a chain, where that is exact; None where it is not."""
+        if self.full or not self.programs[name].template.is_chain or not contraction_is_exact(self.programs[name]):
+            return None
+        found = self.shape(name)
+        return found if isinstance(found, ChainShape) else None
 
     def shape(self, name: str) -> ChainShape | EventProgram:
         """Return how a pass runs as events: as a chain where that is exact, else in rows of operators or each."""

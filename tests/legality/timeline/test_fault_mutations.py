@@ -8,6 +8,7 @@ import pytest
 
 from clustersim.replay.admission import Admission
 from clustersim.replay.events.replica import Replica
+from clustersim.replay.events.slow_chain import SlowChain
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.prepared import Prepared
@@ -55,6 +56,34 @@ def sends_at_full_speed(patch: Patch) -> None:
 def collects_at_full_speed(patch: Patch) -> None:
     """A collective over a weak link takes no longer than over a link as it should be."""
     patch.setattr(Slowdown, "communication", lambda self, plan, payload, duration: (plan, duration))
+
+
+def collects_too_slowly(patch: Patch) -> None:
+    """A collective over a weak link takes longer by half as much again as the link explains."""
+    communication = Slowdown.communication
+
+    def slower(self: Slowdown, plan: Any, payload: float, duration: int) -> Any:
+        weak, took = communication(self, plan, payload, duration)
+        return weak, took + (took - duration) // 2
+
+    patch.setattr(Slowdown, "communication", slower)
+
+
+def collects_once_at_full_speed(patch: Patch) -> None:
+    """One collective of a chain over a weak link takes no longer than over a link as it should be."""
+    weak = SlowChain._weak
+
+    def but_the_last(self: SlowChain, *given: Any) -> Any:
+        found = weak(self, *given)
+        found[-1] = 0
+        return found
+
+    patch.setattr(SlowChain, "_weak", but_the_last)
+
+
+def works_for_the_others(patch: Patch) -> None:
+    """Ranks beside a slow one end their kernels when it does."""
+    patch.setattr(SlowChain, "_kind", lambda self, rank: max(self.slowdown.slow))
 
 
 def runs_at_full_speed(patch: Patch) -> None:
@@ -106,6 +135,9 @@ MISTAKES = [
     (keeps_its_cache, CACHED, "KV-5"),
     (sends_at_full_speed, WEAK, "RUN-2"),
     (collects_at_full_speed, WEAK_IN_GROUP, "RUN-2"),
+    (collects_too_slowly, WEAK_IN_GROUP, "RUN-2"),
+    (collects_once_at_full_speed, WEAK_IN_GROUP, "RUN-2"),
+    (works_for_the_others, STRAGGLER, "RUN-2"),
     (runs_at_full_speed, STRAGGLER, "RUN-2"),
     (does_not_know_of_slowness, STRAGGLER, "RUN-2"),
     (works_while_it_is_down, DOWN, "RUN-3"),

@@ -14,6 +14,7 @@ from clustersim.cluster.fault import Fault
 from clustersim.collective.price import CommPlan
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.outages import Outage, merged
 from clustersim.replay.replay import replay
 from clustersim.replay.slowdown import Slowdown
@@ -24,6 +25,7 @@ from clustersim.serving.decision import FACT_KINDS
 from clustersim.simulation.audit import check_run
 from clustersim.simulation.simulate import simulate
 from clustersim.simulation.step_rows import StepRows
+from clustersim.timeline.digest import digest_of
 from tests.audit import audit, simulated
 from tests.laws.accounts import audited_again
 from tests.laws.agreement import states_agree
@@ -252,6 +254,31 @@ def test_a_weak_link_slows_down_what_uses_it(mode):
     away = (Fault(at_ns=0, links=(4,), share=0.5),)
     apart = run([(0, 4, 2)], away, mode=mode, plan=plan, topology=crossbar(4))
     assert step_ends(apart.timeline) == step_ends(healthy.timeline)
+
+
+SLOWING = {
+    "weak link": [Fault(at_ns=0, links=(0,), share=0.5)],
+    "weak link for a while": [Fault(at_ns=1_000, until_ns=120_000, links=(0,), share=0.1)],
+    "slow device": [Fault(at_ns=0, until_ns=30_000, devices=(1,), slowdown=3.0)],
+    "two slow devices": [Fault(at_ns=0, devices=(at,), slowdown=1.5 + at) for at in (0, 1)],
+    "both": [Fault(at_ns=0, links=(0,), share=0.5), Fault(at_ns=10_000, devices=(0,), slowdown=2.0)],
+}
+
+
+@pytest.mark.parametrize(
+    ("plan", "faults"),
+    [(ParallelPlan(tp=2), faults) for faults in SLOWING.values()]
+    + [(ParallelPlan(pp=2, tp=2), SLOWING["weak link"]), (ParallelPlan(pp=2), SLOWING["slow device"])],
+    ids=[*SLOWING, "weak link below two stages", "slow device of two stages"],
+)
+def test_a_chain_on_what_is_slow_needs_no_operators_as_events(plan, faults, monkeypatch):
+    given = {"faults": tuple(faults), "plan": plan, "topology": crossbar(4), "layers": 2}
+    requests = [(0, 4, 4), (7_000, 9, 3)]
+    whole = run(requests, mode="full", **given)
+    monkeypatch.setattr(Pipeline, "_start_by_operators", None)
+    folded = run(requests, mode="folded", **given)
+    assert digest_of(folded.timeline) == digest_of(whole.timeline)
+    assert (folded.timeline.passes["irregular"] >= 0).any()
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.finding import NOTHING, Finding, FindingOfParts, Rows, judged, lacking, merged
 from clustersim.legality.history import STREAMS
+from clustersim.legality.timeline_rules.operators.lost import lost_as_told
 from clustersim.legality.timeline_rules.operators.ready import operators_start, steps_follow
 from clustersim.legality.timeline_rules.operators.slowness import (
     COST,
@@ -21,12 +21,11 @@ from clustersim.legality.timeline_rules.requests.told import inside_steps
 from clustersim.legality.timeline_rules.transfers.carried import outputs
 from clustersim.legality.timeline_rules.transfers.swaps import copies_cost
 from clustersim.legality.timeline_rules.views.grouping import gathered
-from clustersim.legality.timeline_rules.views.occupation import Occupation, losses
+from clustersim.legality.timeline_rules.views.occupation import Occupation
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
 from clustersim.timeline.passes import parts
-from clustersim.timeline.tables import Tables
 
 WAIT = "start an operator when all that it needs has ended"
 ON_LINKS = tuple(STREAMS.index(name) for name in ("comm", "send", "recv"))
@@ -112,7 +111,7 @@ def as_recorded(reading: Reading) -> Finding:
         return inside_steps(reading)
     findings = [
         _durations(reading),
-        _losses(tables, reading.declared.carriage),
+        lost_as_told(reading),
         as_slow_as_told(reading),
         as_weak_as_told(reading),
         copies_cost(reading),
@@ -156,26 +155,6 @@ def _durations(reading: Reading) -> Finding:
             for name, values, least in (("row_values", tables.row_values, 0), ("varying", tables.varying, 1))
         )
     )
-
-
-def _losses(tables: Tables, carriage: Carriage | None) -> Finding:
-    """Judge what chains lost to contention: never less than nothing, and only where a collective shares a link."""
-    rows, instances, lost = losses(tables)
-    template = tables.passes["template"][rows]
-    joins = np.zeros(len(rows), bool)
-    for number, shape in enumerate(tables.templates):
-        mine = template == number
-        sizes = np.zeros(len(shape.instance_class), np.int64)
-        np.maximum.at(sizes, shape.node_instance, np.fromiter(map(len, shape.members), np.int64))
-        joins[mine] = sizes[instances[mine]] > 1
-    places = zip(tables.passes["replica"][rows].tolist(), tables.passes["stage"][rows].tolist(), strict=True)
-    alone = np.array([carriage is not None and carriage.alone(*place) for place in places], bool)
-    return judged(
-        len(rows), (lost < 0) | ~joins | (alone & (lost > 0)),
-        "replica {row.replica}, stage {row.stage}, first_step {row.first_step}",
-        "operator {instance} takes {lost:,} ns longer than its cost{alone}", COST, row=Rows(tables.passes, rows),
-        instance=instances, lost=lost, alone=Rows(("", ", and nothing else can be on its links"), alone),
-    )  # fmt: skip
 
 
 def _bounds(reading: Reading, passes: Occupation) -> Finding:

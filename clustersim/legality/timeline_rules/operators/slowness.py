@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.declared.faults import WeakGroup
 from clustersim.legality.finding import Finding, Rows, judged, merged
+from clustersim.legality.history import Declared
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
 from clustersim.timeline.passes import Passes
+from clustersim.timeline.tables import Tables
 
 COST = "let an operator run for its cost"
 SURELY_SLOWER = 1.5
@@ -55,15 +59,21 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Ar
         theirs = named & (lowest[of] == first) & (highest[of] == last) & (size == ranks)
         mine = grouped[theirs & (begun >= since) & (begun < until)]
         costs = least[mine]
-        cost, longer = np.array(told).T
-        at, to = (
-            np.clip(np.searchsorted(cost, costs + by, side="right"), 1, len(cost) - 1) for by in (-1, 1)
-        )  # costs are rounded to ns
-        least_longer = 0.9 * np.minimum(longer[at - 1], longer[at])
-        least_longer = np.where(_as_settled(sheet, mine, until), least_longer, 0.0)
-        found[mine] = costs + np.floor(np.maximum(0.0, least_longer - 1)).astype(np.int64)
-        most[mine] = costs + np.ceil(1.1 * np.maximum(longer[at - 1], longer[to]) + 1).astype(np.int64)
+        least_longer, most_longer = longer_over(told, costs)
+        found[mine] = costs + np.where(_as_settled(sheet, mine, until), least_longer, 0)
+        most[mine] = costs + most_longer
     return found, most
+
+
+def longer_over(told: Sequence[tuple[float, float]], costs: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return how much longer collectives take at least and at most that cost so much over links as they should be."""
+    cost, longer = np.array(told).T
+    at, to = (
+        np.clip(np.searchsorted(cost, costs + by, side="right"), 1, len(cost) - 1) for by in (-1, 1)
+    )  # costs are rounded to ns
+    least = np.floor(np.maximum(0.0, 0.9 * np.minimum(longer[at - 1], longer[at]) - 1)).astype(np.int64)
+    most = np.ceil(1.1 * np.maximum(longer[at - 1], longer[to]) + 1).astype(np.int64)
+    return least, most
 
 
 def _as_settled(sheet: Sheet, spans: Int64Array, until: int) -> BoolArray:
@@ -115,14 +125,11 @@ def as_weak_as_told(reading: Reading) -> Finding:
     findings = []
     passes, table = Passes(tables), tables.passes
     for weak in declared.weak_groups:
-        number, local = divmod(weak.first - declared.first_rank, declared.stage_ranks)
-        replica, stage = divmod(number, declared.pp)
-        if tables.lockstep > 1:
-            replica, stage, local = 0, 0, weak.first - declared.first_rank
-        mine = (table["replica"] == declared.first_replica + replica) & (table["stage"] == stage)
+        replica, stage, local = place_of(weak, declared, tables)
+        mine = (table["replica"] == replica) & (table["stage"] == stage)
         mine &= (table["start_ns"] < weak.until_ns) & (table["irregular"] < 0)
         for template in np.unique(table["template"][mine]).tolist():
-            classes = _classes(tables.templates[template], weak, local, declared.apart)
+            classes = classes_of(tables.templates[template], weak, local, declared.apart)
             rows = np.flatnonzero(mine & (table["template"] == template))
             for block in passes.blocks(rows) if len(classes) else ():
                 starts = passes.starts(block)
@@ -131,13 +138,23 @@ def as_weak_as_told(reading: Reading) -> Finding:
                 findings.append(judged(
                     int(within.sum()), longer > SURELY_LONGER_NS, "replica {replica}, stage {stage}, step {step}",
                     "is as fast as if its links were not weak: a collective of it takes {longer:,} ns longer then",
-                    COST, replica=declared.first_replica + replica, stage=stage,
+                    COST, replica=replica, stage=stage,
                     step=table["first_step"][block.runs[block.of]][within] + block.index[within], longer=longer,
                 ))  # fmt: skip
     return merged(*findings)
 
 
-def _classes(template: PassTemplate, weak: WeakGroup, first: int, apart: tuple[str, ...]) -> list[int]:
+def place_of(weak: WeakGroup, declared: Declared, tables: Tables) -> tuple[int, int, int]:
+    """Return the replica and stage whose passes have a group, and its first rank there; of all together, the first."""
+    local = weak.first - declared.first_rank
+    if tables.lockstep > 1:
+        return declared.first_replica, 0, local
+    number, local = divmod(local, declared.stage_ranks)
+    replica, stage = divmod(number, declared.pp)
+    return declared.first_replica + replica, stage, local
+
+
+def classes_of(template: PassTemplate, weak: WeakGroup, first: int, apart: tuple[str, ...]) -> list[int]:
     """Return the cost classes of the collectives of a group, which begins at a local rank."""
     found = set()
     for node, (symbol, members) in enumerate(zip(template.node_symbol.tolist(), template.members, strict=True)):

@@ -1,0 +1,122 @@
+"""A chain on slow devices, or over weak links: what each instance takes longer, and what single ranks do meanwhile.
+
+What a pass suffers is settled when it starts (``replay.slowdown``). Where its operators form a chain whose collectives
+all ranks share, nothing of it has to be an event then: kernels take what the slowest rank takes, since the others wait
+for it at the next collective, and a collective over weak links takes what its plan says of them. The replay by
+operators (``Pipeline._start_by_operators``) gives the same times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.collective.communications import CommTable
+from clustersim.graph.batch import Features
+from clustersim.graph.blueprint import STREAMS
+from clustersim.graph.prices.pricer import payload_bytes
+from clustersim.graph.program import StageProgram
+from clustersim.replay.events.chain import ChainPass, ChainShape
+from clustersim.replay.slowdown import Slowdown
+
+_COMPUTE = STREAMS.index("compute")
+
+
+class SlowChain:
+    """What a slowdown makes of one pass that is a chain.
+
+    Parameters
+    ----------
+    shape : ChainShape
+    program : StageProgram
+    slowdown : Slowdown
+    by_class : int64 array of shape (classes,)
+        Durations without it.
+    """
+
+    def __init__(self, shape: ChainShape, program: StageProgram, slowdown: Slowdown, by_class: Int64Array) -> None:
+        self.shape = shape
+        self.program = program
+        self.slowdown = slowdown
+        self.by_class = by_class
+        self.alone = by_class[shape.instance_class]
+
+    def longer(self, comm: CommTable, devices: Sequence[int], features: Features) -> Int64Array:
+        """Return how much longer each instance holds the pass up, int64 of shape (instances,).
+
+        Parameters
+        ----------
+        comm : CommTable
+        devices : sequence of int
+            Of the ranks.
+        features : Features
+            Of the step: what communications carry.
+        """
+        slow = self.slowdown.slow
+        slowest = max(slow, key=lambda rank: slow[rank], default=None)
+        found: Int64Array = self._of_rank(slowest) - self.alone
+        if self.slowdown.shares:
+            found[self.shape.joins] += self._weak(comm, devices, features)
+        return found
+
+    def _weak(self, comm: CommTable, devices: Sequence[int], features: Features) -> Int64Array:
+        """Return how much longer each collective takes over links as they are."""
+        groups, of = self.shape.groups
+        found = []
+        for cls, members in groups:
+            payload = payload_bytes(self.program, features, cls)
+            group = tuple([devices[member] for member in members])
+            plan = comm.chosen(self.program.classes[cls].node.communication, group, payload)
+            alone = int(self.by_class[cls])
+            found.append(self.slowdown.communication(plan, payload, alone)[1] - alone)
+        longer: Int64Array = np.array(found, np.int64)[of]
+        return longer
+
+    def _of_rank(self, rank: int | None) -> Int64Array:
+        """Return what each instance takes on a local rank, collectives as if no link were weak."""
+        found = self.alone.copy()
+        if rank not in self.slowdown.slow:
+            return found
+        template = self.program.template
+        works = np.ones(len(found), bool)
+        works[self.shape.joins] = False
+        kernels = np.flatnonzero(works & (template.instance_stream == _COMPUTE))
+        took = {ns: self.slowdown.kernel_ns(rank, ns) for ns in np.unique(found[kernels]).tolist()}
+        found[kernels] = [took[ns] for ns in found[kernels].tolist()]
+        return found
+
+    def left(self, run: ChainPass) -> list[int]:
+        """Return when each rank has done the last of its work, of a pass that meets nothing, as it begins."""
+        ends = {slow: int(self._times(run, slow)[1][-1]) for slow in self._kinds()}
+        return [ends[self._kind(rank)] for rank in range(self.program.template.ranks)]
+
+    def node_times(self, run: ChainPass) -> tuple[Int64Array, Int64Array]:
+        """Return start and end of every node of a pass: ranks that are not the slowest wait at the next collective."""
+        template = self.program.template
+        rows = {slow: self._times(run, slow) for slow in self._kinds()}
+        first = [members[0] for members in template.members]
+        starts, ends = np.empty((2, len(first)), np.int64)
+        kinds = [self._kind(rank) for rank in first]
+        for slow, (begin, end) in rows.items():
+            mine = np.flatnonzero([kind == slow for kind in kinds])
+            starts[mine], ends[mine] = begin[template.node_instance[mine]], end[template.node_instance[mine]]
+        return starts, ends
+
+    def _kind(self, rank: int) -> int | None:
+        """Return the rank itself where it is slow; the others all do the same."""
+        return rank if rank in self.slowdown.slow else None
+
+    def _kinds(self) -> list[int | None]:
+        return list(dict.fromkeys(map(self._kind, range(self.program.template.ranks))))
+
+    def _times(self, run: ChainPass, slow: int | None) -> tuple[Int64Array, Int64Array]:
+        """Return start and end of each instance on a slow rank, or on those that are not."""
+        begin, end = run.instance_times()
+        first, took = self.shape.first, self._of_rank(slow)
+        joins = self.shape.joins
+        took[joins] = end[joins] - begin[joins]
+        passed = np.cumsum(took) - took
+        starts: Int64Array = np.repeat(begin[first] - passed[first], self.shape.many) + passed
+        return starts, starts + took
