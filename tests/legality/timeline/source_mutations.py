@@ -32,11 +32,11 @@ def changed(patch: pytest.MonkeyPatch, change: Change) -> None:
     source = path.read_text(encoding="utf-8")
     assert source.count(change.old) == 1, (change.module, change.old, source.count(change.old))
     was, other = (compile(text, str(path), "exec") for text in (source, source.replace(change.old, change.new)))
-    found = [one for one in _differing(was, other, ()) if _patched(patch, module, one)]
+    found = [one for one in differing(was, other) if patched(patch, module, one)]
     assert found, f"no function of {change.module} differs with {change.new!r}"
 
 
-def _differing(was: CodeType, other: CodeType, names: tuple[str, ...]) -> list[tuple[tuple[str, ...], CodeType]]:
+def differing(was: CodeType, other: CodeType, names: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], CodeType]]:
     """Return names and code of the functions of a module or class that differ."""
     found = []
     before = [one for one in was.co_consts if isinstance(one, CodeType)]
@@ -46,7 +46,7 @@ def _differing(was: CodeType, other: CodeType, names: tuple[str, ...]) -> list[t
         if one.co_flags & 0x2:  # of a function: it has locals that are optimized together with CO_NEWLOCALS
             found += [(inner, another)] if _bytes(one) != _bytes(another) else []
         else:
-            found += _differing(one, another, inner)
+            found += differing(one, another, inner)
     return found
 
 
@@ -56,7 +56,7 @@ def _bytes(code: CodeType) -> Any:
     return code.co_code, code.co_names, code.co_varnames, inner
 
 
-def _patched(patch: pytest.MonkeyPatch, module: ModuleType, one: tuple[tuple[str, ...], CodeType]) -> bool:
+def patched(patch: pytest.MonkeyPatch, module: ModuleType, one: tuple[tuple[str, ...], CodeType]) -> bool:
     """Let a function run other code; return whether it was found."""
     names, code = one
     found: Any = module

@@ -139,6 +139,50 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
             "output_tokens": {"uniform": {"low": 2, "high": 20}},
         },
     ),
+    "two of three fail": document(
+        plan={"tp": 1, "dp": 3},
+        serving={"kv_blocks": 30, "router": "least_outstanding"},
+        workload={
+            "requests": 48,
+            "arrivals": {"process": "constant", "rate": "6000/s"},
+            "output_tokens": {"uniform": {"low": 20, "high": 30}},
+        },
+        faults=[{"device": 0, "at": "3 ms", "until": "5 ms"}, {"device": 1, "at": "6 ms"}],
+        run={"horizon": "9 ms"},
+    ),
+    "both pools fail": POOLS
+    | {
+        "serving": POOLS["serving"] | {"kv_blocks": 40},
+        "workload": POOLS["workload"] | {"requests": 24},
+        "faults": [{"device": 2, "at": "8 ms", "until": "9 ms"}, {"device": 0, "at": "12 ms", "until": "13 ms"}],
+    },
+    "fail while prompts lack blocks": document(
+        plan={"tp": 1, "pp": 2, "dp": 2},
+        serving={"kv_blocks": 24, "max_batch_tokens": 16, "router": "least_outstanding"},
+        workload={
+            "requests": 40,
+            "arrivals": {"process": "constant", "rate": "20000/s"},
+            "prompt_tokens": {"uniform": {"low": 1, "high": 60}},
+            "output_tokens": {"uniform": {"low": 2, "high": 20}},
+        },
+        faults=[{"device": 0, "at": "3 ms", "until": "4 ms"}],
+    ),
+    "cut off in the first run": document(
+        plan={"tp": 1, "dp": 2},
+        workload={"requests": 4, "output_tokens": {"fixed": 400}, "arrivals": {"process": "all_at_once"}},
+        run={"horizon": "8 ms"},
+    ),
+    "fails in the first run": document(
+        plan={"tp": 1, "dp": 2},
+        workload={"requests": 4, "output_tokens": {"fixed": 400}, "arrivals": {"process": "all_at_once"}},
+        faults=[{"device": 0, "at": "8 ms"}],
+    ),
+    "experts, cut off": document(
+        model=EXPERTS,
+        plan={"tp": 1, "ep": 2, "sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}},
+        workload={"requests": 4, "output_tokens": {"fixed": 400}, "arrivals": {"process": "all_at_once"}},
+        run={"horizon": "26 ms"},
+    ),
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
 JUMPS: Final = "replay.events.decode_jumps"
@@ -148,6 +192,12 @@ SWAPPING: Final = "serving.swapping"
 BACK: Final = "if not decision.evicted and not prefill_first:"
 HAND_OVERS: Final = "replay.pools.hand_overs"
 STATIC: Final = "serving.static"
+LANE: Final = "replay.lanes.decode_jump_lane"
+RUN: Final = "replay.events.run"
+AGAIN: Final = "self.replicas[self._route(sequence)].add_again(sequence)"
+HAS_ENDED: Final = "steps = bisect_right(ends, now)"
+IN_ORDER: Final = "if not self or self[-1].request < sequence.request:"
+EVICTED: Final = "prefills = [] if self.evicted else self._prefills"
 UNHELD: Final = "unheld = sum(not holders[key] for key in sequence.keys[:cached])"
 IDLE: Final = "[s for s in decoding if not s.in_flight]"
 SHARE: Final = "share = -(-len(decoding) // self.stages)"
@@ -260,6 +310,21 @@ CHANGES: Final = (
     Change("serving.members", "if sequence.shared:", "if sequence.shared > 5:", "prefixes"),
     Change(STATIC, "(left[one], -one)", "(left[one], one)", "static, two owners"),
     Change("serving.blocks", "(self.free[owner], -owner)", "(self.free[owner], owner)", "swaps, two owners"),
+    Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("sequence) :", "sequence) + 1 :"), "two of three fail"),
+    Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("[:", "[-2 :"), "two of three fail"),
+    Change("serving.order", IN_ORDER, "if True:", "two of three fail"),
+    Change(RUN, AGAIN, f"self._route(sequence) == 1 or {AGAIN}", "two of three fail"),
+    Change(RUN, AGAIN, f"sequence.request % 7 and {AGAIN}", "two of three fail"),
+    Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("sequence) :", "sequence) + 1 :"), "both pools fail"),
+    Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "both pools fail"),
+    Change("serving.order", IN_ORDER, "if True:", "both pools fail"),
+    Change(SCHEDULER, EVICTED, "prefills = self._prefills", "fail while prompts lack blocks"),
+    Change(LANE, HAS_ENDED, "steps = 0", "two of three fail"),
+    Change(LANE, HAS_ENDED, "steps = 0", "cut off in the first run"),
+    Change(LANE, HAS_ENDED, f"{HAS_ENDED} // 2", "cut off in the first run"),
+    Change(LANE, HAS_ENDED, "steps = 0", "fails in the first run"),
+    Change(JUMPS, "ended = run.ended(now)", "ended = 0", "experts, cut off"),
+    Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) - 1", "experts, cut off"),
 )
 
 

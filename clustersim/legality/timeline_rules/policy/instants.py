@@ -22,6 +22,7 @@ from clustersim.legality.history import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )
+from clustersim.legality.timeline_rules.policy.moved import Moved
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import HOST
@@ -32,9 +33,9 @@ OF_FACTS: Final = {
 }  # fmt: skip
 """In which part of its instant a fact happens that no decision tells."""
 DECISIONS: Final = (ADMITTED, PREEMPTED, REUSED, SWAPPED_IN)
-FAILS, REVIVES, STEP, FREE, BACK, WITHIN, AWAKE = range(-7, 0)
-"""The replica fails, or is back; a step has ended; its first stage is free; a copy back has ended; a step within a run,
-or something else, begins."""
+FAILS, REVIVES, COMES, STEP, FREE, BACK, WITHIN, AWAKE = range(-8, 0)
+"""The replica fails, or is back; a request comes whose own has failed; a step has ended; its first stage is free; a
+copy back has ended; a step within a run, or something else, begins."""
 PLACE: Final = 8
 """What a step costs to look at besides the sequences that run: as much as so many of these."""
 
@@ -53,9 +54,11 @@ class Steps:
     replica : int
     most : int
         About so many sequences in them are looked at.
+    known : int or None
+        From when on it is not known what comes to the replica.
     """
 
-    def __init__(self, reading: Reading, replica: int, most: int) -> None:
+    def __init__(self, reading: Reading, replica: int, most: int, known: int | None) -> None:
         runs, history = reading.runs, reading.history
         assert runs is not None
         assert history.chunks is not None
@@ -65,8 +68,10 @@ class Steps:
         work = np.cumsum((np.zeros(high - low, np.int64) if running is None else running[low:high]) + PLACE)
         last = low + int(np.searchsorted(work, most, side="right"))
         mine = slice(low, last)
-        self.downs = _downs(reading)
-        others = [] if self.downs else [since for _, since, _ in reading.declared.down]
+        horizon = reading.declared.horizon_ns
+        downs = [(since, until) for failed, since, until in reading.declared.down if failed == replica]
+        self.downs = [one for one in downs if horizon is None or one[0] <= horizon]
+        others = [] if known is None else [known]
         self.until = min([*others, *runs.start[last:high][:1].tolist()], default=None)
         names = ("prefill_tokens", "decode_tokens", "waiting", "running", "kv_blocks_used")
         self.columns = {name: one[mine].tolist() for name in names if (one := runs.column(name)) is not None}
@@ -84,14 +89,6 @@ class Steps:
         return any(
             mine == slot and begins <= first and last <= ends for mine, begins, ends in self.episodes.get(request, ())
         )
-
-
-def _downs(reading: Reading) -> list[tuple[int, int]]:
-    """Return when the only replica of a history is down: what it served waits for it. Elsewhere it goes to others."""
-    declared, horizon = reading.declared, reading.declared.horizon_ns
-    if declared.dp > 1 or declared.role != "all":
-        return []
-    return [(since, until) for _, since, until in declared.down if horizon is None or since <= horizon]
 
 
 def _chunks(chunks: Any, replica: int, past: int) -> dict[int, list[tuple[int, int, int]]]:
@@ -131,6 +128,7 @@ class Instants:
     reading : Reading
     replica : int
     steps : Steps
+    moved : Moved
 
     Attributes
     ----------
@@ -145,7 +143,7 @@ class Instants:
         Request and instant → the SP rank that keeps it from then on, where several keep whole sequences.
     """
 
-    def __init__(self, reading: Reading, replica: int, steps: Steps) -> None:
+    def __init__(self, reading: Reading, replica: int, steps: Steps, moved: Moved) -> None:
         self.reading, self.replica, self.steps = reading, replica, steps
         facts = reading.history.facts
         assert facts is not None
@@ -164,6 +162,8 @@ class Instants:
                 self.events.append((time, OF_FACTS[kind], order, kind, request, value))
             elif kind in DECISIONS and not any(time == since for since, _ in steps.downs):
                 self.decided[time].append((kind, request, used, value))
+                if kind == PREEMPTED and moved.breaks_off:
+                    self.events.append((time, LEFT, order, kind, request, value))
             elif kind == FINISHED:
                 self.finished[time].append((request, used))
             if kind == CANCELLED:
@@ -172,9 +172,10 @@ class Instants:
         self.owners = _owners(reading, replica)
         self._copies()
         for since, until in steps.downs:
-            self.events.append((since, LEFT, -1, FAILS, 0, 0))
+            self.events.append((since, LEFT, -2, FAILS, 0, 0))
             if until <= (LATEST_NS if reading.declared.horizon_ns is None else reading.declared.horizon_ns):
-                self.events.append((until, LEFT, -1, REVIVES, 0, 0))
+                self.events.append((until, LEFT, -2, REVIVES, 0, 0))
+        self.events += [(time, LEFT, -1, COMES, request, tokens) for time, request, tokens in moved.to(replica)]
         self._within()
         self._passes()
         for at, (begin, end) in enumerate(zip(steps.begin, steps.end, strict=True)):

@@ -26,6 +26,8 @@ class Sequence:
         Tokens that it has got, K/V entries, blocks, and whose these are.
     flies : bool
         Whether a step carries it.
+    away : bool
+        Whether it has blocks while its entries are on their way from pool to pool.
     """
 
     request: int
@@ -38,6 +40,7 @@ class Sequence:
     blocks: int = 0
     owner: int = 0
     flies: bool = False
+    away: bool = False
 
     @property
     def left(self) -> int:

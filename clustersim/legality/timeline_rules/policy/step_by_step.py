@@ -6,8 +6,8 @@ What happened on a replica is gone through instant by instant: steps and copies 
 
 Whenever a step can begin the decision is worked out anew (``choices``), and compared with the step that begins then, or
 with none, and with the facts of that instant in their order. So nobody waits who could go on, and nobody goes on who
-should wait. Judged as far as ``MOST`` goes, since it takes time as the replay did; and of several replicas up to the
-first failure, as no fact tells where those go that it moves.
+should wait. Judged as far as ``MOST`` goes, since it takes time as the replay did; and as long as it is known where
+those go that lose their replica (``moved``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from clustersim.legality.history import (
     FACTS,
     HANDED_OVER,
     LOST,
+    PREEMPTED,
     RECEIVED,
     REJECTED,
     SWAPPED_OUT,
@@ -31,6 +32,7 @@ from clustersim.legality.timeline_rules.policy.choices import Carried, Choices
 from clustersim.legality.timeline_rules.policy.declared import keeps_whole
 from clustersim.legality.timeline_rules.policy.instants import (
     BACK,
+    COMES,
     FAILS,
     FREE,
     REVIVES,
@@ -40,6 +42,7 @@ from clustersim.legality.timeline_rules.policy.instants import (
     Instants,
     Steps,
 )
+from clustersim.legality.timeline_rules.policy.moved import Moved
 from clustersim.legality.timeline_rules.policy.queues import rank_of
 from clustersim.legality.timeline_rules.policy.sequences import Blocks, Sequence
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -62,8 +65,10 @@ def as_it_must(whole: Reading, parts: Iterable[Reading]) -> Finding:
     came = whole.facts_of(ARRIVED)
     arrived = dict(zip(*(facts[name][came].tolist() for name in ("request", "time_ns")), strict=True)) if facts else {}
     for reading in parts:
-        for number in _replicas(reading):
-            walk = Walk(reading, number, arrived)
+        replicas = _replicas(reading)
+        moved = Moved(whole, reading.declared, told=bool(replicas))
+        for number in replicas:
+            walk = Walk(reading, number, arrived, moved)
             walk.go()
             found.append(Finding(looked_at=walk.looked_at, faults=tuple(walk.faults[:1])))
     return merged(*found)
@@ -92,15 +97,20 @@ class Walk:
     replica : int
     arrived : mapping
         When each request arrived, in whichever pool.
+    moved : Moved
     """
 
-    def __init__(self, reading: Reading, replica: int, arrived: Mapping[int, int]) -> None:
+    def __init__(self, reading: Reading, replica: int, arrived: Mapping[int, int], moved: Moved) -> None:
         declared, policy, requests = reading.declared, reading.declared.policy, reading.history.requests
         assert policy is not None
         assert requests is not None
         self.declared, self.policy, self.replica, self.arrived = declared, policy, replica, arrived
-        self.steps = Steps(reading, replica, MOST // declared.dp)
-        self.instants = Instants(reading, replica, self.steps)
+        self.moved, self.alone, self.steps = (
+            moved,
+            moved.alone,
+            Steps(reading, replica, MOST // declared.dp, moved.until),
+        )
+        self.instants = Instants(reading, replica, self.steps, moved)
         self.contents = reading.prefixes.contents if declared.prefix_caching else None
         self.prompt, self.output = requests["prompt_tokens"], requests["output_tokens"]
         self.priority = requests.get("priority")
@@ -122,7 +132,11 @@ class Walk:
         self.blocks = Blocks((declared.pool_blocks or 0) // owners, owners, declared.block_tokens or 1, self.contents)
         self.choices = Choices(declared, self.policy, self.blocks, (declared.host_blocks or 0) // owners)
         self.free, self.frozen, self.down = True, False, False
+        self.broken_off: list[tuple[int, int, int]] = []
+        """What gave blocks back at this instant that were for what was on its way."""
         self.flight.clear()
+        if not self.alone:
+            self.members.clear()
         for one in self.members.values():
             one.computed, one.blocks, one.flies = 0, 0, False
 
@@ -161,15 +175,20 @@ class Walk:
             self.down = False
             for other in self.members.values():
                 choices.enter(other)
-        elif kind == ARRIVED:
-            one = self._comes(which)
-            if not self.down:
-                choices.enter(one)
+        elif kind == ARRIVED and self.down:
+            if self.alone:  # elsewhere it waits in front, for any of them
+                self._comes(which)
+        elif kind in (ARRIVED, COMES):
+            choices.enter(self._comes(which, max(value, 0) if kind == COMES else 0))
         elif one is None:
             return
         elif kind == RECEIVED:
             choices.receiving -= 1
             choices.running.append(one)
+            one.away = False
+        elif kind == PREEMPTED:
+            if one.away:
+                self._breaks_off(now, one)
         elif kind == SWAPPED_OUT:
             if not choices.out(which) and not self.frozen:
                 self._wrong(f"tells request {which} to be in host memory at {now:,} ns, for which it was not to leave")
@@ -177,15 +196,24 @@ class Walk:
             choices.leave(one)
             del self.members[which]
 
-    def _comes(self, request: int) -> Sequence:
-        """Make a sequence of a request that comes."""
+    def _comes(self, request: int, tokens: int = 0) -> Sequence:
+        """Make a sequence of a request that comes, with so many tokens."""
         prompt, output = int(self.prompt[request]), int(self.output[request])
         urgent = 0 if self.priority is None else int(self.priority[request])
-        goes_on = self.declared.role == "prefill" and output > 1
+        goes_on = self.declared.role == "prefill" and output > tokens + 1
         rank = rank_of(self.policy, request, self.arrived.get(request, 0), prompt, urgent)
-        one = Sequence(request=request, prompt=prompt, output=1 if goes_on else output, rank=rank, goes_on=goes_on)
+        output = tokens + 1 if goes_on else output
+        one = Sequence(request=request, prompt=prompt, output=output, rank=rank, goes_on=goes_on, tokens=tokens)
         self.members[request] = one
         return one
+
+    def _breaks_off(self, now: int, one: Sequence) -> None:
+        """Let blocks be free of what was on its way when a replica failed, or nobody was left to take it."""
+        self.blocks.release(one)
+        self.broken_off.append((now, PREEMPTED, one.request))
+        if self.declared.role == "decode":
+            self.choices.receiving -= 1
+            del self.members[one.request]
 
     def _ends(self, now: int, at: int) -> None:
         """Let a run of steps end."""
@@ -195,6 +223,7 @@ class Walk:
         self._advance(carried, self.steps.many[at] - 1 - done)
         told = []
         for one in self.choices.ended(carried, self.instants.given_up.get(now, set())):
+            one.away = one.goes_on
             if not one.goes_on:
                 self.blocks.release(one)
                 told.append((one.request, self.blocks.used))
@@ -230,7 +259,7 @@ class Walk:
         if self.together and self._cut_off(now):  # a step that the others take may be under way, and is not recorded
             self.goes_on = False
             return
-        facts = self.instants.decided.get(now, [])
+        facts = [fact for fact in self.instants.decided.get(now, []) if (now, *fact[:2]) not in self.broken_off]
         aside = [fact for fact in facts if fact[0] == ADMITTED and fact[1] not in self.members]
         first = bool(aside) and aside[0][2] - self.blocks.needed(aside[0][3]) == self.blocks.used
         self._set_aside(aside if first else [])
@@ -254,14 +283,33 @@ class Walk:
             one.computed, one.tokens = value, value - one.prompt + 1
             one.owner = self.blocks.chosen_owner(one)
             self.goes_on &= self.blocks.take(one, value)
+            one.away = True
             self.choices.receiving += 1
+
+    def _cut(self, now: int) -> int | None:
+        """Return when something cuts off what is under way, or judging ends; None where nothing does."""
+        cuts = [
+            *[since for since, _ in self.steps.downs if since > now][:1],
+            self.steps.until,
+            self.declared.horizon_ns,
+        ]
+        return min((cut for cut in cuts if cut is not None), default=None)
 
     def _cut_off(self, now: int) -> bool:
         """Return whether a step that begins may not have been recorded: it is under way when something cuts it off."""
-        steps, horizon = self.steps, self.declared.horizon_ns
-        cuts = [*[since for since, _ in steps.downs if since > now][:1], steps.until, horizon]
-        known = [cut for cut in cuts if cut is not None]
-        return bool(known) and (self.at == len(steps) or steps.begin[self.at] >= min(known))
+        cut = self._cut(now)
+        return cut is not None and (self.at == len(self.steps) or self.steps.begin[self.at] >= cut)
+
+    def _ends_before(self, now: int, due: Carried) -> None:
+        """Find a step that was not recorded though it would have ended before something cuts it off."""
+        cut, (decodes, chunks) = self._cut(now), due
+        carried = [(one.computed, one.owner) for one in decodes]
+        lasts = self.moved.lasts([(one.computed, count) for one, count in chunks], carried)
+        if lasts is not None and cut is not None and now + lasts <= cut:
+            self._wrong(
+                f"begins nothing at {now:,} ns, where {_carried(due)} is due, and ends by {now + lasts:,} ns, before "
+                f"anything cuts it off at {cut:,} ns"
+            )
 
     def _compare(self, now: int, within: int, found: Carried | None) -> None:
         """Compare what a decision carries with the step that goes on or begins, or with none."""
@@ -272,6 +320,7 @@ class Walk:
         elif self.at < len(steps) and steps.begin[self.at] == now:
             self._begins(now, *(found or ([], [])))
         elif found is not None and self._cut_off(now):
+            self._ends_before(now, found)
             self.frozen = any(since > now for since, _ in steps.downs)
             self.goes_on = self.frozen
         elif found is not None:

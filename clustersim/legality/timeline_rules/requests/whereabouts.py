@@ -86,6 +86,9 @@ class Whereabouts:
     aside: list[tuple[int, int]] = field(default_factory=list)
     misled: list[tuple[int, int]] = field(default_factory=list)
     """As ``astray``, where the router goes by loads."""
+    moved: list[tuple[int, int, Place]] = field(default_factory=list)
+    """When a request went to another replica since its own had failed, or none had lived, and to which; to an unknown
+    one where it may have been moved."""
     _entry: Turns = field(init=False)
     _decode: Turns | None = field(init=False)
     _unclear: set[int] = field(default_factory=set)
@@ -232,6 +235,8 @@ class Whereabouts:
             self._shaken = time
             self._entry.doubt()
             place = Place(told=replica if replica in before and replica in after else UNKNOWN)
+            if place.told == UNKNOWN:
+                self.moved.append((time, who, Place()))
         elif place is None:
             self._nowhere[who] = None
             return
@@ -296,6 +301,7 @@ class Whereabouts:
             elif place.replica == UNKNOWN and first:
                 self._shaken = time
                 self._entry.doubt()
+                self.moved.append((self._since.get(who, 0), who, Place()))
                 self._since[who] = time
         moved += [who for who, replica in self._decoding.items() if replica in failing]
         gone = set(moved)
@@ -351,6 +357,7 @@ class Whereabouts:
             self._nowhere[who] = None
         else:
             self._at[who], self._since[who] = place, time
+            self.moved.append((time, who, place))
             self._entry.tally.put(who, place.replica, self._tokens(who))
 
 

@@ -64,9 +64,9 @@ def _work_of(reading: Reading, declared: Declared) -> Finding:
     elif declared.role == "decode":
         has_work &= kind == RECEIVED
     for failed, begins, ends in declared.down:
-        lost = (replica == failed) & (kind == PREEMPTED) & (since == begins)
-        there &= ~lost
-        has_work &= ~(lost | ((replica == failed) & (kind == ARRIVED) & (since <= ends) & (until > begins)))
+        waits = (replica == failed) & (kind == PREEMPTED) & (since <= begins) & (until > begins)
+        there &= ~(waits & (since == begins))
+        has_work &= ~(waits | ((replica == failed) & (kind == ARRIVED) & (since <= ends) & (until > begins)))
     if reading.hand_overs.reservations is not None:
         there &= ~np.isin(rows, reading.hand_overs.reservations.vain)
     told = {"request": request, "kind": kind, "replica": replica, "since": since, "until": until}

@@ -1,0 +1,108 @@
+"""What failures move, as decisions taken a second time know it: who comes when to which replica, with how many tokens.
+
+Where the router sends what has lost its replica is judged elsewhere (``routed``, ``requests.routing``): here each is
+taken to go where it was found next, or where its turn leads. From when on that is not known, nothing is judged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from functools import cached_property
+from operator import itemgetter
+
+import numpy as np
+
+from clustersim.graph.template import PassTemplate
+from clustersim.legality.history import PREEMPTED, Declared
+from clustersim.legality.prices.absent_step import lasts
+from clustersim.legality.prices.prices import Prices
+from clustersim.legality.timeline_rules.policy.cut_steps import beside
+from clustersim.legality.timeline_rules.requests.tally import UNKNOWN
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.tables import Tables
+
+
+class Moved:
+    """Who comes to the replicas of a pool since others have failed.
+
+    Parameters
+    ----------
+    whole : Reading
+        Of all pools.
+    declared : Declared
+        Of the pool.
+    told : bool
+        Whether decisions of the pool are told at all.
+
+    Attributes
+    ----------
+    until : int or None
+        From when on it is not known who goes where, ns.
+    alone : bool
+        Whether there is one replica, so that what it served waits for it.
+    breaks_off : bool
+        Whether what is on its way from pool to pool may be broken off.
+    """
+
+    def __init__(self, whole: Reading, declared: Declared, *, told: bool) -> None:
+        self.alone = declared.dp == 1 and declared.role == "all"
+        self.breaks_off = declared.role != "all" and bool(whole.declared.down)
+        self.until: int | None = None
+        self._whole, self._declared = whole, declared
+        self._to: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        if not told or self.alone or declared.role == "decode" or not whole.declared.down:
+            return
+        assert whole.whereabouts is not None
+        generated = _generated(whole)
+        for time, request, place in whole.whereabouts.moved:
+            if place.replica == UNKNOWN:
+                self.until = time if self.until is None else min(self.until, time)
+            else:
+                lost = generated.get(request, [])
+                before = bisect_right(lost, time, key=itemgetter(0))
+                self._to[place.replica].append((time, request, lost[before - 1][1] if before else 0))
+
+    def lasts(self, chunks: list[tuple[int, int]], decodes: list[tuple[int, int]]) -> int | None:
+        """Return what a step lasts at most that was not recorded, ns; None where that is not known.
+
+        Parameters
+        ----------
+        chunks, decodes : list of (int, int)
+            See :func:`absent_step.lasts`.
+        """
+        declared, tables = self._declared, self._whole.history.folded
+        some = declared.slow or declared.weak_groups or declared.pp > 1 or declared.deployment is None
+        if some or tables is None:
+            return None
+        found = lasts(self._prices, self._templates(tables), chunks, decodes)
+        return None if found is None else found * beside(self._whole, declared)
+
+    def _templates(self, tables: Tables) -> list[PassTemplate]:
+        """Return those of the pool: of two pools, those that are known to be."""
+        if not self._whole.history.hands_over:
+            return list(tables.templates)
+        passes, first = tables.passes, self._declared.first_replica
+        mine = (passes["replica"] >= first) & (passes["replica"] < first + self._declared.dp)
+        return [tables.templates[one] for one in np.unique(passes["template"][mine]).tolist()]
+
+    @cached_property
+    def _prices(self) -> Prices:
+        assert self._declared.deployment is not None
+        return Prices(self._declared.deployment, self._declared.first_replica)
+
+    def to(self, replica: int) -> list[tuple[int, int, int]]:
+        """Return instant, request and tokens that it has got, of what comes to a replica."""
+        return self._to[replica]
+
+
+def _generated(whole: Reading) -> dict[int, list[tuple[int, int]]]:
+    """Return when each request lost its entries, and the tokens that it had got by then."""
+    facts = whole.history.facts
+    assert facts is not None
+    rows = whole.facts_of(PREEMPTED)
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    columns = (facts[name][rows].tolist() for name in ("request", "time_ns", "value"))
+    for request, time, value in sorted(zip(*columns, strict=True)):
+        found[request].append((time, value))
+    return found
