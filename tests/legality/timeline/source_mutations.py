@@ -63,7 +63,7 @@ def patched(patch: pytest.MonkeyPatch, module: ModuleType, one: tuple[tuple[str,
     for name in names:
         found = found.__dict__.get(name)
         found = getattr(found, "fget", None) or getattr(found, "func", None) or getattr(found, "__func__", found)
-    if not isinstance(found, FunctionType):
+    if not isinstance(found, FunctionType) or len(found.__code__.co_freevars) != len(code.co_freevars):
         return False
     patch.setattr(found, "__code__", code)
     return True
