@@ -199,12 +199,13 @@ def _refuse_other(mode: int, name: str) -> None:
 def missing(path: Path, kind: str = "file") -> str:
     """Say that there is no such file or folder, with the nearest name."""
     try:
-        names = sorted(entry.name for entry in path.parent.iterdir())
+        entries = sorted(path.parent.iterdir())
     except OSError:
         return f"no such {kind}: the folder {str(path.parent)!r} does not exist"
-    if path.name in names:
+    if path in entries:
         return f"no such {kind}: it is a link to nothing"
-    guess = nearest_file(path.name, names)
+    folder = kind.endswith("directory")
+    guess = nearest_file(path.name, [entry.name for entry in entries if not folder or entry.is_dir()])
     return f"no such {kind}; did you mean {guess!r}?" if guess else f"no such {kind}"
 
 

@@ -56,7 +56,7 @@ class UnitError(ClustersimError, ValueError):
     """A quantity that cannot be read: no number, no unit, or a unit of another dimension."""
 
 
-def parse(text: object, dimension: str) -> float:
+def parse(text: object, dimension: str, example: str = "") -> float:
     """Read a quantity of the given dimension.
 
     Parameters
@@ -65,6 +65,8 @@ def parse(text: object, dimension: str) -> float:
         What the user wrote; anything but a string is refused with an example.
     dimension : str
         A key of :data:`DIMENSIONS`.
+    example : str
+        What messages show; empty: one of the dimension.
 
     Returns
     -------
@@ -84,7 +86,7 @@ def parse(text: object, dimension: str) -> float:
     50000000000.0
     """
     units = DIMENSIONS[dimension]
-    example, wanted = _EXAMPLES[dimension], _ARTICLE.get(dimension, f"a {dimension}")
+    example, wanted = example or _EXAMPLES[dimension], _ARTICLE.get(dimension, f"a {dimension}")
     found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise UnitError(f"expected {wanted} with its unit, such as '{example}', but found {text!r}")
@@ -114,6 +116,21 @@ def format_bandwidth(value: float) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.4g} {unit}"
     return f"{value:.4g} B/s"
+
+
+def at_least(value: float, text: str, dimension: str) -> str:
+    """Write a quantity in the unit of another one, so that both compare: three digits, or whole, and no less than it.
+
+    Examples
+    --------
+    >>> at_least(5_292_250, "200kB", "bytes"), at_least(5_292_250, "1 MB", "bytes")
+    ('5,293 kB', '5.3 MB')
+    """
+    found = _QUANTITY.fullmatch(text)
+    unit = found[2] if found is not None and found[2] in DIMENSIONS[dimension] else next(iter(DIMENSIONS[dimension]))
+    number = value / DIMENSIONS[dimension][unit]
+    digits = max(0, 2 - math.floor(math.log10(number))) if number > 0 else 0
+    return f"{math.ceil(number * 10**digits) / 10**digits:,.10g} {unit}"
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

@@ -13,9 +13,11 @@ from typing import Any, Final, TypeVar
 import click
 
 from clustersim import inputs
+from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.units import UnitError, parse
 
+_LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 GRAPH_SUFFIXES: Final = (".json", ".dot", ".gv", ".graphml")
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
 
@@ -33,17 +35,27 @@ script: Final = click.option(
 )  # fmt: skip
 
 
-def quantity(text: str, dimension: str, option: str) -> float:
-    """Return a quantity with its unit, in the base unit of its dimension.
+def quantity(text: str, dimension: str, option: str, example: str = "") -> float:
+    """Return a quantity with its unit, in the base unit of its dimension; messages show an example of it.
 
     Raises
     ------
     InputError
     """
     try:
-        return parse(text, dimension)
+        return parse(text, dimension, example)
     except UnitError as error:
         raise InputError(Problem(path=option, message=str(error))) from None
+
+
+def instant(text: str, option: str) -> int:
+    """Return an instant of a run in ns; what lies outside of any makes no difference.
+
+    Raises
+    ------
+    InputError
+    """
+    return to_ns(max(-_LONGEST_S, min(quantity(text, "time", option, "12 s"), _LONGEST_S)))
 
 
 class Choice(click.Choice[str]):
@@ -55,14 +67,34 @@ class Choice(click.Choice[str]):
         return super().get_invalid_choice_message(value, ctx).rstrip(".") + (hint if "did you mean" in hint else "")
 
 
+def _within(kind: click.IntRange | click.FloatRange, noun: str) -> str:
+    least = "" if kind.min is None else f" {'above' if kind.min_open else 'from'} {kind.min:,}"
+    most = "" if kind.max is None else f" {'and up ' if kind.min_open else ''}to {kind.max:,}"
+    return f"a {noun}{least}{most}"
+
+
+class Whole(click.IntRange):
+    """A whole number within limits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a value as a number."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"expected {_within(self, 'whole number')}, but found {value!r}", param, ctx)
+
+
 class Number(click.FloatRange):
     """A number within limits; ``nan`` is none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a value as a number."""
-        found = super().convert(value, param, ctx)
+        try:
+            found = super().convert(value, param, ctx)
+        except click.BadParameter:
+            found = math.nan
         if isinstance(found, float) and math.isnan(found):
-            self.fail(f"{value!r} is not a number.", param, ctx)
+            self.fail(f"expected {_within(self, 'number')}, but found {value!r}", param, ctx)
         return found
 
 
@@ -134,7 +166,7 @@ def many_runs(command: Command) -> Command:
         click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
         allow_code,
         click.option("--out", type=click.Path(path_type=Path), help="Where results go; a second start goes on there."),
-        click.option("--workers", type=click.IntRange(1, 4096), metavar="N", help="Runs at a time [cores]."),
+        click.option("--workers", type=Whole(1, 4096), metavar="N", help="Runs at a time [cores]."),
         click.option("--executor", default="local", show_default=True, help="local, dask[:ADDRESS] or ray[:ADDRESS]."),
         click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value of all runs."),
     ):

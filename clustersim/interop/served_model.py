@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from clustersim import catalog
-from clustersim.errors import InputError, nearest
+from clustersim.errors import InputError
 from clustersim.interop.entries import Draft
 from clustersim.interop.options import Options
 from clustersim.interop.words import Word
 from clustersim.model.architecture import ModelSpec
-from clustersim.model.hub import shipped_model, why_unknown
+from clustersim.model.hub import nearest_shipped, shipped_model, why_unknown
 from clustersim.scenario.lookup import referred
 from clustersim.scenario.parts import load_model
 
@@ -138,7 +138,7 @@ def _named(options: Options) -> Word | None:
 def _unknown(name: str) -> str:
     if (why := why_unknown(name)) is not None:
         return why.replace("name it, and say precision.weights", "take it with --model, or the model's own config.json")
-    guess = nearest(name.rstrip("/").rsplit("/", 1)[-1].lower(), catalog.names("scenarios/models"))
+    guess = nearest_shipped(name)
     return (
         f"no architecture that ships is known under this name{f' (the nearest is {guess})' if guess else ''}; take one "
         "with --model NAME (`clustersim models` lists them), or the model's own config.json with --model PATH"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from clustersim.errors import nearest
 from clustersim.model.families import REFUSED_TYPES
 
 VARIANT: Final = (
@@ -110,6 +111,25 @@ def shipped_model(name: str) -> Shipped | None:
             weights = next((dtype for part, dtype in WEIGHTS if re.search(part, bare)), None)
             return Shipped(name=found.expand(architecture), changes=changes, weights=weights)
     return None
+
+
+def nearest_shipped(name: str) -> str | None:
+    """Return the architecture that ships whose name is most like another one; None where none is.
+
+    What is left of a name without its last words comes first: a variant that is not known.
+
+    Examples
+    --------
+    >>> nearest_shipped("meta-llama/Llama-3.3-70B-Instruct-Turbo"), nearest_shipped("me/mixtrall-8x7b")
+    ('llama-3.3-70b', 'mixtral-8x7b')
+    """
+    bare = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    words = bare.split("-")
+    for count in range(len(words) - 1, 0, -1):
+        known = shipped_model("-".join(words[:count]))
+        if known is not None:
+            return known.name
+    return nearest(bare, ON_THE_HUB)
 
 
 def why_unknown(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ def overview() -> dict[str, Any]:
     return layout("overview")
 
 
-def layout(name: str) -> dict[str, Any]:
-    """Return the parsed dashboard file of this name or path.
+def layout(name: str, figures: Collection[str] = ()) -> dict[str, Any]:
+    """Return the parsed dashboard file of this name or path; one that ships has no figures but these, if there are any.
 
     Raises
     ------
@@ -25,7 +26,12 @@ def layout(name: str) -> dict[str, Any]:
         When there is none, or it cannot be read.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else path_of("dashboards", name)
-    if not is_file(path):
-        known = names("dashboards")
+    known = [one for one in names("dashboards") if not figures or _figures(one) <= set(figures)]
+    if not is_file(path) or (figures and name in names("dashboards") and name not in known):
         raise InputError(Problem(path="--layout", message=f"no dashboard {name!r}{did_you_mean(name, known)}"))
     return dict(read_mapping(path, "dashboard", ("figures",)).data)
+
+
+def _figures(name: str) -> set[str]:
+    data = read_mapping(path_of("dashboards", name), "dashboard", ("figures",)).data
+    return {panel["figure"] for panel in data["figures"]}

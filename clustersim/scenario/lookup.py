@@ -115,5 +115,6 @@ def _unknown(text: str, kind: str, known: Sequence[str], bases: Sequence[Path]) 
     if any(entry.name == f"{text}.yaml" for folder in bases for entry in _listed(folder)):
         return f"no {kind} {text!r}; did you mean './{text}.yaml'?"
     hint = did_you_mean(text, known)
-    own = "" if "did you mean" in hint else f" (a file of your own is a path, such as ./{text}.yaml)"
+    file = f"./{text}/config.json" if kind == "model" else f"./{text}.yaml"
+    own = "" if "did you mean" in hint else f" (a file of your own is a path, such as {file})"
     return f"no {kind} {text!r}{hint}{own}"

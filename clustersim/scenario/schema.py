@@ -129,6 +129,23 @@ def _nothing(value: object) -> object:
     return {} if value is None else value
 
 
+def _named(kind: str, example: str) -> BeforeValidator:
+    """Return what reads a device or node: by its name, or its number."""
+
+    def read(value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, str | int) or (isinstance(value, int) and value < 0):
+            raise refuse(f"a {kind} such as {example}, or its number", value)
+        return value
+
+    return BeforeValidator(read)
+
+
+def _window(value: object) -> object:
+    if isinstance(value, bool) or not (value in ("model", "unlimited") or (isinstance(value, int) and value > 0)):
+        raise refuse("'model', 'unlimited' or a number of tokens such as 8192", value)
+    return value
+
+
 class TensorPart(Part):
     """Tensor parallelism: the degree, and which dimension of each operator it splits."""
 
@@ -174,7 +191,9 @@ class ExpertPart(Part):
 class StagesPart(Part):
     """Where the stages after the first begin; without cuts the layers are balanced."""
 
-    cuts: list[Annotated[Any, BeforeValidator(_cut, json_schema_input_type=int | str)]] | None = None
+    cuts: list[Annotated[Any, BeforeValidator(_cut, json_schema_input_type=int | str)]] | None = Field(
+        default=None, examples=["[40]"]
+    )
 
 
 class PoolPlanPart(Part):
@@ -194,8 +213,8 @@ class PoolPlanPart(Part):
 class PlanPart(PoolPlanPart):
     """The parallel plan; or, where requests are prefilled and decoded apart, one for each of the two pools."""
 
-    prefill: PoolPlanPart | None = None
-    decode: PoolPlanPart | None = None
+    prefill: PoolPlanPart | None = Field(default=None, examples=["{dp: 1, tp: 2}"])
+    decode: PoolPlanPart | None = Field(default=None, examples=["{dp: 1, tp: 2}"])
 
     @property
     def pools(self) -> dict[str, PoolPlanPart]:
@@ -208,10 +227,10 @@ class PlanPart(PoolPlanPart):
 class PrecisionPart(Part):
     """Number formats; without ``weights`` that of the model's published checkpoint."""
 
-    weights: str | None = None
-    activations: str = "bf16"
-    kv_cache: str = "bf16"
-    multiply: str | None = None
+    weights: str | None = Field(default=None, examples=["fp8"])
+    activations: str = Field(default="bf16", examples=["bf16"])
+    kv_cache: str = Field(default="bf16", examples=["fp8"])
+    multiply: str | None = Field(default=None, examples=["fp8"])
 
 
 class OrderPart(Part):
@@ -227,7 +246,7 @@ class PoolServingPart(Part):
     """What of ``serving`` is so in one pool only; what is not said here is as ``serving`` has it."""
 
     scheduler: str | None = Field(default=None, examples=["chunked_prefill"])
-    order: Annotated[OrderPart | None, short_for("by", str | OrderPart)] = None
+    order: Annotated[OrderPart | None, short_for("by", str | OrderPart)] = Field(default=None, examples=["priority"])
     long_prompt_tokens: Count | None = None
     max_batch_requests: Count | None = None
     max_batch_tokens: Count | None = None
@@ -241,7 +260,7 @@ class ServingPart(Part):
 
     scheduler: str | None = Field(default=None, examples=["chunked_prefill"])
     scheduler_options: dict[str, Any] = Field(default_factory=dict, examples=["{limit: 4}"])
-    order: Annotated[OrderPart, short_for("by", str | OrderPart)] = OrderPart()
+    order: Annotated[OrderPart, short_for("by", str | OrderPart)] = Field(default=OrderPart(), examples=["priority"])
     long_prompt_tokens: Count | None = None
     max_batch_requests: Count | None = None
     max_batch_tokens: Count | None = None
@@ -251,16 +270,16 @@ class ServingPart(Part):
     host_kv: Bytes | None = None
     prefix_caching: bool | None = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    context_window: Count | Literal["model", "unlimited"] = "model"
+    context_window: Annotated[Count | Literal["model", "unlimited"], BeforeValidator(_window)] = "model"
     queue_limit: Count | None = None
-    queue_timeout: Duration | None = None
-    router: str = "round_robin"
+    queue_timeout: Duration | None = Field(default=None, examples=["10 s"])
+    router: str = Field(default="round_robin", examples=["least_outstanding"])
     router_options: dict[str, Any] = Field(default_factory=dict, examples=["{threshold: 0.5}"])
     engine: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
         default={"name": DEFAULT_ENGINE}, examples=[DEFAULT_ENGINE]
     )
-    prefill: PoolServingPart | None = None
-    decode: PoolServingPart | None = None
+    prefill: PoolServingPart | None = Field(default=None, examples=["{max_batch_tokens: 16384}"])
+    decode: PoolServingPart | None = Field(default=None, examples=["{max_batch_requests: 256}"])
     transfer: Literal["whole", "layerwise"] | None = Field(default=None, examples=["whole"])
 
 
@@ -268,7 +287,7 @@ class RunPart(Part):
     """How to replay, and when to stop; without horizon until the last request has ended."""
 
     replay: Literal["folded", "full"] = "folded"
-    horizon: Duration | None = None
+    horizon: Duration | None = Field(default=None, examples=["60 s"])
 
 
 def _share(value: float) -> float:
@@ -280,23 +299,25 @@ def _share(value: float) -> float:
 class FaultPart(Part):
     """A device, a node or a link that fails, or gets slower, at an instant, and is as before at another one."""
 
-    device: str | Index | None = None
-    node: str | Index | None = None
-    link: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
+    device: Annotated[str | Index, _named("device", "n0.g3")] | None = None
+    node: Annotated[str | Index, _named("node", "n1")] | None = None
+    link: Annotated[list[str], Field(min_length=2, max_length=2)] | None = Field(
+        default=None, examples=["[n0.g3, n0.nvswitch]"]
+    )
     at: DurationOrZero = Field(examples=["30 s"])
-    until: Duration | None = None
+    until: Duration | None = Field(default=None, examples=["60 s"])
     lose: Literal["recompute", "lose"] = "recompute"
-    slowdown: Annotated[float, Field(gt=1, le=MOST_SLOWDOWN)] | None = None
-    factor: Annotated[float, Field(ge=0, lt=1), AfterValidator(_share)] | None = None
+    slowdown: Annotated[float, Field(gt=1, le=MOST_SLOWDOWN)] | None = Field(default=None, examples=[1.5])
+    factor: Annotated[float, Field(ge=0, lt=1), AfterValidator(_share)] | None = Field(default=None, examples=[0.5])
 
 
 class TargetsPart(Part):
     """What a request must meet to count as goodput."""
 
-    ttft: Duration | None = None
-    tpot: Duration | None = None
-    itl: Duration | None = None
-    e2e: Duration | None = None
+    ttft: Duration | None = Field(default=None, examples=["500 ms"])
+    tpot: Duration | None = Field(default=None, examples=["50 ms"])
+    itl: Duration | None = Field(default=None, examples=["100 ms"])
+    e2e: Duration | None = Field(default=None, examples=["10 s"])
 
 
 class CostPart(Part):
@@ -312,15 +333,17 @@ class ScenarioPart(Part):
     seed: Index = 0
     topology: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(examples=["dgx-h100"])
     model: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(examples=["llama-3.1-8b"])
-    precision: PrecisionPart = PrecisionPart()
-    plan: PlanPart = PlanPart()
-    serving: ServingPart = ServingPart()
+    precision: PrecisionPart = Field(default=PrecisionPart(), examples=["{weights: fp8}"])
+    plan: PlanPart = Field(default=PlanPart(), examples=["{dp: 1, tp: 2}"])
+    serving: ServingPart = Field(default=ServingPart(), examples=["{max_batch_requests: 256}"])
     workload: WorkloadPart = Field(examples=["{trace: {path: traces/my-requests.csv}}"])
-    run: RunPart = RunPart()
-    targets: Annotated[TargetsPart, BeforeValidator(_nothing)] = TargetsPart()
+    run: RunPart = Field(default=RunPart(), examples=["{horizon: 60 s}"])
+    targets: Annotated[TargetsPart, BeforeValidator(_nothing)] = Field(
+        default=TargetsPart(), examples=["{ttft: 500 ms, tpot: 50 ms}"]
+    )
     expect: Annotated[dict[str, Any], BeforeValidator(_nothing)] = Field(
         default_factory=dict, examples=["{legal: true, finished: 200}"]
     )
-    cost: CostPart | None = None
+    cost: CostPart | None = Field(default=None, examples=["{table: kernels/h100.parquet}"])
     faults: list[FaultPart] = Field(default_factory=list, examples=["[{device: n0.g3, at: 30 s, until: 60 s}]"])
     collectives: dict[str, str] = Field(default_factory=dict, examples=["{all_reduce: ring}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -13,9 +13,10 @@ from pydantic_core import ErrorDetails
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.checks import cross_findings
-from clustersim.scenario.document import Document, KeyPath
-from clustersim.scenario.schema import SHORTHANDS, ScenarioPart
+from clustersim.scenario.document import Document, KeyPath, dotted
+from clustersim.scenario.schema import POOLS, SHORTHANDS, ScenarioPart
 from clustersim.scenario.text.scalars import kind_of
+from clustersim.units import plural
 
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
@@ -40,13 +41,21 @@ _RANGES: Final[Mapping[str, str]] = {
 }
 
 
-def _example(field: FieldInfo | None) -> str | None:
-    return str(field.examples[0]) if field is not None and field.examples else None
+def _example(field: FieldInfo | None, error: ErrorDetails) -> str | None:
+    """Return what would do at the place of an error: of an item of a list, or a value of a mapping, the first one."""
+    example = str(field.examples[0]) if field is not None and field.examples else None
+    if example is None or field is None:
+        return None
+    if error["loc"] and isinstance(error["loc"][-1], int):
+        first = example.strip("[]")
+        return first if first.startswith("{") else first.split(", ")[0]
+    of_value = typing.get_origin(field.annotation) is dict and error["type"] == "string_type"
+    return example.strip("{}").partition(": ")[2] if of_value else example
 
 
 def _wrong_type(error: ErrorDetails, field: FieldInfo | None) -> str:
     expected = _EXPECTED[error["type"]]
-    if (example := _example(field)) is not None and " such as " in expected:
+    if (example := _example(field, error)) is not None and " such as " in expected:
         kind = expected.split(" such as ")[0]
         named = kind == "a mapping" and not example.startswith("{")
         expected = f"a name such as {example}, or a mapping" if named else f"{kind} such as {example}"
@@ -70,13 +79,14 @@ def _not_a_choice(error: ErrorDetails, field: FieldInfo | None) -> str:
 
 
 def _missing(error: ErrorDetails, field: FieldInfo | None) -> str:
-    example = _example(field)
+    example = _example(field, error)
     return f"is missing; add it, such as '{error['loc'][-1]}: {example}'" if example else "is missing"
 
 
 def _bad_value(error: ErrorDetails, field: FieldInfo | None) -> str:
-    del field
-    return str(error.get("ctx", {}).get("error", error["msg"]))
+    words = str(error.get("ctx", {}).get("error", error["msg"]))
+    example = _example(field, error)
+    return re.sub("(?<=such as ')[^']*", example, words) if example else words
 
 
 def _bad_name(error: ErrorDetails, field: FieldInfo | None) -> str:
@@ -85,11 +95,11 @@ def _bad_name(error: ErrorDetails, field: FieldInfo | None) -> str:
 
 
 def _bad_length(error: ErrorDetails, field: FieldInfo | None) -> str:
-    del field
     context = error.get("ctx", {})
-    bound = f"at least {context['min_length']}" if "min_length" in context else f"at most {context['max_length']}"
-    unit = "characters" if error["type"].startswith("string") else "items"
-    return f"expected {bound} {unit}, but found {context.get('actual_length', len(error['input']))}"
+    least, unit = "min_length" in context, "character" if error["type"].startswith("string") else "item"
+    bound = f"at {'least' if least else 'most'} {plural(context['min_length' if least else 'max_length'], unit)}"
+    example = f", such as {shown}" if unit == "item" and (shown := _example(field, error)) is not None else ""
+    return f"expected {bound}{example}, but found {context.get('actual_length', len(error['input']))}"
 
 
 _WORDS: Final[Mapping[str, Callable[[ErrorDetails, FieldInfo | None], str]]] = {
@@ -119,9 +129,10 @@ def _field_at(model: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel], F
         if isinstance(part, int):
             continue
         field = holder.model_fields.get(part)
-        if field is None or position == len(path) - 1:
+        inner = None if field is None else _part_of(field.annotation)
+        if inner is None or position == len(path) - 1:
             return holder, field
-        holder = _part_of(field.annotation) or holder
+        holder = inner
     return holder, field
 
 
@@ -142,26 +153,50 @@ def _written(path: KeyPath, data: Any) -> KeyPath:
 def known_as(name: str, path: KeyPath = ()) -> str:
     """Lead from what an engine or a benchmark calls a key to ours; empty where none is known under the name.
 
-    Inside a part of a part only a key of that part is meant.
+    A key of a pool is led to in that pool. Where a lone value would do (``plan.tp: 8``), its key is left out.
+
+    Examples
+    --------
+    >>> known_as("--tp-size"), known_as("tp_size", ("plan", "decode", "tp_size"))
+    ('; here it is plan.tp', '; here it is plan.decode.tp')
     """
     from clustersim.scenario.keys.json_schema import key_texts
 
-    key = key_texts()["known_as"].get(name.lstrip("-").replace("-", "_").lower(), "")
-    inside = "".join(f"{part}." for part in path[:-1]) if len(path) > 2 else ""
-    return f"; here it is {key}" if key and key.startswith(inside) else ""
+    key, equals, value = key_texts()["known_as"].get(_plain(name), "").partition("=")
+    ours: KeyPath = tuple(key.split("."))
+    if len(path) > 2 and path[0] == ours[0] and path[1] in POOLS:
+        inside = (*path[:2], *ours[1:])
+        ours = inside if _field_at(ScenarioPart, inside)[1] is not None else ours
+    if SHORTHANDS.get(ours[:-1]) == ours[-1] and path[:-1] != ours[:-1]:
+        ours = ours[:-1]
+    return f"; here it is {dotted(ours)}{equals}{value}" if key else ""
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def _unknown(path: KeyPath, known: Sequence[str]) -> str:
+    """Lead from an unknown key to ours: an engine's name for it, or the nearest beside it.
+
+    Inside a part of a part its own keys come first: ``rate`` of a trace is ``rate_scale``.
+    """
+    name = str(path[-1])
+    there, beside = known_as(name, path), did_you_mean(name, known)
+    own = there.partition("is ")[2].startswith(f"{dotted(path[:-1])}.")
+    return there if there and (own or len(path) < 3 or "did you mean" not in beside) else beside
 
 
 def _problem(error: ErrorDetails, document: Document) -> Problem:
     path = error["loc"]
     holder, field = _field_at(ScenarioPart, path)
     if error["type"] == "extra_forbidden":
-        name = str(path[-1])
-        hint = known_as(name, path) or did_you_mean(name, list(holder.model_fields))
-        return document.problem(path, f"unknown key {name!r}{hint}", key=True)
+        hint = _unknown(path, list(holder.model_fields))
+        return document.problem(path, f"unknown key {str(path[-1])!r}{hint}", key=True)
     words = _WORDS.get(error["type"])
     message = error["msg"] if words is None else words(error, field)
     if path == ("name",) and path not in document.marks:
-        message += f", that of the file; add a name, such as '{path[0]}: {_example(field)}'"
+        message += f", that of the file; add a name, such as '{path[0]}: {_example(field, error)}'"
     return document.problem(_written(path, document.data), message)
 
 

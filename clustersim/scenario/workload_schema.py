@@ -13,11 +13,11 @@ from clustersim.workload.limits import MAX_SCALE, MAX_TOKENS, MIN_SCALE
 class ColumnsPart(Part):
     """What the columns of a trace are called, where they have no usual names."""
 
-    arrival: str | None = None
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
-    priority: str | None = None
-    cancel_after: str | None = None
+    arrival: str | None = Field(default=None, examples=["created"])
+    prompt_tokens: str | None = Field(default=None, examples=["tokens_in"])
+    output_tokens: str | None = Field(default=None, examples=["tokens_out"])
+    priority: str | None = Field(default=None, examples=["urgency"])
+    cancel_after: str | None = Field(default=None, examples=["timeout"])
     unit: Literal["s", "ms", "us", "ns", "iso"] | None = None
 
 
@@ -25,10 +25,12 @@ class TracePart(Part):
     """A recorded trace, a part of it, how much faster to play it, and whether again until there are enough."""
 
     path: str = Field(examples=["traces/azure-conv-sample.csv"])
-    format: str | None = None
-    columns: ColumnsPart | None = None
+    format: str | None = Field(default=None, examples=["csv"])
+    columns: ColumnsPart | None = Field(default=None, examples=["{arrival: created, unit: s}"])
     requests: Count | None = None
-    window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = None
+    window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = Field(
+        default=None, examples=["[0 s, 60 s]"]
+    )
     rate_scale: Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE)] = 1.0
     repeat: bool = False
     turns: Literal["as_recorded", "wait"] = "as_recorded"
@@ -54,9 +56,9 @@ class UniformPart(Part):
 class LognormalPart(Part):
     """A log-normal length by mean and cv, or by median and σ of the logarithm; clipped to min … max."""
 
-    mean: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
+    mean: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = Field(default=None, examples=[1024])
     cv: Positive | None = None
-    median: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
+    median: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = Field(default=None, examples=[700])
     sigma: Annotated[float, Field(ge=1e-6, le=20)] | None = None
     min: Count = 1
     max: Count = MAX_TOKENS
@@ -65,19 +67,19 @@ class LognormalPart(Part):
 class EmpiricalPart(Part):
     """One of the values, in proportion to the weights; or the lengths of a recorded trace."""
 
-    values: Annotated[list[Count], Field(min_length=1)] | None = None
+    values: Annotated[list[Count], Field(min_length=1)] | None = Field(default=None, examples=["[128, 1024]"])
     weights: list[Weight] | None = None
-    trace: str | None = None
-    format: str | None = None
+    trace: str | None = Field(default=None, examples=["traces/azure-conv-sample.csv"])
+    format: str | None = Field(default=None, examples=["csv"])
 
 
 class LengthsPart(Part):
     """How lengths in tokens are drawn: exactly one of these."""
 
     fixed: Count | None = None
-    uniform: UniformPart | None = None
-    lognormal: LognormalPart | None = None
-    empirical: EmpiricalPart | None = None
+    uniform: UniformPart | None = Field(default=None, examples=["{low: 128, high: 1024}"])
+    lognormal: LognormalPart | None = Field(default=None, examples=["{mean: 1024, cv: 1.2}"])
+    empirical: EmpiricalPart | None = Field(default=None, examples=["{values: [128, 1024]}"])
 
 
 class SharedPrefixesPart(Part):
@@ -106,19 +108,29 @@ class CancelPart(Part):
     """Which share of the clients gives up, and how long after the arrival: exactly one of the times."""
 
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    fixed: DurationOrZero | None = None
-    uniform: DurationsPart | None = None
-    exponential: Duration | None = None
+    fixed: DurationOrZero | None = Field(default=None, examples=["10 s"])
+    uniform: DurationsPart | None = Field(default=None, examples=["{low: 1 s, high: 10 s}"])
+    exponential: Duration | None = Field(default=None, examples=["10 s"])
 
 
 class WorkloadPart(Part):
     """The requests: recorded (``trace``), or drawn (all the other keys)."""
 
-    trace: Annotated[TracePart, short_for("path", str | TracePart)] | None = None
-    arrivals: Annotated[ArrivalsPart, short_for("process", str | ArrivalsPart)] | None = None
-    prompt_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
-    output_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
+    trace: Annotated[TracePart, short_for("path", str | TracePart)] | None = Field(
+        default=None, examples=["traces/azure-conv-sample.csv"]
+    )
+    arrivals: Annotated[ArrivalsPart, short_for("process", str | ArrivalsPart)] | None = Field(
+        default=None, examples=["{process: poisson, rate: 4/s}"]
+    )
+    prompt_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = Field(
+        default=None, examples=["{fixed: 1024}"]
+    )
+    output_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = Field(
+        default=None, examples=["{fixed: 128}"]
+    )
     requests: Count | None = None
-    shared_prefixes: SharedPrefixesPart | None = None
-    priority: PriorityPart | None = None
-    cancel_after: Annotated[CancelPart, short_for("fixed", str | CancelPart)] | None = None
+    shared_prefixes: SharedPrefixesPart | None = Field(default=None, examples=["{groups: 10, tokens: 1024}"])
+    priority: PriorityPart | None = Field(default=None, examples=["{values: [0, 1]}"])
+    cancel_after: Annotated[CancelPart, short_for("fixed", str | CancelPart)] | None = Field(
+        default=None, examples=["10 s"]
+    )

@@ -1,7 +1,9 @@
 """CSV traces: an instant, a prompt length and an output length per line, under usual names or under given ones.
 
 Usual names of instants are ``arrival_s``, ``arrived_at_s``, ``timestamp_s`` … (table below; also ``_ms``, ``_us``,
-``_ns``), and the same without a unit where the cells are dates with times. ``priority`` (lower numbers go first) and
+``_ns``), and the same without a unit where the cells are dates with times. What logs and other traces call a column is
+known, too, however it is written (``completion_tokens``, ``completionTokens``), where no column has a usual name; what
+may count letters or seconds (``prompt_length``, ``latency``) is not. ``priority`` (lower numbers go first) and
 ``cancel_after_s`` (also ``_ms`` …; how long after its arrival the client gives a request up, an empty cell for never)
 may be there, and ``session_id`` (any text; requests with one text are turns of one session, an empty cell is of none).
 Further columns are allowed and not read, but for names that are almost one of these two: what somebody
@@ -10,8 +12,9 @@ wrote down about clients must not be passed over in silence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final, Literal
 
@@ -41,6 +44,7 @@ UNITS: Final[dict[str, ParseCells]] = {
     "iso": parse_stamps,
 }
 _STEMS: Final = ("arrival", "arrived_at", "timestamp", "arrival_time", "arrived")
+_REQUIRED: Final = ("arrival", "prompt_tokens", "output_tokens")
 _PRIORITY: Final = "priority"
 _SESSIONS: Final = ("session_id", "Session ID")
 _CANCELS: Final = tuple(f"cancel_after_{unit}" for unit in UNITS if unit != "iso")
@@ -50,6 +54,23 @@ NAMES: Final = (
     ("output_tokens", "generated_tokens", "served_output_tokens"),
 )
 """Usual names of the instant, of the prompt length and of the output length; a file has exactly one of each."""
+_STAMPS: Final = ("created", "created_at", "start_time", "sent_at")
+_ALSO: Final = (
+    (*_STEMS, *_STAMPS, *(f"{stem}_{unit}" for unit in UNITS if unit != "iso" for stem in (*_STEMS, *_STAMPS))),
+    (
+        *NAMES[1], "num_prompt_tokens", "num_input_tokens", "num_prefill_tokens", "prefill_tokens", "context_tokens",
+        "request_tokens", "input_toks", "input_len", "input_length", "isl",
+    ),
+    (
+        *NAMES[2], "completion_tokens", "num_output_tokens", "num_completion_tokens", "num_generated_tokens",
+        "num_decode_tokens", "decode_tokens", "response_tokens", "output_toks", "output_len", "output_length", "osl",
+    ),
+)  # fmt: skip
+"""What others call these columns, in any case and with anything between the words: OpenAI's API (``created``,
+``completion_tokens``), Azure (``ContextTokens``), BurstGPT (``Response tokens``), Mooncake (``input_length``), Vidur
+(``num_prefill_tokens``), LLMServingSim (``input_toks``), vLLM's and SGLang's benchmarks (``input_len``)."""
+_BARE: Final = {"created": "s"}
+"""What instants without a unit in their name count: OpenAI's ``created`` is in Unix seconds (its API reference)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +105,34 @@ USUAL: Final = NamedColumns()
 def matched_share(first_line: str, named: NamedColumns = USUAL) -> float:
     """Return which share of the three columns the header has."""
     header = header_names(first_line)
-    wanted = [names if given is None else (given,) for given, names in zip(named.required, NAMES, strict=True)]
-    return sum(any(name in header for name in names) for names in wanted) / len(wanted)
+    wanted = zip(named.required, NAMES, _ALSO, strict=True)
+    return sum(bool(_present(header, *names)) for names in wanted) / len(NAMES)
+
+
+def has_usual_names(first_line: str) -> bool:
+    """Tell whether the header has all columns under their usual names, and not only under what others call them."""
+    header = header_names(first_line)
+    return all(any(name in header for name in names) for names in NAMES)
+
+
+def _present(header: Sequence[str], given: str | None, names: Sequence[str], also: Sequence[str] = ()) -> list[str]:
+    """Return the columns of a header that have the name that is given, a usual name, or else one that others have."""
+    found = [name for name in ((given,) if given is not None else names) if name in header]
+    if found or given is not None:
+        return found
+    others = set(map(_letters, also))
+    return [name for name in header if _letters(name) in others]
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def read(file: TraceText, named: NamedColumns = USUAL) -> TraceColumns:
     """Read a CSV trace; see :func:`clustersim.workload.trace_csv.read_columns` for the errors."""
     header = header_names(file.first_line)
-    chosen = [_one(file, header, given, names) for given, names in zip(named.required, NAMES, strict=True)]
+    wanted = zip(_REQUIRED, named.required, NAMES, _ALSO, strict=True)
+    chosen = [_one(file, header, given, names, also=also, key=key) for key, given, names, also in wanted]
     cancel = _one(file, header, named.cancel_after, _CANCELS, needed=False)
     priority = _one(file, header, named.priority, (_PRIORITY,), needed=False)
     session = _one(file, header, None, _SESSIONS, needed=False)
@@ -126,16 +167,25 @@ def read(file: TraceText, named: NamedColumns = USUAL) -> TraceColumns:
 
 
 def _one(
-    file: TraceText, header: Sequence[str], given: str | None, names: Sequence[str], *, needed: bool = True
+    file: TraceText,
+    header: Sequence[str],
+    given: str | None,
+    names: Sequence[str],
+    *,
+    also: Sequence[str] = (),
+    key: str = "",
+    needed: bool = True,
 ) -> str | Problem | None:
     """Return the one of these names that the header has, or the one that is given; or what is wrong."""
-    wanted = names if given is None else (given,)
-    present = [name for name in wanted if name in header]
+    present = _present(header, given, names, also)
     if len(present) > 1:
         return file.problem(f"columns {' and '.join(present)} mean the same; expected one of them", line=1)
     if present or (given is None and not needed):
         return present[0] if present else None
-    return missing_column(file, wanted[0], header)
+    lacking = missing_column(file, names[0] if given is None else given, header)
+    if given is not None or not key:
+        return lacking
+    return replace(lacking, message=f"{lacking.message}; name it with workload.trace.columns.{key}")
 
 
 def _instants(file: TraceText, name: str, named: NamedColumns) -> ParseCells:
@@ -151,7 +201,7 @@ def _durations(file: TraceText, name: str, named: NamedColumns) -> ParseCells:
 
 def _ending(file: TraceText, name: str) -> str:
     """Return the unit that a name ends in."""
-    ending = name.rpartition("_")[2]
+    ending = _BARE.get(_letters(name), re.split(r"[\W_]|(?<=[a-z])(?=[A-Z])", name)[-1].lower())
     if ending in UNITS and ending != "iso":
         return ending
     message = f"column {name!r} does not say what its numbers count; add workload.trace.columns.unit: s, ms, us or ns"

@@ -6,6 +6,7 @@ requests with equal stamps keep the order of the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from clustersim.workload import bench_json, plain_csv, trace_jsonl, trace_parts
 from clustersim.workload.limits import MAX_NS, MAX_SCALE, MIN_SCALE, check_between, check_whole, check_window
 from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.requests import Requests, requests_in_order
+from clustersim.workload.trace_csv import header_names
 from clustersim.workload.trace_text import TraceColumns, TraceText, read_text
 
 Turns = Literal["as_recorded", "wait"]
@@ -61,6 +63,9 @@ FORMATS: Final[Mapping[str, TraceFormat]] = {
     "vllm_bench": TraceFormat(matched_share=bench_json.matched_share, read=bench_json.read),
     "csv": TraceFormat(matched_share=plain_csv.matched_share, read=plain_csv.read),
 }
+_NAMED_COLUMNS: Final = "{arrival: NAME, prompt_tokens: NAME, output_tokens: NAME, unit: s}"
+_NAME: Final = re.compile(r"[A-Za-z_][\w .()/#%-]{0,39}")
+_MOST_NAMES: Final = 12
 
 
 def read_trace(
@@ -166,16 +171,32 @@ def detect_format(file: TraceText) -> str:
     shares = {name: entry.matched_share(file.first_line) for name, entry in FORMATS.items()}
     best = max(shares.values())
     fitting = [name for name, share in shares.items() if share == best]
-    if fitting == ["ragpulse", "csv"]:  # the columns of the latter, and more
-        fitting.remove("csv")
-    known = f"known: {', '.join(FORMATS)}; or name its columns with workload.trace.columns"
+    if len(fitting) > 1 and (fitting == ["ragpulse", "csv"] or not plain_csv.has_usual_names(file.first_line)):
+        fitting.remove("csv")  # the other one's columns, and more; or as the other one calls them
     if best == 0:
-        message = f"unknown trace format: its first line has no column and no key of any; {known}"
+        message = f"unknown trace format: its first line has no column and no key of any; known: {', '.join(FORMATS)}; "
+        message += f"or say what its columns are called: workload.trace.columns={_NAMED_COLUMNS}{_names_shown(file)}"
         raise InputError(replace(file.problem(message, line=1), quotes=False))
     if len(fitting) > 1:
         message = f"the first line fits the trace formats {' and '.join(fitting)}; say which with 'format'"
         raise InputError(file.problem(message, line=1))
     return fitting[0]
+
+
+def _names_shown(file: TraceText) -> str:
+    """Return what a file's columns or keys are called, where its suffix and its first line say that it has some."""
+    line = file.first_line.strip()
+    suffix = Path(file.name).suffix.lower()
+    if suffix in (".csv", ".tsv"):
+        names = header_names(line)
+    elif suffix in (".json", ".jsonl") and line.startswith("{"):
+        names = re.findall(r'"([^"]*)"\s*:', line)
+    else:
+        return ""
+    if len(names) < 2 or not all(_NAME.fullmatch(name) for name in names):
+        return ""
+    more = ", …" if len(names) > _MOST_NAMES else ""
+    return f"; it has {', '.join(map(repr, names[:_MOST_NAMES]))}{more}"
 
 
 def _option_problems(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ def test_a_number_that_nothing_has_is_refused_and_its_neighbour_taken(
 def test_an_option_beyond_all_sense_is_refused(words: list[str]) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
-    assert "is not in the range" in result.stderr
+    assert "expected a whole number from " in result.stderr
 
 
 @pytest.mark.parametrize(("seconds", "status"), [("9e18", 2), ("86401", 2), ("2e-5", 0)])
@@ -213,14 +214,39 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "r"
 
 
+@pytest.mark.parametrize(("asked", "unit"), [("200kB", "kB"), ("1 MB", "MB"), ("1 MiB", "MiB"), ("5 B", "B")])
+def test_what_a_page_takes_is_told_in_the_unit_that_was_asked_in_and_would_do(
+    run_dir: Path, asked: str, unit: str
+) -> None:
+    result = invoke("dashboard", str(run_dir), "--max-page", asked, "-o", str(run_dir / "d.html"))
+    assert result.exit_code == 2
+    found = re.search(
+        rf"expected ([\d.,]+ {unit}) or more, or (?:--script beside)?(.*): ([\d.,]+ {unit})$", result.stderr
+    )
+    assert found is not None, result.stderr
+    whole, layout, least = found.groups()
+    assert ("device_lanes" in layout) is (asked in ("200kB", "5 B"))
+    shown = ("headline", "causes", "utilisation", "batch", "kv_cache", "latencies", "requests")
+    (run_dir / "bare.yaml").write_text(json.dumps({"figures": [{"figure": name} for name in shown]}))
+    lean = ["--layout", str(run_dir / "bare.yaml")] if layout else []
+    for size, more in ((whole, []), (least, ["--script", "beside", *lean])):
+        words = ["--max-page", size.replace(",", ""), *more, "-o", str(run_dir / "d.html")]
+        assert invoke("dashboard", str(run_dir), *words).exit_code == 0, words
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (["--at", "9 h"], "--at: 9 h is outside the run; expected 0 s to "),
+        (["--at", "9 h"], "--at: 9 h (32,400 s) is outside the run; expected 0 s to "),
+        (["--at", "12e9 h"], "is outside the run; expected 0 s to "),
         (["--at", "-1 s"], "--at: -1 s is outside the run; expected 0 s to "),
-        (["--at", "5"], "--at: '5' has no unit"),
+        (["--at", "5"], "--at: '5' has no unit; expected a time such as '12 s'"),
         (["--request", "4"], "--request: there is no request 4; expected 0 to 3"),
-        (["--max-page", "1 MB"], "--max-page: 1 MB are too few for steps and requests; expected "),
+        (["--request", "abc"], "'--request': expected a whole number from 0, but found 'abc'"),
+        (["--max-page", "1 MB"], "--max-page: 1 MB is too little for steps and requests: expected "),
+        (["--max-page", "1"], "--max-page: '1' has no unit; expected bytes such as '30 MB'"),
+        (["--max-page", "-1 MB"], "--max-page: expected more than nothing, such as '30 MB', but found '-1 MB'"),
+        (["--layout", "search"], "--layout: no dashboard 'search'; known: overview, requests"),
         (["--request", "3", "--layout", "latencies.yaml"], "--request: the layout has no request_rows"),
         (["--at", "0 s", "--request", "3", "--max-page", "50MB"], None),
     ],

@@ -17,6 +17,7 @@ from clustersim.accuracy.result import Result, read_results, result_of, written
 from clustersim.accuracy.row import Row, read_rows
 from clustersim.accuracy.score import Scoreboard, scoreboard
 from clustersim.accuracy.tables import charts, headline, plain, summary_table, tables
+from clustersim.cli.options import Whole
 from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
@@ -34,7 +35,7 @@ _MOST_WORKERS: Final = 64
 )
 @click.option("--traces", type=click.Path(path_type=Path), help="Folder of recorded requests [the one above TABLE's].")
 @click.option("--only", metavar="REGEX", help="Only figures whose id matches.")
-@click.option("--workers", type=click.IntRange(1, _MOST_WORKERS), default=2, show_default=True, help="Processes.")
+@click.option("--workers", type=Whole(1, _MOST_WORKERS), default=2, show_default=True, help="Processes.")
 def accuracy(
     table: Path | None, as_json: bool, output: Path | None, traces: Path | None, only: str | None, workers: int
 ) -> None:

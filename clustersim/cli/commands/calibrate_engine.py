@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from clustersim.cli.options import Whole
 from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
@@ -26,7 +27,7 @@ from clustersim.simulation.calibration.log import ServerLog, read_log
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The engine's new file; a page beside it."
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value of the scenario.")
-@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that simulate.")
+@click.option("--workers", type=Whole(1, 64), default=2, show_default=True, help="Processes that simulate.")
 @click.option("--json", "as_json", is_flag=True, help="Print the fit as one JSON object.")
 def engine(
     logs: tuple[Path, ...], scenario: str, output: Path, overrides: tuple[str, ...], workers: int, as_json: bool

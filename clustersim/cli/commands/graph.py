@@ -52,15 +52,15 @@ _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
     type=click.Path(path_type=Path),
     help="NAME.html, .graphml, .dot or .json [SCENARIO-STEP.html].",
 )
-@click.option("--tokens", type=click.IntRange(1, MAX_TOKENS), help=f"Prefill, mixed: tokens of the prompt [{_PROMPT}].")
+@click.option("--tokens", type=options.Whole(1, MAX_TOKENS), help=f"Prefill, mixed: tokens of the prompt [{_PROMPT}].")
 @click.option(
-    "--batch", type=click.IntRange(1, MOST_SEQUENCES), help=f"Decode, mixed: sequences that decode [{_SEQUENCES}]."
+    "--batch", type=options.Whole(1, MOST_SEQUENCES), help=f"Decode, mixed: sequences that decode [{_SEQUENCES}]."
 )
 @click.option(
-    "--context", type=click.IntRange(1, MAX_TOKENS), help=f"Decode, mixed: tokens before the step [{_CONTEXT}]."
+    "--context", type=options.Whole(1, MAX_TOKENS), help=f"Decode, mixed: tokens before the step [{_CONTEXT}]."
 )
-@click.option("--stage", type=click.IntRange(min=0), help="Only this pipeline stage [all].")
-@click.option("--replica", type=click.IntRange(min=0), help="Whose devices and links [0].")
+@click.option("--stage", type=options.Whole(min=0), help="Only this pipeline stage [all].")
+@click.option("--replica", type=options.Whole(min=0), help="Whose devices and links [0].")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
 @largest_size
 def graph(

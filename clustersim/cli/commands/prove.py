@@ -25,7 +25,7 @@ from clustersim.simulation.proof import ScenarioProof, prove_scenario
 @click.argument("scenario")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
 @click.option(
-    "--orders", type=click.IntRange(0, 100), default=2, show_default=True, help="Random orders to execute as well."
+    "--orders", type=options.Whole(0, 100), default=2, show_default=True, help="Random orders to execute as well."
 )
 @options.allow_code
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -45,7 +45,7 @@ from clustersim.simulation.simulate import RunResult, simulate
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
-@click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="For replicas that share nothing [cores].")
+@click.option("--processes", type=options.Whole(1, 1024), metavar="N", help="For replicas that share nothing [cores].")
 @click.option("--executor", help="Where the others are: dask[:ADDRESS] or ray[:ADDRESS].")
 @click.option(
     "--compiled", type=options.Choice(["auto", "always", "never"]), default="auto",

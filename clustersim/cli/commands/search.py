@@ -31,7 +31,7 @@ from clustersim.units import plural
 
 @click.command()
 @click.argument("scenario")
-@click.option("--devices", type=click.IntRange(1, 100_000), metavar="N", help="At most so many devices.")
+@click.option("--devices", type=options.Whole(1, 100_000), metavar="N", help="At most so many devices.")
 @click.option("--exactly", is_flag=True, help="Use all of them.")
 @click.option("--topology", metavar="NAME", help="In place of the scenario's.")
 @click.option("--budget", metavar="USD/h", help="At most so much per hour: '100 USD/h'.")

@@ -28,10 +28,10 @@ from clustersim.units import plural
 @click.option("--by", type=options.Choice(BY), default="devices", show_default=True, help="What is to be least.")
 @click.option("--survive", type=options.Choice(SURVIVES), help="Targets are met with the first of them down, too.")
 @click.option(
-    "--rack-nodes", type=click.IntRange(1), metavar="N", help="Nodes of a rack [the topology's nodes_per_leaf]."
+    "--rack-nodes", type=options.Whole(1), metavar="N", help="Nodes of a rack [the topology's nodes_per_leaf]."
 )
 @click.option("--vary", "varied", multiple=True, metavar="KEY=VALUES", help="Try these plans: plan.tp=1,2,4.")
-@click.option("--most", type=click.IntRange(1), default=256, show_default=True, metavar="N", help="Replicas to try.")
+@click.option("--most", type=options.Whole(1), default=256, show_default=True, metavar="N", help="Replicas to try.")
 @options.many_runs
 @memory_and_time
 def size(

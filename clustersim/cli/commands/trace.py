@@ -9,8 +9,7 @@ from typing import Final
 import click
 
 from clustersim.cli.limits import largest_size
-from clustersim.cli.options import quantity
-from clustersim.clock import to_ns
+from clustersim.cli.options import Whole, instant
 from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
 from clustersim.report.files.run_directory import RunDirectory, read_run, shown_rows
@@ -25,7 +24,6 @@ _FEWER: Final = {
     "window": " or operators alone (--around nothing)",
     "nothing": "",
 }
-_LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 
 
 @click.command()
@@ -35,20 +33,25 @@ _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 @click.option("--ranks", metavar="LIST", help="Ranks such as 0-7,12 [all].")
 @click.option(
     "--steps",
-    type=click.IntRange(1, 1_000_000),
+    type=Whole(1, 1_000_000),
     default=50,
     show_default=True,
     help="Without a window: steps around the busiest instant.",
 )
 @click.option(
     "--slowest",
-    type=click.IntRange(0, 10_000),
+    type=Whole(0, 10_000),
     default=10,
     show_default=True,
     help="Requests with a row of their own; others share rows.",
 )
 @click.option(
-    "--request", "asked", type=int, multiple=True, metavar="NUMBER", help="One with a row of its own, too; repeatable."
+    "--request",
+    "asked",
+    type=Whole(0),
+    multiple=True,
+    metavar="NUMBER",
+    help="One with a row of its own, too; repeatable.",
 )
 @click.option(
     "--around",
@@ -81,8 +84,8 @@ def trace(
     devices = list(run.summary["devices"])
     chosen = _ranks(ranks, len(devices))
     rows = shown_rows(run.step_rows, steps)
-    first = _instant(begin, "--from")
-    last = _instant(end, "--to")
+    first = None if begin is None else instant(begin, "--from")
+    last = None if end is None else instant(end, "--to")
     if first is None and last is None and len(rows["start_ns"]):
         first, last = busy_window(rows, steps)
     window = (first or 0, run.timeline.end_ns + 1 if last is None else last)
@@ -134,13 +137,6 @@ def _whole(
         slowest=slowest,
         asked=asked,
     )
-
-
-def _instant(text: str | None, option: str) -> int | None:
-    if text is None:
-        return None
-    seconds = quantity(text, "time", option)
-    return to_ns(max(-_LONGEST_S, min(seconds, _LONGEST_S)))  # what lies outside the run makes no difference
 
 
 def _ranks(text: str | None, world: int) -> list[int] | None:

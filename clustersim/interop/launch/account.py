@@ -1,7 +1,7 @@
 """The account of a scenario that is being launched: which keys are said, which are not and why, and what is refused.
 
-Whatever a scenario says otherwise than the defaults, and that nothing said, is listed at the end: nothing is dropped
-in silence.
+Whatever a scenario says of precision, plan and serving otherwise than the defaults, and that nothing said, is listed at
+the end: nothing is dropped in silence. Targets ask nothing of a server; a benchmark says them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from clustersim.interop.launch.server import Server
-from clustersim.scenario.schema import PlanPart, PrecisionPart, ServingPart, TargetsPart
+from clustersim.scenario.schema import PlanPart, PrecisionPart, ServingPart
 
 WITHOUT_MATTER: Final = ("plan.devices", "serving.engine", "serving.transfer", "precision.multiply")
 """Keys that no server needs (a limit of `check`, costs of an engine, how kernels multiply), or that are told apart."""
@@ -19,7 +19,6 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "precision": PrecisionPart().model_dump(),
     "plan": PlanPart().model_dump(),
     "serving": ServingPart().model_dump(),
-    "targets": TargetsPart().model_dump(),
 }
 
 

@@ -56,7 +56,6 @@ def benchmark_of(scenario: Scenario, model_name: str, account: Account) -> Optio
         leaves("workload.priority", "all requests of the benchmark are equally urgent")
     if workload.cancel_after is not None:
         leaves("workload.cancel_after", "no client of the benchmark gives up")
-    account.says(None, "targets.ttft", "targets.tpot", "targets.e2e")
     goodput = {word_for(key, TARGETS): text for key, text in scenario.targets.items()}
     if None in goodput:
         leaves("targets.itl", "--goodput has no target of single gaps")

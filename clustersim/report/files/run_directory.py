@@ -267,7 +267,7 @@ def dashboard_of(
         )
 
     html = page(None)
-    if len(html) > wanted.most_bytes:
+    if wanted.bytes_of(html) > wanted.most_bytes:
         html = page(kept_of(summary, requests, step_rows.rows, wanted))
     return html
 

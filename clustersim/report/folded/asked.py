@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from clustersim.clock import NS_PER_S
@@ -13,8 +12,11 @@ from clustersim.report.figures.layout import Layout
 from clustersim.report.folded.whole import Kept
 from clustersim.report.folded.windows import kept_requests, windows_of
 from clustersim.report.metrics.latencies import Columns
-from clustersim.units import format_seconds
+from clustersim.report.page_files import with_script_beside
+from clustersim.units import at_least, format_seconds
 
+UNFOLDING: Final = ("device_lanes", "request_rows", "link_lanes", "topology")
+"""Figures that a page unfolds from the timeline, which it then holds."""
 MOST_BYTES: Final = 30_000_000
 """Of a page, where nobody says more or less."""
 
@@ -31,11 +33,21 @@ class Asked:
         An instant at which lanes begin; none: they show the whole run.
     request : int or None
         A request that is shown first.
+    is_beside : bool
+        Whether plotly's script lies beside the page, and is none of its bytes.
+    most : str
+        ``most_bytes`` as it was written, whose unit messages keep.
     """
 
     most_bytes: int = MOST_BYTES
     at_ns: int | None = None
     request: int | None = None
+    is_beside: bool = False
+    most: str = "30 MB"
+
+    def bytes_of(self, html: str) -> int:
+        """Return how large a page becomes."""
+        return len((with_script_beside(html) if self.is_beside else html).encode())
 
     def view(self, end_ns: int) -> tuple[int, int] | None:
         """Return the second around the instant that is asked for, within the run."""
@@ -49,7 +61,13 @@ EVERYTHING: Final = Asked()
 
 def unfolds(layout: Layout) -> bool:
     """Tell whether any figure of a page needs the folded timeline."""
-    return any(layout.first(name) for name in ("device_lanes", "request_rows", "link_lanes", "topology"))
+    return any(layout.first(name) for name in UNFOLDING)
+
+
+def without_unfolding(layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a parsed dashboard file without the figures that unfold the timeline; one remains."""
+    kept = [panel for panel in layout["figures"] if panel["figure"] not in UNFOLDING]
+    return {**layout, "figures": kept or [{"figure": "headline"}]}
 
 
 def kept_of(summary: Mapping[str, Any], requests: Columns, steps: Columns, wanted: Asked) -> Kept:
@@ -64,8 +82,9 @@ def refuse_impossible(wanted: Asked, layout: Layout, requests: Columns, end_ns: 
     """Raise InputError where what is asked for is not in the run, or no figure shows it."""
     problems = []
     if wanted.at_ns is not None and not 0 <= wanted.at_ns <= end_ns:
-        found = format_seconds(wanted.at_ns / NS_PER_S)
-        message = f"{found} is outside the run; expected 0 s to {end_ns / NS_PER_S:.6g} s"
+        found, seconds = format_seconds(wanted.at_ns / NS_PER_S), f"{wanted.at_ns / NS_PER_S:,.10g} s"
+        also = "" if found == seconds else f" ({seconds})"
+        message = f"{found}{also} is outside the run; expected 0 s to {end_ns / NS_PER_S:,.6g} s"
         problems.append(Problem(path="--at", message=message))
     if wanted.request is not None and wanted.request not in requests["request"]:
         last = int(max(requests["request"], default=-1))
@@ -80,9 +99,32 @@ def refuse_impossible(wanted: Asked, layout: Layout, requests: Columns, end_ns: 
         raise InputError(problems)
 
 
-def refuse_large(html: str, wanted: Asked) -> None:
-    """Raise InputError where a page is too large though it holds no more than it must."""
-    if len(html) > wanted.most_bytes:
-        least = f"{ceil(len(html) / 1e5) / 10:g} MB"
-        message = f"{wanted.most_bytes / 1e6:g} MB are too few for steps and requests; expected {least} or more"
-        raise InputError(Problem(path="--max-page", message=message))
+def refuse_large(html: str, wanted: Asked, without: Callable[[], str]) -> None:
+    """Raise InputError where a page is too large though it holds no more than it must, with the nearest that would do.
+
+    Parameters
+    ----------
+    html : str
+        The page, with plotly's script in it.
+    wanted : Asked
+    without : callable
+        Returns the page without the figures that unfold the timeline.
+    """
+    size = wanted.bytes_of(html)
+    if size <= wanted.most_bytes:
+        return
+    beside = replace(wanted, is_beside=True)
+    bare = f"a --layout without {', '.join(UNFOLDING[:-1])} and {UNFOLDING[-1]}"
+    choices = [] if wanted.is_beside else [("--script beside", beside.bytes_of(html))]
+    lean = without()
+    choices.append((bare, wanted.bytes_of(lean)))
+    choices += [] if wanted.is_beside else [(f"--script beside and {bare}", beside.bytes_of(lean))]
+
+    def told(count: int) -> str:
+        return at_least(count, wanted.most, "bytes")
+
+    how, least = next((one for one in choices if one[1] <= wanted.most_bytes), choices[-1])
+    message = f"{wanted.most} is too little for steps and requests: expected {told(size)} or more"
+    if least < size:
+        message += f", or {how}: {told(least)}"
+    raise InputError(Problem(path="--max-page", message=message))

@@ -18,6 +18,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.scenario.build.references import mapping_at, name_in, referred_file
 from clustersim.scenario.document import Document, KeyPath, read_mapping
 from clustersim.scenario.lookup import find
+from clustersim.scenario.validate import known_as
 
 FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked")
@@ -66,7 +67,9 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
         problems = []
         for problem in error.problems:
             place, prefix = found.places.get(re.split(r"[.\[]", problem.path)[0], found.home)
-            problems += place.placed([problem], prefix)
+            hint = known_as(problem.path) if problem.message.startswith("unknown key") else ""
+            told = replace(problem, message=f"unknown key {problem.path!r}{hint}") if hint else problem
+            problems += place.placed([told], prefix)
         raise InputError(problems) from None
     about = {"name": name} if asked is None else {"name": name, "asked": asked}
     return engine, {**about, **found.values}

@@ -5,6 +5,7 @@ A mapping with ``source`` is written out; one without changes what its ``name`` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Final
 from clustersim import catalog
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
-from clustersim.model.hub import Shipped, shipped_model, why_unknown
+from clustersim.model.hub import Shipped, nearest_shipped, shipped_model, why_unknown
 from clustersim.model.hugging_face import model_from_config
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
@@ -26,6 +27,7 @@ _TELLING: Final = (
     "n_layer", "n_head", "d_model", "vocab_size", "text_config",
 )  # fmt: skip
 """Keys by which a file is recognised as a model's, ours or Hugging Face's."""
+_ON_A_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.json)(?<!\.yaml)(?<!\.yml)")
 
 
 def name_in(document: Document, path: KeyPath, example: str) -> str:
@@ -115,10 +117,22 @@ def _model_file(document: Document, path: KeyPath) -> tuple[Path, Shipped]:
         shipped = shipped_model(named)
         if shipped is None and (why := why_unknown(named)) is not None:
             raise InputError(document.problem(path, why)) from None
+        if shipped is None and _ON_A_HUB.fullmatch(named):
+            raise InputError(document.problem(path, _no_architecture(named))) from None
         if shipped is None:
             raise
         return catalog.path_of("scenarios/models", shipped.name), shipped
     return file / "config.json" if file.is_dir() else file, Shipped(name="")
+
+
+def _no_architecture(name: str) -> str:
+    guess = nearest_shipped(name)
+    file = f"./{name.rpartition('/')[2]}/config.json"
+    hint = f" (the nearest is {guess!r}; `clustersim models` lists all)" if guess else ""
+    return (
+        f"no model file {name!r}, and no architecture that ships is known under this name{hint}; any other is read "
+        f"from its config.json of Hugging Face: give that file or its folder, such as {file}"
+    )
 
 
 def _inline_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str, Any]]:

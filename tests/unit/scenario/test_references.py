@@ -96,3 +96,24 @@ def test_a_folder_of_a_name_on_the_hub_comes_first(tmp_path: Path, monkeypatch: 
 def test_a_name_on_the_hub_that_is_none_of_ours_is_refused() -> None:
     with pytest.raises(InputError, match="no model file 'meta-llama/Llama-9'"):
         load_model("meta-llama/Llama-9")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct-Turbo", "under this name (the nearest is 'llama-3.3-70b'; "),
+        ("Qwen/Qwen3-32B-Mine-v2", "(the nearest is 'qwen3-32b'; "),
+        (
+            "my-org/zzz",
+            "under this name; any other is read from its config.json of Hugging Face: give that file",
+        ),
+        ("zzz", "a file of your own is a path, such as ./zzz/config.json"),
+        ("./zzz/config.json", "no model file './zzz/config.json'; looked from"),
+        ("configs/zzz.json", "no model file 'configs/zzz.json'; looked from"),
+    ],
+)
+def test_a_name_that_is_not_known_leads_to_the_nearest_and_to_a_config(name: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_model(name)
+    assert told in str(caught.value)
+    assert ("config.json of Hugging Face" in str(caught.value)) is ("/" in name and not name.endswith(".json"))

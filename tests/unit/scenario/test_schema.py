@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
+import yaml
 from scenario_text import SMALL
 
 from clustersim.errors import InputError
 from clustersim.scenario.document import Document, parse_yaml
-from clustersim.scenario.keys.json_schema import json_schema
+from clustersim.scenario.keys.json_schema import json_schema, keys
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.schema import SHORTHANDS, ScenarioPart
+from clustersim.scenario.schema import SHORTHANDS, FaultPart, ScenarioPart
 from clustersim.scenario.validate import validate
 
 
@@ -44,8 +48,26 @@ def test_validate_reads_whole_floats_as_whole_numbers() -> None:
     ("override", "problem"),
     [
         ("plan.tpp=3", "plan.tpp: unknown key 'tpp'; did you mean 'tp'?"),
-        ("plan.tensor-parallel-size=8", "unknown key 'tensor-parallel-size'; here it is plan.tp.degree"),
+        ("plan.tensor-parallel-size=8", "unknown key 'tensor-parallel-size'; here it is plan.tp"),
         ("workload.rate=8", "workload.rate: unknown key 'rate'; here it is workload.arrivals.rate"),
+        ("plan.tp.tp_size=8", "plan.tp.tp_size: unknown key 'tp_size'; here it is plan.tp.degree"),
+        ("plan.ep.max_num_seqs=8", "unknown key 'max_num_seqs'; here it is serving.max_batch_requests"),
+        ("plan.decode.tp_size=8", "unknown key 'tp_size'; here it is plan.decode.tp"),
+        (
+            "serving.decode.max_num_seqs=8",
+            "serving.decode.max_num_seqs: unknown key 'max_num_seqs'; here it is serving.decode.max_batch_requests",
+        ),
+        ("serving.decode.kv_cache_dtype=fp8", "unknown key 'kv_cache_dtype'; here it is precision.kv_cache"),
+        ("isl=8", "unknown key 'isl'; here it is workload.prompt_tokens"),
+        ("serving.scheduling_policy=fcfs", "unknown key 'scheduling_policy'; here it is serving.order"),
+        ("enforce_eager=true", "unknown key 'enforce_eager'; here it is serving.engine.graph_max_tokens=0"),
+        ("workload.trace.rate=2", "unknown key 'rate'; did you mean 'rate_scale'?"),
+        ("faults=[{link: [n0.g3], at: 1 s}]", "expected at least 2 items, such as [n0.g3, n0.nvswitch], but found 1"),
+        ("faults=[{link: [1, 2], at: 1 s}]", "faults[0].link[1]: expected text such as n0.g3, but found the number 2"),
+        ("faults=[{device: true, at: 1 s}]", "expected a device such as n0.g3, or its number, but found true"),
+        ("faults=[n0.g3]", "faults[0]: expected a mapping such as {device: n0.g3, at: 30 s, until: 60 s}, but"),
+        ("collectives.all_gather=3", "expected text such as ring, but found the number 3"),
+        ("serving.context_window=full", "expected 'model', 'unlimited' or a number of tokens such as 8192, but"),
         ("max_num_seqs=8", "max_num_seqs: unknown key 'max_num_seqs'; here it is serving.max_batch_requests"),
         ("serving.--max-model-len=8", "unknown key '--max-model-len'; here it is serving.context_window"),
         ("plan.sp.schema=ring", "plan.sp.schema: unknown key 'schema'; did you mean 'scheme'?"),
@@ -56,7 +78,7 @@ def test_validate_reads_whole_floats_as_whole_numbers() -> None:
         ("plan.pp=", "plan.pp: expected a whole number such as 8, but found nothing (null)"),
         ("plan.dp=0", "plan.dp: must be at least 1, but is 0"),
         ("seed=-1", "seed: must be at least 0, but is -1"),
-        ("plan=8", "plan: expected a mapping such as {key: value}, but found the number 8"),
+        ("plan=8", "plan: expected a mapping such as {dp: 1, tp: 2}, but found the number 8"),
         (
             "plan.sp.scheme=rnig",
             "plan.sp.scheme: expected one of all_gather, ring, all_to_all, but found the text 'rnig'; "
@@ -88,7 +110,7 @@ def test_validate_reads_whole_floats_as_whole_numbers() -> None:
         ("serving.order={patience: 1 s}", "serving.order.patience: in order of arrival nobody is overtaken"),
         ("serving.order={by: priority, patience: 5}", "serving.order.patience: expected a time such as '10 s'"),
         ("topology=[a]", "topology: expected a name such as dgx-h100, or a mapping, but found a list"),
-        ("run.horizon=60", "run.horizon: expected a time with its unit, such as '8 us', but found 60"),
+        ("run.horizon=60", "run.horizon: expected a time with its unit, such as '60 s', but found 60"),
         ("run.horizon=60 sec", "run.horizon: '60 sec' has the unknown unit 'sec'"),
         ("run.horizon=-1 s", "run.horizon: must be more than 0, but is -1 s"),
         ("workload.arrivals.rate=4", "workload.arrivals.rate: expected a rate with its unit, such as '4/s'"),
@@ -110,6 +132,46 @@ def test_validate_says_what_is_wrong(override: str, problem: str) -> None:
     found = problems(override)
     assert any(line.startswith(f"--set #1: {problem}") or f": {problem}" in line for line in found), found
     assert not any("Input should" in line or "Extra inputs" in line for line in found)
+
+
+def told_of(key: str, value: object) -> list[str]:
+    """Return what is said of a value of a key that is wrong, and of one beside it where the key needs that."""
+    part, _, name = key.rpartition(".")
+    if part == "faults":
+        beside = {"factor": {"link": ["n0.g3", "n0.nvswitch"]}}
+        own = {} if name in ("device", "node", "link") else beside.get(name, {"device": "n0.g3"})
+        key, value = "faults", [{"at": "1 s", **own, name: value}]
+    try:
+        validate(document(f"{key}={json.dumps(value)}"))
+    except InputError as error:
+        at = f"faults[0].{name}" if part == "faults" else key
+        return [problem.message for problem in error.problems if problem.path.startswith(at)]
+    return []
+
+
+def fits(key: str, example: str) -> bool:
+    """Tell whether an example of a value, of an item of a list or of a value of a mapping has the type of its key."""
+    value = yaml.safe_load(example)
+    return any(
+        not any(message.startswith(("expected", "must", "unknown")) for message in told_of(key, one))
+        for one in (value, [value], [value, value], {"all_reduce": value})
+    )
+
+
+KEYS = [key for key, _ in (*keys(), *keys(FaultPart, "faults."))]
+
+
+@pytest.mark.parametrize("key", [*dict.fromkeys(key.rpartition(".")[0] for key in KEYS), *KEYS])
+def test_the_example_in_a_message_would_do(key: str) -> None:
+    wrong = ([], {"zz": 1}, "no such", True, 1.5, -1, None, [{}], [1, 1], [[]])
+    examples = {
+        found[1].strip("'").removeprefix(f"{key.rpartition('.')[2]}: ")
+        for value in wrong
+        if key
+        for message in told_of(key, value)
+        if (found := re.search(r"such as (.+?)(, (?:but|or) .*)?$", message)) and "my_file" not in message
+    }  # fmt: skip
+    assert [example for example in examples if not fits(key, example)] == []
 
 
 def test_validate_reports_all_problems_in_order_of_position() -> None:

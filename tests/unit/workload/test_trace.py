@@ -300,6 +300,35 @@ def test_dates_need_no_unit(write):
     assert columns(read_trace(write(text))) == [[0, 500_000_000], [1, 3], [2, 4]]
 
 
+@pytest.mark.parametrize(
+    ("header", "first", "gap_ms"),
+    [
+        ("created,prompt_tokens,completion_tokens,total_tokens", "1700000000,1,2,3", 1000),  # OpenAI
+        ("createdAt,promptTokens,completionTokens", "2024-01-01T00:00:00Z,1,2", None),
+        ("startTimeMs,input_len,output_len", "5,1,2", 1),  # vLLM's and SGLang's benchmarks
+        ("arrived_at_s,num_prefill_tokens,num_decode_tokens", "5,1,2", 1000),  # Vidur
+        ("arrival_s,ContextTokens,GeneratedTokens", "5,1,2", 1000),
+        ("Timestamp s,Request tokens,Response tokens", "5,1,2", 1000),
+        ("timestamp_ms,input_length,output_length", "5,1,2", 1),
+        ("arrival_s,input_tokens,input_length,osl", "5,1,900,2", 1000),  # a usual name comes first
+    ],
+)
+def test_what_others_call_their_columns_is_known(write, header, first, gap_ms):
+    cells = first.split(",")
+    second = ",".join([str(int(cells[0]) + 1), *cells[1:]] if gap_ms else ["2024-01-01T00:00:01Z", *cells[1:]])
+    found = columns(read_trace(write(f"{header}\n{first}\n{second}\n")))
+    assert found == [[0, (gap_ms or 1000) * 1_000_000], [1, 1], [2, 2]]
+
+
+def test_what_may_count_letters_or_stands_twice_is_not_taken(write):
+    for header, message in (
+        ("arrival_s,prompt_length,osl", "no column 'prompt_tokens'"),
+        ("arrival_s,isl,input_len,osl", "columns isl and input_len mean the same"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_trace(write(f"{header}\n0,1,2,3\n"))
+
+
 NAMED = "when,len in,len out,urgency,leaves\n10,5,6,1,\n12.5,7,8,0,30\n"
 
 

@@ -189,8 +189,10 @@ def test_mooncake_hashes_that_do_not_fit_are_named(problems, line, expected):
         (
             "arrival_s,prompts,n",
             [
-                "t:1: no column 'prompt_tokens'; did you mean 'prompts'?",
-                "t:1: no column 'output_tokens'; the header has: arrival_s, prompts, n",
+                "t:1: no column 'prompt_tokens'; did you mean 'prompts'?; "
+                "name it with workload.trace.columns.prompt_tokens",
+                "t:1: no column 'output_tokens'; the header has: arrival_s, prompts, n; "
+                "name it with workload.trace.columns.output_tokens",
             ],
         ),
         (
@@ -211,7 +213,8 @@ def test_mooncake_hashes_that_do_not_fit_are_named(problems, line, expected):
             [
                 "t:1: unknown trace format: its first line has no column and no key of any; "
                 "known: azure, burstgpt, ragpulse, mooncake, sharegpt, vllm_bench, csv; "
-                "or name its columns with workload.trace.columns"
+                "or say what its columns are called: "
+                "workload.trace.columns={arrival: NAME, prompt_tokens: NAME, output_tokens: NAME, unit: s}"
             ],
         ),
         (
@@ -222,6 +225,28 @@ def test_mooncake_hashes_that_do_not_fit_are_named(problems, line, expected):
 )
 def test_header_that_does_not_fit_is_explained(problems, header, expected):
     assert problems(header + "\n1,2,3\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "told"),
+    [
+        ("t.csv", "time,in,out", "; it has 'time', 'in', 'out'"),
+        ("t.tsv", "time\tin", "; it has 'time', 'in'"),
+        ("t.jsonl", '{"ts": 3, "pt": 4}', "; it has 'ts', 'pt'"),
+        ("t.csv", ",".join(f"c{i}" for i in range(20)), "'c11', …"),
+        ("t.txt", "time,in,out", ""),
+        ("t.csv", "AWSAccessKeyId=AKIA", ""),
+        ("t.csv", "root:x:0:0,a", ""),
+    ],
+)
+def test_the_names_of_a_table_are_shown_and_nothing_of_another_file(tmp_path, name, header, told):
+    (tmp_path / name).write_text(header + "\n1,2,3\n")
+    with pytest.raises(InputError) as caught:
+        read_trace(tmp_path / name)
+    (problem,) = caught.value.problems
+    assert problem.message.partition("unit: s}")[2].endswith(told)
+    assert ("it has" in problem.message) is bool(told)
+    assert not problem.quotes
 
 
 def test_ambiguous_header_is_read_with_the_format(tmp_path):
