@@ -151,7 +151,7 @@ def run(
     else:
         ran = simulate(loaded, processes=processes)
         verdict = together((verdict, audit_run(ran) if audit else Verdict(violations=(), rules=())))
-        summary = Summary(summary_of(ran, verdict))
+        summary = Summary(summary_of(ran, verdict, without_faults=True))
         summary["wall_s"] = {"total": time.perf_counter() - started, "simulate": ran.simulate_s}
     if strict and verdict.violations:
         raise IllegalPlanError("\n".join([f"{loaded.name} is illegal:", *violation_lines(loaded, verdict)]))

@@ -196,6 +196,25 @@ def simulate(
     )
 
 
+def without_faults(result: RunResult) -> RunResult:
+    """Return the same requests simulated without any fault, of the same prices."""
+    inputs = replace(result.input, faults=(), mode="folded")
+    started = time.perf_counter()
+    replayed = replay(inputs)
+    times, front_end_ns = (
+        token_times(replayed.timeline, len(inputs.requests)),
+        to_ns(result.scenario.engine.front_end_s),
+    )
+    return RunResult(
+        scenario=replace(result.scenario, faults=()),
+        requests=request_columns(inputs.requests, inputs, replayed, times, front_end_ns),
+        times=times,
+        replayed=replayed,
+        input=inputs,
+        simulate_s=time.perf_counter() - started,
+    )
+
+
 def _too_long(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
     """Say how many requests are longer than the model's context window, and served because the scenario says so."""
     limit, window = scenario.model.max_positions, scenario.serving.context_window

@@ -101,7 +101,7 @@ def run(
         result = simulate(loaded, None if as_json or quiet else progress, count, requests, pool, compiled=compiled)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
-    summary = summary_of(result, verdict)
+    summary = summary_of(result, verdict, without_faults=True)
     layout, above = overview() if dashboard else None, 1 if script == "beside" else None
     write_run(target, result, summary, verdict_json(loaded, verdict), layout, above)
     if vllm_json is not None:

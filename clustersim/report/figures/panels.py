@@ -25,7 +25,6 @@ from clustersim.report.figures.use import use_figure
 from clustersim.report.folded.asked import Asked
 from clustersim.report.metrics.latencies import Columns, Weighted
 from clustersim.report.traces.busiest import busiest
-from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.headline import headline_html
 
 _CAUSES: Final = (
@@ -76,7 +75,7 @@ def _causes(run: Run, panel: Panel, identity: str) -> Drawn:
         return Drawn(title=title, html=_empty("No request finished."))
     return Drawn(
         title=title,
-        caption="".join(f"{line}. " for line in diagnoses(run.summary)) + _CAUSES,
+        caption=_CAUSES,
         figure=causes_figure(causes, panel.options["height"]),
     )
 

@@ -11,6 +11,7 @@ from clustersim.clock import NS_PER_MS, to_ns
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
 from clustersim.report.metrics.experts import expert_balance
+from clustersim.report.metrics.faults import fault_costs
 from clustersim.report.metrics.latencies import kv_peak, reasons, summarise, targets_ns
 from clustersim.report.metrics.measures import measures
 from clustersim.report.metrics.preempted import preempted
@@ -58,7 +59,7 @@ def _pools(result: RunResult) -> dict[str, Any]:
     return {"pools": found} if found else {}
 
 
-def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, Any]:
+def summary_of(result: RunResult, verdict: Verdict | None = None, *, without_faults: bool = False) -> dict[str, Any]:
     """Return the object of the contract; without wall times, so that it is the same on every machine.
 
     Parameters
@@ -66,6 +67,8 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
     result : RunResult
     verdict : Verdict, optional
         Of the legality rules, at the levels that were asked; without it, that is not known.
+    without_faults : bool
+        Whether to replay it without its faults, too (:func:`clustersim.report.metrics.faults.fault_costs`).
     """
     scenario, timeline = result.scenario, result.timeline
     requests = result.columns
@@ -85,6 +88,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "front_end_ms": to_ns(scenario.engine.front_end_s) / NS_PER_MS,
         "priorities": by_priority(requests, result.input.requests.priorities),
         "causes": cause_shares(result.causes, requests),
+        **({"without_faults": fault_costs(result)} if without_faults else {}),
         "throughput": found["throughput"],
         "steady": steady_rates(requests),
         "makespan_s": found["makespan_s"],

@@ -47,7 +47,8 @@ def summary_again(recorded: RecordedRun, result: RunResult | None = None) -> dic
         What :func:`run_again` returns, where it is at hand.
     """
     timeline = recorded.run.timeline
-    return summary_of(run_again(recorded) if result is None else result) | {
+    result = run_again(recorded) if result is None else result
+    return summary_of(result, without_faults="without_faults" in recorded.run.summary) | {
         "steps": timeline.count_steps(),
         "spans": timeline.count_spans(),
         "timeline_digest": recorded.digest,

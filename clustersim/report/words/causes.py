@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from clustersim.report.words.diagnosis import WORDS
+from clustersim.report.words.diagnosis import LEAST, SHOWN, WORDS
+from clustersim.report.words.faults import is_blamed, share_of_faults
 from clustersim.report.words.run import share_words
 
-SHOWN: Final = 3
 SHOWN_OF_SLOWEST: Final = 2
-LEAST: Final = 0.02
-"""Share of a latency from which on a cause is named."""
 
 
 def cause_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -21,7 +19,10 @@ def cause_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         causes = (summary.get("causes") or {}).get(name)
         if causes:
             mean, slowest = _largest(causes["mean"], SHOWN), _largest(causes["slowest"], SHOWN_OF_SLOWEST)
-            found.append((f"{name.upper()} causes", f"{mean}; slowest 1%: {slowest}"))
+            first = ""
+            if is_blamed(summary, name):
+                first = f"{share_words(share_of_faults(summary, name) or 0.0)} of p99 by faults, from which follows: "
+            found.append((f"{name.upper()} causes", f"{first}{mean}; slowest 1%: {slowest}"))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from clustersim.report.words.faults import fault_words, is_blamed, little_by_faults, share_of_faults
 from clustersim.report.words.run import share_words, target_lines
 from clustersim.units import format_seconds
 
@@ -12,6 +13,9 @@ MOST: Final = 0.5
 """Share of a latency from which on a cause is what there is to say."""
 STAND_OUT: Final = 2.0
 """So many times the median p99 is at least, unless a target is missed or most of all requests' time went so."""
+SHOWN: Final = 3
+LEAST: Final = 0.02
+"""Share of a latency from which on a cause is named."""
 WORK: Final = ("compute", "front_end")
 """Causes that are what was asked for, and no reason to complain."""
 
@@ -39,8 +43,10 @@ WORDS: Final = {
 def diagnoses(summary: Mapping[str, Any]) -> list[str]:
     """Return a line for TTFT and for TPOT where their target is missed and one cause stands out.
 
-    Without targets, one line of that of the two of which one cause has the larger share: of the slowest requests, or of
-    all. Nothing where every target is met.
+    Faults come first where the same requests without them show that they are the reason
+    (:func:`clustersim.report.words.faults.blamed`): what requests waited for follows from them then. Without targets,
+    one line of that of the two of which one cause has the larger share: of the slowest requests, or of all. Nothing
+    where every target is met.
 
     Parameters
     ----------
@@ -49,10 +55,14 @@ def diagnoses(summary: Mapping[str, Any]) -> list[str]:
     """
     verdicts = {name: met for name, met, _ in target_lines(summary)}
     found: dict[str, list[tuple[bool, float, str, str]]] = {}
+    by_faults: dict[str, str] = {}
     for name in ("ttft", "tpot"):
         causes, latency = (summary.get("causes") or {}).get(name), summary.get(f"{name}_ms")
         missed = verdicts.get(name) is False
         if not causes or not latency or (verdicts and not missed):
+            continue
+        if is_blamed(summary, name):
+            by_faults[name] = f"{fault_words(summary, name)}; from which follows: {_largest(causes['slowest'])}"
             continue
         stands_out = missed or latency["p99"] >= STAND_OUT * latency["p50"]
         for statistic, which in (("p99", "slowest"), ("mean", "mean")):
@@ -61,14 +71,24 @@ def diagnoses(summary: Mapping[str, Any]) -> list[str]:
             if cause not in WORK and share >= MOST and (stands_out or alike):
                 found.setdefault(name, []).append((statistic == "p99", share, statistic, cause))
     most = {name: max(some) for name, some in found.items()}
-    if not verdicts and most:
+    if not verdicts and by_faults:
+        name = max(by_faults, key=lambda one: share_of_faults(summary, one) or 0.0)
+        by_faults, most = {name: by_faults[name]}, {}
+    elif not verdicts and most:
         name = max(most, key=lambda one: most[one])
         most = {name: most[name]}
-    return [
-        f"{statistic} {name.upper()} {format_seconds(summary[f'{name}_ms'][statistic] / 1e3)}: "
-        f"{share_words(share)} {WORDS[cause]}{_because(cause, summary)}"
+    lines = by_faults | {
+        name: f"{statistic} {name.upper()} {format_seconds(summary[f'{name}_ms'][statistic] / 1e3)}: "
+        f"{share_words(share)} {WORDS[cause]}{_because(cause, summary)}{little_by_faults(summary, name)}"
         for name, (_, share, statistic, cause) in most.items()
-    ]
+    }
+    return [lines[name] for name in ("ttft", "tpot") if name in lines]
+
+
+def _largest(shares: Mapping[str, float]) -> str:
+    """Return the largest shares of the time of the slowest requests."""
+    ranked = sorted(((share, cause) for cause, share in shares.items()), reverse=True)[:SHOWN]
+    return ", ".join(f"{share_words(share)} {WORDS[cause]}" for share, cause in ranked if share >= LEAST)
 
 
 def _because(cause: str, summary: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from clustersim.report.metrics.latencies import (
 )
 from clustersim.report.metrics.priorities import priority_table
 from clustersim.report.metrics.service import goodput
+from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.run import configuration, milliseconds, number, remarks, share_words, target_lines
 from clustersim.report.words.service import met_words, share_or_dash
 from clustersim.units import format_seconds
@@ -48,7 +49,7 @@ def headline_html(
         f"{_tiles(summary, requests, kv_rows)}"
         f'<div class="tables"><div class="table-card">{latency_table(summary, found)}{priority_table(summary)}</div>'
         f'<div class="table-card">{_configuration(summary)}</div></div>'
-        f"{_remarks(remarks(summary, requests, steps))}"
+        f"{_remarks([*(f'Cause: {line}.' for line in diagnoses(summary)), *remarks(summary, requests, steps)])}"
     )
 
 

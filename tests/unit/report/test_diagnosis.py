@@ -10,11 +10,13 @@ import pytest
 from clustersim.clock import NS_PER_S
 from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.steady import steady_rates
+from clustersim.report.words.causes import cause_lines
 from clustersim.report.words.diagnosis import diagnoses
-from clustersim.report.words.run import remarks
+from clustersim.report.words.run import remarks, share_words
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.simulation.simulate import simulate
+from clustersim.units import format_seconds
 
 PLAIN = """
 name: prepared
@@ -27,9 +29,12 @@ workload: {arrivals: {process: poisson, rate: %s/s}, prompt_tokens: 512, output_
 """
 
 
-def summary(serving: str = "", faults: str = "", rate: int = 4, requests: int = 120) -> dict[str, Any]:
-    text = PLAIN % (serving, faults, rate, requests)
-    return summary_of(simulate(build_scenario(parse_yaml(text, "prepared.yaml"), allow_code=False)))
+def summary(
+    serving: str = "", faults: str = "", rate: int = 4, requests: int = 120, plan: str = "{tp: 2}", more: str = ""
+) -> dict[str, Any]:
+    text = (PLAIN % (serving, faults, rate, requests)).replace("{tp: 2}", plan) + more
+    ran = simulate(build_scenario(parse_yaml(text, "prepared.yaml"), allow_code=False))
+    return summary_of(ran, without_faults=True)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +53,91 @@ def summary(serving: str = "", faults: str = "", rate: int = 4, requests: int = 
         (
             {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: 0 s}", "rate": 1, "requests": 6},
             "p99 TTFT ",
-            "exposed communication; n0.g1 → n0.nvswitch has 2.0% of its capacity, by faults",
+            "; from which follows: 51% exposed communication, 34% waiting for a step under way, 8.8% compute",
         ),
     ],
 )
 def test_diagnosis_names_what_a_prepared_run_lacks(prepared: dict[str, Any], begin: str, end: str) -> None:
     (found,) = diagnoses(summary(**prepared))
     assert (found[: len(begin)], found[-len(end) :]) == (begin, end)
+
+
+WEAK = "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: %s}"
+TWO_POOLS = (
+    "{prefill: {tp: 1}, decode: {tp: 1}}",
+    "scheduler: disaggregated, prefill: {scheduler: chunked_prefill}, decode: {scheduler: continuous}",
+)
+ROOTS = {
+    "a weak link from the start": (
+        {"faults": WEAK % "0 s", "rate": 1, "requests": 6}, "ttft", "has 2% of its capacity (faults[0])",
+    ),
+    "a weak link from the middle on": (
+        {"faults": WEAK % "4 s, until: 20 s", "rate": 4, "requests": 60}, "ttft",
+        "n0.g1 to n0.nvswitch has 2% of its capacity (faults[0], from 4 s to 20 s)",
+    ),
+    "a slow device": (
+        {"faults": "{device: 1, slowdown: 6, at: 0 s}", "rate": 1, "requests": 6}, "tpot",
+        "device n0.g1 is 6 times as slow (faults[0])",
+    ),
+    "a dead replica": (
+        {"faults": "{device: 0, at: 2 s, until: 12 s}", "rate": 40, "requests": 240, "plan": "{tp: 1, dp: 2}",
+         "serving": "max_batch_requests: 16"},
+        "ttft", "device n0.g0 is down (faults[0], from 2 s to 12 s)",
+    ),
+    "K/V handed over by a weak link": (
+        {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.0005, at: 0 s}", "rate": 2, "requests": 12,
+         "plan": TWO_POOLS[0], "serving": TWO_POOLS[1], "more": "targets: {tpot: 20 ms}\n"},
+        "tpot", "n0.g1 to n0.nvswitch has 0.05% of its capacity (faults[0])",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "name", "words"), ROOTS.values(), ids=ROOTS)
+def test_a_fault_leads_where_the_requests_without_it_are_better(given: dict[str, Any], name: str, words: str) -> None:
+    found = summary(**given)
+    first, without = diagnoses(found)[0], found["without_faults"][f"{name}_ms"]["p99"]
+    assert first.startswith(f"p99 {name.upper()}")
+    assert words in first
+    assert f"without it {format_seconds(without / 1e3)}" in first
+    assert first.index(words) < first.index("from which follows")
+    share = 1 - without / found[f"{name}_ms"]["p99"]
+    shown = dict(cause_lines(found))[f"{name.upper()} causes"]
+    assert shown.startswith(f"{share_words(share)} of p99 by faults, from which follows")
+
+
+@pytest.mark.parametrize(
+    "faults",
+    ["{link: [n0.g1, n0.nvswitch], factor: 0.9, at: 0 s}", "{device: 0, slowdown: 2, at: 1 s, until: 1.01 s}"],
+    ids=["a link that is a little weak", "a device that is slow for a moment"],
+)
+def test_a_fault_that_hardly_matters_does_not_lead(faults: str) -> None:
+    found = summary(serving="max_batch_requests: 4", rate=100, faults=faults)
+    (line,) = diagnoses(found)
+    assert "waiting for a place in the batch (4 = serving.max_batch_requests)" in line.split(";")[0]
+    without = format_seconds(found["without_faults"]["ttft_ms"]["p99"] / 1e3)
+    assert line.endswith(f"; faults are not of it: p99 is {without} without them")
+
+
+def test_of_several_faults_those_that_took_most_are_named() -> None:
+    found = summary(faults=f"{WEAK % '0 s'}, {{device: 0, slowdown: 1.1, at: 3 s, until: 3.01 s}}", rate=1, requests=6)
+    (line,) = diagnoses(found)
+    assert "since link n0.g1 to n0.nvswitch has 2% of its capacity (faults[0]) and 1 more fault; without them" in line
+    assert [one["key"] for one in found["without_faults"]["faults"]] == ["faults[0]", "faults[1]"]
+
+
+def test_what_a_fault_took_is_what_passes_lasted_above_their_cost() -> None:
+    """One request on one rank that is twice as slow: half of a pass is above its cost, less its host's part."""
+    found = summary(faults="{device: 0, slowdown: 2, at: 0 s}", plan="{tp: 1}", requests=1)
+    (fault,) = found["without_faults"]["faults"]
+    longer = found["e2e_ms"]["mean"] - found["without_faults"]["e2e_ms"]["mean"]
+    assert fault["lost_s"] == pytest.approx(longer / 1e3)
+    assert 0.4 < fault["share"] < 0.5
+
+
+def test_faults_are_not_lifted_where_every_target_is_met() -> None:
+    met = summary(faults=WEAK % "0 s", rate=1, requests=6, more="targets: {ttft: 1 h}\n")
+    assert met["without_faults"] is None
+    assert diagnoses(met) == []
 
 
 def test_diagnosis_says_nothing_of_a_run_that_lacks_nothing() -> None:
