@@ -1,16 +1,19 @@
 """Compiled lanes decide what Python lanes decide, record for record.
 
 Here the kernel runs as Python (``NUMBA_DISABLE_JIT``, which ``tests/conftest.py`` sets), so that this needs no
-compiler; one test compiles it in a process of its own.
+compiler; one test compiles it in a process of its own, once for each kernel.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,6 +54,8 @@ TOGETHER = (
 )
 """Scenarios that ship, and what makes lanes of them that can be compiled; two have stages."""
 STAGED = TOGETHER[1:3]
+SHOWN = Path(__file__).with_name("machine_code.txt")
+"""Of what machine code was compared already; ``pytest --update-golden`` of its test compares and notes it."""
 ONE_STAGE = ({}, {"dp": 2}, {"dp": 3}, {"tp": 2}, {"tp": 2, "ep": 2})
 STAGES = tuple({"pp": pp} | more for pp in (2, 3, 4) for more in ({}, {"dp": 2}, {"decode_overlap": "none"}))
 
@@ -163,13 +168,25 @@ def test_what_is_not_compiled_says_why(change: dict[str, Any], said: str) -> Non
     assert replay(replace(given_, compiled="always")).interpreted == said
 
 
-def test_machine_code_gives_what_the_kernel_gives_as_python() -> None:
+def test_machine_code_gives_what_the_kernel_gives_as_python(request: pytest.FixtureRequest) -> None:
     """The compiler's integers wrap and its divisions round as Python's do, wherever the kernel relies on it.
 
-    A plain ``pytest`` compiles what runs stages, which has most functions of the other kernel in it; ``--long=1`` both.
+    Compiling takes half a minute, so a plain ``pytest`` does it where kernel, compiler or machine are others than those
+    of which ``machine_code.txt`` says that this was shown, and then only what runs stages, which has most functions of
+    the other kernel in it; ``--long=1`` compiles both, whatever was shown.
     """
+    if not is_whole() and shown_of() in SHOWN.read_text(encoding="utf-8").splitlines():
+        pytest.skip("shown of this kernel, compiler and machine (machine_code.txt); --long=1 compiles it again")
     tried = TOGETHER if is_whole() else STAGED
     expected = [replay(replace(inputs_of(*one), compiled="always")).timeline.digest for one in tried]
+    assert digests_of_machine_code(tried) == expected
+    if request.config.getoption("--update-golden"):
+        SHOWN.write_text(shown_of() + "\n", encoding="utf-8")
+        pytest.fail(f"{SHOWN.name} rewritten: this kernel was compiled, and gave what it gives as Python")
+
+
+def digests_of_machine_code(tried: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:
+    """Digests of timelines, made in a process whose kernel is compiled."""
     script = (
         "import json, sys\nfrom dataclasses import replace\nfrom clustersim.replay.replay import replay\n"
         "from tests.laws.test_compiled_lanes import inputs_of\n"
@@ -184,7 +201,16 @@ def test_machine_code_gives_what_the_kernel_gives_as_python() -> None:
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == expected
+    digests: list[str] = json.loads(done.stdout)
+    return digests
+
+
+def shown_of() -> str:
+    """What machine code is made of: every byte of the room, the compiler, and the machine that it is for."""
+    room = sorted(Path(k.__file__).parent.glob("*.py"))
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in room)).hexdigest()
+    python = ".".join(platform.python_version_tuple()[:2])
+    return f"{sources} numba {version('numba')} python {python} {platform.machine()}"
 
 
 def inputs_of(name: str, overrides: tuple[str, ...]) -> ReplayInput:
