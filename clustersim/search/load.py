@@ -1,13 +1,15 @@
 """How a workload is given another rate: gaps between drawn arrivals are scaled, a trace is played faster or slower.
 
 Lengths are the same for any rate, so that runs at different rates, and of different plans, have common random numbers.
+The rate of a trace is that of the requests that are played: its first 500 may come faster than all 600 of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Final
 
 from clustersim.clock import NS_PER_S
@@ -38,6 +40,9 @@ class Load:
         Its arrivals last as long, if it has not more requests.
     part : int or None
         Of a trace that is played again and again, the first requests that are; None: all of them.
+    recorded : callable or None
+        Returns all requests of a trace at the rate at which they were recorded; None where nobody asks for
+        :meth:`changes`.
     """
 
     workload: TraceWorkload | DrawnWorkload
@@ -46,6 +51,7 @@ class Load:
     own: int
     lasting_s: float
     part: int | None = None
+    recorded: Callable[[], Requests] | None = field(default=None, repr=False, compare=False)
 
     def count(self, rate: float) -> int:
         """Return how many requests there are at a rate."""
@@ -53,21 +59,34 @@ class Load:
 
     def changes(self, rate: float) -> tuple[str, ...]:
         """Return what makes requests come at a rate, for as long as is asked, as ``--set`` takes it."""
-        count = self.count(rate)
-        if isinstance(self.workload, TraceWorkload):
-            found = (f"workload.trace.rate_scale={self.workload.rate_scale * rate / self.first!r}",)
-            more = (f"workload.trace.requests={count}", "workload.trace.repeat=true")
-            return found + (more if count > self.own else ())
-        return f"workload.arrivals.rate={rate!r}/s", f"workload.requests={count}"
+        played = self.played(rate)
+        if not isinstance(played, TraceWorkload):
+            return f"workload.arrivals.rate={rate!r}/s", f"workload.requests={played.requests}"
+        assert self.recorded is not None
+        scale = rate / rate_per_s(rows_of(self.recorded(), played))
+        more = (f"workload.trace.requests={played.requests}", "workload.trace.repeat=true")
+        return f"workload.trace.rate_scale={scale!r}", *(more if self.count(rate) > self.own else ())
 
-    def at(self, rate: float) -> TraceWorkload | DrawnWorkload:
-        """Return the workload at a rate: what a scenario with :meth:`changes` has."""
+    def played(self, rate: float) -> TraceWorkload | DrawnWorkload:
+        """Return the workload with as many requests as there are at a rate: drawn ones at it, a trace as recorded."""
         count, workload = self.count(rate), self.workload
         if isinstance(workload, TraceWorkload):
-            found = replace(workload, rate_scale=workload.rate_scale * rate / self.first)
+            found = replace(workload, rate_scale=1.0)
             return replace(found, requests=count, repeat=True) if count > self.own else found
         assert isinstance(workload.arrivals, WITH_RATE)
         return replace(workload, arrivals=replace(workload.arrivals, rate_per_s=rate), requests=count)
+
+
+def rows_of(recorded: Requests, trace: TraceWorkload) -> Requests:
+    """Return those of all requests of a trace that are played."""
+    if trace.requests is None:
+        return recorded
+    return recorded.repeat_to(trace.requests) if trace.repeat else recorded.take(trace.requests)
+
+
+def rate_per_s(requests: Requests) -> float:
+    """Return at which rate requests come, per second: over the time from the first to the last of them."""
+    return (len(requests) - 1) * NS_PER_S / requests.span_ns
 
 
 def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], lasting_s: float) -> Load:
@@ -85,7 +104,7 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
     InputError
         When it has no rate, or no targets.
     """
-    workload = scenario.workload
+    workload, recorded = scenario.workload, None
     if not targets_ns(scenario.targets):
         message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
         raise InputError(scenario.problem("targets", message))
@@ -94,13 +113,14 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
             message = "turns that wait come as fast as the replicas let them, and have no rate to vary; say as_recorded"
             raise InputError(scenario.problem("workload.trace.turns", message))
         requests = requests_of(scenario)
-        lasts_s = float(requests.arrived_at_ns[-1] - requests.arrived_at_ns[0]) / NS_PER_S
-        if len(requests) < 2 or lasts_s <= 0.0:
+        if len(requests) < 2 or requests.span_ns <= 0:
             raise InputError(scenario.problem("workload.trace", "has no rate: all requests arrive at one instant"))
-        first, count = (len(requests) - 1) / lasts_s, len(requests)
+        first, count = rate_per_s(requests), len(requests)
+        whole = replace(scenario, workload=replace(workload, requests=None, rate_scale=1.0, repeat=False))
+        recorded = cache(whole.requests)
     elif isinstance(workload.arrivals, WITH_RATE):
         first, count = workload.arrivals.rate_per_s, workload.requests
     else:
         message = "has no rate to vary; expected poisson, gamma or constant arrivals, or a trace"
         raise InputError(scenario.problem("workload.arrivals.process", message))
-    return Load(workload=workload, first=first, requests=count, own=count, lasting_s=lasting_s)
+    return Load(workload=workload, first=first, requests=count, own=count, lasting_s=lasting_s, recorded=recorded)

@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.scenario.scenario import Scenario, TraceWorkload
-from clustersim.search.load import Load
+from clustersim.search.load import Load, rate_per_s, rows_of
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 
@@ -57,7 +57,7 @@ def _recorded(scenario: Scenario, trace: TraceWorkload) -> Requests:
 
 
 @lru_cache(maxsize=_MOST)
-def _at(asked: _Asked, part: int | None) -> Requests:
+def _at(asked: _Asked, part: int | None, rate: float) -> Requests:
     """Return requests; a trace is read once for all rates."""
     workload = asked.scenario.workload
     if not isinstance(workload, TraceWorkload):
@@ -65,9 +65,8 @@ def _at(asked: _Asked, part: int | None) -> Requests:
     whole = _recorded(asked.scenario, workload)
     if workload.requests is not None and workload.requests > len(whole) and part is not None:
         whole = whole.take(part)
-    if workload.requests is not None:
-        whole = whole.repeat_to(workload.requests) if workload.repeat else whole.take(workload.requests)
-    return whole if workload.rate_scale == 1.0 else whole.scaled(workload.rate_scale)
+    played = rows_of(whole, workload)
+    return played.scaled(rate / rate_per_s(played))
 
 
 def recorded(scenario: Scenario) -> int | None:
@@ -88,7 +87,8 @@ def prime_up_to(most: int) -> int:
 
 def requests_at(scenario: Scenario, load: Load, step: int, every: int) -> Requests:
     """Return every so many-th request of a scenario at a rate of the grid."""
-    whole = _at(_Asked(scenario, load.at(rate_of(step))), load.part)
+    rate = rate_of(step)
+    whole = _at(_Asked(scenario, load.played(rate)), load.part, rate)
     return whole if every == 1 else _chosen(whole, np.arange(0, len(whole), every))
 
 

@@ -63,7 +63,7 @@ class Search:
         load = load_of(self.base, deployments.variants.requests, question.lasting_s)
         self.recorded = recorded(self.base)
         part = None if self.recorded is None else prime_up_to(self.recorded)
-        self.load: Load = replace(load, part=part)
+        self.load: Load = replace(load, part=part, recorded=None)
         self.refused = Refused()
         self.ran = 0
         self.spent_s = 0.0

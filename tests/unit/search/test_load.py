@@ -1,18 +1,53 @@
-"""How many requests there are at a rate."""
+"""How many requests there are at a rate, and that what is played has that rate."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from clustersim.limits import Limits
 from clustersim.scenario.scenario import TraceWorkload
-from clustersim.search.load import Load
+from clustersim.search.load import Load, load_of, rate_per_s
+from clustersim.search.plans.grid import rate_of, requests_at, step_of
+from clustersim.search.runs import Variants
+from tests.unit.search.searching import SMALL, search
+
+NO_LIMITS = Limits(memory_bytes=1e12, seconds=1e9)
 
 
 def test_a_trace_is_played_again_where_more_requests_are_asked_for_than_it_has():
-    trace = TraceWorkload(path=Path("some.csv"), requests=500)
+    trace = TraceWorkload(path=Path("some.csv"), requests=500, rate_scale=3.0)
     load = Load(workload=trace, first=2.0, requests=500, own=500, lasting_s=100.0)
-    assert load.at(4.0) == replace(trace, rate_scale=2.0)
+    assert load.played(4.0) == replace(trace, rate_scale=1.0)
     long = replace(load, requests=1000)
-    assert long.at(4.0) == replace(trace, rate_scale=2.0, requests=1000, repeat=True)
-    assert "workload.trace.requests=1000" in long.changes(4.0)
+    assert long.played(4.0) == replace(trace, rate_scale=1.0, requests=1000, repeat=True)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    """A scenario that plays the first 20 of 60 rows, which come twice as fast as the others."""
+    at = [0.5 * row if row < 20 else 10.0 + 1.0 * (row - 20) for row in range(60)]
+    path = tmp_path / "rows.csv"
+    path.write_text("arrived_s,prompt_tokens,output_tokens\n" + "".join(f"{one},100,10\n" for one in at))
+    trace = f"workload:\n  trace: {{path: {path}, requests: 20, rate_scale: 1.5}}\n"
+    return SMALL[: SMALL.index("workload:")] + trace + SMALL[SMALL.index("targets:") :]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.35, 5.0, 40.0])
+def test_what_is_played_has_the_rate_that_is_said(tmp_path: Path, text: str, rate: float):
+    file = tmp_path / "small.yaml"
+    file.write_text(text)
+    variants = Variants(str(file), limits=NO_LIMITS)
+    load = load_of(variants.scenario(), variants.requests, 100.0)
+    played = variants.requests(variants.scenario(load.changes(rate)))
+    assert len(played) == max(20, -(-rate * 100 // 1))
+    assert rate_per_s(played) == pytest.approx(rate, rel=1e-6)
+
+
+def test_what_a_search_plays_has_the_rate_that_is_said(tmp_path: Path, text: str):
+    with search(tmp_path, text, devices=2) as opened:
+        for step in (step_of(0.3), step_of(3.0), step_of(30.0)):
+            load = replace(opened.load, lasting_s=100.0)
+            assert rate_per_s(requests_at(opened.base, load, step, 1)) == pytest.approx(rate_of(step), rel=1e-6)
