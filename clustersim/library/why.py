@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 
 from clustersim.files import written_whole
 from clustersim.report.layouts import layout as read
-from clustersim.report.why.lifted import METRICS, Lifted
+from clustersim.report.metrics.latencies import targets_ns
+from clustersim.report.why.lifted import METRICS, Lifted, misses
 from clustersim.report.why.page import check_layout, shown, why_html
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.overrides import apply_overrides
@@ -33,25 +34,34 @@ class Why:
     baseline : mapping
         Key of the summary → value as the scenario is; None where it is not defined.
     limits : tuple of Lifted
-        Each with ``limit`` in words, ``key``, ``metrics`` and ``gains`` (relative; above 0 is better).
+        Each with ``limit`` in words, ``key``, ``metrics``, ``gains`` (relative; above 0 is better) and ``suffices``.
+    targets : mapping
+        Latency → target in ns.
     """
 
     name: str
     baseline: Mapping[str, float | None]
     limits: tuple[Lifted, ...]
+    targets: Mapping[str, float] = field(default_factory=dict)
 
     def page(self, path: str | Path, layout: str = "why") -> Path:
         """Write the page with a tornado plot, and return its path; see :meth:`clustersim.Result.dashboard`."""
         panels = read(layout)
         check_layout(panels)
         with written_whole(Path(path)) as beside:
-            beside.write_text(why_html(self.name, self.baseline, list(self.limits), panels), encoding="utf-8")
+            beside.write_text(
+                why_html(self.name, self.baseline, list(self.limits), panels, self.targets), encoding="utf-8"
+            )
         return Path(path)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        rows = [("as it is", "", *(shown(self.baseline[name]) for name in METRICS))]
+        rows = [("as it is", "", *self._cells(self.baseline))]
         helps = [one for one in self.limits if one.binds]
-        return rows + [(one.limit, one.key, *(shown(one.metrics[name]) for name in METRICS)) for one in helps]
+        return rows + [(one.limit, one.key, *self._cells(one.metrics)) for one in helps]
+
+    def _cells(self, metrics: Mapping[str, float | None]) -> list[str]:
+        missed = {name: misses(name, metrics[name], self.targets) for name in METRICS}
+        return [shown(metrics[name]) + " (missed)" * missed[name] for name in METRICS]
 
     def __repr__(self) -> str:
         helps = [f"{one.limit} ({one.key}) {math.exp(one.best):.3g} times" for one in self.limits if one.binds]
@@ -87,5 +97,8 @@ def why_of(scenario: Scenario, requests: Requests, allow_code: bool | None) -> W
 
     first, limits = lifted_limits(scenario, len(requests), rows)
     return Why(
-        name=scenario.name, baseline={name: first["numbers"].get(name) for name in METRICS}, limits=tuple(limits)
+        name=scenario.name,
+        baseline={name: first["numbers"].get(name) for name in METRICS},
+        limits=tuple(limits),
+        targets=targets_ns(scenario.targets),
     )

@@ -9,18 +9,32 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.report.why.lifted import Lifted, lifted, ranked
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.point import Row
+from clustersim.simulation.legality import pool_blocks, scenario_memory
+from clustersim.units import format_bytes
 
 MANY: Final = 1000
 """So many times the bandwidth is as good as a free network."""
 ROOMY: Final = 16
 """So many times the memory of a device."""
+_MEANT: Final = {
+    "batch": ("batch_wait",),
+    "tokens": ("budget_wait", "interference"),
+    "memory": ("blocks_wait", "preempted"),
+    "network": ("communication", "transfer"),
+    "bandwidth": ("communication", "transfer"),
+    "host": ("host", "front_end"),
+    "replicas": ("batch_wait", "blocks_wait", "step_wait"),
+}
+"""Limit → the causes of a latency that are gone, or less, without it."""
+NAMES: Final = ("faults", *_MEANT)
+"""What ``--only`` takes."""
 _RESOLVED: Final = ("scheduler", "max_batch_requests", "max_batch_tokens", "prefix_caching", "memory_utilization")
 _HOST: Final = ("schedule", "schedule_per_request", "sample", "sample_per_request", "stage", "front_end")
 """Times of an engine's profile that its host takes."""
@@ -40,12 +54,15 @@ class Lift:
         ``PATH=VALUE`` each; empty where it can't be lifted.
     why_not : str
         Why it can't; empty where it can.
+    name : str
+        Of ``NAMES``; empty of what never can be lifted.
     """
 
     limit: str
     key: str
     changes: tuple[str, ...] = ()
     why_not: str = ""
+    name: str = ""
 
 
 def lifts_of(scenario: Scenario, requests: int) -> list[Lift]:
@@ -53,8 +70,8 @@ def lifts_of(scenario: Scenario, requests: int) -> list[Lift]:
     return [
         *_budgets(scenario, requests),
         _blocks(scenario),
-        _network(scenario, MANY, "a free network"),
-        _network(scenario, 2, "twice the bandwidth of every link"),
+        _network(scenario, MANY, "a free network", "network"),
+        _network(scenario, 2, "twice the bandwidth of every link", "bandwidth"),
         _host(scenario),
         _faults(scenario),
         *_replicas(scenario),
@@ -67,7 +84,10 @@ def lifts_of(scenario: Scenario, requests: int) -> list[Lift]:
 
 
 def lifted_limits(
-    scenario: Scenario, requests: int, rows: Callable[[Sequence[Sequence[str]]], list[Row]]
+    scenario: Scenario,
+    requests: int,
+    rows: Callable[[Sequence[Sequence[str]]], list[Row]],
+    only: Collection[str] = (),
 ) -> tuple[Row, list[Lifted]]:
     """Return the row of a scenario of so many requests as it is, and what it comes to without each limit, best first.
 
@@ -77,16 +97,63 @@ def lifted_limits(
     requests : int
     rows : callable
         From changes to the rows of the runs that have them. Where the scenario as it is fails, nothing else is asked.
+        Limits are asked for with those first that the causes of the slowest requests speak for; no faults before all.
+    only : collection of str
+        Of ``NAMES``: which limits; all by default.
     """
     (first,) = rows([()])
     if first["failed"]:
         return first, []
-    lifts = lifts_of(scenario, requests)
-    some = [one for one in lifts if one.changes]
+    lifts = [one for one in lifts_of(scenario, requests) if not only or one.name in only]
+    some = sorted((one for one in lifts if one.changes), key=lambda one: -_likely(one, first))
     by_limit = {one.limit: row for one, row in zip(some, rows([one.changes for one in some]), strict=True)}
     nothing: Row = {"failed": None, "numbers": {}}
     return first, ranked(
-        [lifted(one.limit, one.key, by_limit.get(one.limit, nothing), first, one.why_not) for one in lifts]
+        [
+            lifted(one.limit, one.key, row, first, one.why_not, suffices(scenario, row) if room else "")
+            for one in lifts
+            for row, room in ((by_limit.get(one.limit, nothing), one.name == "memory"),)
+        ]
+    )
+
+
+def _likely(lift: Lift, first: Row) -> float:
+    """Return which share of the slowest requests' time to first token, or after it, a limit may be the reason for."""
+    if lift.name == "faults":
+        return math.inf
+    numbers = first["numbers"]
+    return max(
+        math.fsum(numbers.get(f"causes.{name}.slowest.{cause}") or 0.0 for cause in _MEANT[lift.name])
+        for name in ("ttft", "tpot")
+    )
+
+
+def suffices(scenario: Scenario, roomy: Row) -> str:
+    """Return how many K/V blocks would do, by what replicas hold at most where they have plenty; by pool.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    roomy : Row
+        Of the run with more memory.
+    """
+    return "; ".join(filter(None, (_held(at, one, roomy) for at, one in _pools(scenario))))
+
+
+def _held(at: str, scenario: Scenario, roomy: Row) -> str:
+    held = roomy["numbers"].get(f"kv_held.{at[:-1] or 'all'}")
+    memory, plan = scenario_memory(scenario), scenario.plan
+    owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+    now = pool_blocks(scenario, memory) * owners
+    if not held or held <= now:
+        return ""
+    each = max(rank.kv_bytes_per_token for rank in memory) * scenario.serving.kv_block_tokens / owners
+    pool = f"a {at[:-1]} replica" if at else "a replica"
+    more = f"{format_bytes((held - now) * each)} more on each device"
+    replicas = math.ceil(plan.dp * held / now)
+    return (
+        f"{held:,.0f} blocks of {pool} would do (it has {now:,}): {more}, or about {replicas:,} replicas "
+        f"({replicas * plan.world // plan.dp:,} devices) instead of {plan.dp:,}"
     )
 
 
@@ -100,8 +167,8 @@ def _budgets(scenario: Scenario, requests: int) -> Iterator[Lift]:
     for at, one in _pools(scenario):
         places.append(f"serving.{at}max_batch_requests={max(requests, one.serving.max_batch_requests)}")
         tokens.append(f"serving.{at}max_batch_tokens={2 * one.serving.max_batch_tokens}")
-    yield Lift(limit="no cap on the batch", key=_key(places), changes=tuple(places))
-    yield Lift(limit="twice the token budget", key=_key(tokens), changes=tuple(tokens))
+    yield Lift(limit="no cap on the batch", key=_key(places), changes=tuple(places), name="batch")
+    yield Lift(limit="twice the token budget", key=_key(tokens), changes=tuple(tokens), name="tokens")
 
 
 def _key(changes: list[str]) -> str:
@@ -117,13 +184,13 @@ def _blocks(scenario: Scenario) -> Lift:
             changes.append(f"serving.{at}kv_blocks={ROOMY * one.serving.kv_blocks}")
             said.append(f"serving.{at}kv_blocks")
     key = " and ".join(said) or "serving.memory_utilization"
-    return Lift(limit=f"{ROOMY} times the K/V memory", key=key, changes=tuple(changes))
+    return Lift(limit=f"{ROOMY} times the K/V memory", key=key, changes=tuple(changes), name="memory")
 
 
-def _network(scenario: Scenario, times: int, words: str) -> Lift:
+def _network(scenario: Scenario, times: int, words: str, name: str) -> Lift:
     topology = _changed(scenario.portable["topology"], lambda key, value: _faster(key, value, times))
     changes = (f"topology={json.dumps(topology)}", *_as_resolved(scenario))
-    return Lift(limit=words, key="topology", changes=changes)
+    return Lift(limit=words, key="topology", changes=changes, name=name)
 
 
 def _as_resolved(scenario: Scenario) -> Iterator[str]:
@@ -139,13 +206,14 @@ def _as_resolved(scenario: Scenario) -> Iterator[str]:
 def _host(scenario: Scenario) -> Lift:
     engine = dict(scenario.portable["serving"]["engine"])
     timed = {key: "0 s" for key in _HOST if key in engine}
-    return Lift(limit="no host time", key="serving.engine", changes=(f"serving.engine={json.dumps(engine | timed)}",))
+    changes = (f"serving.engine={json.dumps(engine | timed)}",)
+    return Lift(limit="no host time", key="serving.engine", changes=changes, name="host")
 
 
 def _faults(scenario: Scenario) -> Lift:
     if not scenario.faults:
-        return Lift(limit="no faults", key="faults", why_not="nothing fails")
-    return Lift(limit="no faults", key="faults", changes=("faults=[]",))
+        return Lift(limit="no faults", key="faults", why_not="nothing fails", name="faults")
+    return Lift(limit="no faults", key="faults", changes=("faults=[]",), name="faults")
 
 
 def _replicas(scenario: Scenario) -> Iterator[Lift]:
@@ -156,11 +224,11 @@ def _replicas(scenario: Scenario) -> Iterator[Lift]:
         here, nodes = len(scenario.topology.devices), scenario.portable["topology"].get("nodes")
         if used > here and not nodes:
             why = f"the topology has {here} devices, and {used} are needed; it has no nodes to add"
-            yield Lift(limit=words, key=f"plan.{at}dp", why_not=why)
+            yield Lift(limit=words, key=f"plan.{at}dp", why_not=why, name="replicas")
             continue
         if used > here:
             changes.append(f"topology.nodes={math.ceil(used / (here // nodes))}")
-        yield Lift(limit=words, key=f"plan.{at}dp", changes=tuple(changes))
+        yield Lift(limit=words, key=f"plan.{at}dp", changes=tuple(changes), name="replicas")
 
 
 def _changed(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:

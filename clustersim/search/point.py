@@ -61,7 +61,7 @@ def run_point(
         if folder is not None and layout is not None:
             write_run(folder, result, summary, verdict_json(scenario, verdict), layout, above)
         failed = _illegal(verdict) if verdict.violations else None
-        return {"failed": failed, "numbers": {**numbers_of(summary), **_each_target(result)}}
+        return {"failed": failed, "numbers": {**numbers_of(summary), **_each_target(result), **_held(result)}}
     except MemoryError:
         return _failed("out of memory")
     except ClustersimError as error:
@@ -101,6 +101,16 @@ def _each_target(result: RunResult) -> dict[str, float]:
         f"met.{name}": float(within_targets(requests, {name: limit}).sum()) / arrived
         for name, limit in limits.items()
         if name != "itl" and arrived
+    }
+
+
+def _held(result: RunResult) -> dict[str, float]:
+    """Return the most K/V blocks that a replica of each pool had in use, as ``kv_held.decode`` or ``kv_held.all``."""
+    rows, pools = result.step_rows.kv_rows, result.scenario.pools
+    of = result.timeline.layout.of_replica(rows["replica"])
+    return {
+        f"kv_held.{pool.name if len(pools) > 1 else 'all'}": float(rows["kv_blocks_used"][of == number].max(initial=0))
+        for number, pool in enumerate(pools)
     }
 
 

@@ -36,6 +36,7 @@ Told = Callable[[int, int], None]
 _MOST_WORKLOADS: Final = 8
 FEW: Final = 2_000
 """Requests of a run up to which working out prices is most of it (measured: a fifth of a second)."""
+NOT_FINISHED: Final = "not finished"
 _UNKNOWN: Final = "unknown key"
 
 
@@ -210,6 +211,19 @@ class Runs:
             for number in numbers:
                 rows.setdefault(number, rows[numbers[0]])
         return [rows[number] for number in range(len(all_changes))]
+
+    def finished(self, all_changes: Sequence[Changes]) -> list[Row]:
+        """Return the row of each variant that is finished; that of the others says that it is not."""
+        missing: Row = {"failed": NOT_FINISHED, "numbers": {}}
+        found = []
+        for changes in all_changes:
+            try:
+                key = key_of(self.variants.scenario(changes).digest, self._audit)
+            except InputError as error:
+                found.append({"failed": words_of(error), "numbers": {}})
+            else:
+                found.append(self._journal.rows.get(key, missing))
+        return found
 
     def _outcomes(self, calls: Iterator[tuple[int, tuple[Any, ...]]]) -> Iterator[tuple[int, Any]]:
         """Make calls; a first small run is simulated here, so that all workers begin with what it has worked out."""

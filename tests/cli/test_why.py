@@ -70,7 +70,79 @@ def test_the_table_fits_80_columns(tmp_path: Path) -> None:
 def test_a_slow_link_comes_first(tmp_path: Path) -> None:
     fault = "faults=[{link: [n0.g1, n0.nvswitch], factor: 0.01, at: 0 s}]"
     found = asked(tmp_path, "--set", fault, "--set", "workload.requests=2")
-    assert {one["limit"] for one in found["lifted"][:2]} == {"no faults", "a free network"}
+    assert [one["limit"] for one in found["lifted"][:2]] == ["no faults", "a free network"]
+
+
+def test_a_target_that_is_missed_is_marked(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    serving = TINY["serving"] | {"max_batch_requests": 1}
+    file.write_text(yaml.safe_dump(TINY | {"serving": serving, "targets": {"ttft": "60 ms"}}), encoding="utf-8")
+    words = ("why", str(file), "--only", "batch", "--workers", "1", "--out", str(tmp_path / "why"))
+    found = json.loads(called(*words, "--json").stdout)
+    (one,) = found["lifted"]
+    assert (found["missed"], one["missed"]) == (["ttft_ms.p99"], [])
+    lines = called(*words).stdout.splitlines()
+    assert "!" in next(line for line in lines if line.startswith(" as it is"))
+    assert "! misses its target: p99 of TTFT 60 ms" in lines
+    assert (tmp_path / "why" / "why.html").read_text(encoding="utf-8").count('<td class="missed">') == 1
+
+
+def test_blocks_that_would_do_are_those_that_are_held_where_there_are_plenty(tmp_path: Path) -> None:
+    """Twelve requests of 256 + 16 tokens: each holds 17 blocks of 16 tokens as it ends."""
+    found = asked(tmp_path, "--only", "memory", kv_blocks=20)
+    (one,) = found["lifted"]
+    assert one["suffices"].startswith("204 blocks of a replica would do (it has 20): ")
+    assert one["suffices"].endswith(" more on each device, or about 11 replicas (22 devices) instead of 1")
+
+
+def test_some_limits_only(tmp_path: Path) -> None:
+    found = asked(tmp_path, "--only", "host, faults")
+    assert [one["limit"] for one in found["lifted"] + found["not_lifted"]] == ["no host time", "no faults"]
+    odd = called("why", "quickstart", "--only", "hots", "--out", str(tmp_path / "odd"))
+    assert (odd.exit_code, "'hots' is no limit; expected some of faults, batch" in odd.stderr) == (2, True)
+    assert "did you mean 'host'" in odd.stderr
+
+
+@pytest.mark.parametrize("took_s", [1.0, 40.0])
+def test_it_says_how_long_it_will_take_and_what_is_shorter(
+    took_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("clustersim.cli.commands.why.time.monotonic", lambda: took_s * next(clock))
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    words = ("why", str(file), "--only", "host,tokens,batch", "--workers", "1", "--out", str(tmp_path / "why"))
+    told = called(*words).stderr.splitlines()
+    assert told[0].startswith("each run has 12 requests and about ")
+    assert f"2 runs without one limit each: about {2 * took_s:g} s" in told[1]  # of the batch: as it is
+    assert ("--set workload.requests=20" in told[1] and "--only faults,batch" in told[1]) == (took_s > 20)
+    assert called(*words).stderr == ""  # all of it is there
+
+
+def test_what_is_finished_is_told_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run without faults comes first; what is interrupted is the one behind it."""
+    file = tmp_path / "tiny.yaml"
+    fault = {"link": ["n0.g1", "n0.nvswitch"], "factor": 0.01, "at": "0 s"}
+    file.write_text(yaml.safe_dump(TINY | {"faults": [fault]}), encoding="utf-8")
+    simulated = []
+
+    def outcomes(executors: Any, call: Any, calls: Any) -> Any:
+        for number, arguments in calls:
+            if len(simulated) == 2:
+                raise KeyboardInterrupt
+            simulated.append(arguments[0])
+            yield number, call(*arguments)
+
+    monkeypatch.setattr("clustersim.search.runs.outcomes", outcomes)
+    result = called("why", str(file), "--workers", "1", "--out", str(tmp_path / "why"))
+    assert result.exit_code == 130
+    assert [len(one.faults) for one in simulated] == [1, 0]
+    assert " no faults" in result.stdout
+    assert "not tried: no host time: not finished" in result.stdout
+    assert "interrupted, 6 runs not finished" in result.stderr
+    monkeypatch.undo()
+    again = called("why", str(file), "--workers", "1", "--out", str(tmp_path / "why"))
+    assert (again.exit_code, "not finished" in again.stdout) == (0, False)
 
 
 def test_limits_that_do_not_bind_are_no_advice(tmp_path: Path) -> None:

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time
-from clustersim.cli.status import ILLEGAL
+from clustersim.cli.status import ILLEGAL, INTERRUPTED
 from clustersim.cli.tables import print_table
+from clustersim.clock import NS_PER_S
+from clustersim.errors import did_you_mean
 from clustersim.files import written_whole
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
-from clustersim.report.why.lifted import METRICS, Lifted
+from clustersim.report.metrics.latencies import targets_ns
+from clustersim.report.why.lifted import METRICS, Lifted, misses
 from clustersim.report.why.page import check_layout, shown, why_html
 from clustersim.report.words.progress import RunsLeft
+from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
-from clustersim.search.lifts import lifted_limits
-from clustersim.search.runs import Runs, Variants
+from clustersim.search.lifts import NAMES, lifted_limits
+from clustersim.search.point import Row
+from clustersim.search.runs import NOT_FINISHED, Runs, Variants
+from clustersim.simulation.estimate import Estimate, estimate
+from clustersim.units import format_seconds, plural
 
 PAGE = "why.html"
+MISSED: Final = "!"
+"""Behind a figure of a table that misses its target."""
+LONG_S: Final = 60.0
+"""From which on it is said what makes it shorter."""
 _WIDEST = 26
 """Characters of a limit in a line of the table, which has 80 with its numbers."""
 
 
 @click.command()
 @click.argument("scenario")
+@click.option("--only", metavar="NAME,…", help=f"Which limits to lift: some of {', '.join(NAMES)} [all].")
 @click.option("--layout", default="why", show_default=True, help="A dashboard's name, or its file.")
 @options.many_runs
 @memory_and_time
@@ -39,6 +52,7 @@ _WIDEST = 26
 def why(
     ctx: click.Context,
     scenario: str,
+    only: str | None,
     layout: str,
     overrides: tuple[str, ...],
     executor: str,
@@ -53,20 +67,29 @@ def why(
     """Find which limit of SCENARIO costs most: its requests again, with one lifted at a time.
 
     The batch, the token budget, K/V memory, links, host time, faults, one more replica. Each is a run as exact as any
-    other; those that help are advice, ranked, with the key that decides. Writes why.html into --out.
+    other; those that help are advice, ranked, with the key that decides. Writes why.html into --out. Ctrl-C prints what
+    is finished.
     """
-    page = read(layout)
+    page, chosen = read(layout), _chosen(only)
     check_layout(page)
     limits = Limits(memory_bytes=max_memory, seconds=max_time)
     variants = Variants(scenario, overrides, allow_code=allow_code or None, limits=limits)
     loaded = variants.scenario()
     folder = out or Path("whys") / f"{loaded.name}-{loaded.digest[:12]}"
-    count = len(variants.requests(loaded))
+    requests = variants.requests(loaded)
+    count = len(requests)
     told = None if as_json or quiet else RunsLeft()
+    interrupted = False
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
+        runs = Runs(variants, executors, journal)
         try:
-            runs = Runs(variants, executors, journal)
-            first, found = lifted_limits(loaded, count, lambda changes: runs.rows(changes, told))
+            asked = _Asked(runs, loaded, estimate(loaded, requests, count), executors.workers, told)
+            first, found = lifted_limits(loaded, count, asked.rows, chosen)
+        except KeyboardInterrupt:
+            interrupted = True
+            first, found = lifted_limits(loaded, count, runs.finished, chosen)
+            if first["failed"] == NOT_FINISHED:
+                raise
         finally:
             if told is not None:
                 told.close()
@@ -74,21 +97,91 @@ def why(
         click.echo(f"{loaded.name}: {first['failed']}", err=True)
         ctx.exit(ILLEGAL)
     baseline = {name: first["numbers"].get(name) for name in METRICS}
+    targets = targets_ns(loaded.targets)
     with written_whole(folder / PAGE) as beside:
-        beside.write_text(why_html(loaded.name, baseline, found, page), encoding="utf-8")
+        beside.write_text(why_html(loaded.name, baseline, found, page, targets), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps(_plain(baseline, found, folder)))
+        click.echo(json.dumps(_plain(baseline, found, folder, targets)))
     elif not quiet:
-        _print(baseline, found)
+        _print(baseline, found, targets)
         click.echo(f"page     {folder / PAGE}\nkept     {folder} (a second start goes on there)")
+    if interrupted:
+        left = sum(one.why_not == NOT_FINISHED for one in found)
+        click.echo(f"clustersim: interrupted, {plural(left, 'run')} not finished", err=True)
+        ctx.exit(INTERRUPTED)
 
 
-def _plain(baseline: Mapping[str, float | None], found: Sequence[Lifted], folder: Path) -> dict[str, Any]:
+def _chosen(only: str | None) -> tuple[str, ...]:
+    """Return the names of limits that are asked for."""
+    names = tuple(filter(None, (one.strip() for one in (only or "").split(","))))
+    for name in names:
+        if name not in NAMES:
+            expected = f"expected some of {', '.join(NAMES)}"
+            raise click.BadParameter(
+                f"{name!r} is no limit; {expected}{did_you_mean(name, NAMES)}", param_hint="--only"
+            )
+    return names
+
+
+class _Asked:
+    """Asks for runs, and says about how long they take: before the first, and when it tells how long one takes.
+
+    Parameters
+    ----------
+    runs : Runs
+    scenario : Scenario
+    found : Estimate
+        Of one run.
+    workers : int
+    told : RunsLeft or None
+        None: nothing is said.
+    """
+
+    def __init__(self, runs: Runs, scenario: Scenario, found: Estimate, workers: int, told: RunsLeft | None) -> None:
+        self._runs, self._scenario, self._found, self._workers = runs, scenario, found, workers
+        self._told = told
+        self._took_s: float | None = None
+
+    def rows(self, all_changes: Sequence[Sequence[str]]) -> list[Row]:
+        """Return the row of each run; those of the first call are one: the scenario as it is."""
+        fresh = [one["failed"] == NOT_FINISHED for one in self._runs.finished(all_changes)]
+        if self._told is not None and any(fresh):
+            self._told.close()
+            click.echo(self._before() if () in all_changes else self._after(sum(fresh)), err=True)
+        started = time.monotonic()
+        found = self._runs.rows(all_changes, self._told)
+        self._took_s = time.monotonic() - started if any(fresh) else None
+        return found
+
+    def _before(self) -> str:
+        each = f"{plural(self._found.requests, 'request')} and about {self._found.steps:,.0f} steps"
+        words = f"each run has {each}; the scenario as it is comes first"
+        return words + (self._shorter(self._found.seconds) if self._found.seconds >= LONG_S else "")
+
+    def _after(self, runs: int) -> str:
+        words = f"{plural(runs, 'run')} without one limit each"
+        if self._took_s is None:
+            return words
+        seconds = self._took_s * -(-runs // self._workers)
+        words += f": about {format_seconds(seconds)}, as it is took {format_seconds(self._took_s)}"
+        return words + (self._shorter(seconds) if seconds >= LONG_S else "")
+
+    def _shorter(self, seconds: float) -> str:
+        key = "workload.trace.requests" if isinstance(self._scenario.workload, TraceWorkload) else "workload.requests"
+        fewer = max(20, int(self._found.requests * LONG_S / 2 / seconds))
+        return f"; shorter with --set {key}={fewer}, or with some limits: --only {NAMES[0]},{NAMES[1]}"
+
+
+def _plain(
+    baseline: Mapping[str, float | None], found: Sequence[Lifted], folder: Path, targets: Mapping[str, float]
+) -> dict[str, Any]:
     return {
         "baseline": dict(baseline),
+        "missed": [name for name in METRICS if misses(name, baseline[name], targets)],
         "lifted": [
             {"limit": one.limit, "key": one.key, "metrics": dict(one.metrics), "gains": dict(one.gains),
-             "binds": one.binds}
+             "binds": one.binds, "suffices": one.suffices or None,
+             "missed": [name for name in METRICS if misses(name, one.metrics.get(name), targets)]}
             for one in found
             if not one.why_not
         ],
@@ -97,11 +190,19 @@ def _plain(baseline: Mapping[str, float | None], found: Sequence[Lifted], folder
     }  # fmt: skip
 
 
-def _print(baseline: Mapping[str, float | None], found: Sequence[Lifted]) -> None:
-    rows = [("as it is", *(_short(baseline[name]) for name in METRICS))]
-    rows += [(_named(one), *(_short(one.metrics[name]) for name in METRICS)) for one in found if one.binds]
+def _print(baseline: Mapping[str, float | None], found: Sequence[Lifted], targets: Mapping[str, float]) -> None:
+    def cells(metrics: Mapping[str, float | None]) -> list[str]:
+        return [_short(metrics[name]) + MISSED * misses(name, metrics[name], targets) for name in METRICS]
+
+    rows = [("as it is", *cells(baseline)), *((_named(one), *cells(one.metrics)) for one in found if one.binds)]
     columns = ("limit and key", *("\n".join(words.split(" ", 1)) for words, _ in METRICS.values()))
     print_table(columns, rows, numbers_from=1)
+    if any(MISSED in cell for row in rows for cell in row[1:]):
+        limits = (f"{name.upper()} {format_seconds(limit / NS_PER_S)}" for name, limit in targets.items())
+        click.echo(f"{MISSED} misses its target: p99 of {', '.join(limits)}")
+    for one in found:
+        if one.suffices:
+            click.echo(f"enough   {one.limit}: {one.suffices}")
     idle = [one.limit for one in found if not one.binds and not one.why_not]
     if idle:
         click.echo(f"no gain  {', '.join(idle)}")

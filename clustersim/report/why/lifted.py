@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from clustersim.clock import NS_PER_MS
+
 METRICS: Final = {
     "ttft_ms.p50": ("TTFT p50 ms", -1),
     "ttft_ms.p99": ("TTFT p99 ms", -1),
@@ -18,6 +20,8 @@ METRICS: Final = {
 """Key of a summary → what it is called, and whether more of it is better (1) or less (−1)."""
 _LEAST: Final = 1e-6
 """Relative; what is nothing any more counts as so much, so that its logarithm is a number."""
+ROOT: Final = 0.5
+"""Share of the best gain (as logarithms) from which on that without faults comes first."""
 BINDS: Final = 0.005
 """Relative gain in any metric from which on a limit binds."""
 
@@ -35,6 +39,8 @@ class Lifted:
         Key → by how much better it is than the baseline, relative to that; below 0 where it is worse.
     why_not : str
         Why there is nothing; empty otherwise.
+    suffices : str
+        How much of it would do, in words; empty where that is not known.
     """
 
     limit: str
@@ -42,6 +48,7 @@ class Lifted:
     metrics: Mapping[str, float | None]
     gains: Mapping[str, float]
     why_not: str = ""
+    suffices: str = ""
 
     @property
     def best(self) -> float:
@@ -55,7 +62,9 @@ class Lifted:
         return self.best >= BINDS
 
 
-def lifted(limit: str, key: str, row: Mapping[str, Any], baseline: Mapping[str, Any], why_not: str = "") -> Lifted:
+def lifted(
+    limit: str, key: str, row: Mapping[str, Any], baseline: Mapping[str, Any], why_not: str = "", suffices: str = ""
+) -> Lifted:
     """Return what a variant came to beside the scenario as it is."""
     reason = why_not or row["failed"] or ""
     metrics = {} if reason else {name: row["numbers"].get(name) for name in METRICS}
@@ -64,9 +73,33 @@ def lifted(limit: str, key: str, row: Mapping[str, Any], baseline: Mapping[str, 
         before, (_, better) = baseline["numbers"].get(name), METRICS[name]
         if before and value is not None:
             gains[name] = min(better * (value - before) / before, 1.0 - _LEAST if better < 0 else math.inf)
-    return Lifted(limit=limit, key=key, metrics=metrics, gains=gains, why_not=reason)
+    return Lifted(limit=limit, key=key, metrics=metrics, gains=gains, why_not=reason, suffices=suffices)
+
+
+def misses(name: str, value: float | None, limits_ns: Mapping[str, float]) -> bool:
+    """Return whether a metric is a latency's p99 above its target.
+
+    Parameters
+    ----------
+    name : str
+        Key of ``METRICS``.
+    value : float or None
+    limits_ns : mapping
+        Latency → target.
+    """
+    latency, _, statistic = name.partition("_ms.")
+    limit = limits_ns.get(latency) if statistic == "p99" else None
+    return limit is not None and (value is None or value * NS_PER_MS > limit)
 
 
 def ranked(found: Sequence[Lifted]) -> list[Lifted]:
-    """Return limits by their largest gain, the largest first; those that can't be lifted last."""
-    return sorted(found, key=lambda one: (bool(one.why_not), -one.best))
+    """Return limits by their largest gain, the largest first; those that can't be lifted last.
+
+    Faults come before all where they are ``ROOT`` of what the best one gives: they are what is broken, and a network
+    that is a thousand times as fast hides them, too.
+    """
+    most = max((one.best for one in found if not one.why_not), default=0.0)
+    return sorted(
+        found,
+        key=lambda one: (bool(one.why_not), one.key != "faults" or one.best < max(ROOT * most, BINDS), -one.best),
+    )

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from clustersim.clock import NS_PER_S
 from clustersim.report.dashboard import page, section
 from clustersim.report.figures.layout import PIXELS, Known, Panel, read_layout, some_of
 from clustersim.report.figures.panels import Drawn
 from clustersim.report.figures.style import template
-from clustersim.report.why.lifted import METRICS, Lifted
+from clustersim.report.why.lifted import METRICS, Lifted, misses
+from clustersim.units import format_seconds
 
 FIGURES: Final[Known] = {
     "tornado": {
@@ -37,7 +39,11 @@ def check_layout(layout: Mapping[str, Any]) -> None:
 
 
 def why_html(
-    name: str, baseline: Mapping[str, float | None], found: Sequence[Lifted], layout: Mapping[str, Any]
+    name: str,
+    baseline: Mapping[str, float | None],
+    found: Sequence[Lifted],
+    layout: Mapping[str, Any],
+    targets: Mapping[str, float],
 ) -> str:
     """Return the page.
 
@@ -51,17 +57,22 @@ def why_html(
         Ranked.
     layout : mapping
         A parsed dashboard file, such as ``dashboards/why.yaml``.
+    targets : mapping
+        Latency → target in ns; what misses one is marked.
     """
     checked = read_layout(layout, FIGURES)
     sections = [
-        section(panel, _PANELS[panel.figure](baseline, found, panel), f"figure-{number}")
+        section(panel, _PANELS[panel.figure](baseline, found, panel, targets), f"figure-{number}")
         for number, panel in enumerate(checked.panels)
     ]
     footer = f"{checked.title} · clustersim. Drag in a figure to zoom in, double-click to zoom out."
     return page(name, "what each limit costs: the same requests with one lifted at a time", sections, footer=footer)
 
 
-def _tornado(baseline: Mapping[str, float | None], found: Sequence[Lifted], panel: Panel) -> Drawn:
+def _tornado(
+    baseline: Mapping[str, float | None], found: Sequence[Lifted], panel: Panel, targets: Mapping[str, float]
+) -> Drawn:
+    del targets
     title, some = "What would help", [one for one in found if not one.why_not]
     figure = go.Figure(
         layout={
@@ -89,22 +100,29 @@ def _tornado(baseline: Mapping[str, float | None], found: Sequence[Lifted], pane
     return Drawn(title=title, caption=caption, figure=figure)
 
 
-def _table(baseline: Mapping[str, float | None], found: Sequence[Lifted], panel: Panel) -> Drawn:
+def _table(
+    baseline: Mapping[str, float | None], found: Sequence[Lifted], panel: Panel, targets: Mapping[str, float]
+) -> Drawn:
     del panel
     head = f"<th {_LEFT}>limit</th>"
     head += "".join(f"<th>{escape(words)}</th>" for words, _ in METRICS.values())
-    rows = [_row("as it is", "", baseline, "")]
-    rows += [_row(one.limit, one.key, one.metrics, one.why_not) for one in found]
+    rows = [_row("as it is", "", baseline, "", targets)]
+    rows += [_row(one.limit, "; ".join(filter(None, (one.key, one.suffices))), one.metrics, one.why_not, targets)
+             for one in found]  # fmt: skip
     table = f'<table class="narrow"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     caption = "A limit that can't be lifted here says why."
+    if targets:
+        limits = ", ".join(f"{name.upper()} {format_seconds(limit / NS_PER_S)}" for name, limit in targets.items())
+        caption += f" Red: misses its target (p99 of {limits})."
     return Drawn(title="Figures", caption=caption, html=f'<div style="overflow-x:auto">{table}</div>')
 
 
-def _row(limit: str, key: str, metrics: Mapping[str, float | None], why_not: str) -> str:
+def _row(limit: str, key: str, metrics: Mapping[str, float | None], why_not: str, targets: Mapping[str, float]) -> str:
     if why_not:
         cells = f'<td class="reason" colspan="{len(METRICS)}" {_LEFT}>{escape(why_not)}</td>'
     else:
-        cells = "".join(f"<td>{shown(metrics.get(name))}</td>" for name in METRICS)
+        marks = {name: ' class="missed"' * misses(name, metrics.get(name), targets) for name in METRICS}
+        cells = "".join(f"<td{marks[name]}>{shown(metrics.get(name))}</td>" for name in METRICS)
     return f"<tr><th {_LEFT}>{escape(limit)}<small>{escape(key)}</small></th>{cells}</tr>"
 
 
@@ -113,7 +131,9 @@ def shown(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3g}"
 
 
-_PANELS: Final[dict[str, Callable[[Mapping[str, float | None], Sequence[Lifted], Panel], Drawn]]] = {
+_PANELS: Final[
+    dict[str, Callable[[Mapping[str, float | None], Sequence[Lifted], Panel, Mapping[str, float]], Drawn]]
+] = {
     "tornado": _tornado,
     "lifted": _table,
 }

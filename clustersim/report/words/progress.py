@@ -131,7 +131,9 @@ class RunsLeft:
         self._next = now + (_SECONDS_BETWEEN if self._over else _SECONDS_BETWEEN_LINES)
         since, before = self._first
         left = (
-            "" if done == before else f", about {format_seconds((now - since) / (done - before) * (total - done))} left"
+            ""
+            if done in (before, total)
+            else f", about {format_seconds((now - since) / (done - before) * (total - done))} left"
         )
         line = f"{done:,} of {total:,} {self._noun}{left}"
         self._file.write(f"\r\x1b[K{line}" if self._over else f"{line}\n")
