@@ -32,8 +32,8 @@ class Seen:
     Parameters
     ----------
     how : str
-        ``lane``, ``pipe lane``, either of them ``compiled``, ``shared lane`` (one whose sends meet its collectives)
-        or ``events``.
+        ``lane``, ``pipe lane``, either of them ``compiled``, ``split lane`` (prompts over SP ranks), ``shared lane``
+        (one whose sends meet its collectives) or ``events``.
     preempted, contended : bool
     arrived_at_an_end : bool
         Whether a request arrived when a step, or a pass of the first stage, ended.
@@ -75,6 +75,8 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
         audit(replace(given, mode="folded"), folded)
     came = folded.arrived_ns >= 0
     kind = "shared lane" if folded.contention.boundaries else "pipe lane" if given.entry.plan.pp > 1 else "lane"
+    if given.entry.plan.sp.degree > 1:
+        kind = f"split {kind}"
     return Seen(
         how="events" if folded.obstacle else kind if compiled.interpreted else f"compiled {kind}",
         preempted=bool(folded.preemptions.sum()),

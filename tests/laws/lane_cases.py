@@ -7,6 +7,7 @@ arrives later, so that all of these still coincide in the end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from clustersim.cluster.fault import Fault
-from clustersim.plan.parallel import ExpertPlan, ParallelPlan
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
 from clustersim.serving.order import Order
@@ -41,6 +42,8 @@ def case_input(case: Case) -> ReplayInput:
     if "ep" in fields:
         fields["ep"] = ExpertPlan(degree=fields["ep"])
         options["layer"] = SPARSE
+    if "sp" in fields:
+        fields["sp"] = SequencePlan(**fields["sp"])
     if "window" in options:
         attention = replace(ATTENTION, sliding_window=options.pop("window"))
         options["layer"] = replace(options.get("layer", DENSE), attention=attention)
@@ -124,6 +127,34 @@ def lengths_of(draw: st.DrawFn, longest: int) -> tuple[int, int]:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Draw a case; most can go by lanes."""
+    return _with_arrivals(draw, _one_pool(draw))
+
+
+@st.composite
+def splits(draw: st.DrawFn) -> Case:
+    """Draw a case whose prompts are split over SP ranks; most can go by lanes."""
+    case = _one_pool(draw)
+    plan = case["plan"]
+    plan["pp"] = draw(st.sampled_from((1, 1, 1, 2)))
+    degree = draw(st.sampled_from((2, 2, 3, 4)))
+    schemes = ("ring", "ring", "all_gather", *(("all_to_all",) if 4 // plan.get("tp", 1) % degree == 0 else ()))
+    scheme = draw(st.sampled_from(schemes))
+    plan["sp"] = {
+        "degree": degree,
+        "scheme": scheme,
+        "partition": draw(st.sampled_from(("contiguous", "zigzag", "striped"))),
+        "decode": draw(st.sampled_from(("idle", "idle", "dp"))),
+    }
+    if "ep" in plan:
+        plan["ep"] = degree * plan["tp"]
+        if 4 % plan["ep"]:  # experts
+            del plan["ep"]
+    case["layers"] = plan["pp"] * draw(st.sampled_from((1, 2, 5, 9)))
+    return _with_arrivals(draw, case)
+
+
+def _one_pool(draw: st.DrawFn) -> Case:
+    """Draw a case without requests."""
     pp = draw(st.sampled_from((1, 1, 2, 3, 4)))
     plan: dict[str, Any] = {"pp": pp}
     dp, tp = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2))))
@@ -152,7 +183,7 @@ def cases(draw: st.DrawFn) -> Case:
         case["window"] = draw(st.sampled_from((1, 6, 20)))
     if draw(st.booleans()):
         case["router"] = "least_outstanding"
-    return _with_arrivals(draw, case)
+    return case
 
 
 @st.composite
@@ -202,6 +233,12 @@ def clocked(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def clocked_splits(draw: st.DrawFn) -> Case:
+    """Draw a case with SP in which all of that decides, too."""
+    return _clocked(draw, draw(splits()))
+
+
+@st.composite
 def clocked_hand_overs(draw: st.DrawFn) -> Case:
     """Draw a case of two pools in which all of that decides, too."""
     return _clocked(draw, draw(hand_overs()))
@@ -231,7 +268,10 @@ def _clocked(draw: st.DrawFn, case: Case) -> Case:
     if draw(st.booleans()):
         lasts = st.none() | st.sampled_from((1, 10, 7_000, 100_000))
         plans = [one["plan"] for one in (case, case.get("decode")) if one is not None]
-        devices = sum(ParallelPlan(**{k: v for k, v in plan.items() if k != "ep"}).world for plan in plans)
+        devices = sum(
+            math.prod(plan.get(degree, 1) for degree in ("dp", "pp", "tp")) * plan.get("sp", {}).get("degree", 1)
+            for plan in plans
+        )
         device = st.integers(0, devices - 1)
         found = draw(st.lists(st.tuples(instants, lasts, device), min_size=1, max_size=3))
         case["failures"] = tuple((at, None if last is None else at + last, device) for at, last, device in found)

@@ -11,6 +11,9 @@ from typing import Any, Final
 from unittest import mock
 
 from clustersim.graph.expand import step_blueprints
+from clustersim.graph.prices.split_features import SplitFeatures
+from clustersim.graph.prices.split_steps import SplitPrompts
+from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay.compiled import kernel, stages
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import alone
@@ -21,6 +24,7 @@ from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.lanes.shared_lane import SharedLane
@@ -225,6 +229,17 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a layer leaves late": Mutation(Layers, "begin", "int(ends[instance])", "int(ends[instance]) + 1"),
     "layers of a step that meets K/V leave twice": Mutation(Layers, "take", "self._version += 1", "pass"),
     "layers of a step that meets K/V never leave": Mutation(Layers, "take", "list(self.marks)", "[]"),
+    # prices of steps with SP
+    "the context of a chunk is not attended to": Mutation(SplitFeatures, "_chunk", "start * (", "0 * ("),
+    "prompts beside each other are one": Mutation(SplitFeatures, "of", "chunks[1:]", "chunks[:0]"),
+    "decodes on SP ranks take no tokens": Mutation(
+        SplitFeatures, "of", "tokens = list(map(add, prefill, decodes))", "tokens = prefill"
+    ),
+    "decodes beside split prompts attend to nothing": Mutation(LanePrices, "_split", "= (attended,)", "= (0,)"),
+    "a row grows with every step": Mutation(SplitPrompts, "price", "bases.copy()", "bases"),
+    "attention of SP ranks takes no time": Mutation(SplitPrompts, "price", "+= times * ns", "+= 0 * ns"),
+    "an SP rank waits for nobody": Mutation(SeriesWalk, "ends", "start + durations[at]", "durations[at]"),
+    "layers that are not walked take no time": Mutation(SeriesWalk, "_go_on", "left * more", "0 * more"),
     # hand-overs
     "nothing is set aside": Mutation(GroupedScheduler, "next", "self.scheduler.arriving", "False"),
     "blocks are given back before K/V has left": Mutation(

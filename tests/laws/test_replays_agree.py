@@ -16,7 +16,16 @@ from tests.effort import examples
 from tests.laws.agreement import agree, figures_agree
 from tests.laws.everything import everything
 from tests.laws.hunt import MOST, WINDOWS
-from tests.laws.lane_cases import Case, case_input, cases, clocked, clocked_hand_overs, hand_overs
+from tests.laws.lane_cases import (
+    Case,
+    case_input,
+    cases,
+    clocked,
+    clocked_hand_overs,
+    clocked_splits,
+    hand_overs,
+    splits,
+)
 from tests.laws.lane_corpus import CORPUS
 from tests.laws.random_scenarios import Crowd, crowd_input, crowds, documents, scenario_of
 
@@ -37,6 +46,18 @@ def test_replays_agree_on_round_numbers_where_much_coincides(case: Case, window:
 @examples(20, sieved=True)
 @given(clocked(), WINDOWS, MOST)
 def test_replays_agree_where_ranks_limits_clients_and_failures_decide(case: Case, window: Window, most: int) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(20, sieved=True)
+@given(splits(), WINDOWS, MOST)
+def test_replays_agree_where_prompts_are_split_over_sp_ranks(case: Case, window: Window, most: int) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(10, sieved=True)
+@given(clocked_splits(), WINDOWS, MOST)
+def test_replays_agree_on_split_prompts_where_more_decides(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
 
 

@@ -1,4 +1,4 @@
-"""The law of step prices: without SP they are, to the nanosecond, what the pricer says of the same batch."""
+"""The law of step prices: they are, to the nanosecond, what the pricer says of the same batch."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from clustersim.cost.table import TableCost
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import StepKind
 from clustersim.graph.prices.pricer import LONGEST_S, Pricer
+from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
@@ -141,6 +142,57 @@ def test_steps_without_sp_cost_what_the_pricer_says(
             drawn = data.draw(st.lists(batches(pricer.windows), min_size=1, max_size=6))
             for batch in (*drawn, *drawn):
                 check(prices, pricer, programs, batch)
+
+
+@examples(40, sieved=True)
+@given(
+    documents().filter(lambda document: "sp" in document["plan"]), st.sampled_from(ENGINES), st.booleans(), st.data()
+)
+def test_steps_with_sp_cost_what_the_pricer_says(
+    document: dict[str, Any], engine: str, table: bool, data: st.DataObject
+) -> None:
+    scenario = scenario_of(document | {"serving": document["serving"] | {"engine": engine}})
+    found = replay_input(scenario, scenario.requests())
+    plan, cost = found.entry.plan, found.entry.pricer.cost
+    assert isinstance(cost, RooflineCost)
+    pricer = replace(found.entry.pricer, cost=measured(cost)) if table else found.entry.pricer
+    compiled = compile_programs(Mesh(plan=plan), found.entry.blueprints, found.comm)
+    owners, degree, windows = found.entry.owners, plan.sp.degree, pricer.windows
+    for stage in range(plan.pp):
+        prices = SplitPrices(pricer, compiled[0, stage])
+        chains = compiled[0, stage]["decode"].template.is_chain
+        assert prices.supported == (chains and all(program.even for program in compiled[0, stage].values()))
+        for drawn in data.draw(st.lists(batches(windows).filter(lambda batch: batch.chunks), min_size=1, max_size=4)):
+            spread = data.draw(st.permutations(range(owners)))
+            parts = [drawn, *[StepBatch(windowed_keys=dict.fromkeys(windows, (0,)))] * (degree - 1)]
+            batch = replace(
+                drawn,
+                chunks=tuple(replace(chunk, owner=spread[0]) for chunk in drawn.chunks),
+                decode_sequences=tuple(parts[s].decode_sequences[0] for s in (*spread, *range(owners, degree))),
+                decode_keys=tuple(parts[s].decode_keys[0] for s in (*spread, *range(owners, degree))),
+                windowed_keys={
+                    window: tuple(parts[s].windowed_keys[window][0] for s in (*spread, *range(owners, degree)))
+                    for window in windows
+                },
+            )
+            check_split(prices, compiled[0, stage], batch)
+            check_split(prices, compiled[0, stage], batch)
+
+
+def check_split(prices: SplitPrices, programs: dict[StepKind, StageProgram], batch: StepBatch) -> None:
+    """Compare both ways to price a batch whose prompts are split."""
+    program, pricer = programs[batch.kind], prices.pricer
+    expected = pricer.durations(program, batch, pricer.features(batch))
+    chunks = [(chunk.start, chunk.count, chunk.owner) for chunk in batch.chunks]
+    keys = {None: batch.decode_keys, **batch.windowed_keys}
+    total, number, varying, sent = prices.split(chunks, batch.decode_sequences, keys)
+    row, columns = prices.rows[batch.kind][number]
+    by_class = row.copy()
+    by_class[list(columns)] = varying
+    assert by_class.tolist() == expected.tolist()
+    assert total == program.template.pass_times(expected)[0]
+    assert sent == tuple(expected[list(program.template.send_classes)].tolist())
+    assert all(type(ns) is int for ns in (total, *varying, *sent))
 
 
 def slowed(name: str, precision: Precision, octaves: int) -> RooflineCost:

@@ -7,7 +7,7 @@ numbers where the roofline alone prices it and by arrays where not; the values a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -38,6 +38,9 @@ Row = tuple[Int64Array, tuple[int, ...]]
 Core = tuple[PrefillNs | None, DecodeNs, int, int | None]
 """A class of attention: its price if it is one of prefill, and of decode; instances in a pass; sliding window."""
 
+Told = Callable[[Sequence[int], Iterable[int]], Features]
+"""(counts, places) → the features that the counts at these places tell"""
+
 ALIASES: Final = (
     ("tokens", "stage_tokens", "peak_tokens"),
     ("sequences", "rows"),
@@ -65,10 +68,20 @@ class Part:
         The counts that the classes depend on.
     indices : list of int
         The classes.
+    told : callable, optional
+        Returns the features that the counts at some places tell; by default those of a step without SP.
     """
 
-    def __init__(self, pricer: Pricer, program: StageProgram, places: tuple[int, ...], indices: list[int]) -> None:
+    def __init__(
+        self,
+        pricer: Pricer,
+        program: StageProgram,
+        places: tuple[int, ...],
+        indices: list[int],
+        told: Told | None = None,
+    ) -> None:
         self.pricer = pricer
+        self.told = told or count_features
         self.places = places
         self.indices = indices
         self.groups = price_groups([program.classes[index] for index in indices])
@@ -76,12 +89,12 @@ class Part:
         self.times = program.template.counts[indices]
         self.known: dict[tuple[int, ...], tuple[Int64Array, int]] = {}
 
-    def price(self, counts: tuple[int, ...]) -> tuple[Int64Array, int]:
+    def price(self, counts: Sequence[int]) -> tuple[Int64Array, int]:
         """Return nanoseconds by class, 0 at those of other parts, and the nanoseconds of a pass."""
         key = tuple([counts[place] for place in self.places])
         found = self.known.get(key)
         if found is None:
-            ns = self.pricer.price_groups(self.groups, count_features(counts, self.places), graph=False)
+            ns = self.pricer.price_groups(self.groups, self.told(counts, self.places), graph=False)
             by_class = np.zeros(self.classes, np.int64)
             by_class[self.indices] = ns
             if len(self.known) >= MOST_PRICES:
@@ -178,7 +191,7 @@ def told_by_counts(cls: CostClass) -> bool:
     return all(name in COUNTS for name, _ in cls.node.amount)
 
 
-def count_features(counts: tuple[int, ...], places: Iterable[int]) -> Features:
+def count_features(counts: Sequence[int], places: Iterable[int]) -> Features:
     """Return the features that the counts at ``places`` tell."""
     return {name: (float(counts[place]),) for place in places for name in ALIASES[place]}
 
@@ -190,10 +203,10 @@ def window_of(cls: CostClass) -> int | None:
 
 def decode_price(pricer: Pricer, cls: CostClass, sequences: int, *, graph: bool) -> DecodeNs:
     """Return the price of a class of decode attention by the keys that so many sequences attend to."""
-    groups, feature = price_groups([cls]), f"decode_keys{cls.node.variant}"
+    groups, ((many, _),), feature = price_groups([cls]), cls.node.amount, f"decode_keys{cls.node.variant}"
 
     def by_arrays(keys: int) -> int:
-        features: Features = {"decode_sequences": (float(sequences),), feature: (float(keys),)}
+        features = {name: (0.0,) * cls.s + (float(count),) for name, count in ((many, sequences), (feature, keys))}
         return int(pricer.price_groups(groups, features, graph=graph)[0])
 
     roofline = roofline_of(pricer.cost, "attention_decode")
@@ -205,14 +218,11 @@ def decode_price(pricer: Pricer, cls: CostClass, sequences: int, *, graph: bool)
 
 def prefill_price(pricer: Pricer, cls: CostClass) -> PrefillNs:
     """Return the price of a class of prefill attention by pairs, queries and keys."""
-    groups, variant = price_groups([cls]), cls.node.variant
+    groups, ((many, _),), variant = price_groups([cls]), cls.node.amount, cls.node.variant
 
     def by_arrays(pairs: int, queries: int, keys: int) -> int:
-        features: Features = {
-            "prefill_tokens": (float(queries),),
-            f"pairs{variant}": (float(pairs),),
-            f"prefill_keys{variant}": (float(keys),),
-        }
+        told = {many: queries, f"pairs{variant}": pairs, f"prefill_keys{variant}": keys}
+        features = {name: (0.0,) * cls.s + (float(count),) for name, count in told.items()}
         return int(pricer.price_groups(groups, features, graph=False)[0])
 
     roofline = roofline_of(pricer.cost, "attention_prefill")

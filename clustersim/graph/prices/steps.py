@@ -7,8 +7,9 @@ pricer's own, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -78,8 +79,6 @@ class StepPrices:
         Kind of step → its rows, in order of first use; numbers never change.
     decode : callable
         Number of sequences that decode → :class:`DecodePrice` of steps that do nothing else.
-    prefill, mixed : Prompts
-        Parts of the steps that prefill, and of those that decode besides.
     """
 
     def __init__(self, pricer: Pricer, programs: Mapping[str, StageProgram]) -> None:
@@ -89,8 +88,16 @@ class StepPrices:
         self.decode: Callable[[int], DecodePrice] = _Decodes(
             pricer, programs["decode"], self.rows["decode"]
         ).__getitem__
-        self.prefill = Prompts(pricer, programs["prefill"], self.rows["prefill"])
-        self.mixed = Prompts(pricer, programs["mixed"], self.rows["mixed"])
+
+    @cached_property
+    def prefill(self) -> Prompts:
+        """Parts of the steps that prefill and do nothing else."""
+        return Prompts(self.pricer, self.programs["prefill"], self.rows["prefill"])
+
+    @cached_property
+    def mixed(self) -> Prompts:
+        """Parts of those that decode besides."""
+        return Prompts(self.pricer, self.programs["mixed"], self.rows["mixed"])
 
     @property
     def supported(self) -> bool:
@@ -184,33 +191,6 @@ class StepPrices:
             for ns, window in zip(price.ns, price.windows, strict=True)
         ]
         return price.row, price.columns, np.array(varying, np.int64).T.reshape(steps, len(price.columns))
-
-
-def step_prices(pricer: Pricer, programs: Mapping[str, StageProgram]) -> StepPrices:
-    """Return the prices of a stage's steps, the same object as long as the pricer lives for stages that cost the same.
-
-    These are programs of replicas that are placed alike, and stages of as many equal layers.
-    """
-    key = "stage", *(program.key for program in programs.values())
-    if key not in pricer.made:
-        alike = "steps", *((kind, _told(program)) for kind, program in programs.items())
-        if alike not in pricer.made:
-            pricer.made[alike] = StepPrices(pricer, programs)
-        pricer.made[key] = pricer.made[alike]
-    found: StepPrices = pricer.made[key]
-    return found
-
-
-def _told(program: StageProgram) -> Hashable:
-    """Return all of a program that prices of its steps depend on."""
-    template = program.template
-    return program.classes, tuple(template.counts.tolist()), template.send_classes, template.is_chain, program.even
-
-
-def rows_made(pricer: Pricer) -> int:
-    """Return how many rows of durations a pricer holds."""
-    found = {id(made): made for made in pricer.made.values() if isinstance(made, StepPrices)}.values()
-    return sum(len(rows) for prices in found for rows in prices.rows.values())
 
 
 class _Decodes(dict[int, DecodePrice]):

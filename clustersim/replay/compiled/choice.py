@@ -131,6 +131,8 @@ class Compiled:
         if self.mode == "never":
             return "it was not asked for"
         stages, staged = lanes[0].prices.stages, type(lanes[0]) is PipeLane
+        if lanes[0].prices.split:
+            return "prompts that are split over SP ranks are not"
         if any(type(lane) is not (PipeLane if staged else DecodeJumpLane) for lane in lanes):
             return "stages whose sends may meet collectives are not"
         if any(one is not first for lane in lanes for one, first in zip(lane.prices.stages, stages, strict=True)):

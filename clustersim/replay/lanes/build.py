@@ -7,7 +7,9 @@ from functools import cached_property
 from itertools import pairwise
 
 from clustersim.graph.prices.pricer import payload_bytes
-from clustersim.graph.prices.steps import StepPrices, step_prices
+from clustersim.graph.prices.split_steps import SplitPrices
+from clustersim.graph.prices.step_prices import step_prices
+from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
@@ -70,8 +72,12 @@ class LaneBuilder:
             return "replicas that share experts take their steps together"
         if inputs.plan.is_two_batch:
             return "steps run as two halves that overlap"
-        if inputs.plan.sp.degree > 1:
+        if inputs.plan.sp.degree > 1 and inputs.plan.pp > 1:
             return "the ranks of an SP group do different work"
+        if inputs.plan.sp.decode == "dp":
+            return "each SP rank decodes sequences of its own"
+        if inputs.plan.sp.degree > 1 and by_layer:
+            return "K/V leaves layer by layer, from SP ranks that do different work"
         if inputs.serving.lanes_lack:
             return inputs.serving.lanes_lack
         if inputs.serving.max_batch_tokens < inputs.serving.max_batch_requests:
@@ -87,6 +93,10 @@ class LaneBuilder:
         slowdowns = prepared.slowdowns(replica)
         if slowdowns is not None and any(slowdowns.by_stage):
             yield "devices or links get slower"
+        if pool.input.plan.sp.degree > 1:
+            if not all(isinstance(one, SplitPrices) and one.supported for one in self._prices_of(replica)):
+                yield "experts are on SP ranks that do not decode, or ranks of one group differ"
+            return
         programs = [program for at in stages for program in pool.programs[at].values()]
         if not all(program.even and program.template.is_chain for program in programs):
             yield "operators of a pass overlap, or ranks of one group differ"
@@ -96,6 +106,8 @@ class LaneBuilder:
         pool, contention = self.prepared.pool_of(replica), self.prepared.contention
         if pool.input.plan.pp > 1:
             return "K/V on its way can meet communications of a pipeline on a link"
+        if pool.input.plan.sp.degree > 1:
+            return "K/V on its way can meet communications between SP ranks on a link"
         if (replica, 0) in contention.crowded:
             return "collectives can meet on a link"
         if not all(map(told_by_counts, pool.programs[replica, 0].values())):

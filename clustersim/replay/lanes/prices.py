@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.steps import DecodePrice, StepPrice, StepPrices
 from clustersim.graph.program import CostClass
 from clustersim.plan.segments import causal_pairs
@@ -35,6 +36,10 @@ class LanePrices:
         self.distinct = list(dict.fromkeys(stages))
         self.of_stage = [self.distinct.index(one) for one in stages]
         """Which of the distinct prices are those of each stage."""
+        self.split = [one for one in self.distinct if isinstance(one, SplitPrices)]
+        """The distinct prices where prompts are split over SP ranks."""
+        self.idle = (0,) * (stages[0].pricer.sp.degree - 1)
+        """Decodes on SP ranks that have none."""
         self.windows = stages[0].pricer.windows
         attention = [_attention(one) for one in stages]
         alike = all(len(classes) == 1 and classes == attention[0] for classes in attention)
@@ -47,12 +52,25 @@ class LanePrices:
         if not chunks:
             assert group is not None
             return 0, attended, self._decodes(group)
+        if self.split:
+            return self._split(chunks, group, attended)
         new, context, pairs, keys = prompt_sums(chunks)
         sums = len(chunks), new, context, pairs, keys, decodes, attended
         if self.windows:
             windowed = {window: _within(window, chunks, group) for window in self.windows}
             return new, context + attended, self._by_stage([one.prompts(*sums, windowed) for one in self.distinct])
         return new, context + attended, self._by_stage([one.prompts(*sums) for one in self.distinct])
+
+    def _split(self, chunks: Chunks, group: DecodeGroup | None, attended: int) -> tuple[int, int, list[StepPrice]]:
+        """Return what :meth:`step` does where prompts are split over SP ranks."""
+        told = [(sequence.computed, count, sequence.owner) for sequence, count in chunks]
+        decodes = 0 if group is None else group.count
+        keys: dict[int | None, tuple[int, ...]] = {window: (_within(window, [], group)[2],) for window in self.windows}
+        keys[None] = (attended,)
+        beside = (decodes, *self.idle)
+        context = sum([start for start, _, _ in told])
+        priced = [one.split(told, beside, keys) for one in self.split]
+        return sum([count for _, count, _ in told]), context + attended, self._by_stage(priced)
 
     def _decodes(self, group: DecodeGroup) -> list[StepPrice]:
         if not self.one_attention:

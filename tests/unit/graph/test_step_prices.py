@@ -8,7 +8,7 @@ from clustersim.cost.engine import Engine
 from clustersim.cost.protocol import Shape
 from clustersim.errors import InputError
 from clustersim.graph.prices import parts as step_parts
-from clustersim.graph.prices import steps
+from clustersim.graph.prices.step_prices import step_prices as prices_of
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
@@ -39,7 +39,7 @@ def test_stages_of_as_many_equal_layers_have_one_price_and_others_their_own():
     given = round_numbers.deployment([(0, 1, 1)], layers=6, plan=ParallelPlan(pp=5))
     compiled = compile_programs(Mesh(plan=given.entry.plan), given.entry.blueprints, given.comm)
     programs = [compiled[0, stage] for stage in range(5)]
-    found = [steps.step_prices(given.entry.pricer, one) for one in programs]
+    found = [prices_of(given.entry.pricer, one) for one in programs]
     layers = [len({*one["decode"].template.node_layer.tolist()}) for one in programs]
     assert found[0] not in found[1:]  # it embeds …
     assert found[4] not in found[:4]  # … and the last one samples

@@ -1,0 +1,179 @@
+"""Prices of single steps of one stage whose prompts are split over SP ranks, memoised.
+
+As in :mod:`clustersim.graph.prices.steps` classes that do not attend are priced in parts, and a *row* of them is
+remembered; attention is worked out for each step. Ranks do different work here, and wait for one another: how long the
+pass takes is the longest path through its series (:mod:`clustersim.graph.series_walk`). Every nanosecond is the
+pricer's own, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+
+import numpy as np
+
+from clustersim.cost.scalar import DecodeNs, PrefillNs
+from clustersim.errors import InputError
+from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.graph.prices.parts import ATTENDED, MOST_ROWS, Part, Row, decode_price, prefill_price, window_of
+from clustersim.graph.prices.pricer import Pricer
+from clustersim.graph.prices.split_features import Chunks, SplitFeatures
+from clustersim.graph.prices.steps import StepPrice, StepPrices
+from clustersim.graph.program import CostClass, StageProgram
+from clustersim.graph.series_walk import SeriesWalk, series_walk
+
+Keys = Mapping[int | None, Sequence[int]]
+"""Sliding window or None → keys within it that the decodes of each SP rank attend to."""
+
+
+class SplitPrompts:
+    """Rows and attention of one kind of step that prefills.
+
+    Parameters
+    ----------
+    pricer : Pricer
+    program : StageProgram
+    rows : list
+        Where rows are added.
+    counts : SplitFeatures
+
+    Attributes
+    ----------
+    told_by_counts : bool
+        Whether every class is priced by what counts tell.
+    """
+
+    def __init__(self, pricer: Pricer, program: StageProgram, rows: list[Row], counts: SplitFeatures) -> None:
+        self.pricer = pricer
+        self.program = program
+        self.rows = rows
+        self.counts = counts
+        self.columns = tuple(index for index, cls in enumerate(program.classes) if cls.node.op in ATTENDED)
+        self.told_by_counts = all(map(self._told, program.classes))
+        by_counts: dict[tuple[int, ...], list[int]] = {}
+        for index, cls in enumerate(program.classes if self.told_by_counts else ()):
+            if index not in self.columns:
+                by_counts.setdefault(self._places(cls), []).append(index)
+        self.parts = [Part(pricer, program, places, own, counts.features) for places, own in by_counts.items()]
+        used = tuple(sorted({place for places in by_counts for place in places}))
+        self.pick: Callable[[Sequence[int]], object] = itemgetter(*(used or (0,)))
+        self.known: dict[object, tuple[int, list[int], tuple[int, ...]]] = {}
+        self.walk: SeriesWalk = series_walk(program.template)
+        self._decode_prices: dict[tuple[int, int], DecodeNs] = {}
+        self._cores = [self._core(column) for column in self.columns if self.told_by_counts]
+
+    def _places(self, cls: CostClass) -> tuple[int, ...]:
+        names = {name for name, _ in (*cls.node.amount, *cls.node.least)}
+        found = (self.counts.place(name, cls.s) for name in names)
+        return tuple(sorted({place for place in found if place is not None}))
+
+    def _told(self, cls: CostClass) -> bool:
+        """Whether the amount of a class, and for attention its shape, is what counts tell."""
+        if cls.node.op in ATTENDED and (len(cls.node.amount) != 1 or cls.node.amount[0][1] != 1.0):
+            return False
+        names = [name for name, _ in (*cls.node.amount, *cls.node.least)]
+        return all(self.counts.place(name, cls.s) is not None for name in names)
+
+    def _core(self, column: int) -> tuple[PrefillNs | None, tuple[int, ...], list[tuple[int, int]]]:
+        """Return a column's price if it prefills, where counts have its pairs, queries and keys, and its series."""
+        cls, counts = self.program.classes[column], self.counts
+        series = [(at, times) for at, times in enumerate(self.walk.counts[:, column].tolist()) if times]
+        if cls.node.op != "attention_prefill":
+            return None, (), series
+        names = f"pairs{cls.node.variant}", cls.node.amount[0][0], f"prefill_keys{cls.node.variant}"
+        places = [counts.place(name, cls.s) for name in names]
+        return prefill_price(self.pricer, cls), tuple([place for place in places if place is not None]), series
+
+    def _row(self, counts: Sequence[int]) -> tuple[int, list[int], tuple[int, ...]]:
+        """Make a row and return (its number, nanoseconds of each series without attention, its sends)."""
+        made = np.zeros(len(self.program.classes), np.int64)
+        for part in self.parts:
+            made += part.price(counts)[0]
+        sending = self.program.template.send_classes
+        if len(self.known) >= MOST_ROWS:
+            self.known.clear()
+        found = len(self.rows), (self.walk.counts @ made).tolist(), tuple(made[list(sending)].tolist())
+        self.rows.append((made, self.columns))
+        self.known[self.pick(counts)] = found
+        return found
+
+    def _decode_price(self, column: int, sequences: int) -> DecodeNs:
+        """Return the price of a column of decode attention, of so many sequences."""
+        found = self._decode_prices.get((column, sequences))
+        if found is None:
+            found = decode_price(self.pricer, self.program.classes[column], sequences, graph=False)
+            self._decode_prices[column, sequences] = found
+        return found
+
+    def price(self, counts: Sequence[int], decodes: tuple[int, ...], keys: Keys) -> StepPrice:
+        """Return the price of a step, as :meth:`SplitPrices.split` does."""
+        number, bases, sends = self.known.get(self.pick(counts)) or self._row(counts)
+        durations = bases.copy()
+        varying = []
+        for column, (of_prefill, places, series) in zip(self.columns, self._cores, strict=True):
+            if of_prefill is not None:
+                pairs, queries, seen = places
+                ns = of_prefill(counts[pairs], counts[queries], counts[seen])
+            else:
+                cls = self.program.classes[column]
+                ns = self._decode_price(column, decodes[cls.s])(keys[window_of(cls)][cls.s])
+            varying.append(ns)
+            for at, times in series:
+                durations[at] += times * ns
+        return max(self.walk.ends(durations)), number, tuple(varying), sends
+
+
+class SplitPrices(StepPrices):
+    """Prices of the steps of one stage of a plan with SP: exact, memoised, in plain numbers.
+
+    Parameters
+    ----------
+    pricer : Pricer
+    programs : mapping
+        Kind of step → program of the stage.
+    """
+
+    def __init__(self, pricer: Pricer, programs: Mapping[str, StageProgram]) -> None:
+        super().__init__(pricer, programs)
+        prefill, mixed = (programs[kind] for kind in ("prefill", "mixed"))
+        self.counts = SplitFeatures(pricer.sp, pricer.windows, (*prefill.classes, *mixed.classes))
+        self.split_prefill = SplitPrompts(pricer, prefill, self.rows["prefill"], self.counts)
+        self.split_mixed = SplitPrompts(pricer, mixed, self.rows["mixed"], self.counts)
+
+    @property
+    def supported(self) -> bool:
+        """Whether prices here are those of the pricer: one rank decodes, as a chain, and counts tell all else."""
+        return (
+            all(program.even for program in self.programs.values())
+            and self.programs["decode"].template.is_chain
+            and self.split_prefill.told_by_counts
+            and self.split_mixed.told_by_counts
+        )
+
+    def split(self, chunks: Chunks, decodes: tuple[int, ...], keys: Keys) -> StepPrice:
+        """Price a step that prefills.
+
+        Parameters
+        ----------
+        chunks : sequence of (int, int, int)
+        decodes : tuple of int
+            Sequences that decode beside them on each SP rank.
+        keys : mapping
+
+        Raises
+        ------
+        InputError
+            When an operator would take a day.
+        """
+        prompts = self.split_mixed if any(decodes) else self.split_prefill
+        try:
+            return prompts.price(self.counts.of(chunks, decodes), decodes, keys)
+        except InputError:
+            parts = tuple(Chunk(request=0, start=start, count=count, owner=s) for start, count, s in chunks)
+            windowed = {window: tuple(some) for window, some in keys.items() if window is not None}
+            batch = StepBatch(
+                chunks=parts, decode_sequences=decodes, decode_keys=tuple(keys[None]), windowed_keys=windowed
+            )
+            self.pricer.durations(prompts.program, batch, self.pricer.features(batch))
+            raise

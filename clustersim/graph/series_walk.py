@@ -1,0 +1,187 @@
+"""How long a pass takes, in plain numbers: series of instances as one, and equal layers until they tell the others.
+
+Where an instance waits for one other alone, and nobody else waits for that one, it starts when that one ends: both are
+one *series*, which lasts as long as they do together. Equal layers (:mod:`clustersim.graph.layer_walk`) consist of
+equal series, so that a pass of thousands of instances is some dozens of series. Layers are walked one by one until the
+last ones tell those that are left: they do where all series are later by one constant than in the layer before (what is
+a maximum of ends is later by c where all of these are), and under the second condition that ``layer_walk`` proves.
+Where they never do, all layers are walked. So the result is the longest path, whatever the durations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from operator import sub
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.layer_walk import LayerWalk, Rounds
+from clustersim.graph.template import PassTemplate
+
+SHOWN: Final = 4
+"""Rounds that show what all of them wait for: the first, two inner ones, and the last."""
+
+Waits = list[tuple[int, ...]]
+
+
+class SeriesWalk:
+    """The longest path through a pass, of one batch after the other.
+
+    Series are numbered: those before the rounds, those of one round, and those behind the last round.
+
+    Parameters
+    ----------
+    walk : LayerWalk
+        Of the pass, with its layers.
+    leaving : sequence of int
+        Instances of which :attr:`exits` tells; −1 stands for none.
+    num_classes : int
+
+    Attributes
+    ----------
+    counts : int64 array of shape (series, classes)
+        Instances of each cost class in each series.
+    exits : tuple of int
+        The series with which each of ``leaving`` ends.
+    """
+
+    def __init__(self, walk: LayerWalk, leaving: Sequence[int], num_classes: int) -> None:
+        waits = walk.whole.waits
+        rounds = walk.rounds or Rounds(len(waits), 0, SHOWN)
+        shown, place = _shown(waits, rounds)
+        reduced = _reduced(shown)
+        series = _series(reduced, {place[one] for one in leaving if one >= 0}, rounds)
+        first = {one: at for at, one in reversed(list(enumerate(series)))}
+        of = [tuple(sorted({series[one] for one in reduced[first[number]]})) for number in range(len(first))]
+        self.number = rounds.number
+        self.before = before = len({*series[: rounds.first]})
+        self.each = each = len({*series[rounds.first : rounds.start(1)]})
+        second, third, behind = (before + many * each for many in (1, 2, SHOWN))
+        less = behind - second
+        """How many series fewer there are where one round stands for all."""
+        self._begin = [
+            (some, before + (at - before) % each if at >= before else at) for at, some in enumerate(of[:third])
+        ]
+        self._inner = [(some, second - each + at) for at, some in enumerate(of[third : third + each])]
+        self._behind = [tuple([one if one < before else one - less for one in some]) for some in of[behind:]]
+        told = [at for at in range(len(shown)) if not rounds.start(1) <= at < rounds.start(SHOWN)]
+        number = [one if one < second else one - less for one in (series[at] for at in told)]
+        back = {at: one for one, at in place.items()}
+        self.counts: Int64Array = np.zeros((len(of) - less, num_classes), np.int64)
+        np.add.at(self.counts, (np.array(number, np.int64), walk.classes[[back[at] for at in told]]), 1)
+        left = [-1 if one < 0 else series[place[one]] for one in leaving]
+        self.exits = tuple([one if one < before else one - less for one in left])
+
+    def ends(self, durations: Sequence[int]) -> list[int]:
+        """Return when each series has ended, the rounds' in the last one: the latest one ends the pass.
+
+        Parameters
+        ----------
+        durations : sequence of int
+            Of each series, in ns.
+        """
+        ends: list[int] = []
+        append = ends.append
+        for some, at in self._begin:
+            start = 0
+            for one in some:
+                end = ends[one]
+                if end > start:  # noqa: PLR1730  # max() takes twice as long
+                    start = end
+            append(start + durations[at])
+        if self.each:
+            ends = self._go_on(ends, durations)
+            append = ends.append
+        for some, duration in zip(self._behind, durations[self.before + self.each :], strict=True):
+            start = 0
+            for one in some:
+                end = ends[one]
+                if end > start:  # noqa: PLR1730
+                    start = end
+            append(start + duration)
+        return ends
+
+    def _go_on(self, ends: list[int], durations: Sequence[int]) -> list[int]:
+        """Return the ends of the series before the rounds and of those of the last one, from those of two rounds."""
+        before, each = self.before, self.each
+        last = ends[-each:]
+        later = list(map(sub, last, ends[-2 * each :]))
+        left = self.number - 2
+        sure = later.count(later[0]) == each
+        while left and not sure:
+            shift = len(ends) - before - 2 * each
+            for some, at in self._inner:
+                ends.append(max([ends[one + shift] for one in some]) + durations[at])
+            known, before_last, last = later, last, ends[-each:]
+            later, left = list(map(sub, last, before_last)), left - 1
+            sure = later.count(later[0]) == each or (later == known and self._keep_pace(ends, durations, later, left))
+        return ends[:before] + [end + left * more for end, more in zip(last, later, strict=True)]
+
+    def _keep_pace(self, ends: list[int], durations: Sequence[int], later: list[int], left: int) -> bool:
+        """Whether what each series of the last round waits for ends early enough for ``left`` further rounds."""
+        before, each = self.before, self.each
+        shift = len(ends) - before - 3 * each
+        for at, (some, duration) in enumerate(self._inner):
+            start = ends[at - each] - durations[duration]
+            for one in some:
+                nearer = later[(one - before) % each] - later[at]
+                if start - ends[one + shift] < left * nearer:
+                    return False
+        return True
+
+
+def _shown(waits: Waits, rounds: Rounds) -> tuple[Waits, dict[int, int]]:
+    """Return what instances wait for where there are only so many rounds that show all, and where each one is then."""
+    less = (rounds.number - SHOWN) * rounds.length
+    place = {at: at for at in range(rounds.start(SHOWN - 1))}
+    place |= {at: at - less for at in range(rounds.start(rounds.number - 1), len(waits))}
+    behind = waits[rounds.start(rounds.number) :]
+    return waits[: rounds.start(SHOWN)] + [tuple([place[one] for one in some]) for some in behind], place
+
+
+def _reduced(waits: Waits) -> Waits:
+    """Return what each instance waits for but for that which another one of these has waited for."""
+    earlier: list[int] = []
+    found: Waits = []
+    for some in waits:
+        implied = 0
+        for one in some:
+            implied |= earlier[one]
+        found.append(tuple([one for one in some if not implied >> one & 1]))
+        earlier.append(implied | sum([1 << one for one in some]))
+    return found
+
+
+def _series(waits: Waits, exits: Collection[int], rounds: Rounds) -> list[int]:
+    """Return the series of each instance, in order of their first ones; all rounds are cut into series alike."""
+    begin, stop, length = rounds.first, rounds.start(SHOWN), rounds.length
+    waited = Counter([one for some in waits for one in some])
+
+    def follows(at: int, some: tuple[int, ...]) -> bool:
+        """Whether an instance starts when another one of its part ends, for which nobody else waits."""
+        if len(some) != 1 or waited[some[0]] != 1 or some[0] in exits:
+            return False
+        if begin <= at < stop:
+            return some[0] >= at - (at - begin) % length
+        return some[0] >= stop or at < begin
+
+    joins = [follows(at, some) for at, some in enumerate(waits)]
+    for place in range(begin, begin + length):
+        joins[place:stop:length] = [all(joins[place:stop:length])] * SHOWN
+    found: list[int] = []
+    begun = -1
+    for at, some in enumerate(waits):
+        begun += not joins[at]
+        found.append(found[some[0]] if joins[at] else begun)
+    return found
+
+
+def series_walk(template: PassTemplate) -> SeriesWalk:
+    """Return the walk of a template, made once."""
+    found: SeriesWalk | None = template.made.get(SeriesWalk)
+    if found is None:
+        found = template.made[SeriesWalk] = SeriesWalk(template.walk, template.exits, template.num_classes)
+    return found

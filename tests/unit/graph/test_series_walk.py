@@ -1,0 +1,49 @@
+"""The longest path through a pass, by its series and as many layers as tell the others, is that of all instances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clustersim.graph.layer_walk import LayerWalk
+from clustersim.graph.series_walk import SeriesWalk, series_walk
+from tests.unit.graph.test_walk import layered, plain
+from tests.unit.pass_templates import pair
+
+
+def series_ends(walk: LayerWalk, by_class: np.ndarray, exits: list[int]) -> list[int]:
+    """When a pass has ended, and when some of its instances have, by series."""
+    series = SeriesWalk(walk, exits, len(by_class))
+    ends = series.ends((series.counts @ by_class).tolist())
+    return [max(ends), *(ends[one] for one in series.exits)]
+
+
+def test_series_end_as_the_longest_path_has_it() -> None:
+    draw = np.random.Generator(np.random.PCG64(12))
+    for _ in range(300):
+        walk, classes = layered(draw)
+        exits = [0, len(walk.classes) - 3, len(walk.classes) - 1]
+        for _ in range(4):
+            by_class = draw.integers(1, draw.choice([3, 50, 10_000]), classes)
+            ends = plain(walk.whole.waits, by_class[walk.classes].tolist())
+            assert series_ends(walk, by_class, exits) == [max(ends), *(ends[one] for one in exits)]
+
+
+@pytest.mark.parametrize(("begins", "leaves"), [(1_000, 1_030), (200, 292)])
+def test_who_waits_for_a_slower_one_is_told_by_few_layers_only_where_it_stays_ahead(begins: int, leaves: int) -> None:
+    # Layers of the first rank take 1 each, those of the second one 10, and the first one waits for them: of 30 layers
+    # it meets the ends where it begins 200 later, since 1 + 10 · 29 > 200 + 29, and ends with 1 + 10 · 29 + 1.
+    waits: list[tuple[int, ...]] = [(), ()]
+    for _ in range(30):
+        first, second = len(waits) - 2, len(waits) - 1
+        waits += [(first, second), (second,)]
+    walk = LayerWalk(waits, np.array([0, 1] + [2, 3] * 30))
+    assert series_ends(walk, np.array([begins, 1, 1, 10]), [60]) == [max(leaves, 301), leaves]
+
+
+def test_a_chain_is_one_series() -> None:
+    template = pair()
+    walk = series_walk(template)
+    assert walk is series_walk(template)
+    assert walk.counts.tolist() == [[1, 1]]
+    assert walk.ends([7]) == [7]
