@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from clustersim.errors import IllegalPlanError
+from clustersim.clock import to_ns
+from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.legality.rule import Verdict
 from clustersim.library.summary import Summary
+from clustersim.report.words.run import target_lines
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import violation_line as record_line
 from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.legality import violation_lines as scenario_lines
 from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.timeline import Timeline
-from clustersim.units import format_seconds
+from clustersim.units import UnitError, format_seconds, parse
+
+_LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +89,9 @@ class Result:
             raise IllegalPlanError(f"{self.scenario.name} is illegal, so it was not simulated:\n{lines}")
         return self.ran
 
-    def dashboard(self, path: str | Path, layout: str = "overview") -> Path:
+    def dashboard(
+        self, path: str | Path, layout: str = "overview", *, request: int | None = None, at: str | float | None = None
+    ) -> Path:
         """Write the dashboard, a page that opens without a network.
 
         Parameters
@@ -94,6 +100,10 @@ class Result:
             Of the HTML file; it is complete or absent.
         layout : str
             A name in ``dashboards/``, or the path of a YAML file.
+        request : int, optional
+            Show this request first.
+        at : str or float, optional
+            Show the second around this instant first: ``"1234 s"``, or seconds.
 
         Returns
         -------
@@ -103,16 +113,22 @@ class Result:
         Raises
         ------
         InputError
-            When there is no such layout, or it can't be read.
+            When there is no such layout, or it can't be read; for an instant outside the run, and a request that there
+            is not.
         """
         from clustersim.report.dashboard import write_dashboard
         from clustersim.report.files.run_directory import dashboard_of
+        from clustersim.report.folded.asked import Asked
         from clustersim.report.folded.shapes import shapes_of
         from clustersim.report.layouts import layout as read
 
+        wanted = Asked(at_ns=None if at is None else _instant(at), request=request)
         ran, panels = self.replayed, read(layout)
         figures = (self.summary, ran.table_columns, ran.step_rows, ran.timeline, ran.token_gaps, panels)
-        html = dashboard_of(*figures, shapes=shapes_of(ran.scenario), inputs=ran.input)
+        try:
+            html = dashboard_of(*figures, wanted, shapes_of(ran.scenario), ran.input)
+        except InputError as error:  # what are options of the command are parameters here
+            raise InputError(replace(one, path=one.path.removeprefix("--")) for one in error.problems) from None
         write_dashboard(Path(path), html)
         return Path(path)
 
@@ -156,12 +172,23 @@ class Result:
 
     def __repr__(self) -> str:
         words = " ".join(_words(self.summary)) if self.ran is not None else "not simulated"
+        missed = [] if self.ran is None else [words for _, met, words in target_lines(self.summary) if not met]
+        words += f"; missed: {', and '.join(missed)}" if missed else ""
         return f"<Result of {self.scenario.name}: {words}; {self.verdict.verdict.replace('_', ' ')}>"
 
     def _repr_html_(self) -> str:
         from clustersim.library.notebook import result_html
 
         return result_html(self)
+
+
+def _instant(at: str | float) -> int:
+    """Return an instant in ns; what lies outside of any run makes no difference."""
+    try:
+        seconds = parse(at, "time", "12 s") if isinstance(at, str) else float(at)
+    except UnitError as error:
+        raise InputError(Problem(path="at", message=str(error))) from None
+    return to_ns(max(-_LONGEST_S, min(seconds, _LONGEST_S)))
 
 
 def _words(summary: Summary) -> list[str]:

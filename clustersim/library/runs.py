@@ -21,6 +21,7 @@ from clustersim.scenario.load import load as load_file
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
+from clustersim.scenario.validate import OVERRIDE
 from clustersim.serving.user_class import code_allowed
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.legality import check_scenario
@@ -31,6 +32,7 @@ Source = str | Path | Mapping[str, Any] | Scenario
 Overrides = Sequence[str] | Mapping[str, Any]
 """``["plan.tp=4"]`` as ``--set`` has it, or ``{"plan.tp": 4}``."""
 
+_MOST_SHOWN: Final = 60
 _GIVEN: Final = "the scenario given"
 
 
@@ -65,18 +67,19 @@ def load(scenario: Source, overrides: Overrides = (), *, allow_code: bool | None
     2
     """
     changes = _changes(overrides, values)
+    named = _as_written(overrides, values)
     if isinstance(scenario, Scenario):
         if changes:
             raise TypeError("a loaded Scenario takes no other values; give them to load, or pass its name or path here")
         return scenario
     if not isinstance(scenario, Mapping):
-        return load_file(_named(scenario), changes, allow_code=allow_code)
+        return load_file(_named(scenario), changes, allow_code=allow_code, named=named)
     data = _plain(scenario, _GIVEN)
     if not any(key in data for key in TELLING):
         found = ", ".join(map(str, data)) or "nothing"
         raise InputError(Problem(file=_GIVEN, message=f"found {found}; expected keys such as topology, model and plan"))
     data.setdefault("name", "unnamed")
-    document = apply_overrides(Document(file=_GIVEN, data=data, marks={}, key_marks={}), changes, SHORTHANDS)
+    document = apply_overrides(Document(file=_GIVEN, data=data, marks={}, key_marks={}), changes, SHORTHANDS, named)
     return build_scenario(document, allow_code=code_allowed(allow_code))
 
 
@@ -174,6 +177,18 @@ def _changes(overrides: Overrides, values: Mapping[str, Any]) -> list[str]:
         raise TypeError(f"expected overrides such as {{'plan.tp': 4}} or ['plan.tp=4'], but found {odd[0]!r}")
     named = {**overrides, **values} if isinstance(overrides, Mapping) else values
     return [*first, *(f"{path}={_text(value, path)}" for path, value in named.items())]
+
+
+def _as_written(overrides: Overrides, values: Mapping[str, Any]) -> list[str]:
+    """Return what errors call each override: as it was written, or by its key where that is long or names files."""
+    if isinstance(overrides, Mapping):  # a value of the same key replaces it, and takes its place
+        named = {key: f"{{{key!r}: {value!r}}}" for key, value in overrides.items()}
+        texts = [(text, key) for key, text in (named | {key: f"{key}={one!r}" for key, one in values.items()}).items()]
+    else:
+        texts = [(repr(text), text.partition("=")[0]) for text in overrides]
+        texts += [(f"{key}={value!r}", key) for key, value in values.items()]
+    shown = [text if len(text) <= _MOST_SHOWN and not set("/\\\n") & set(text) else key for text, key in texts]
+    return [f"{OVERRIDE}{text.replace('/', '.')}" for text in shown]
 
 
 def _text(value: Any, path: str) -> str:

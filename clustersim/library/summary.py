@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clustersim.errors import did_you_mean
@@ -17,12 +18,19 @@ class Summary(dict[str, Any]):
     True
     """
 
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        inside = dict(values)
+        super().__init__({key: Summary(value) if type(value) is dict else value for key, value in inside.items()})
+
     def __getattr__(self, name: str) -> Any:
         """Return the value of a key; a mapping as a summary of its own."""
         if name not in self:
             raise AttributeError(f"no {name!r} in this summary{did_you_mean(name, list(self))}")
         value = self[name]
         return Summary(value) if type(value) is dict else value
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"no {name!r} in this summary{did_you_mean(str(name), list(self))}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(key for key in self if key.isidentifier())})

@@ -56,7 +56,13 @@ TELLING: Final = tuple(key for key in ScenarioPart.model_fields if key != "name"
 """Keys by which a file is recognised as a scenario."""
 
 
-def load(path_or_name: str | Path, overrides: Sequence[str] = (), *, allow_code: bool | None = None) -> Scenario:
+def load(
+    path_or_name: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    allow_code: bool | None = None,
+    named: Sequence[str] = (),
+) -> Scenario:
     """Load a scenario.
 
     Parameters
@@ -68,6 +74,8 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = (), *, allow_code:
     allow_code : bool, optional
         Whether a scheduler or router in a Python file of its own may run; without, whether ``CLUSTERSIM_ALLOW_CODE``
         is 1. Where it may not, the scenario can be checked, and not simulated.
+    named : sequence of str, optional
+        What errors call each override; ``--set #2`` by default.
 
     Raises
     ------
@@ -75,7 +83,7 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = (), *, allow_code:
         With every problem of the scenario and of the files that it names, in order of position.
     """
     file = path_or_name if isinstance(path_or_name, Path) else find_scenario(path_or_name)
-    document = apply_overrides(read_mapping(file, "scenario", TELLING), overrides, SHORTHANDS)
+    document = apply_overrides(read_mapping(file, "scenario", TELLING), overrides, SHORTHANDS, named)
     document.data.setdefault("name", file.stem)
     return build_scenario(document, allow_code=code_allowed(allow_code))
 

@@ -63,7 +63,9 @@ def split_override(text: str) -> tuple[list[str], str]:
     return parts, text[position + 1 :]
 
 
-def apply_overrides(document: Document, texts: Sequence[str], shorthands: Mapping[KeyPath, str | None]) -> Document:
+def apply_overrides(
+    document: Document, texts: Sequence[str], shorthands: Mapping[KeyPath, str | None], named: Sequence[str] = ()
+) -> Document:
     """Return the document with every override applied, in order.
 
     Parameters
@@ -75,6 +77,8 @@ def apply_overrides(document: Document, texts: Sequence[str], shorthands: Mappin
     shorthands : Mapping from KeyPath to str or None
         Where a lone value stands for a mapping with this key (``plan.sp: 1`` is ``plan.sp: {degree: 1}``), or
         for an empty one.
+    named : sequence of str, optional
+        What errors call each of them instead, without a slash: files that one names are looked for where one is.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def apply_overrides(document: Document, texts: Sequence[str], shorthands: Mappin
     marks, key_marks = dict(document.marks), dict(document.key_marks)
     problems: list[Problem] = []
     for number, text in enumerate(texts, 1):
-        flag = f"--set #{number}"
+        flag = named[number - 1] if named else f"--set #{number}"
         try:
             parts, value_text = split_override(text)
             value = parse_yaml(value_text, flag).data

@@ -200,15 +200,18 @@ def _problem(error: ErrorDetails, document: Document) -> Problem:
     return document.problem(_written(path, document.data), message)
 
 
+OVERRIDE: Final = "override "
+"""What names of overrides begin with that are not options."""
+
+
 def in_order(problems: list[Problem]) -> list[Problem]:
     """Sort problems by position, those of ``--set`` last, and drop what aliases say twice."""
     unique = {(p.file, p.line, p.column, p.message): p for p in problems}
 
     def place(problem: Problem) -> tuple[bool, int, str, int, int]:
         file = problem.file or ""
-        is_flag = file.startswith("--set #")
-        number = int(file.removeprefix("--set #")) if is_flag else 0
-        return is_flag, number, file, problem.line or 0, problem.column or 0
+        flag, _, number = file.partition("#") if file.startswith("--set #") else ("", "", "0")
+        return bool(flag) or file.startswith(OVERRIDE), int(number), file, problem.line or 0, problem.column or 0
 
     return sorted(unique.values(), key=place)
 

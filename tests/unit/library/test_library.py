@@ -33,7 +33,7 @@ SURFACE = {
     "load": "(scenario, overrides=(), *, allow_code=None, **values)",
     "run": "(scenario, overrides=(), *, strict=True, audit=True, processes=1, allow_code=None, **values)",
     "Result": "legal replayed requests steps timeline · "
-    "dashboard(path, layout='overview') save(folder) why(allow_code=None)",
+    "dashboard(path, layout='overview', *, request=None, at=None) save(folder) why(allow_code=None)",
 }
 """What programs of others call. A change here is a change of theirs."""
 
@@ -202,3 +202,50 @@ def deep() -> Any:
 def test_bad_input_says_what_is_wrong(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "values", "named"),
+    [
+        ({"plan.tpp": 3}, {}, "override {'plan.tpp': 3}: plan.tpp: unknown key"),
+        (["plan.tp=4", "plan.tpp=3"], {}, "override 'plan.tpp=3': plan.tpp: unknown key"),
+        ({"plan.tp": 4}, {"plan": {"tpp": 3}}, "override plan={'tpp': 3}: plan.tpp: unknown key"),
+        ({"seed": 1, "topology": "./nope/x.yaml"}, {}, "override topology: topology: no topology file './nope/x.yaml'"),
+    ],
+    ids=["mapping", "texts", "values", "a file"],
+)
+def test_errors_name_an_override_as_it_was_written(overrides, values, named):
+    with pytest.raises(clustersim.InputError) as refused:
+        clustersim.load("quickstart", overrides, **values)
+    assert str(refused.value).startswith(named)
+    data = {"model": "llama-3.1-8b", "topology": "dgx-h100"}
+    with pytest.raises(clustersim.InputError) as refused:
+        clustersim.load(data, overrides, **values)
+    assert any(line.startswith(named) for line in str(refused.value).splitlines())
+
+
+def test_a_result_says_which_target_was_missed():
+    small = {"workload.trace.requests": 4, "expect": {}}
+    missed = clustersim.run("quickstart", small | {"targets": {"ttft": "1 ms", "tpot": "1 s"}})
+    assert re.search(r"; missed: p99 of TTFT is \S+ ms, target 1 ms; legal>$", repr(missed))
+    assert "missed" not in repr(clustersim.run("quickstart", small | {"targets": {"ttft": "1 h"}}))
+
+
+def test_a_key_that_a_summary_does_not_have_is_told_with_the_nearest():
+    summary = clustersim.library.summary.Summary({"ttft_ms": {"p99": 812.5}})
+    for ask, nearest in ((lambda: summary["ttft"], "ttft_ms"), (lambda: summary["ttft_ms"]["p9"], "p99")):
+        with pytest.raises(KeyError, match=f"in this summary; did you mean '{nearest}'"):
+            ask()
+    assert summary.get("ttft") is None
+
+
+def test_a_dashboard_shows_what_is_asked_for_first(tmp_path):
+    result = clustersim.run("quickstart", {"workload.trace.requests": 4, "expect": {}})
+    plain = result.dashboard(tmp_path / "plain.html").read_text(encoding="utf-8")
+    asked = result.dashboard(tmp_path / "asked.html", request=2, at="1 s").read_text(encoding="utf-8")
+    assert asked != plain
+    assert asked == result.dashboard(tmp_path / "again.html", request=2, at=1.0).read_text(encoding="utf-8")
+    for wrong, message in (({"request": 9}, "request: there is no request 9"), ({"at": "1 h"}, "at: 60 min")):
+        with pytest.raises(clustersim.InputError, match=message):
+            result.dashboard(tmp_path / "none.html", **wrong)
+    assert not (tmp_path / "none.html").exists()
