@@ -239,7 +239,10 @@ class _Arguments:
             return None, at + 1 + len(following)
         values = [_inner(word, value)] if equals else following
         opposite = "" if self._grammar.is_exact else f", or --no-{flag.name[2:]}"
-        if flag.takes == "switch" and equals:
+        told = value.lower() if flag.name == "--enable-chunked-prefill" else ""
+        if told in ("true", "false"):  # as vLLM 0.5 to 0.8 takes it (StoreBoolean)
+            values, on = [], on == (told == "true")
+        elif flag.takes == "switch" and equals:
             self._problems.append(word.problem(f"takes no value; give {flag.name}{opposite}"))
         elif flag.takes in ("value", "values") and not values:
             self._problems.append(word.problem("needs a value, and has none"))

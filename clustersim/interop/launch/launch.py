@@ -20,7 +20,8 @@ from clustersim.interop.launch.refusals import refused, values_named
 from clustersim.interop.launch.server import HEAD, PORT, Options, Server, Started, words_of
 from clustersim.interop.launch.sglang import BOOTSTRAP_PORT, POLICIES, sglang_server
 from clustersim.interop.launch.trtllm import trtllm_server
-from clustersim.interop.launch.vllm import version_of, vllm_server
+from clustersim.interop.launch.versions import Version, outdated, version_of
+from clustersim.interop.launch.vllm import vllm_server
 from clustersim.model.hub import ON_THE_HUB
 from clustersim.scenario.scenario import Scenario
 
@@ -98,14 +99,16 @@ def launch_of(
     version = version_of(asked, engine)
     makers: Mapping[str, Callable[[Server], Started]] = {
         "vllm": lambda server: vllm_server(server, account, version),
-        "sglang": lambda server: sglang_server(server, account),
-        "trtllm": lambda server: trtllm_server(server, account),
+        "sglang": lambda server: sglang_server(server, account, version),
+        "trtllm": lambda server: trtllm_server(server, account, version),
     }
     servers = [
         makers[engine](Server(scenario=one, model_name=name, named=model is not None)) for one in scenario.each_pool()
     ]
     for started in servers:
-        started.options |= _added(add, engine)
+        _add(started, add, engine, account)
+        if started.before and target not in ENGINES:
+            account.refuse("TensorRT-LLM before 1.0 takes several commands, which no manifest has; take --for trtllm")
     _transfer(scenario, account)
     _tell_version(scenario, engine, version, account)
     benchmark = benchmark_of(scenario, name, account)
@@ -114,7 +117,8 @@ def launch_of(
     _refuse(servers, written, target, engine, account)
     split = target in ENGINES and len(servers) > 1
     router, of_router = _router(scenario, engine, servers, account) if split else ((), {})
-    files = {f"{one.server.name}.yaml": one.config for one in servers if one.config} if target in ENGINES else {}
+    plain = [one for one in servers if one.config and not one.before] if target in ENGINES else []
+    files = {f"{one.server.name}.yaml": one.config for one in plain}
     return Launch(
         target=target,
         engine=engine,
@@ -140,6 +144,20 @@ def _published(scenario: Scenario) -> str:
     raise InputError(
         scenario.problem("model", "no checkpoint is known for it; say what servers load, with --model NAME")
     )
+
+
+def _add(started: Started, add: Sequence[str], engine: str, account: Account) -> None:
+    """Add options to a server's, and refuse what its release does not take."""
+    if add and started.before:
+        message = "before 1.0 several commands start TensorRT-LLM; write it behind the one that takes it"
+        raise InputError(Problem(path="--add", message=message))
+    started.options |= _added(add, engine)
+    if engine in GRAMMARS:
+        words = f"{ENGINES[engine]} {'.'.join(map(str, started.version))}"
+        written: Options = {**started.environment, **started.options}
+        for own in started.per_node or ({},):
+            for line in outdated(engine, words, written | own, started.version):
+                account.refuse(line)
 
 
 def _added(add: Sequence[str], engine: str) -> Options:
@@ -176,7 +194,7 @@ def _transfer(scenario: Scenario, account: Account) -> None:
         account.leaves(None, "serving.transfer", "the connector decides when K/V is sent")
 
 
-def _tell_version(scenario: Scenario, engine: str, version: tuple[int, int] | None, account: Account) -> None:
+def _tell_version(scenario: Scenario, engine: str, version: Version | None, account: Account) -> None:
     asked = str(scenario.document["serving"]["engine"].get("asked", scenario.engine.name))
     if version is None:
         account.leaves(
@@ -189,12 +207,12 @@ def _tell_version(scenario: Scenario, engine: str, version: tuple[int, int] | No
         )
 
 
-def _image(target: str, engine: str, version: tuple[int, int] | None, image: str | None, account: Account) -> str:
+def _image(target: str, engine: str, version: Version | None, image: str | None, account: Account) -> str:
     if image is not None or target in ENGINES:
         return image or ""
     key = engine if target == "k8s" else "llm-d" if target == "llm-d" else f"dynamo-{engine}"
     if key == "vllm" and version is not None:
-        return f"{manifest.IMAGES[key]}:v{version[0]}.{version[1]}.0"
+        return f"{manifest.IMAGES[key]}:v{'.'.join(map(str, (*version, 0)[:3]))}"
     account.note(f"the image {manifest.IMAGES[key]} has no tag: the scenario tells none; name one with --image.")
     return manifest.IMAGES[key]
 
@@ -214,9 +232,14 @@ def asked_of(started: Started) -> Asked:
     server = started.server
     options: dict[str, str] = {}
     for name, value in {**started.options, **(started.per_node[0] if started.per_node else {})}.items():
-        off = value is None and name.startswith("--no-")
+        name, told, given = name.partition("=")
+        off = value is None and (name.startswith("--no-") or (bool(told) and given.lower() == "false"))
         text = value if isinstance(value, str) else " ".join(value or ())
-        options[f"--{name[5:]}" if off else name] = "false" if off else text if value is not None else "true"
+        options[f"--{name.removeprefix('--').removeprefix('no-')}" if off else name] = (
+            "false" if off else text if value is not None else "true"
+        )
+    if "--enable-dp-attention" in options:  # what SGLang before 0.5.23 calls it
+        options |= {"--attn-dp-size": options["--dp-size"], "--dp-size": "1"}
     if "--ntasks" in started.wrapped:
         options["--ntasks"] = started.wrapped[started.wrapped.index("--ntasks") + 1]
     return asked_of_model(
@@ -252,6 +275,8 @@ def _commands(servers: Sequence[Started]) -> list[dict[str, Any]]:
     found = []
     for started in servers:
         head = f"${{{started.server.name.upper()}_ADDRESS}}" if started.server.pool else HEAD
+        for made, words in started.before:
+            found.append(_command(started, [*words], name=f"{started.server.name}: {made}", copies=1))
         for node, own in enumerate(started.per_node or ({},)):
             groups = [
                 *([started.wrapped] if started.wrapped else []),
@@ -260,20 +285,28 @@ def _commands(servers: Sequence[Started]) -> list[dict[str, Any]]:
             ]
             groups = [tuple(word.replace(HEAD, head) for word in group) for group in groups]
             variables = [f"{name}={quoted(text.replace(HEAD, head))}" for name, text in started.environment.items()]
-            found.append(
-                {
-                    "name": started.server.name,
-                    "node": node,
-                    "devices": started.devices,
-                    "copies": started.copies,
-                    "command": " ".join([*variables, *(quoted(word) for group in groups for word in group)]),
-                    "groups": [
-                        variables + [quoted(word) for word in groups[0]],
-                        *([quoted(word) for word in group] for group in groups[1:]),
-                    ],
-                }
-            )
+            found.append(_command(started, groups, variables, node=node, copies=started.copies))
     return found
+
+
+def _command(
+    started: Started,
+    groups: Sequence[Sequence[str]],
+    variables: Sequence[str] = (),
+    *,
+    name: str = "",
+    node: int = 0,
+    copies: int,
+) -> dict[str, Any]:
+    texts = [[quoted(word) for word in group] for group in groups]
+    return {
+        "name": name or started.server.name,
+        "node": node,
+        "devices": started.devices,
+        "copies": copies,
+        "command": " ".join([*variables, *(word for group in texts for word in group)]),
+        "groups": [[*variables, *texts[0]], *texts[1:]],
+    }
 
 
 def quoted(word: str) -> str:

@@ -33,7 +33,7 @@ OF_NODES: Final = (
     "--host",
     "--port",
     "--disaggregation-mode",
-    "--config",
+    "--extra_llm_api_options",
     "--backend",
 )
 """Options that Dynamo gives its servers, or has under other names."""

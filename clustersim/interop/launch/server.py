@@ -9,9 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from clustersim import catalog
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_cuts
+from clustersim.scenario.parts import load_engine
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
 
@@ -74,6 +76,13 @@ class Server:
     def longest(self) -> int | None:
         """The longest sequence that is let in: by the context window, or what the model takes."""
         return self.serving.context_window or self.model.max_positions
+
+    @property
+    def has_graphs_by_itself(self) -> bool:
+        """Whether its largest captured graph is that of the profile, which the engine takes unless it is told."""
+        engine = self.scenario.engine
+        ships = engine.name in catalog.names("scenarios/engines")
+        return ships and engine.graph_max_tokens == load_engine(engine.name).graph_max_tokens
 
     @property
     def devices_per_node(self) -> int:
@@ -142,6 +151,10 @@ class Started:
         The options that only the command of one node has; empty where there is one node.
     wrapped : tuple of str
         What stands before the program on several nodes.
+    version : tuple of int
+        Whose options are written.
+    before : tuple of (str, words in groups)
+        Commands that are run once before the server starts, each with what it makes.
     """
 
     server: Server
@@ -155,6 +168,8 @@ class Started:
     copies: int = 1
     per_node: tuple[Options, ...] = ()
     wrapped: tuple[str, ...] = ()
+    version: tuple[int, ...] = ()
+    before: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = ()
 
 
 def words_of(options: Options) -> Iterator[tuple[str, ...]]:

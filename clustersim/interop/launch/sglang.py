@@ -13,19 +13,32 @@ from clustersim.interop.keys import BALANCERS, DEEPEP_MODES, DTYPES, SGLANG, SGL
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Server, Started
 from clustersim.interop.launch.utilization import utilization
+from clustersim.interop.launch.versions import Version, choices_of, has, when
 from clustersim.interop.launch.vllm import PLAIN, checkpoint_format
 from clustersim.serving.order import UNLIMITED
 
 POLICIES: Final = {"round_robin": "round_robin", "prefix_aware": "cache_aware", "power_of_two": "power_of_two"}
 """Router of a scenario → policy of SGLang's router (router_args.py of sglang-router 0.3.2)."""
+NEWEST: Final = (0, 5, 23)
+"""The release whose options :mod:`clustersim.interop.sglang_flags` has."""
+SOFT: Final = ("serving.engine.graph_max_tokens", "serving.queue_limit", "serving.order.by", "plan.ep.redundant")
+"""Keys without which a server of an older release runs, if otherwise; without others it is refused."""
 BOOTSTRAP_PORT: Final = 8998
 NODES_PORT: Final = 20000
 
 
-def sglang_server(server: Server, account: Account) -> Started:
-    """Return what starts a server with SGLang; what it cannot say goes to the account."""
+def sglang_server(server: Server, account: Account, version: Version | None) -> Started:
+    """Return what starts a server with SGLang; what it cannot say goes to the account.
+
+    Parameters
+    ----------
+    server : Server
+    account : Account
+    version : tuple of int or None
+        Of the scenario's engine; None: the newest.
+    """
     program = ("python", "-m", "sglang.launch_server", "--model-path", server.model_name)
-    started = Started(server=server, engine="sglang", program=program)
+    started = Started(server=server, engine="sglang", program=program, version=version or NEWEST)
     _plan(started, account)
     _precision(started, account)
     _serving(started, account)
@@ -38,7 +51,11 @@ def sglang_server(server: Server, account: Account) -> Started:
 
 
 def _put(started: Started, account: Account, key: str, value: object = None) -> None:
-    started.options[SGLANG[key]] = None if value is None else str(value)
+    name = SGLANG[key]
+    if key in SOFT and not has("sglang", name, started.version):
+        account.leaves(started.server, key, f"SGLang has {name} {when('sglang', name)}")
+        return
+    started.options[name] = None if value is None else str(value)
     account.says(started.server, key)
 
 
@@ -55,7 +72,10 @@ def _plan(started: Started, account: Account) -> None:
     _put(started, account, "plan.tp", inside)
     _put(started, account, "plan.pp", plan.pp)
     if wide:
-        started.options["--attn-dp-size"] = str(plan.dp)
+        if has("sglang", "--attn-dp-size", started.version):
+            started.options["--attn-dp-size"] = str(plan.dp)
+        else:
+            started.options |= {"--dp-size": str(plan.dp), "--enable-dp-attention": None}
         account.says(server, "plan.dp")
     ranks = inside * plan.pp
     started.devices, started.nodes = ranks, server.nodes_of(ranks)
@@ -101,6 +121,8 @@ def _replicas(started: Started, account: Account, *, wide: bool, ranks: int) -> 
     server, dp = started.server, started.server.plan.dp
     router = server.serving.router
     balancer = word_for(router, BALANCERS)
+    known = choices_of("sglang", SGLANG["serving.router"], started.version)
+    balancer = balancer if not known or balancer in known else None
     account.says(server, "serving.router_options", "serving.router")
     if dp == 1:
         account.says(server, "plan.dp")
@@ -174,6 +196,7 @@ def _serving(started: Started, account: Account) -> None:
         account.says(server, "serving.order.by")
     if serving.order.by == "priority":
         _put(started, account, "serving.order.by")
+    if SGLANG["serving.order.by"] in started.options:
         started.options["--schedule-low-priority-values-first"] = None
     if serving.order.by == "priority" and serving.order.patience_ns != UNLIMITED:
         account.leaves(server, "serving.order.patience", "in SGLang the priority always decides first")
@@ -197,7 +220,10 @@ def _serving(started: Started, account: Account) -> None:
     if serving.queue_timeout_ns is not None:
         account.leaves(server, "serving.queue_timeout", "requests wait for as long as it takes")
     most = server.scenario.engine.graph_max_tokens
-    if most:
-        _put(started, account, "serving.engine.graph_max_tokens", most)
+    key = "serving.engine.graph_max_tokens"
+    if most and server.has_graphs_by_itself and not has("sglang", SGLANG[key], started.version):
+        account.says(server, key)
+    elif most:
+        _put(started, account, key, most)
     else:
         started.options["--disable-cuda-graph"] = None

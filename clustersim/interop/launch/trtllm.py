@@ -10,24 +10,38 @@ from typing import Any, Final
 
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import PORT, Server, Started, captured_sizes
+from clustersim.interop.launch.trtllm_built import build
 from clustersim.interop.launch.utilization import utilization
+from clustersim.interop.launch.versions import Version, reaches
 from clustersim.interop.launch.vllm import PLAIN, checkpoint_format
 
 DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 KV_DTYPES: Final = ("bf16", "fp16", "fp8")
 
 
-def trtllm_server(server: Server, account: Account) -> Started:
-    """Return what starts a server with TensorRT-LLM; what it cannot say goes to the account."""
+def trtllm_server(server: Server, account: Account, version: Version | None) -> Started:
+    """Return what starts a server with TensorRT-LLM; what it cannot say goes to the account.
+
+    Parameters
+    ----------
+    server : Server
+    account : Account
+    version : tuple of int or None
+        Of the scenario's engine; None: the newest. Before 1.0 engines are built (``interop.launch.trtllm_built``).
+    """
     started = Started(server=server, engine="trtllm", program=("trtllm-serve", server.model_name))
+    built = version is not None and not reaches(version, "1.0.0")
     _plan(started, account)
-    _precision(started, account)
+    _precision(started, account, built=built)
     _serving(started, account)
+    if built and version is not None:
+        build(started, account, version)
+        return started
     started.options |= {
         "--backend": "pytorch",
         "--host": "0.0.0.0",
         "--port": str(PORT if server.pool != "decode" else PORT + 100),
-        "--config": f"{server.name}.yaml",
+        "--extra_llm_api_options": f"{server.name}.yaml",
     }
     if server.pool:
         started.config["cache_transceiver_config"] = {"backend": "DEFAULT"}
@@ -88,7 +102,7 @@ def _plan(started: Started, account: Account) -> None:
         started.wrapped = ("srun", f"-N{started.nodes}", "--ntasks", str(ranks), "--mpi=pmix", "trtllm-llmapi-launch")
 
 
-def _precision(started: Started, account: Account) -> None:
+def _precision(started: Started, account: Account, *, built: bool) -> None:
     wanted, server, config = started.server.scenario.precision, started.server, started.config
     plain = wanted.activations if wanted.activations in PLAIN else "bf16"
     config["dtype"] = DTYPES[plain]
@@ -99,7 +113,7 @@ def _precision(started: Started, account: Account) -> None:
     if wanted.weights in PLAIN and held in PLAIN:
         if wanted.weights != plain:
             account.leaves(None, "precision.weights", f"TensorRT-LLM keeps weights as activations, in {plain}")
-    elif wanted.weights != held:
+    elif wanted.weights != held and not (built and held in PLAIN):  # converters make weights narrower
         account.refuse(
             f"TensorRT-LLM loads weights in {wanted.weights} from a checkpoint that has them, and "
             f"{server.model_name} has {held}; name one with --model"

@@ -8,13 +8,14 @@ from typing import Final
 
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import Server
+from clustersim.interop.launch.versions import version_of
 from clustersim.plan.memory import utilization_of
 from clustersim.scenario.parts import load_engine
 from clustersim.simulation.legality import pool_blocks, scenario_memory
 from clustersim.units import plural
 
 PROFILES: Final[Mapping[str, str]] = {"vllm": "vllm-0.19", "sglang": "sglang-0.5", "trtllm": "trtllm-1.0"}
-"""Engine → the profile whose rule is taken: the newest."""
+"""Engine → the profile whose rule is taken where the scenario simulates another engine: the newest."""
 _OF: Final = {"all": "all memory", "free": "what weights and buffers leave", "static": "memory for weights and K/V"}
 
 
@@ -24,7 +25,9 @@ def utilization(server: Server, engine: str, account: Account) -> float:
     It is ``serving.memory_utilization`` where the scenario's engine has the same rule; else the least share, rounded up
     to four digits, that holds as many blocks, which the account notes.
     """
-    scenario, rule = server.scenario, load_engine(PROFILES[engine]).pool
+    scenario = server.scenario
+    same = version_of(scenario.engine.name, engine) is not None
+    rule = load_engine(scenario.engine.name if same else PROFILES[engine]).pool
     asked = scenario.serving.memory_utilization
     if scenario.engine.pool == rule:
         return asked

@@ -1,69 +1,45 @@
 """``vllm serve`` commands for a server, by the table of :mod:`clustersim.interop.keys`.
 
-Options are those of vLLM 0.19; of an earlier version those that it has. Several nodes, data parallelism over nodes and
-hand-overs as in vllm/engine/arg_utils.py, vllm/config/parallel.py, docs/serving/data_parallel_deployment.md (01e4fce0)
-and docs/features/nixl_connector_usage.md (026c83f9).
+Options are those of the release that the scenario simulates (:mod:`clustersim.interop.launch.versions`). Several nodes,
+data parallelism over nodes and hand-overs as in vllm/engine/arg_utils.py, vllm/config/parallel.py,
+docs/serving/data_parallel_deployment.md (01e4fce0) and docs/features/nixl_connector_usage.md (026c83f9).
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
 from typing import Final
 
 from clustersim.interop.keys import DTYPES, KV_DTYPES, PLACES, VLLM, word_for
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Server, Started
 from clustersim.interop.launch.utilization import utilization
+from clustersim.interop.launch.versions import Version, has, reaches, when
 from clustersim.model.hub import shipped_model
 from clustersim.plan.exchange import DEEPEP
 from clustersim.serving.order import UNLIMITED
 
 NEWEST: Final = (0, 19)
 """The release whose options :mod:`clustersim.interop.flags` has."""
-OLDEST: Final = (0, 9)
-"""The first release that is read here; earlier ones have other options (general knowledge, not re-fetched)."""
-SINCE: Final[Mapping[str, tuple[int, int]]] = {
-    "--max-cudagraph-capture-size": (0, 12),
-    "--nnodes": (0, 12),
-    "--enable-dbo": (0, 11),
-    "--expert-placement-strategy": (0, 11),
-}
-"""Option → release that brought it (general knowledge, not re-fetched)."""
 RPC_PORT: Final = "13345"
 PLAIN: Final = ("bf16", "fp16", "fp32")
 
 
-def version_of(name: str, family: str) -> tuple[int, int] | None:
-    """Return the release in the name of an engine such as ``vllm-0.12``; None where it is of another family.
-
-    Examples
-    --------
-    >>> version_of("vllm-0.12", "vllm"), version_of("trtllm-1.0", "vllm")
-    ((0, 12), None)
-    """
-    found = re.fullmatch(rf"{family}-(\d+)\.(\d+)(\..*|-.*)?", name)
-    return (int(found[1]), int(found[2])) if found else None
-
-
-def vllm_server(server: Server, account: Account, version: tuple[int, int] | None) -> Started:
+def vllm_server(server: Server, account: Account, version: Version | None) -> Started:
     """Return what starts a server with vLLM; what it cannot say goes to the account.
 
     Parameters
     ----------
     server : Server
     account : Account
-    version : (int, int) or None
+    version : tuple of int or None
         Of the scenario's engine; None: the newest.
     """
-    started = Started(server=server, engine="vllm", program=("vllm", "serve", server.model_name))
-    writer = _Writer(started, account, version or NEWEST)
-    if version is not None and version < OLDEST:
-        account.refuse(
-            f"vLLM {version[0]}.{version[1]} has other options than those that are written, of 0.9 and later; take "
-            "--set serving.engine=vllm-0.19"
-        )
+    version = version or NEWEST
+    before_serve = not reaches(version, "0.6.0")  # vllm/scripts.py is there since then
+    program = ("python", "-m", "vllm.entrypoints.openai.api_server", "--model") if before_serve else ("vllm", "serve")
+    started = Started(server=server, engine="vllm", program=(*program, server.model_name), version=version)
+    writer = _Writer(started, account, version)
     writer.plan()
     writer.precision()
     writer.serving()
@@ -73,16 +49,18 @@ def vllm_server(server: Server, account: Account, version: tuple[int, int] | Non
 
 
 class _Writer:
-    def __init__(self, started: Started, account: Account, version: tuple[int, int]) -> None:
+    def __init__(self, started: Started, account: Account, version: Version) -> None:
         self._started, self._server, self._account = started, started.server, account
-        self._version = version
+        self._version, self._words = version, f"vLLM {'.'.join(map(str, version))}"
+
+    def _has(self, name: str) -> bool:
+        return has("vllm", name, self._version)
 
     def _put(self, key: str, value: object = None) -> None:
         """Write the option of a key, if the release has it."""
         name = VLLM[key]
-        if name in SINCE and SINCE[name] > self._version:
-            since = ".".join(map(str, SINCE[name]))
-            self._account.leaves(self._server, key, f"vLLM has {name} from {since} on")
+        if not self._has(name):
+            self._account.leaves(self._server, key, f"vLLM has {name} {when('vllm', name)}")
             return
         self._started.options[name] = None if value is None else str(value)
         self._account.says(self._server, key)
@@ -99,15 +77,17 @@ class _Writer:
                 f"{plan.sp.degree}); take sp 1 and more of tp, pp or dp"
             )
         self._stages()
-        inside = self._experts()
+        inside, apart = self._experts(), not self._has(VLLM["plan.dp"]) and plan.dp > 1
+        why = "by its own data parallelism vLLM would share every layer of experts among all replicas"
+        if apart:
+            inside, why = False, f"vLLM has {VLLM['plan.dp']} {when('vllm', VLLM['plan.dp'])}"
         engine_ranks = plan.tp * plan.pp * (plan.dp if inside else 1)
         self._started.copies = 1 if inside else plan.dp
         if not inside:
             account.leaves(
                 server,
                 "plan.dp",
-                f"start {plan.dp} such servers behind a balancer: by its own data parallelism vLLM would share every "
-                "layer of experts among all replicas",
+                f"start {plan.dp} such servers behind a balancer: {why}",
             )
         elif plan.dp > 1:
             self._put("plan.dp", plan.dp)
@@ -121,6 +101,8 @@ class _Writer:
         self._account.says(server, "plan.stages", "plan.decode_overlap")
         if plan.pp == 1:
             return
+        if not reaches(self._version, "0.5.0"):  # vllm/config.py:416 of 0.3.3
+            self._account.refuse(f"{self._words} has no pipeline parallelism; take plan.pp=1")
         layers = server.stage_layers()
         if layers is None:
             self._account.refuse("vLLM cuts stages between layers, not inside one (plan.stages.cuts)")
@@ -144,7 +126,13 @@ class _Writer:
                 f"vLLM spreads experts over all {ranks if inside else plan.tp} ranks of "
                 f"{'TP × DP' if inside else 'TP'} or over none, found plan.ep.degree: {ep.degree}"
             )
-        self._put("plan.ep.degree")
+        if self._has(VLLM["plan.ep.degree"]):
+            self._put("plan.ep.degree")
+        else:
+            self._account.refuse(
+                f"{self._words} splits each expert over the ranks of TP ({VLLM['plan.ep.degree']} is there "
+                f"{when('vllm', VLLM['plan.ep.degree'])}); take plan.ep=1"
+            )
         place = word_for(ep.placement, PLACES) if isinstance(ep.placement, str) else None
         if place is None:
             account.leaves(server, "plan.ep.placement", "vLLM places experts linearly or in turn, not by a list")
@@ -162,6 +150,8 @@ class _Writer:
         if ep.overlap == "two_batch":
             if plan.pp > 1:
                 account.refuse("vLLM refuses two batches that overlap (--enable-dbo) with several stages")
+            if not self._has(VLLM["plan.ep.overlap"]):
+                account.refuse(f"{self._words} has no {VLLM['plan.ep.overlap']}; take plan.ep.overlap=none")
             self._put("plan.ep.overlap")
             self._put("plan.ep.overlap_decode_tokens", ep.overlap_decode_tokens)
             self._put("plan.ep.overlap_prefill_tokens", ep.overlap_prefill_tokens)
@@ -214,8 +204,8 @@ class _Writer:
                 {"--headless": None, "--data-parallel-start-rank": str(node * local)} if node else {}
                 for node in range(nodes)
             )
-        elif self._version < SINCE["--nnodes"]:
-            account.refuse("vLLM has --nnodes from 0.12 on; before, a server on several nodes needs Ray")
+        elif not self._has("--nnodes"):
+            account.refuse(f"vLLM has --nnodes {when('vllm', '--nnodes')}; before, a server on several nodes needs Ray")
         else:
             started.options |= {"--nnodes": str(nodes), "--master-addr": HEAD}
             started.per_node = tuple(
@@ -258,8 +248,8 @@ class _Writer:
         """Write scheduler, limits, cache and graphs."""
         serving, server, account = self._server.serving, self._server, self._account
         chunked = serving.scheduler != "continuous"
-        name = VLLM["serving.scheduler"]
-        self._started.options[name if chunked else f"--no-{name[2:]}"] = None
+        if not self._switch(VLLM["serving.scheduler"], on=chunked, told=True):
+            account.refuse(f"{self._words} computes prompts whole; take serving.scheduler=continuous")
         account.says(server, "serving.scheduler_options", "serving.scheduler", "serving.order.patience")
         if serving.scheduler not in ("chunked_prefill", "continuous"):
             account.leaves(server, "serving.scheduler", "vLLM runs chunked prefill")
@@ -279,8 +269,8 @@ class _Writer:
         if serving.kv_blocks is not None:
             self._put("serving.kv_blocks", serving.kv_blocks)
         self._put("serving.memory_utilization", utilization(server, "vllm", account))
-        caching = VLLM["serving.prefix_caching"]
-        self._started.options[caching if serving.prefix_caching else f"--no-{caching[2:]}"] = None
+        if not self._switch(VLLM["serving.prefix_caching"], on=serving.prefix_caching, told=False):
+            account.refuse(f"{self._words} caches no prefixes; take serving.prefix_caching=false")
         account.says(server, "serving.prefix_caching")
         account.says(server, "serving.preemption")
         if serving.preemption != "recompute":
@@ -292,15 +282,37 @@ class _Writer:
                 account.leaves(server, f"serving.{key}", "vLLM lets requests wait without a limit")
         self._graphs()
 
+    def _switch(self, name: str, *, on: bool, told: bool) -> bool:
+        """Write a switch as the release takes it, and return whether it can do so.
+
+        One that is off of itself is not written, unless it must be ``told``: before there was an opposite, as
+        ``--enable-chunked-prefill=False`` (StoreBoolean of vllm/utils.py, 0.5.0 to 0.8.0).
+        """
+        options, opposite = self._started.options, f"--no-{name[2:]}"
+        if on and self._has(name):
+            options[name] = None
+        elif on:
+            return False
+        elif self._has(opposite):
+            options[opposite] = None
+        elif told and self._has(name):
+            options[f"{name}=False"] = None
+        return True
+
     def _graphs(self) -> None:
-        most = self._server.scenario.engine.graph_max_tokens
-        if most:
-            self._put("serving.engine.graph_max_tokens", most)
+        most, key = self._server.scenario.engine.graph_max_tokens, "serving.engine.graph_max_tokens"
+        if most and self._server.has_graphs_by_itself and not self._has(VLLM[key]):
+            self._account.says(self._server, key)
+        elif most:
+            self._put(key, most)
         else:
             self._started.options["--enforce-eager"] = None
 
     def hand_over(self) -> None:
         """Write how K/V leaves or reaches the pool."""
+        if not reaches(self._version, "0.9.0"):  # kv_connector/v1/nixl_connector.py is there since then
+            self._account.refuse(f"{self._words} hands no K/V over by NIXL, which is there from 0.9.0 on")
+            return
         role = {"prefill": "kv_producer", "decode": "kv_consumer"}[self._server.name]
         if role == "kv_consumer" and self._server.plan.pp > 1:
             role = "kv_both"

@@ -148,7 +148,27 @@ def command(found: Launch, at: int = 0) -> str:
         ("vllm", {"plan": {"pp": 2, "stages": {"cuts": ["12.ffn"]}}}, "between layers"),
         ("vllm", {"precision": {"weights": "int4"}}, "from a checkpoint that has them"),
         ("vllm", {"precision": {"kv_cache": "int8"}}, "keeps K/V in bf16, fp16, fp8"),
-        ("vllm", {"serving": {"engine": "vllm-0.6"}}, "take --set serving.engine=vllm-0.19"),
+        ("vllm", {"serving": {"engine": "vllm-0.3-eager", "scheduler": "chunked_prefill"}}, "computes prompts whole"),
+        ("vllm", {"serving": {"engine": "vllm-0.3-eager", "prefix_caching": True}}, "caches no prefixes"),
+        ("vllm", {"serving": {"engine": "vllm-0.3"}, "plan": {"pp": 2}}, "vLLM 0.3 has no pipeline parallelism"),
+        ("vllm", {"serving": {"engine": "vllm-0.6"}, "model": "mixtral-8x7b", "plan": {"tp": 4, "ep": 4}}, "plan.ep=1"),
+        ("vllm", {"serving": {"engine": "vllm-0.9"}, "plan": {"tp": 8, "pp": 2}}, "--nnodes from 0.12.0 on; before"),
+        (
+            "vllm",
+            {"serving": {"engine": "vllm-0.9", "kv_block_tokens": 256}},
+            "0.9 takes --block-size 1, 8, 16, 32, 64",
+        ),
+        ("vllm", {"serving": {"engine": "vllm-0.5"}, "plan": {"pp": 3}}, "has no VLLM_PP_LAYER_PARTITION"),
+        ("sglang", {"serving": {"engine": "sglang-0.4.1"}}, "SGLang 0.4.1 has no --page-size; it is there from 0.4.6"),
+        ("trtllm", {"serving": {"engine": "trtllm-0.9"}}, "0.9 does not know the rotary scaling of llama-3.1-8b"),
+        ("trtllm", {"serving": {"engine": "trtllm-0.14"}, "model": "qwen3-8b"}, "no converter of TensorRT-LLM 0.14"),
+        ("trtllm", {"serving": {"engine": "trtllm-0.14"}, "plan": {"tp": 8, "pp": 2}}, "several nodes"),
+        (
+            "trtllm",
+            {"serving": {"engine": "trtllm-0.14"}, "precision": {"kv_cache": "fp8"}},
+            "precision.weights=fp8 too",
+        ),
+        ("k8s", {"serving": {"engine": "trtllm-0.14"}}, "no manifest has; take --for trtllm"),
         ("sglang", {"serving": {"max_batch_tokens": 1000}}, "validation_hook.py:244"),
         ("trtllm", {"precision": {"weights": "fp8"}}, "--model"),
         ("llm-d", {"plan": {"tp": 2, "pp": 2}}, "no key for stages"),
@@ -242,9 +262,11 @@ def test_what_options_cannot_say_is_listed() -> None:
     serving = {"queue_limit": 9, "order": "shortest_prompt", "engine": "vllm-0.9", "router": "power_of_two"}
     found = launch_of(scenario(serving=serving, plan={"dp": 2}, collectives={"all_reduce": "ring"}), "vllm")
     assert [one.path for one in found.unsaid] == [
-        "serving.router", "serving.order.by", "serving.queue_limit", "serving.engine.graph_max_tokens", "collectives",
+        "serving.router", "serving.order.by", "serving.queue_limit", "collectives",
     ]  # fmt: skip
-    assert "--max-cudagraph-capture-size" not in command(found)  # vLLM 0.9 has no such option
+    assert "--max-cudagraph-capture-size" not in command(found)  # vLLM 0.9 has no such option …
+    fewer = launch_of(scenario(serving={"engine": {"name": "vllm-0.9", "graph_max_tokens": 64}}), "vllm")
+    assert [one.path for one in fewer.unsaid] == ["serving.engine.graph_max_tokens"]  # … and 512 of itself
     text = launch_text(scenario(), found)
     assert "# NOT SAID serving.order.by: shortest_prompt; vLLM takes requests up as they arrive" in text
 

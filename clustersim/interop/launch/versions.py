@@ -1,0 +1,195 @@
+"""Which release of an engine has which option, and takes which values: one table for all that ``launch`` writes.
+
+vLLM: ``EngineArgs.add_cli_args`` in vllm/engine/arg_utils.py, vllm/entrypoints and vllm/envs.py of releases 0.3.3,
+0.5.0, 0.6.0, 0.6.6, 0.7.0, 0.8.0, 0.8.5, 0.9.0, 0.9.2, 0.10.0, 0.11.0, 0.12.0, 0.14.0 and 0.19.0. SGLang:
+server_args.py and arg_groups/ in sglang/srt of 0.4.0, 0.4.6.post5, 0.5.2, 0.5.4, 0.5.8, 0.5.10, 0.5.14, 0.5.18 and
+0.5.23. An option counts from the first of these that has it to the first that lacks it again; in between nobody looked.
+TensorRT-LLM before 1.0: options of ``trtllm-build`` and of converters (general knowledge, not re-fetched).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from clustersim.errors import did_you_mean
+
+Version = tuple[int, ...]
+"""Numbers of a release: two stand for the last one of that minor release."""
+
+SPANS: Final[Mapping[str, Mapping[str, str]]] = {
+    "vllm": {
+        "0.3.3": """
+            --block-size --disable-log-requests --dtype --enforce-eager --gpu-memory-utilization --host --kv-cache-dtype
+            --max-model-len --max-num-batched-tokens --max-num-seqs --model --pipeline-parallel-size --port
+            --quantization --tensor-parallel-size
+            """,
+        "0.3.3-0.7.0": "--worker-use-ray",
+        "0.3.3-0.19.0": "--swap-space",
+        "0.5.0": """
+            --distributed-executor-backend --enable-chunked-prefill --enable-prefix-caching --num-gpu-blocks-override
+            """,
+        "0.5.0-0.10.0": "--use-v2-block-manager",
+        "0.6.0-0.11.0": "--num-scheduler-steps --preemption-mode",
+        "0.6.0": "VLLM_PP_LAYER_PARTITION",
+        "0.6.6": "--kv-transfer-config --no-enable-prefix-caching --scheduling-policy",
+        "0.8.0": "--enable-expert-parallel --long-prefill-token-threshold",
+        "0.8.5": "--data-parallel-size --no-enable-chunked-prefill",
+        "0.9.0": """
+            --data-parallel-address --data-parallel-rank --data-parallel-rpc-port --data-parallel-size-local
+            --data-parallel-start-rank --headless VLLM_NIXL_SIDE_CHANNEL_HOST VLLM_NIXL_SIDE_CHANNEL_PORT
+            """,
+        "0.9.0-0.14.0": "--cuda-graph-sizes",
+        "0.9.2": "--data-parallel-backend --enable-eplb",
+        "0.10.0": "--async-scheduling --data-parallel-hybrid-lb",
+        "0.11.0": """
+            --dbo-decode-token-threshold --dbo-prefill-token-threshold --decode-context-parallel-size --enable-dbo
+            --enable-log-requests --eplb-config --expert-placement-strategy
+            """,
+        "0.12.0": """
+            --all2all-backend --cudagraph-capture-sizes --data-parallel-external-lb --master-addr
+            --max-cudagraph-capture-size --nnodes --node-rank --optimization-level --prefill-context-parallel-size
+            """,
+        "0.19.0": "--performance-mode",
+    },
+    "sglang": {
+        "0.4.0": """
+            --enable-dp-attention
+            --chunked-prefill-size --context-length --cuda-graph-max-bs --disable-cuda-graph --disable-radix-cache
+            --dist-init-addr --dp-size --dtype --enable-mixed-chunk --host --kv-cache-dtype --load-balance-method
+            --max-prefill-tokens --max-running-requests --max-total-tokens --mem-fraction-static --model-path --nnodes
+            --node-rank --port --quantization --tp-size
+            """,
+        "0.4.6": """
+            --deepep-mode --disaggregation-bootstrap-port --disaggregation-mode --disaggregation-transfer-backend
+            --ep-size --page-size --pp-size
+            """,
+        "0.5.2": """
+            --enable-two-batch-overlap --ep-num-redundant-experts --max-queued-requests --moe-a2a-backend
+            """,
+        "0.5.4": "--enable-priority-scheduling --schedule-low-priority-values-first",
+        "0.5.14": "--cuda-graph-max-bs-decode",
+        "0.5.23": "--attn-dp-size",
+    },
+    "trtllm": {
+        "0.9.0": """
+            --checkpoint_dir --gemm_plugin --max_batch_size --max_input_len --max_num_tokens --output_dir
+            --remove_input_padding --tokens_per_block --use_paged_context_fmha
+            """,
+        "0.9.0-0.11.0": "--max_output_len",
+        "0.9.0-0.13.0": "--paged_kv_cache",
+        "0.11.0": "--max_seq_len --moe_ep_size --moe_tp_size",
+        "0.13.0": "--kv_cache_type",
+    },
+}
+"""Engine → from which release, or from which one to before which other one → options and variables."""
+CHOICES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
+    "vllm": {
+        "--block-size": {
+            "0.3.3": "8 16 32 128", "0.5.0": "8 16 32", "0.6.6": "8 16 32 64 128", "0.8.5": "1 8 16 32 64 128",
+            "0.12.0": "1 8 16 32 64 128 256", "0.19.0": "",
+        },
+        "--kv-cache-dtype": {
+            "0.3.3": "auto fp8_e5m2", "0.5.0": "auto fp8 fp8_e5m2 fp8_e4m3",
+            "0.11.0": "auto bfloat16 fp8 fp8_e4m3 fp8_e5m2 fp8_inc", "0.19.0": "",
+        },
+    },
+    "sglang": {
+        "--kv-cache-dtype": {
+            "0.4.0": "auto fp8_e5m2", "0.4.6": "auto fp8_e5m2 fp8_e4m3",
+            "0.5.4": "auto fp8_e5m2 fp8_e4m3 bf16 bfloat16",
+            "0.5.14": "",
+        },
+        "--load-balance-method": {
+            "0.4.0": "round_robin shortest_queue", "0.5.2": "round_robin shortest_queue minimum_tokens", "0.5.8": "",
+        },
+    },
+}  # fmt: skip
+"""Engine → option → from which release → what it takes; nothing: what the newest takes."""
+
+
+def numbers(text: str) -> Version:
+    """Return the numbers of a release.
+
+    Examples
+    --------
+    >>> numbers("0.6.6")
+    (0, 6, 6)
+    """
+    return tuple(map(int, text.split(".")))
+
+
+def version_of(name: str, family: str) -> Version | None:
+    """Return the release in the name of an engine such as ``vllm-0.12``; None where it is of another family.
+
+    Examples
+    --------
+    >>> version_of("vllm-0.12", "vllm"), version_of("vllm-0.9.2", "vllm"), version_of("trtllm-1.0", "vllm")
+    ((0, 12), (0, 9, 2), None)
+    """
+    found = re.fullmatch(rf"{family}-(\d+\.\d+(?:\.\d+)?)(-.*)?", name)
+    return numbers(found[1]) if found else None
+
+
+def reaches(version: Version, since: str) -> bool:
+    """Tell whether a release is another one or later; of a minor release the last one counts.
+
+    Examples
+    --------
+    >>> reaches((0, 6), "0.6.6"), reaches((0, 6, 5), "0.6.6")
+    (True, False)
+    """
+    last = 10**6
+    return version + (last,) * (3 - len(version)) >= numbers(since)
+
+
+def span_of(engine: str, name: str) -> tuple[str, str] | None:
+    """Return from which release an engine has an option, and from which on no longer (empty: still)."""
+    for span, names in SPANS[engine].items():
+        if name in names.split():
+            since, _, until = span.partition("-")
+            return since, until
+    return None
+
+
+def has(engine: str, name: str, version: Version) -> bool:
+    """Tell whether a release has an option; one that no table names is not told of."""
+    span = span_of(engine, name)
+    return span is None or (reaches(version, span[0]) and not (span[1] and reaches(version, span[1])))
+
+
+def when(engine: str, name: str) -> str:
+    """Say when an engine has an option: ``from 0.11.0 on``."""
+    since, until = span_of(engine, name) or ("", "")
+    return f"from {since} to before {until}" if until else f"from {since} on"
+
+
+def choices_of(engine: str, name: str, version: Version) -> tuple[str, ...]:
+    """Return what an option takes in a release; empty: anything that the newest takes."""
+    found = ""
+    for since, values in CHOICES.get(engine, {}).get(name, {}).items():
+        found = values if reaches(version, since) else found
+    return tuple(found.split())
+
+
+def outdated(engine: str, words: str, options: Mapping[str, object], version: Version) -> Iterator[str]:
+    """Yield what a release does not take of the options that are written.
+
+    Parameters
+    ----------
+    engine, words : str
+        ``vllm``, and what messages call it, with its release.
+    options : Mapping
+        Option or variable → value; None of a switch.
+    version : tuple of int
+    """
+    for option, value in options.items():
+        name, _, given = option.partition("=")
+        if not has(engine, name, version):
+            yield f"{words} has no {name}; it is there {when(engine, name)}"
+        known = choices_of(engine, name, version)
+        text = given or (value if isinstance(value, str) else "")
+        if known and text not in known:
+            hint = did_you_mean(text, known) if not re.fullmatch(r"\d+", text) else ""
+            yield f"{words} takes {name} {', '.join(known)}, not {text}{hint if 'did you mean' in hint else ''}"
