@@ -13,6 +13,7 @@ import pytest
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline import late_replicas
 from tests.legality.timeline.source_mutations import Change, changed
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import EXPERTS, document
@@ -156,6 +157,7 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
         "workload": POOLS["workload"] | {"requests": 24},
         "faults": [{"device": 2, "at": "8 ms", "until": "9 ms"}, {"device": 0, "at": "12 ms", "until": "13 ms"}],
     },
+    "both fail in turn": late_replicas.SCENARIOS["decode pool"],
     "fail while prompts lack blocks": document(
         plan={"tp": 1, "pp": 2, "dp": 2},
         serving={"kv_blocks": 24, "max_batch_tokens": 16, "router": "least_outstanding"},
@@ -177,6 +179,16 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
         workload={"requests": 4, "output_tokens": {"fixed": 400}, "arrivals": {"process": "all_at_once"}},
         faults=[{"device": 0, "at": "8 ms"}],
     ),
+    "slow, cut off": document(
+        plan={"tp": 2},
+        workload={"requests": 4, "output_tokens": {"fixed": 400}, "arrivals": {"process": "all_at_once"}},
+        faults=[
+            {"device": 1, "at": "0 ms", "slowdown": 1.5},
+            {"link": ["n0.g1", "n0.nvswitch"], "at": "1 ms", "until": "30 ms", "factor": 0.5},
+        ],
+        run={"horizon": "26 ms"},
+    ),
+    "moves, cut off": CROWDS["whole, to two stages"] | {"run": {"horizon": "12 ms"}},
     "experts, cut off": document(
         model=EXPERTS,
         plan={"tp": 1, "ep": 2, "sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}},
@@ -196,6 +208,7 @@ LANE: Final = "replay.lanes.decode_jump_lane"
 RUN: Final = "replay.events.run"
 AGAIN: Final = "self.replicas[self._route(sequence)].add_again(sequence)"
 HAS_ENDED: Final = "steps = bisect_right(ends, now)"
+PRICED_NEAR: Final = "constants.step_s if nodes[source] == nodes[target]"
 IN_ORDER: Final = "if not self or self[-1].request < sequence.request:"
 EVICTED: Final = "prefills = [] if self.evicted else self._prefills"
 UNHELD: Final = "unheld = sum(not holders[key] for key in sequence.keys[:cached])"
@@ -323,6 +336,10 @@ CHANGES: Final = (
     Change(LANE, HAS_ENDED, "steps = 0", "cut off in the first run"),
     Change(LANE, HAS_ENDED, f"{HAS_ENDED} // 2", "cut off in the first run"),
     Change(LANE, HAS_ENDED, "steps = 0", "fails in the first run"),
+    Change("serving.decision", "not self.decodes and not self.prefills", "not self.decodes", "slow, cut off"),
+    Change(HAND_OVERS, "transfer.missing -= 1", "transfer.missing -= 0", "moves, cut off"),
+    Change("replay.links.fair_rates", "rate == 0.0 else rate *", "rate != 0.0 else rate *", "both fail in turn"),
+    Change("collective.price", PRICED_NEAR, PRICED_NEAR.replace("==", "!="), "both pools fail"),
     Change(JUMPS, "ended = run.ended(now)", "ended = 0", "experts, cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) - 1", "experts, cut off"),
 )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from functools import cached_property
+from itertools import pairwise
+from math import ceil
 from operator import itemgetter
 
 import numpy as np
@@ -72,15 +74,21 @@ class Moved:
             See :func:`absent_step.lasts`.
         """
         declared, tables = self._declared, self._whole.history.folded
-        some = declared.slow or declared.weak_groups or declared.pp > 1 or declared.deployment is None
-        if some or tables is None:
+        if declared.pp > 1 or declared.deployment is None or tables is None:
             return None
         found = lasts(self._prices, self._templates(tables), chunks, decodes)
-        return None if found is None else found * beside(self._whole, declared)
+        return None if found is None else ceil(found * beside(self._whole, declared) * self._longer)
+
+    @cached_property
+    def _longer(self) -> float:
+        """How many times longer a step takes at most where something is slow, or a link carries less."""
+        slow = max((one.slowdown for one in self._declared.slow), default=1.0)
+        return max((slow, *(_longest(one.costs) for one in self._declared.weak_groups)))
 
     def _templates(self, tables: Tables) -> list[PassTemplate]:
-        """Return those of the pool: of two pools, those that are known to be."""
-        if not self._whole.history.hands_over:
+        """Return those of the pool: of two pools that are not alike, those that it used."""
+        plans = {(one.tp, one.sp, one.pp, one.ep, one.sp_scheme, one.sp_decode) for one in self._whole.history.pools}
+        if len(plans) == 1:
             return list(tables.templates)
         passes, first = tables.passes, self._declared.first_replica
         mine = (passes["replica"] >= first) & (passes["replica"] < first + self._declared.dp)
@@ -94,6 +102,15 @@ class Moved:
     def to(self, replica: int) -> list[tuple[int, int, int]]:
         """Return instant, request and tokens that it has got, of what comes to a replica."""
         return self._to[replica]
+
+
+def _longest(costs: tuple[tuple[float, float], ...]) -> float:
+    """Return how many times longer a collective takes, of what growing payloads cost and how much longer they take.
+
+    Between two payloads both grow in proportion, and beyond the last two as between these.
+    """
+    slopes = [(longer - less) / (cost - before) for (before, less), (cost, longer) in pairwise(costs) if cost > before]
+    return 1.0 + max((*slopes[-1:], *(longer / cost for cost, longer in costs if cost > 0)), default=0.0)
 
 
 def _generated(whole: Reading) -> dict[int, list[tuple[int, int]]]:

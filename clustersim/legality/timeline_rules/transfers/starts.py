@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import LATEST_NS, Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
-from clustersim.legality.timeline_rules.views.asked import Asked, asked_in
+from clustersim.legality.timeline_rules.views.asked import Asked, Reserved, asked_in
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import ALL_LAYERS, Table
@@ -56,7 +56,26 @@ def as_soon_as_asked(reading: Reading) -> Finding:
             SOON, other=Rows({"request": asked.request, "start_ns": asked.start}, by[mine]), **columns,
         ),
     ]  # fmt: skip
-    return merged(*findings, _ahead(asked, moves), lacking(CUT) if asked.vague.any() else NOTHING)
+    findings += [_ahead(asked, moves), _lands(reading, moves)]
+    return merged(*findings, lacking(CUT) if asked.vague.any() else NOTHING)
+
+
+def _lands(reading: Reading, moves: Table) -> Finding:
+    """Judge whether a sequence is received of which nothing was on its way any more when something cut that off."""
+    reserved, pieces = Reserved(reading), reading.pieces
+    assert pieces is not None
+    at = reserved.of(moves)
+    last = np.full(len(reserved.time), -1)
+    np.maximum.at(last, at[at >= 0], moves["end_ns"][at >= 0])
+    known = (reserved.until < LATEST_NS) & (reserved.piece >= 0) & (last >= 0)
+    known[reserved.lacks(moves)] = False
+    there = np.maximum(last, pieces.end[reserved.piece])
+    return judged(
+        int(known.sum()), known & (there < reserved.until), "request {request}",
+        "is not received by replica {target}, where all of it is at {there:,} ns, before {until:,} ns",
+        "let a sequence decode as soon as its entries are there", request=reserved.request, target=reserved.target,
+        there=there, until=reserved.until,
+    )  # fmt: skip
 
 
 def _ahead(asked: Asked, moves: Table) -> Finding:

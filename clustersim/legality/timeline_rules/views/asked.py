@@ -142,6 +142,14 @@ class Reserved:
         found = passed_at(tables, self.source[at], stage, pieces.first_step[piece], layer)
         return np.where(self.by_layer[at], found, NONE)
 
+    def lacks(self, moves: Table) -> Int64Array:
+        """Return the reservations of which not all transfers were recorded that were to be, or may have been."""
+        at = self.of(moves)
+        known = np.flatnonzero(at >= 0)
+        columns = {name: moves[name][known] for name in ("from_rank", "to_rank", "layer", "start_ns")}
+        found: Int64Array = np.append(np.flatnonzero(self.unknown), _cut_off(self, at[known], columns)["at"])
+        return found
+
 
 def asked_in(reading: Reading) -> Asked | None:
     """Return the transfers from pool to pool; None where the record can't tell when they were asked for."""
