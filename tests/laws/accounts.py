@@ -30,6 +30,8 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
     """
     folded, full = (simulate(scenario_of(document, replay=replay)) for replay in ("folded", "full"))
     assert folded.timeline.digest == full.timeline.digest
+    if "trace" in document["workload"]:  # of others each way is compared with the others in ``agreement``
+        assert simulate(scenario_of(document), compiled="always").timeline.digest == full.timeline.digest
     assert folded.timeline.num_spans == full.timeline.num_spans
     for column in folded.table:
         assert np.array_equal(*(np.ma.filled(one.table[column], -1) for one in (folded, full))), column
@@ -41,7 +43,8 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
     for word, why in zip(outcome, reason, strict=True):
         assert (why is not None) == (word in ("rejected", "cancelled", "lost")), (word, why)
     if document["run"].get("horizon") is None:
-        asked = document["workload"].get("trace", document["workload"])["requests"]
+        workload = document["workload"]
+        asked = len(folded.scenario.requests()) if "trace" in workload else workload["requests"]
         assert len(outcome) == len(folded.requests["request"]) == asked
         assert counts["unfinished"] == 0
     if not document.get("faults"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import disaggregated, faults_of, impatience, scenario_of, swapped, troubled
+from tests.laws.traces import traced
 
 USER: Final = Path(__file__).parents[2] / "scenarios" / "user"
 SCHEDULER: Final = f"{USER}/pace_keeper.py:PaceKeeper"
@@ -86,11 +87,20 @@ def everything(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.integers(0, 7)) == 0:
         kept = {key: value for key, value in serving.items() if key != "router_options"}
         serving = kept | {"router": ROUTER, "router_options": {"long": draw(st.sampled_from((8, 30)))}}
-    return found | {"serving": serving}
+    found = found | {"serving": serving}
+    return draw(traced(found)) if draw(st.integers(0, 3)) == 0 else found
 
 
-ALL: Final = {"everything": everything(), "pools": crowded(failing_pools()), "swaps": crowded(swapped())}
-"""All features as they come, or mostly those of two pools, or of sequences that are swapped."""
+@st.composite
+def traces(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a scenario of any kind with a trace."""
+    return draw(traced(draw(everything().filter(lambda one: "trace" not in one["workload"]))))
+
+
+ALL: Final = {
+    "everything": everything(), "pools": crowded(failing_pools()), "swaps": crowded(swapped()), "traces": traces(),
+}  # fmt: skip
+"""All features as they come, or mostly those of two pools, of sequences that are swapped, or of traces."""
 
 
 def features(document: dict[str, Any]) -> Counter[str]:
@@ -117,6 +127,9 @@ def features(document: dict[str, Any]) -> Counter[str]:
     found["context window"] = "context_window" in serving
     found["queue timeout"] = "queue_timeout" in serving
     found["clients that give up"] = "cancel_after" in workload
+    trace = workload.get("trace", {})
+    found["trace"], found["turns that wait"] = bool(trace), trace.get("turns") == "wait"
+    found["equal prefixes in a trace"] = trace.get("format") == "sharegpt"
     for fault in document.get("faults", ()):
         slow, weak = "slowdown" in fault, fault.get("factor", 0.0) > 0.0
         found["slow device" if slow else "weak link" if weak else "failure"] = 1

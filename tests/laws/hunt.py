@@ -1,9 +1,9 @@
 """A hunt for scenarios on which the replays differ: ``python -m tests.laws.hunt --examples 2000 --seed 7``.
 
 It draws other scenarios than the suite does, tells how many agreed and what they were like, and ends with the
-smallest one that did not. ``--only everything`` draws from all features together, ``pools`` and ``swaps`` mostly those
-of two pools and of sequences that are swapped; they also audit each run and the run directory that it leaves, and
-account for every request (``tests.laws.accounts``).
+smallest one that did not. ``--only everything`` draws from all features together, ``pools``, ``swaps`` and ``traces``
+mostly those of two pools, of sequences that are swapped, and of recorded requests; they also audit each run and the run
+directory that it leaves, and account for every request (``tests.laws.accounts``).
 """
 
 from __future__ import annotations

@@ -10,13 +10,19 @@ from hypothesis import given
 from clustersim.simulation.simulate import simulate
 from tests.effort import examples
 from tests.laws.accounts import account_for
-from tests.laws.everything import everything
+from tests.laws.everything import everything, traces
 from tests.laws.random_scenarios import scenario_of
 
 
 @examples(8, sieved=True)
 @given(everything())
 def test_whatever_happens_replays_agree_and_no_request_is_lost_silently(document: dict[str, Any]) -> None:
+    account_for(document)
+
+
+@examples(24, sieved=True)
+@given(traces())
+def test_whatever_a_trace_says_replays_agree_and_no_request_is_lost_silently(document: dict[str, Any]) -> None:
     account_for(document)
 
 

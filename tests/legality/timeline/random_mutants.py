@@ -12,6 +12,7 @@ import ast
 import copy
 import functools
 import gc
+import json
 import random
 import signal
 import sys
@@ -278,7 +279,8 @@ def main() -> None:
         verdict = next(one for one in _WORST if seen.counts[one])
         counts[verdict] += 1
         if seen.legal:
-            print(f"LEGAL {mutant}: {dict(seen.counts)} {seen.legal}", flush=True)
+            told = json.dumps(documents[seen.legal[0]])
+            print(f"LEGAL {mutant}: {dict(seen.counts)} {seen.legal}, such as {told}", flush=True)
         if sum(number for one, number in counts.items() if one != "not reached") >= chosen.count:
             break
     print(dict(counts))
