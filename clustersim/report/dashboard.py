@@ -21,6 +21,7 @@ from clustersim.report.figures.style import CONFIG
 from clustersim.report.folded.asked import EVERYTHING, Asked
 from clustersim.report.metrics.latencies import Columns, Weighted, latencies_ns, targets_ns
 from clustersim.report.page_files import THEME_BUTTON, asset, script_inside, with_script_beside, write_script
+from clustersim.report.words.asked import asked_html
 from clustersim.report.words.run import legality_words, setup_words
 
 _POLICY: Final = (
@@ -81,10 +82,13 @@ def dashboard_html(
         latencies=latencies_ns(requests, token_gaps),
         limits_ns=targets_ns(summary.get("targets")),
     )
+    panels = _in_order(checked.panels, wanted)
     sections = [
         section(panel, PANELS[panel.figure](run, panel, f"figure-{index}"), f"figure-{index}")
-        for index, panel in enumerate(checked.panels)
+        for index, panel in enumerate(panels)
     ]
+    if asked := asked_html(wanted, requests, {panel.figure: f"of-figure-{at}" for at, panel in enumerate(panels)}):
+        sections.insert(0, f'<section class="bare">{asked}</section>')
     if whole is not None:
         sections.insert(0, data_script("run-data", whole))
     return page(
@@ -95,6 +99,12 @@ def dashboard_html(
         badge=_badge(summary),
         script="".join(map(asset, _SCRIPTS)),
     )
+
+
+def _in_order(panels: Sequence[Panel], wanted: Asked) -> list[Panel]:
+    """Return the panels with what shows the request that is asked for behind the headline, or first."""
+    first = ("headline", "request_rows") if wanted.request is not None else ()
+    return sorted(panels, key=lambda panel: first.index(panel.figure) if panel.figure in first else len(first))
 
 
 def write_dashboard(path: Path, html: str, above: int | None = None) -> None:
@@ -128,7 +138,7 @@ def section(panel: Panel, drawn: Drawn, identity: str) -> str:
             "</script>"
         )
     return (
-        f'<section class="{panel.width}"><h2>{escape(panel.title or drawn.title)}</h2>'
+        f'<section class="{panel.width}" id="of-{identity}"><h2>{escape(panel.title or drawn.title)}</h2>'
         f'<p class="caption">{escape(panel.caption or drawn.caption)}</p>{drawn.html}{plot}</section>'
     )
 

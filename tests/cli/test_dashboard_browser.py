@@ -98,6 +98,7 @@ async function act() {
   seen.over = shapeText(first, nodeSymbol.findIndex((_, node) => memberAt[node + 1] - memberAt[node] > 1));
   const links = linkedFigures.links, [lane, [bar]] = [...links.bars].find(([, bars]) => bars.length);
   seen.inflight = [links.drawn.level, bar.start, bar.end, bar.bytes, bar.share, links.toldAt(lane, bar.start)];
+  seen.linkLegend = [...links.legend.children].map(one => one.textContent);
   const picture = linkedFigures.topology;
   seen.picture = [picture.window, picture.plot.data.slice(2, 11).some(trace => trace.x.length)];
   press("-"); seen.out = await look();
@@ -291,6 +292,8 @@ def test_links_have_what_is_in_flight_on_them_and_the_picture_follows(seen: dict
     assert re.fullmatch(r"n\d \w+: \d+ links? of [\d,.]+ .B/s together", told[0])
     assert re.fullmatch(r"\w+ of step \d+ of replica 0: \w+", told[1])
     assert re.fullmatch(r"[\d,.]+ .?B, [\d.]+ % of the capacity, \S+ us, from \d\.\d+ s", told[2])
+    assert seen["linkLegend"][0] == "a little to all of the capacity"
+    assert len(seen["linkLegend"]) > 1
     assert seen["picture"][0] == pytest.approx(seen["levels"]["layer"][1:])
     assert seen["picture"][1]
 

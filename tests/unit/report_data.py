@@ -144,6 +144,7 @@ def small_run(*, requests: int = 300, rate: float = 4.0, seed: int = 3) -> dict[
         "admitted_ns": admitted,
         "first_token_ns": first,
         "finished_ns": finished,
+        "front_end_ns": np.zeros(requests, np.int64),
         "prompt_tokens": prompt,
         "output_tokens": output,
         "generated_tokens": made,

@@ -113,8 +113,9 @@ class LinkLanes extends TimeFigure {
     this.note.textContent = timeText(Math.round(this.view.to - this.view.from)) + " in view" + (level === "heat" ? "" : ", " + many.toLocaleString("en") + " in flight") + ": " + LINK_SAID[level] + ".";
     if (this.legend.dataset.level === level) return;
     this.legend.dataset.level = level;
-    const {words} = this.run, families = new Set([...this.bars.values()].flat().filter(bar => bar.op >= 0).map(bar => words.family_of_op[bar.op]));
-    this.legend.replaceChildren(...(level === "heat" ? [legendEntry(heatGradient(), "idle to all of the capacity")] : [...families].map(at => legendEntry(words.colours[at], words.families[at]))));
+    const {words} = this.run, hex = this.levels.streamColours[words.streams.indexOf("comm")];
+    const load = legendEntry(`linear-gradient(90deg, ${hex}4d, ${hex})`, "a little to all of the capacity"), families = new Set([...this.bars.values()].flat().filter(bar => bar.op >= 0).map(bar => words.family_of_op[bar.op]));
+    this.legend.replaceChildren(...(level === "heat" ? [legendEntry(heatGradient(), "idle to all of the capacity")] : [load, ...[...families].map(at => legendEntry(words.colours[at], words.families[at]))]));
   }
 
   recolour() {

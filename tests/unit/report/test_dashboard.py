@@ -13,6 +13,8 @@ from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import FIGURES
 from clustersim.report.figures.series import batch_figure, kv_share, tokens_per_step
 from clustersim.report.figures.style import CONFIG
+from clustersim.report.folded.asked import Asked
+from clustersim.units import format_seconds
 
 LAYOUT: dict[str, Any] = {"figures": [{"figure": name} for name in FIGURES]}
 WHOLE: dict[str, Any] = {
@@ -54,6 +56,29 @@ def test_the_page_loads_nothing(run: dict[str, Any]) -> None:
 def test_texts_of_the_data_stay_texts(run: dict[str, Any]) -> None:
     evil = "</script><script>alert(1)</script>"
     assert "<script>alert" not in page_of(run, name=evil, scenario={"model": evil}, seed=evil)
+
+
+def test_what_is_asked_for_comes_first_and_is_told_at_the_top(run: dict[str, Any]) -> None:
+    def titles(**asked: Any) -> tuple[list[str], str]:
+        page = own_part(
+            dashboard_html(summary_of(run), run["requests"], run["steps"], WHOLE, LAYOUT, wanted=Asked(**asked))
+        )
+        return re.findall(r'id="of-figure-\d+"><h2>(.*?)</h2>', page), page
+
+    plain, page = titles()
+    assert plain[0] == "What requests waited for, and what they got"
+    assert "remarks asked" not in page
+    of_request, page = titles(request=7)
+    assert of_request[0] == "Requests, one by one"
+    assert sorted(of_request) == sorted(plain)
+    one = {name: values[7] for name, values in run["requests"].items()}
+    told = f'<a href="#of-figure-1">Request 7</a>: {one["prompt_tokens"]} prompt tokens, '
+    assert page.index(told) < page.index('class="tiles"') < page.index('id="of-figure-1"')
+    took = format_seconds((one["first_token_ns"] - one["arrived_ns"] + one["front_end_ns"]) / 1e9)
+    assert f"first token after {took}" in page
+    at, page = titles(at_ns=10**9)
+    assert at == plain
+    assert '<a href="#of-figure-2">At 1 s</a>: devices, links and requests show the second around it first.' in page
 
 
 def test_wall_time_does_not_enter_the_page(run: dict[str, Any]) -> None:
