@@ -71,6 +71,13 @@ def crossed(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
     return found
 
 
+def dealt(rows: Iterable[K], columns: Sequence[T]) -> list[tuple[K, T]]:
+    """Return each row with one of the columns, which take turns, and with ``--long=1`` with all of them."""
+    if is_whole():
+        return list(product(rows, columns))
+    return [(row, columns[at % len(columns)]) for at, row in enumerate(rows)]
+
+
 def is_whole() -> bool:
     """Return whether all is tried that a change of what is tested needs."""
     return factor >= 1

@@ -32,21 +32,28 @@ from clustersim.replay.replay import ReplayInput, replay
 from clustersim.scenario.load import load
 from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED
 from clustersim.simulation.replay_input import replay_input
-from tests.effort import examples, is_whole
+from tests.effort import dealt, examples, is_whole
 from tests.laws.agreement import same
 from tests.laws.lane_cases import Case, case_input, lengths_of
 
 TOGETHER = (
     ("quickstart", ("plan.pp=1", "plan.tp=8")),
-    ("quickstart", ("workload.trace.requests=200",)),
-    ("pp-on-one-node", ("serving.kv_blocks=700", "serving.scheduler=continuous", "workload.trace.requests=60")),
+    ("quickstart", (f"workload.trace.requests={200 if is_whole() else 60}",)),
+    (
+        "pp-on-one-node",
+        (
+            "serving.kv_blocks=700",
+            "serving.scheduler=continuous",
+            f"workload.trace.requests={60 if is_whole() else 30}",
+        ),
+    ),
     ("tp-on-one-node", ("serving.kv_blocks=700", "serving.scheduler=continuous")),
     (
         "azure-hour-fleet",
         (
             "plan.dp=3",
             "topology.nodes=3",
-            "workload.requests=600",
+            f"workload.requests={600 if is_whole() else 150}",
             "plan.tp=8",
             "serving.long_prompt_tokens=512",
         ),
@@ -121,8 +128,7 @@ def test_compiled_lanes_decide_as_python_lanes(case: Case, most: int, room: int)
         agree(case_input(case))
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize("scheduler", ["continuous", "chunked_prefill"])
+@pytest.mark.parametrize(("stages", "scheduler"), dealt((1, 2, 3), ("continuous", "chunked_prefill")))
 def test_compiled_lanes_preempt_as_python_lanes(scheduler: str, stages: int) -> None:
     """Where blocks lack all the time."""
     arrivals = [(100 * i, 5 + i % 7, 40 + i % 11) for i in range(60)]

@@ -624,7 +624,7 @@ def priced_by(mutation: Mutation) -> Iterator[None]:
 
 
 def test_unmutated_code_is_legal() -> None:
-    for changes in {repr(changes): changes for _, _, changes in SOURCE}.values():
+    for changes in some(list({repr(changes): changes for _, _, changes in SOURCE}.values())):
         assert audit_run(simulate(scenario_of(whole(changes)))).violations == (), changes
 
 
