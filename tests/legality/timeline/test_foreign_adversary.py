@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import random
 
+from tests.effort import is_whole
 from tests.legality.timeline.foreign_adversary import UNSEEN, changed, changes_of, verdict_on
 from tests.legality.timeline.foreign_tables import tables
 
-CHANGES = int(os.environ.get("CLUSTERSIM_FOREIGN_CHANGES", "200"))
+CHANGES = int(os.environ.get("CLUSTERSIM_FOREIGN_CHANGES", "200" if is_whole() else "50"))
 
 
 def test_changed_cell_is_found_refused_or_known_to_hide() -> None:

@@ -22,6 +22,7 @@ from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import simulate
+from tests.effort import some
 from tests.laws.lane_mutations import Mutation, mutated
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import document
@@ -163,7 +164,9 @@ def test_links_that_are_shared_fairly_are_legal(name: str) -> None:
         assert next(rule for rule in verdict.rules if rule.id == "RUN-3").lacks == ()
 
 
-@pytest.mark.parametrize(("mistake", "name"), [(one, name) for one, (_, names) in CAUGHT.items() for name in names])
+@pytest.mark.parametrize(
+    ("mistake", "name"), [(one, name) for one, (_, names) in CAUGHT.items() for name in some(names)]
+)
 def test_a_network_that_does_not_share_is_noticed(mistake: str, name: str) -> None:
     with mutated(CAUGHT[mistake][0]):
         found = history(name, "full")
@@ -171,7 +174,7 @@ def test_a_network_that_does_not_share_is_noticed(mistake: str, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("mistake", "name"), [(one, name) for one, (_, names) in CAUGHT_IN_LANES.items() for name in names]
+    ("mistake", "name"), [(one, name) for one, (_, names) in CAUGHT_IN_LANES.items() for name in some(names)]
 )
 def test_lanes_that_do_not_share_are_noticed(mistake: str, name: str) -> None:
     with mutated(CAUGHT_IN_LANES[mistake][0]):
