@@ -14,7 +14,7 @@ from clustersim.report.figures.layout import FIGURES
 from clustersim.report.figures.series import batch_figure, kv_share, tokens_per_step
 from clustersim.report.figures.style import CONFIG
 from clustersim.report.folded.asked import Asked
-from clustersim.units import format_seconds
+from clustersim.units import format_seconds, plural
 
 LAYOUT: dict[str, Any] = {"figures": [{"figure": name} for name in FIGURES]}
 WHOLE: dict[str, Any] = {
@@ -72,7 +72,7 @@ def test_what_is_asked_for_comes_first_and_is_told_at_the_top(run: dict[str, Any
     assert of_request[0] == "Requests, one by one"
     assert sorted(of_request) == sorted(plain)
     one = {name: values[7] for name, values in run["requests"].items()}
-    told = f'<a href="#of-figure-1">Request 7</a>: {one["prompt_tokens"]} prompt tokens, '
+    told = f'<a href="#of-figure-1">Request 7</a>: {plural(int(one["prompt_tokens"]), "prompt token")}, '
     assert page.index(told) < page.index('class="tiles"') < page.index('id="of-figure-1"')
     took = format_seconds((one["first_token_ns"] - one["arrived_ns"] + one["front_end_ns"]) / 1e9)
     assert f"first token after {took}" in page
