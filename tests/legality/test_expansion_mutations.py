@@ -22,7 +22,9 @@ from clustersim.proof.script import Script, chunked_script
 from clustersim.simulation.graph_legality import check_steps
 from tests.laws.lane_mutations import mutated
 from tests.laws.proof_cases import model_of
-from tests.legality.timeline.golden import compare
+from tests.legality.timeline.golden import compare_lines, holds
+
+MATRIX = Path(__file__).with_name("expansion_matrix.txt")
 
 Caught = tuple[str, ...]
 
@@ -56,14 +58,17 @@ def test_deployment_is_legal_before_anything_is_broken(name: str) -> None:
 
 
 @pytest.mark.parametrize("what", EXPANSIONS)
-def test_mutated_expansion_is_caught(what: str) -> None:
+def test_mutated_expansion_is_caught(what: str, request: pytest.FixtureRequest) -> None:
     by_rules, by_execution = broken_by(what)
     assert by_rules or by_execution
+    holds(request, MATRIX, line_of(what))
+
+
+def line_of(what: str) -> str:
+    """Return what the matrix says of a mutation."""
+    by_rules, by_execution = broken_by(what)
+    return f"{what:62}  G: {' '.join(by_rules) or '–':32}  X: {' '.join(by_execution) or '–'}"
 
 
 def test_matrix_of_mutations_and_rules_is_as_it_was(request: pytest.FixtureRequest) -> None:
-    lines = []
-    for what in EXPANSIONS:
-        by_rules, by_execution = broken_by(what)
-        lines.append(f"{what:62}  G: {' '.join(by_rules) or '–':32}  X: {' '.join(by_execution) or '–'}")
-    compare(request, Path(__file__).with_name("expansion_matrix.txt"), "\n".join(lines) + "\n")
+    compare_lines(request, MATRIX, {what: what for what in EXPANSIONS}, line_of)

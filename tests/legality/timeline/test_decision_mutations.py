@@ -16,6 +16,7 @@ from clustersim.legality.history import ADMITTED, ARRIVED, PREEMPTED, SWAPPED_IN
 from clustersim.serving.members import Members
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import simulate
+from tests.effort import is_whole
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import run_of
 from tests.legality.timeline.test_replay_mutations import document
@@ -36,7 +37,7 @@ def with_fact(history: History, column: str, row: int, by: int) -> History:
 
 def rows_of(history: History, *kinds: int) -> list[int]:
     rows = np.flatnonzero(np.isin(history.facts["kind"], kinds))
-    return rows[:: max(1, len(rows) // 4)].tolist()
+    return rows[:: max(1, len(rows) // (4 if is_whole() else 2))].tolist()
 
 
 @pytest.mark.parametrize("name", RUNS)

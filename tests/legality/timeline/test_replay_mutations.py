@@ -30,9 +30,10 @@ from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from clustersim.timeline.record import Recorder
 from tests.laws.random_scenarios import LLAMA, MIXTRAL, scenario_of
-from tests.legality.timeline.golden import compare
+from tests.legality.timeline.golden import compare_lines, holds
 
 Patch = pytest.MonkeyPatch
+MATRIX: Final = Path(__file__).with_name("replay_mutations.txt")
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -378,9 +379,14 @@ def patched(mutation: Callable[[Patch], None]) -> Iterator[None]:
 
 @pytest.mark.parametrize(("name", "mutation", "changes", "run", "rules"), MUTATIONS, ids=[one[0] for one in MUTATIONS])
 def test_audit_catches_mutated_replay_code(
-    name: str, mutation: Callable[[Patch], None], changes: dict[str, Any], run: dict[str, Any], rules: set[str]
+    name: str,
+    mutation: Callable[[Patch], None],
+    changes: dict[str, Any],
+    run: dict[str, Any],
+    rules: set[str],
+    request: pytest.FixtureRequest,
 ) -> None:
-    del name
+    holds(request, MATRIX, line_of((name, mutation, changes, run)))
     assert rules <= set(broken_by(mutation, changes, run))
     assert broken_by(nothing, changes, run) == []
 
@@ -404,5 +410,10 @@ _BROKEN: Final[dict[tuple[Callable[[Patch], None], str], list[str]]] = {}
 
 
 def test_matrix_of_mutations_and_rules_is_as_it_was(request: pytest.FixtureRequest) -> None:
-    lines = [f"{name:52}  {' '.join(broken_by(mutation, *more))}" for name, mutation, *more, _ in MUTATIONS]
-    compare(request, Path(__file__).with_name("replay_mutations.txt"), "\n".join(lines) + "\n")
+    compare_lines(request, MATRIX, {name: (name, *more) for name, *more, _ in MUTATIONS}, line_of)
+
+
+def line_of(one: tuple[Any, ...]) -> str:
+    """Return what the matrix says of a mutation."""
+    name, mutation, changes, run = one
+    return f"{name:52}  {' '.join(broken_by(mutation, changes, run))}"

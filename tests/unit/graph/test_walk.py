@@ -7,6 +7,7 @@ import pytest
 
 from clustersim.graph.layer_walk import KEPT, LayerWalk
 from clustersim.graph.walk import Walk, waits_of
+from tests.effort import is_whole
 
 LAYERS = 40
 
@@ -38,7 +39,7 @@ def plain(waits: list[tuple[int, ...]], durations: list[int]) -> list[int]:
 def test_layers_left_out_end_as_the_longest_path_has_it() -> None:
     draw = np.random.Generator(np.random.PCG64(11))
     folded = walked = 0
-    for _ in range(300):
+    for _ in range(300 if is_whole() else 100):
         walk, classes = layered(draw)
         by_class = draw.integers(1, draw.choice([3, 50, 10_000]), (classes, 12))
         expected = [plain(walk.whole.waits, of_one) for of_one in by_class.T[:, walk.classes].tolist()]
@@ -53,8 +54,8 @@ def test_layers_left_out_end_as_the_longest_path_has_it() -> None:
             durations = by_class[walk.classes]
             sure = short.ends(durations[:cut], durations[stop:])[3]
             folded, walked = folded + int(sure.sum()), walked + int((~sure).sum())
-    assert folded > 500  # the test would say nothing if all were walked …
-    assert walked > 50  # … or if none were
+    assert folded > (500 if is_whole() else 150)  # the test would say nothing if all were walked …
+    assert walked > (50 if is_whole() else 15)  # … or if none were
 
 
 def test_a_stretched_layer_lets_all_be_walked() -> None:

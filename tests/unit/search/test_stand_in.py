@@ -14,6 +14,7 @@ from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.search import Search, found_by
 from clustersim.search.plans.space import Refused
 from clustersim.search.plans.trial import Trial, try_rate
+from tests.effort import some
 from tests.unit.search.searching import SMALL, search
 
 ROWS = 48
@@ -61,7 +62,7 @@ def test_a_replica_gets_all_rows_that_are_repeated_though_rows_and_replicas_shar
         assert set(biased.prompt_tokens.tolist()) == {1000}
 
 
-@pytest.mark.parametrize("rate", [600.0, 650.0, 700.0])
+@pytest.mark.parametrize("rate", some([600.0, 650.0, 700.0]))
 def test_the_share_of_one_replica_is_that_of_all(tmp_path: Path, rate: float):
     with search(tmp_path, traced(tmp_path, ROWS), devices=REPLICAS) as opened:
         one = standing(opened, f"tp 1 × dp {REPLICAS}")
