@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
@@ -12,7 +13,11 @@ from clustersim.replay.shares import replay_lanes
 
 
 def replay(
-    inputs: ReplayInput, progress: Progress | None = None, processes: int | None = 1, executor: Executor | None = None
+    inputs: ReplayInput,
+    progress: Progress | None = None,
+    processes: int | None = 1,
+    executor: Executor | None = None,
+    by_events: Callable[[str], None] | None = None,
 ) -> ReplayResult:
     """Simulate until every request has finished or been rejected, or until the horizon.
 
@@ -26,6 +31,8 @@ def replay(
         worth it. The result does not depend on it.
     executor : Executor, optional
         Where these processes are, but for this one; by default on this machine.
+    by_events : callable, optional
+        Called before it begins with why not all replicas are lanes, where that is so and ``full`` is not asked for.
 
     Raises
     ------
@@ -39,6 +46,8 @@ def replay(
     if lanes.obstacle or needs_clock(inputs):
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
+        if lanes.obstacle and by_events is not None and inputs.mode != "full":
+            by_events(lanes.obstacle)
         return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
     return replay_lanes(lanes, progress, processes, executor)
 

@@ -33,6 +33,8 @@ FOLDED_S_PER_REQUEST: Final = 60e-6
 """Of ``folded``: a million requests took 51 s with checks and report."""
 FOLDED_S_PER_STEP: Final = 10e-6
 """2 µs a step where lanes jump, 34 to 74 with stages: the middle."""
+SLOWED_S_PER_STEP: Final = 1e-3
+"""Where a link is weak or a device slow, and passes are chains: 0.7 and 0.9 ms a step of the quickstart."""
 BYTES_PER_REQUEST: Final = 1_600
 """A million requests took 2.07 GB, ten million 14.9 GiB."""
 BYTES_PER_PASS: Final = 150
@@ -96,20 +98,21 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         How many there are in all.
     """
     full = scenario.run.replay == "full"
+    slowed = any(not fault.fails for fault in scenario.faults)
     pools = scenario.each_pool()
     steps = spans = rows = 0.0
     for number, one in enumerate(pools):
         carried = {"prefill": _prompt_steps(one, requests, count), "decode": _decode_steps(one, requests, count)}
         if len(pools) > 1:
             carried = {"prefill": carried["prefill"]} if number == 0 else {"decode": carried["decode"]}
-        if full:
+        if full or (slowed and not _is_chain(one)):
             blueprints = step_blueprints(one.model, one.plan.lockstep, one.precision)
             ranks = one.plan.tp * one.plan.sp.degree
             spans += ranks * math.fsum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
         taken = math.fsum(carried.values())
         steps += taken
         rows += taken * one.plan.pp if full or one.plan.pp > 1 else 0.0
-    seconds = FULL_S_PER_SPAN * spans if full else FOLDED_S_PER_STEP * steps
+    seconds = FULL_S_PER_SPAN * spans if spans else (SLOWED_S_PER_STEP if slowed else FOLDED_S_PER_STEP) * steps
     return Estimate(
         requests=count,
         steps=steps,
@@ -117,6 +120,12 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         memory_bytes=BYTES_AT_LEAST + BYTES_PER_REQUEST * count + BYTES_PER_PASS * rows,
         seconds=seconds + FOLDED_S_PER_REQUEST * count,
     )
+
+
+def _is_chain(scenario: Scenario) -> bool:
+    """Return whether the operators of a pass of its only pool run one after the other, so that slow ones do, too."""
+    plan = scenario.plan
+    return plan.sp.degree == 1 and not plan.is_lockstep and not plan.is_two_batch
 
 
 def _prompt_steps(scenario: Scenario, requests: Requests, count: int) -> float:

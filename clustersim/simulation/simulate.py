@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -123,6 +123,7 @@ def simulate(
     executor: Executor | None = None,
     compiled: CompiledMode = "auto",
     kept: KeptPrices | None = None,
+    by_events: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Simulate a scenario.
 
@@ -144,6 +145,8 @@ def simulate(
     kept : KeptPrices, optional
         Prices of earlier runs, for those that are priced alike, and of this one for later ones. The result does not
         depend on it.
+    by_events : callable, optional
+        Called before the replay with why it goes by events, where it does (:func:`clustersim.replay.replay.replay`).
 
     Raises
     ------
@@ -162,7 +165,7 @@ def simulate(
         behind_s = 0.0 if kept is None else kept.behind_s
         inputs = replace(replay_input(scenario, requests, kept), compiled=compiled, behind_s=behind_s)
         started = time.perf_counter()
-        replayed = replay(inputs, progress, processes, executor)
+        replayed = replay(inputs, progress, processes, executor, by_events)
     except (ArithmeticError, LookupError, ValueError):  # an illegal plan may have no shape at all
         verdict = check_scenario_plan(scenario)
         if not verdict.violations:

@@ -78,6 +78,23 @@ def test_a_run_that_would_never_end_says_so_at_once(folder: Path, more: tuple[st
     assert list(folder.iterdir()) == []
 
 
+def test_weak_links_and_slow_devices_make_the_estimate_longer():
+    """Of chains a millisecond for each step; where ranks do different work what each operator takes as an event."""
+
+    def seconds(*changes: str) -> float:
+        scenario = load("quickstart", ("workload.trace.requests=40", "expect={}", *changes))
+        found = estimate(scenario, scenario.requests(), 40)
+        assert found.spans is None
+        return found.seconds
+
+    weak = "faults=[{link: [n0.g3, n0.nvswitch], at: 0 s, factor: 0.1}]"
+    down = "faults=[{device: 3, at: 0 s, until: 1 s}]"
+    assert 20 < seconds(weak) / seconds() < 200
+    assert seconds(down) == seconds()
+    sp = ("plan={sp: 2, tp: 4}",)
+    assert seconds(weak, *sp) > 3 * seconds(weak)
+
+
 def test_a_limit_that_is_raised_lets_it_run():
     few = ("run", "quickstart", *FREE, "--set", "workload.trace.requests=10", "--no-dashboard", "--out", "run")
     assert told(*few, "--max-memory", "1 MB").exit_code == 2

@@ -98,7 +98,8 @@ def run(
     check_writable(target)
     requests = requests_within(loaded, Limits(memory_bytes=max_memory, seconds=max_time))
     with _elsewhere(executor, processes) as (pool, count), ProgressBar() as progress:
-        result = simulate(loaded, None if as_json or quiet else progress, count, requests, pool, compiled=compiled)
+        shown, by_events = (None, None) if as_json or quiet else (progress, progress.by_events)
+        result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
     summary = summary_of(result, verdict, without_faults=True)

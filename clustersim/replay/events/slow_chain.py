@@ -80,36 +80,32 @@ class SlowChain:
         if rank not in self.slowdown.slow:
             return found
         template = self.program.template
-        works = np.ones(len(found), bool)
+        works = template.instance_stream == _COMPUTE
         works[self.shape.joins] = False
-        kernels = np.flatnonzero(works & (template.instance_stream == _COMPUTE))
-        took = {ns: self.slowdown.kernel_ns(rank, ns) for ns in np.unique(found[kernels]).tolist()}
-        found[kernels] = [took[ns] for ns in found[kernels].tolist()]
-        return found
+        took = self.by_class.copy()
+        for cls in np.flatnonzero(np.bincount(template.instance_class[works])).tolist():
+            took[cls] = self.slowdown.kernel_ns(rank, int(took[cls]))
+        return np.where(works, took[template.instance_class], found)
 
     def left(self, run: ChainPass) -> list[int]:
         """Return when each rank has done the last of its work, of a pass that meets nothing, as it begins."""
-        ends = {slow: int(self._times(run, slow)[1][-1]) for slow in self._kinds()}
-        return [ends[self._kind(rank)] for rank in range(self.program.template.ranks)]
+        found = [int(self._times(run, None)[1][-1])] * self.program.template.ranks
+        for rank in self.slowdown.slow:
+            found[rank] = int(self._times(run, rank)[1][-1])
+        return found
 
     def node_times(self, run: ChainPass) -> tuple[Int64Array, Int64Array]:
         """Return start and end of every node of a pass: ranks that are not the slowest wait at the next collective."""
         template = self.program.template
-        rows = {slow: self._times(run, slow) for slow in self._kinds()}
-        first = [members[0] for members in template.members]
-        starts, ends = np.empty((2, len(first)), np.int64)
-        kinds = [self._kind(rank) for rank in first]
-        for slow, (begin, end) in rows.items():
-            mine = np.flatnonzero([kind == slow for kind in kinds])
-            starts[mine], ends[mine] = begin[template.node_instance[mine]], end[template.node_instance[mine]]
+        if SlowChain not in template.made:
+            template.made[SlowChain] = np.array([members[0] for members in template.members], np.int64)
+        first = template.made[SlowChain]
+        others = None if len(self.slowdown.slow) == template.ranks else self._times(run, None)
+        starts, ends = np.empty((2, len(first)), np.int64) if others is None else _at(others, template.node_instance)
+        for rank in self.slowdown.slow:
+            mine = np.flatnonzero(first == rank)
+            starts[mine], ends[mine] = _at(self._times(run, rank), template.node_instance[mine])
         return starts, ends
-
-    def _kind(self, rank: int) -> int | None:
-        """Return the rank itself where it is slow; the others all do the same."""
-        return rank if rank in self.slowdown.slow else None
-
-    def _kinds(self) -> list[int | None]:
-        return list(dict.fromkeys(map(self._kind, range(self.program.template.ranks))))
 
     def _times(self, run: ChainPass, slow: int | None) -> tuple[Int64Array, Int64Array]:
         """Return start and end of each instance on a slow rank, or on those that are not."""
@@ -120,3 +116,7 @@ class SlowChain:
         passed = np.cumsum(took) - took
         starts: Int64Array = np.repeat(begin[first] - passed[first], self.shape.many) + passed
         return starts, starts + took
+
+
+def _at(times: tuple[Int64Array, Int64Array], instances: Int64Array) -> tuple[Int64Array, Int64Array]:
+    return times[0][instances], times[1][instances]

@@ -14,6 +14,8 @@ from clustersim.units import format_seconds
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+LONG_S: Final = 5.0
+"""Seconds of real time after which it is told that, and why, a replay goes by events."""
 _SECONDS_BETWEEN: Final = 0.1
 _SECONDS_BETWEEN_LINES: Final = 10.0
 
@@ -92,9 +94,25 @@ class ProgressBar(Bar):
 
     def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("requests", file, clock)
+        self._obstacle = ""
+        self._tell_at = float("inf")
+
+    def by_events(self, obstacle: str) -> None:
+        """Take note that the replay begins, and why it goes by events; that is told where it takes long."""
+        self._obstacle = obstacle
+        self._tell_at = self._clock() + LONG_S
 
     def __call__(self, now_ns: int, finished: int, total: int) -> None:
         """Show that at ``now_ns`` of simulated time ``finished`` of ``total`` requests are done."""
+        if self._obstacle and self._clock() >= self._tell_at:
+            self._tell_at = float("inf")
+            more = f"{finished:,} of {total:,} requests are finished"
+            line = f"slower than it could be: replayed by events, since {self._obstacle} (--explain); {more}"
+            if self._bar is None:
+                self._file.write(f"{line}\n")
+                self._file.flush()
+            else:
+                self._bar.console.print(line, highlight=False)
         self.show(f"simulating, {now_ns / NS_PER_S:,.1f} s", finished, total)
 
 

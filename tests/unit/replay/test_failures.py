@@ -281,6 +281,15 @@ def test_a_chain_on_what_is_slow_needs_no_operators_as_events(plan, faults, monk
     assert (folded.timeline.passes["irregular"] >= 0).any()
 
 
+def test_who_waits_is_told_before_a_replay_goes_by_events() -> None:
+    weak = (Fault(at_ns=0, links=(0,), share=0.5),)
+    told: list[str] = []
+    for faults, mode in (((), "folded"), (weak, "full"), (weak, "folded")):
+        given = deployment([(0, 4, 2)], plan=ParallelPlan(tp=2), mode=mode)
+        replay(replace(given, faults=faults), by_events=told.append)
+    assert told == ["devices or links get slower"]
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

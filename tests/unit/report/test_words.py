@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from report_data import small_run, summary_of
 
-from clustersim.report.words.progress import ProgressBar
+from clustersim.report.words.progress import LONG_S, ProgressBar
 from clustersim.report.words.run import legality_words, number, plan_words, queue_grows, remarks, setup_words
 from clustersim.report.words.terminal import print_summary
 
@@ -162,6 +162,20 @@ def test_progress_is_silent_when_there_is_no_terminal() -> None:
     with ProgressBar(file) as progress:
         progress(now_ns=0, finished=0, total=2)
     assert (file.getvalue(), progress.updates) == ("", 0)
+
+
+def test_a_replay_by_events_that_takes_long_says_why_once() -> None:
+    file, seconds = io.StringIO(), iter(range(100))
+    with ProgressBar(file, clock=lambda: next(seconds)) as progress:
+        progress.by_events("devices or links get slower")
+        for finished in range(20):
+            assert ("slower than" in file.getvalue()) == (finished > LONG_S - 1)
+            progress(now_ns=finished, finished=finished, total=20)
+    (line,) = file.getvalue().splitlines()
+    assert line == (
+        "slower than it could be: replayed by events, since devices or links get slower (--explain); "
+        f"{LONG_S - 1:g} of 20 requests are finished"
+    )
 
 
 def test_progress_draws_at_most_ten_times_a_second() -> None:
