@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 
@@ -93,6 +94,8 @@ def _digits(text: str) -> str:
     return "a number has thousands of digits" if "integer string conversion" in text else text
 
 
+_ALIKE: Final = 0.75
+"""Share of letters that two names have in common where one may be meant for the other though their suffixes differ."""
 _AXES: Final = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "sequence": "sp", "context": "sp"}
 """What other programs call an axis of a plan, before ``_parallel_size`` or the like."""
 
@@ -118,6 +121,12 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def _has_stem_of(name: str, other: str) -> bool:
+    """Tell whether two file names are the same but for a few letters and the suffix."""
+    first, second = (text.rpartition(".")[0] or text for text in (name, other))
+    return difflib.SequenceMatcher(None, first, second).ratio() >= _ALIKE
+
+
 def nearest_file(name: str, names: Iterable[str]) -> str | None:
     """Return the file that is called most like another one; an equal suffix alone is no likeness.
 
@@ -126,7 +135,9 @@ def nearest_file(name: str, names: Iterable[str]) -> str | None:
     >>> nearest_file("nope.csv", ["f.csv"]), nearest_file("quikstart.yaml", ["quickstart.yaml"])
     (None, 'quickstart.yaml')
     """
-    known = {other: other.rpartition(".")[0] or other for other in names}
+    suffix = PurePath(name).suffix
+    kinds = [other for other in names if PurePath(other).suffix == suffix or _has_stem_of(name, other)]
+    known = {other: other.rpartition(".")[0] or other for other in kinds}
     found = nearest(name.rpartition(".")[0] or name, known.values())
     same = [other for other, stem in known.items() if stem == found]
     alike = difflib.get_close_matches(name, known, n=1, cutoff=0.8) or same

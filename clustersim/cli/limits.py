@@ -29,7 +29,7 @@ def _quantity(dimension: str) -> Callable[[click.Context, click.Parameter, str |
         if isinstance(value, float):
             return value
         try:
-            found = parse(value, dimension)
+            found = parse(value, dimension, {"time": "10 min", "bytes": "16 GiB"}[dimension])
         except UnitError as error:
             raise click.BadParameter(str(error), ctx, param) from None
         if not 0.0 < found < math.inf:

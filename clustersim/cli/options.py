@@ -29,12 +29,6 @@ allow_code: Final = click.option(
 """Where it is left out, the environment decides (``CLUSTERSIM_ALLOW_CODE=1``)."""
 
 
-script: Final = click.option(
-    "--script", type=click.Choice(["inside", "beside"]), default="inside", show_default=True,
-    help="Where plotly's script is: in the page, or once in the folder of the run directory for all of its runs.",
-)  # fmt: skip
-
-
 def quantity(text: str, dimension: str, option: str, example: str = "") -> float:
     """Return a quantity with its unit, in the base unit of its dimension; messages show an example of it.
 
@@ -65,6 +59,12 @@ class Choice(click.Choice[str]):
         """Return what is wrong with a value."""
         hint = did_you_mean(str(value), [str(choice) for choice in self.choices])
         return super().get_invalid_choice_message(value, ctx).rstrip(".") + (hint if "did you mean" in hint else "")
+
+
+script: Final = click.option(
+    "--script", type=Choice(["inside", "beside"]), default="inside", show_default=True,
+    help="Where plotly's script is: in the page, or once in the folder of the run directory for all of its runs.",
+)  # fmt: skip
 
 
 def _within(kind: click.IntRange | click.FloatRange, noun: str) -> str:

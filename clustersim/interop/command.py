@@ -267,7 +267,8 @@ class _Arguments:
         if len(whole := {aliases.get(known, known) for known in longer}) == 1:
             return flags[whole.pop()], True
         hint = f"; could be {', '.join(sorted(longer))}" if longer else did_you_mean(long, named)
-        hint = hint if longer or "did you mean" in hint else ""
+        hint = f"; did you mean '-{long.lstrip('-')}'?" if f"-{long.lstrip('-')}" in aliases else hint
+        hint = hint if "could be" in hint or "did you mean" in hint else ""
         self._problems.append(word.problem(f"no option {name!r}{hint}"))
         return None, True
 

@@ -192,6 +192,16 @@ def read_document(path: Path) -> Document:
     return parse_json(text, shown(path)) if path.suffix == ".json" else parse_yaml(text, shown(path))
 
 
+_EXAMPLES: Final = {
+    "scenario": "name: my-scenario",
+    "topology": "name: my-topology",
+    "model": "model_type: llama",
+    "engine": "inherits: vllm-0.19",
+    "dashboard": "figures: [{figure: headline}]",
+}
+"""What a file may be → a line of one."""
+
+
 def read_mapping(path: Path, kind: str, known: Collection[str]) -> Document:
     """Read a file that must hold a mapping at its top.
 
@@ -216,11 +226,11 @@ def read_mapping(path: Path, kind: str, known: Collection[str]) -> Document:
             raise
         raise InputError(_unquoted(problem, kind) for problem in error.problems[:1]) from None
     if document.data is None:
-        message = "is empty; expected a mapping of keys, such as 'name: my-scenario'"
+        message = f"is empty; expected a mapping of keys, such as {_EXAMPLES.get(kind, 'name: …')!r}"
         raise InputError(Problem(message=message, file=document.file))
     if not isinstance(document.data, dict):
         found = "a list" if isinstance(document.data, list) else "a lone value"
-        message = f"expected a mapping of keys, such as 'name: my-scenario', but found {found}"
+        message = f"expected a mapping of keys, such as {_EXAMPLES.get(kind, 'name: …')!r}, but found {found}"
         raise InputError(replace(document.problem((), message), quotes=False))
     if not inputs.recognised(document.data, known):
         message = f"is no {kind}: it has none of the keys {', '.join(sorted(known)[:MOST_NAMED])}"

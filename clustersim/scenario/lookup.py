@@ -112,8 +112,14 @@ def find_scenario(text: str) -> Path:
 
 
 def _unknown(text: str, kind: str, known: Sequence[str], bases: Sequence[Path]) -> str:
-    if any(entry.name == f"{text}.yaml" for folder in bases for entry in _listed(folder)):
+    near = {entry.name for folder in bases for entry in _listed(folder)}
+    if f"{text}.yaml" in near:
         return f"no {kind} {text!r}; did you mean './{text}.yaml'?"
+    holds = {"model": "config.json", "scenario": RESOLVED}.get(kind, "")
+    if holds and text in near and any((folder / text).is_dir() for folder in bases):
+        there = any((folder / text / holds).is_file() for folder in bases)
+        hint = f"did you mean './{text}'?" if there else f"the folder of this name has no {holds}"
+        return f"no {kind} {text!r}; {hint}"
     hint = did_you_mean(text, known)
     file = f"./{text}/config.json" if kind == "model" else f"./{text}.yaml"
     own = "" if "did you mean" in hint else f" (a file of your own is a path, such as {file})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,39 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "s.yaml").write_text(SCENARIO)
     assert invoke("run", str(folder / "s.yaml"), "--out", str(folder / "r"), "--no-dashboard").exit_code == 0
     return folder / "r"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run empty", "no scenario 'empty'; the folder of this name has no scenario.yaml"),
+        ("models empty", "no model 'empty'; the folder of this name has no config.json"),
+        ("models mine", "no model 'mine'; did you mean './mine'?"),
+        ("run nothing.json", "nothing.json: no such file\n"),
+        ("run otherz.json", "otherz.json: no such file; did you mean 'other.yaml'?"),
+        ("dashboard r --layout void.yaml", "such as 'figures: [{figure: headline}]'"),
+        ("dashboard other", "other: no such run directory; `clustersim run` writes one"),
+        ("compare r r --layout overview", "--layout: no dashboard 'overview'; known: compare"),
+        ("trace r --from -1s", "--from: the window starts at -1s, but the run at 0 s"),
+        ("trace r --around nothin", "did you mean 'nothing'?"),
+        ("trace r --max-size 1", "expected bytes such as '16 GiB'"),
+        ("run other.yaml --max-time 1", "expected a time such as '10 min'"),
+        ("launch quickstart --for vllm --model ''", "--model: is empty; expected such as meta-llama/"),
+        ("from-vllm 'vllm serve m --tp 2'", "no option '--tp'; did you mean '-tp'?"),
+    ],
+)
+def test_what_is_not_there_leads_to_what_is(
+    run_dir: Path, words: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run_dir.parent)
+    for folder in ("empty", "mine"):
+        Path(folder).mkdir(exist_ok=True)
+    Path("mine/config.json").write_text("{}")
+    Path("other.yaml").write_text(SCENARIO)
+    Path("void.yaml").write_text("")
+    result = invoke(*shlex.split(words))
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize(("asked", "unit"), [("200kB", "kB"), ("1 MB", "MB"), ("1 MiB", "MiB"), ("5 B", "B")])

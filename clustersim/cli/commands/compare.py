@@ -13,6 +13,7 @@ from clustersim.report.comparison.comparison import compare as compared
 from clustersim.report.comparison.comparison import comparison_json
 from clustersim.report.comparison.entries import read_entry
 from clustersim.report.comparison.page import comparison_html
+from clustersim.report.comparison.panels import FIGURES
 from clustersim.report.comparison.text import tables
 from clustersim.report.dashboard import write_dashboard
 from clustersim.report.files.agreement import refuse_differing
@@ -33,7 +34,7 @@ def compare(first: str, others: tuple[str, ...], as_json: bool, out: Path | None
     much longer each took and which operators, collectives, host work, waits and bubbles that comes from: these parts
     add up to the difference, to the nanosecond. Where the workloads differ, means over all requests stand side by side.
     """
-    panels = layout(name) if out is not None else {}
+    panels = layout(name, FIGURES)
     entries = [read_entry(given, allow_code or None) for given in (first, *others)]
     try:
         found = [compared(entries[0], other) for other in entries[1:]]

@@ -31,7 +31,7 @@ from clustersim.search.varied import SweepFile, combinations, read_sweep, varied
 @click.option("--layout", default="sweep", show_default=True, help="A dashboard's name, or its file.")
 @click.option("--runs", "keep_runs", is_flag=True, help="Write the run directory of each run, with its dashboard, too.")
 @click.option(
-    "--script", type=click.Choice(["inside", "beside"]),
+    "--script", type=options.Choice(["inside", "beside"]),
     help="Where plotly's script is: in each page, or once in --out for all pages there [inside; with --runs beside].",
 )  # fmt: skip
 @click.option("--audit/--no-audit", default=False, help="Check step graphs and what was recorded, too [no].")

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from clustersim.cli.limits import largest_size
-from clustersim.cli.options import Whole, instant
+from clustersim.cli.options import Choice, Whole, instant
 from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
 from clustersim.report.files.run_directory import RunDirectory, read_run, shown_rows
@@ -55,7 +55,7 @@ _FEWER: Final = {
 )
 @click.option(
     "--around",
-    type=click.Choice(["run", "window", "nothing"]),
+    type=Choice(["run", "window", "nothing"]),
     default="run",
     show_default=True,
     help="Whose requests, steps and counters stand beside the operators.",
@@ -85,6 +85,8 @@ def trace(
     chosen = _ranks(ranks, len(devices))
     rows = shown_rows(run.step_rows, steps)
     first = None if begin is None else instant(begin, "--from")
+    if first is not None and first < 0:
+        raise InputError(Problem(path="--from", message=f"the window starts at {begin}, but the run at 0 s"))
     last = None if end is None else instant(end, "--to")
     if first is None and last is None and len(rows["start_ns"]):
         first, last = busy_window(rows, steps)

@@ -48,7 +48,11 @@ class Asked:
 
     def number(self, name: str, default: int = 1) -> int:
         """Return an option as a number."""
-        return int(self.given(name) or default)
+        text = self.given(name)
+        try:
+            return int(text or default)
+        except ValueError:
+            raise ValueError(f"{name}: expected a whole number such as 8, but found {text!r:.60}") from None
 
     def given(self, name: str) -> str | None:
         """Return an option, also by its key in the YAML file of TensorRT-LLM."""
@@ -64,7 +68,10 @@ class Asked:
     def whole_number(self, name: str) -> int | None:
         """Return a number as vLLM reads it; None where it is not given, or left to the engine."""
         value = self.options.get(name)
-        return None if value is None or value in ("-1", "auto") else whole(value)
+        try:
+            return None if value is None or value in ("-1", "auto") else whole(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}, but found {value!r:.60}") from None
 
 
 def asked_of_model(model: ModelSpec, *, engine: str, options: Mapping[str, str], **others: Any) -> Asked:

@@ -20,7 +20,7 @@ from clustersim.interop.launch.refusals import refused, values_named
 from clustersim.interop.launch.server import HEAD, PORT, Options, Server, Started, words_of
 from clustersim.interop.launch.sglang import BOOTSTRAP_PORT, POLICIES, sglang_server
 from clustersim.interop.launch.trtllm import trtllm_server
-from clustersim.interop.launch.versions import Version, outdated, version_of
+from clustersim.interop.launch.versions import SPANS, Version, numbers, outdated, version_of
 from clustersim.interop.launch.vllm import vllm_server
 from clustersim.model.hub import ON_THE_HUB
 from clustersim.scenario.scenario import Scenario
@@ -94,6 +94,8 @@ def launch_of(
     family = scenario.engine.family
     engine = target if target in ENGINES else "vllm" if target == "llm-d" or family not in ENGINES else family
     account = Account(document=scenario.portable, engine=ENGINES[engine])
+    if model is not None and not model.strip():
+        raise InputError(Problem(path="--model", message="is empty; expected such as meta-llama/Llama-3.1-8B"))
     name = model or _published(scenario)
     asked = str(scenario.document["serving"]["engine"].get("asked", scenario.engine.name))
     version = version_of(asked, engine)
@@ -153,6 +155,9 @@ def _add(started: Started, add: Sequence[str], engine: str, account: Account) ->
         raise InputError(Problem(path="--add", message=message))
     started.options |= _added(add, engine)
     if engine in GRAMMARS:
+        newest = list(SPANS[engine])[-1]
+        if started.version > numbers(newest):
+            account.note(f"options are those of {ENGINES[engine]} {newest}, the newest that was read.")
         words = f"{ENGINES[engine]} {'.'.join(map(str, started.version))}"
         written: Options = {**started.environment, **started.options}
         for own in started.per_node or ({},):
@@ -176,7 +181,11 @@ def _added(add: Sequence[str], engine: str) -> Options:
         }  # fmt: skip
     found: Options = {}
     last = None
-    for word in shlex.split(text):
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise InputError(Problem(path="--add", message=f"a quote in {text!r:.60} is not closed")) from None
+    for word in words:
         if word.startswith("--"):
             last, _, value = word.partition("=")
             found[last] = value or None
@@ -260,9 +269,7 @@ def _refuse(servers: Sequence[Started], written: Sequence[Any], target: str, eng
         try:
             broken = refused(one)
         except ValueError as error:
-            raise InputError(
-                Problem(path="--add", message=f"an option has a value that can't be read: {error}")
-            ) from None
+            raise InputError(Problem(path="--add", message=str(error))) from None
         for rule in broken:
             fix = f"; {rule.fix}" if rule.fix else ""
             lines.append(f"{pool}{rule.message}{values_named(one, rule.message)} ({rule.source}){fix}")

@@ -184,6 +184,10 @@ def outdated(engine: str, words: str, options: Mapping[str, object], version: Ve
         Option or variable → value; None of a switch.
     version : tuple of int
     """
+    oldest = next(iter(SPANS[engine]))
+    if not reaches(version, oldest):
+        yield f"{words} is older than {oldest}, the first release whose options were read; take a later serving.engine"
+        return
     for option, value in options.items():
         name, _, given = option.partition("=")
         if not has(engine, name, version):

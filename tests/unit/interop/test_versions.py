@@ -191,6 +191,32 @@ def test_converters_make_weights_narrower_where_release_one_loads_them_so() -> N
         launch_of(scenario(serving={"engine": "trtllm-1.0"}, precision={"weights": "fp8"}), "trtllm")
 
 
+def test_a_release_that_nobody_read_is_told() -> None:
+    newer = launch_of(scenario(serving={"engine": "vllm-0.99", "max_batch_tokens": 8192}), "vllm")
+    assert "options are those of vLLM 0.19.0, the newest that was read." in newer.notes
+    with pytest.raises(IllegalPlanError) as caught:
+        launch_of(scenario(serving={"engine": "sglang-0.3"}), "sglang")
+    assert str(caught.value).splitlines()[1:] == [
+        "  SGLang 0.3 is older than 0.4.0, the first release whose options were read; take a later serving.engine"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "engine", "added", "message"),
+    [
+        ("vllm", "vllm-0.19", "--max-num-seqs many", "--max-num-seqs: expected a whole number such as 8, 2k"),
+        ("sglang", "sglang-0.5", "--tp-size 3.5", "--tp-size: expected a whole number such as 8, but found '3.5'"),
+        ("trtllm", "trtllm-1.0", "'", 'a quote in "\'" is not closed'),
+    ],
+)
+def test_an_option_that_is_added_and_cannot_be_read_is_named(
+    target: str, engine: str, added: str, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        launch_of(scenario(serving={"engine": engine, "max_batch_tokens": 8192}), target, add=[added])
+    assert message in str(caught.value)
+
+
 def test_an_option_for_one_of_several_commands_belongs_to_none() -> None:
     with pytest.raises(InputError, match="several commands start TensorRT-LLM"):
         launch_of(scenario(serving={"engine": "trtllm-0.14"}), "trtllm", add=["--foo"])
