@@ -11,7 +11,7 @@ from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import SequencePlan
 from clustersim.replay.compile import compile_programs
-from clustersim.search.plans import bounds, limits, stage_times
+from clustersim.search.plans import bounds, grid, limits, stage_times
 from clustersim.search.plans.columns import columns_of, spread
 from clustersim.search.plans.demand import demand_of
 from clustersim.search.plans.grid import rate_of
@@ -181,9 +181,11 @@ def test_no_two_pools_do_better_than_their_prefill_pool_by_itself(tmp_path):
 
 
 def test_a_bound_that_has_prompts_computed_that_are_cached_is_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "demand_of", lambda *args, cached: demand_of(*args, cached=False))
+    monkeypatch.setattr(grid, "demand_of", lambda *args, cached: demand_of(*args, cached=False))
+    grid._demand.cache_clear()
     with pytest.raises(AssertionError, match="tp 1"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "shared")
+    grid._demand.cache_clear()
 
 
 def test_a_bound_that_counts_keys_that_are_shared_once_is_seen(tmp_path, monkeypatch):

@@ -68,7 +68,14 @@ _BY_COLUMN: Final = ("prompt", "decodes", "least_prompt", "least_decodes", "stag
 
 
 def columns_of(
-    plan: ParallelPlan, found: Priced, *, tokens: int, requests: int, context: float, apart: bool = False
+    plan: ParallelPlan,
+    found: Priced,
+    *,
+    tokens: int,
+    requests: int,
+    context: float,
+    apart: bool = False,
+    duty: Duty = "both",
 ) -> Columns | None:
     """Return the columns of a plan with one replica, or of replicas in lockstep; None where nothing is proven.
 
@@ -84,12 +91,14 @@ def columns_of(
         Keys of a decode where tangents are taken.
     apart : bool
         Whether it is one of several SP ranks that is looked at: the one with most tokens.
+    duty : str
+        Of a pool: ``prefill`` leaves out steps that decode, ``decode`` those with prompts.
     """
     ((blueprints, pricer),) = found.pools
     plan = plan.lockstep
     if not isinstance(pricer.cost, RooflineCost) or plan.is_two_batch:
         return None
-    axes = cells(tokens), cells(requests)
+    axes = cells(0 if duty == "decode" else tokens), cells(0 if duty == "prefill" else requests)
     low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
     points = low[0][kept], low[1][kept]

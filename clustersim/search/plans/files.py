@@ -126,8 +126,8 @@ def _sentences(found: Found, question: Any) -> list[str]:
         )
     if told["screened"]:
         lines.append(
-            f"{told['screened']:,} plans fail one run at a rate above what the third best reaches; the highest of "
-            f"these rates is {told['nearest_screened']:.4g} {unit}."
+            f"{told['screened']:,} plans fail at a rate above what the third best reaches, in a run or with one of "
+            f"two pools by itself; the highest of these rates is {told['nearest_screened']:.4g} {unit}."
         )
     if told["open"]:
         lines.append(

@@ -18,6 +18,8 @@ TIES: Final = 0.03
 """Plans that differ by less are alike: as much as a seed changes."""
 _FARTHEST: Final = 1024
 """Steps of the grid down from a capacity: of what fails there none is left."""
+_HIGHEST: Final = 8
+"""Steps up at a time: a sixth above a capacity in all."""
 
 Long = Callable[[Sequence[tuple[Standing, int, int]]], list[Row]]
 """Simulates plans at length, each at a step of the grid and with so much added to the seed."""
@@ -31,7 +33,7 @@ class Finalist:
     ----------
     standing : Standing
     step : int or None
-        Highest step, from its capacity down, at which the mean share over seeds is reached; None where none is.
+        Highest step around its capacity at which the mean share over seeds is reached; None where none is.
     shares : list of float
         With each seed, there.
     row : Row or None
@@ -50,24 +52,24 @@ class Finalist:
 
 
 def at_length(chosen: Sequence[Standing], run: Long, *, seeds: int, share: float) -> list[Finalist]:
-    """Simulate plans at length: at their capacities, or the highest rates below at which the mean of seeds does."""
+    """Simulate plans at length: at their capacities, and on up or down to the highest rates at which the mean does."""
     found = [Finalist(standing=one, step=None, shares=[], row=None) for one in chosen]
-    descents = {id(one): _descent(one, share) for one in found}
-    going = [(one, next(descents[id(one)])) for one in found]
+    searches = {id(one): _search(one, share) for one in found}
+    going = [(one, next(searches[id(one)])) for one in found]
     while going:
         rows = run([(one.standing, step, seed) for one, step in going for seed in range(seeds)])
         left = []
         for place, (one, _) in enumerate(going):
             try:
-                left.append((one, descents[id(one)].send(rows[place * seeds : (place + 1) * seeds])))
+                left.append((one, searches[id(one)].send(rows[place * seeds : (place + 1) * seeds])))
             except StopIteration:
                 continue
         going = left
     return found
 
 
-def _descent(one: Finalist, share: float) -> Generator[int, list[Row], None]:
-    """Yield steps down from a capacity, ever farther apart, then between the last two; note the highest that does."""
+def _search(one: Finalist, share: float) -> Generator[int, list[Row], None]:
+    """Yield steps from a capacity on, up or down and ever farther apart, then between; note the highest that does."""
     assert one.standing.passed is not None
     step, high, far = one.standing.passed, None, 1
     while True:
@@ -81,7 +83,11 @@ def _descent(one: Finalist, share: float) -> Generator[int, list[Row], None]:
             if far > _FARTHEST:
                 return
             step, far = step - far, 2 * far
-        elif high is None or high - one.step <= 1:
+        elif high is None:
+            if far > _HIGHEST:
+                return
+            step, far = step + far, 2 * far
+        elif high - one.step <= 1:
             return
         else:
             step = (one.step + high) // 2

@@ -10,22 +10,25 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, to_ns
+from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
 from clustersim.plan.parallel import SequencePlan, SequenceScheme
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.bounds import Prices, best_prices, can_serve
 from clustersim.search.plans.columns import Columns, Duty, columns_of, of_duty, spread, within
-from clustersim.search.plans.demand import Demand, demand_of, may_miss
+from clustersim.search.plans.demand import Demand, may_miss
 from clustersim.search.plans.exposure import attentions, exposed
-from clustersim.search.plans.grid import requests_at, step_of
+from clustersim.search.plans.grid import demand_at, step_of
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
 
 RATE: Final = "most requests per second"
 _LOWEST: Final = -1400
 """A step of the grid: 10⁻⁶ requests per second."""
+_FIRST: Final = 4
+_NEXT: Final = 1
+"""Steps around a guess that are tried first: of the first of some plans, and of the others."""
 _MOST_REQUESTS: Final = 200_000
 """Of a run: what only more would tell is not proven (assumed)."""
 
@@ -94,6 +97,7 @@ class _Group:
         self._demands: dict[tuple[int, int], Demand] = {}
         self._prices: dict[Member, Prices] = {}
         self._base = step_of(load.first)
+        self._beyond, self._near = 0, _FIRST
         own = self._demand(self._base, 1)
         self._found = priced(scenario, cost_models(scenario))
         self._every = partial(
@@ -110,13 +114,7 @@ class _Group:
 
     def _demand(self, step: int, every: int) -> Demand:
         if (step, every) not in self._demands:
-            scenario = self._scenario
-            self._demands[step, every] = demand_of(
-                requests_at(scenario, self._load, step, every),
-                self._targets,
-                to_ns(scenario.engine.front_end_s),
-                cached=scenario.serving.prefix_caching,
-            )
+            self._demands[step, every] = demand_at(self._scenario, self._load, step, every)
         return self._demands[step, every]
 
     def of(self, member: Member) -> Bound:
@@ -193,12 +191,16 @@ class _Group:
             )
 
         highest = step_of(_MOST_REQUESTS / max(self._load.lasting_s, 1.0))
-        return _turn(does, step_of(member.replicas * member.every * NS_PER_S / mean), highest)
+        guess = step_of(member.replicas * member.every * NS_PER_S / mean)
+        found = _turn(does, guess + self._beyond, self._near, highest)
+        if found is not None:  # others of its prices lie about as far from their guesses
+            self._beyond, self._near = found - guess, _NEXT
+        return found
 
 
-def _turn(does: Callable[[int], bool], guess: int, highest: int) -> int | None:
+def _turn(does: Callable[[int], bool], guess: int, near: int, highest: int) -> int | None:
     """Return the step from which on something does not; None where it still does at the highest."""
-    low, high = guess - 4, guess + 4
+    low, high = guess - near, guess + near
     while high < highest and does(high):
         low, high = high, high + 2 * (high - low)
     if high >= highest:

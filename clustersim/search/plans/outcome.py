@@ -22,6 +22,8 @@ class Standing:
     candidate : Candidate
     words : str
     bound : Bound
+    alone : int or None
+        Lowest step found at which one of its two pools fails by itself, at the least times of its steps; None: unknown.
     same : int
         How many legal plans it stands for: those with fewer of the same replicas …
     partitions : int
@@ -41,6 +43,7 @@ class Standing:
     words: str
     bound: Bound
     same: int = 1
+    alone: int | None = None
     partitions: int = 1
     fate: Fate = "open"
     why: str = ""
@@ -54,6 +57,11 @@ class Standing:
         """The most requests per second that are possible as far as is known."""
         steps = [step for step in (self.bound.step, self.failed) if step is not None]
         return rate_of(min(steps)) if steps else float("inf")
+
+    @property
+    def ceiling(self) -> int | None:
+        """The step of the grid at which it is proven, or taken for granted, to fail; None where none is."""
+        return min((step for step in (self.bound.step, self.alone) if step is not None), default=None)
 
     @property
     def capacity(self) -> float | None:

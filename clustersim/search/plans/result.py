@@ -126,10 +126,15 @@ class Found:
             "between rates that were tried, more requests are taken to be served no better",
         ]
         if any(one.row_devices < one.candidate.devices for one in self.standings):
-            uncertain.append("one replica stands for all where requests are dealt out in turn (measured: within 4 %)")
+            uncertain.append(
+                "where requests are dealt out in turn one replica stands for all (measured: within 4 %), and of two "
+                "pools the smallest numbers in their ratio do"
+            )
         uncertain += self._repeated()
         if any(one.row is not None and "alone" in one.row["numbers"] for one in screened):
             uncertain.append("a decode pool is taken to make no prefill pool serve more requests in time")
+        if any(one.alone is not None for one in self.standings):
+            uncertain.append("two pools are taken to do no better than each by itself at the least times of its steps")
         if any(one.partitions > 1 for one in self.standings):
             uncertain.append(
                 f"of the partitions of prompts over SP ranks {TYPICAL} stands for all (measured: shares within 1.4 %)"

@@ -25,6 +25,7 @@ from clustersim.search.plans.grid import prime_up_to, recorded
 from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.limits import Bound, Member, bound_all
 from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.pool_alone import PoolAlone, failing_all
 from clustersim.search.plans.prefill_alone import PrefillAlone
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
@@ -113,15 +114,7 @@ class Search:
         members: list[list[Any]] = []
         found: dict[Any, Bound] = {}
         for mine in groups.values():
-            place, pools, *_ = mine[0]
-            scenario = self._pool(mine[0][2], pools, place)
-            plain = replace(
-                mine[0][3].plan, sp=replace(mine[0][3].plan.sp, degree=1, scheme=None, partition=None, decode=None)
-            )
-            topology = scenario.topology
-            if mine[0][3].kind is not None:
-                topology = topology.seen_from(topology.of_kind(mine[0][3].kind)[0])
-            here = replace(scenario.with_entry(plan=plain), topology=topology)
+            here = self._alone_scenario(mine[0])
             found |= {side: Bound(step=None, why="", tpot_ms=None) for side in mine if _spreads_experts(side[3].plan)}
             mine = [side for side in mine if side not in found]
             if not mine:
@@ -136,6 +129,67 @@ class Search:
             by_member = dict(zip(unique, bounds, strict=True))
             found |= {side: by_member[self._member(side)] for side in mine}
         return found
+
+    def _alone_scenario(self, side: Any) -> Scenario:
+        """Return the scenario of a pool with one replica of a plan at sp 1."""
+        place, pools, setting, one, _ = side
+        scenario = self._pool(setting, pools, place)
+        plain = replace(one.plan, sp=replace(one.plan.sp, degree=1, scheme=None, partition=None, decode=None))
+        topology = scenario.topology
+        if one.kind is not None:
+            topology = topology.seen_from(topology.of_kind(one.kind)[0])
+        return replace(scenario.with_entry(plan=plain), topology=topology)
+
+    def look(self, asked: Sequence[tuple[Standing, int]]) -> None:
+        """Note of plans with two pools at which step one of these fails by itself; each with a step it has to pass."""
+        sides: dict[Any, list[int]] = {}
+        for standing, step in asked:
+            if len(standing.candidate.replicas) > 1 and standing.bound.step is not None:
+                for place, side in enumerate(self._sides(standing.candidate)):
+                    ends = sides.setdefault((place, *side), [step, standing.bound.step])
+                    ends[:] = min(ends[0], step), max(ends[1], standing.bound.step)
+        groups: dict[Any, list[Any]] = {}
+        pools = {side: self._pool_alone(side) for side in sides}
+        for side in sides:
+            if pools[side] is not None:
+                groups.setdefault((side[0], side[2], side[3]), []).append(side)
+        calls = [
+            (self._alone_scenario(mine[0]), self.load, self.question.share, [(pools[one], *sides[one]) for one in mine])
+            for mine in groups.values()
+        ]
+        members, failing = list(groups.values()), dict[Any, int]()
+        for number, found in outcomes(self._executors, failing_all, iter(enumerate(calls))):
+            if isinstance(found, Lost):
+                raise InputError(Problem(message=f"a pool could not be looked at: {found.reason}"))
+            failing |= {side: step for side, step in zip(members[number], found, strict=True) if step is not None}
+        for standing, _ in asked:
+            if len(standing.candidate.replicas) > 1:
+                told = [failing.get((place, *side)) for place, side in enumerate(self._sides(standing.candidate))]
+                standing.alone = min((step for step in told if step is not None), default=None)
+
+    def _pool_alone(self, side: Any) -> PoolAlone | None:
+        """Return one of two pools to be looked at by itself; None where it is not known who it gets, or with SP."""
+        place, pools, setting, one, count = side
+        scenario = self._pool(setting, pools, place)
+        in_turn = self._in_turn(scenario, one.plan) and self._gets_all(count)
+        if one.plan.sp.degree > 1 or not self._first_come(scenario) or not (in_turn or one.plan.is_lockstep):
+            return None
+        member = self._member(side)
+        return PoolAlone(
+            duty="decode" if place else "prefill",
+            replicas=count,
+            ranks=member.ranks,
+            tokens=member.tokens,
+            requests=member.requests,
+            kv_tokens=member.kv_tokens,
+        )
+
+    def _first_come(self, scenario: Scenario) -> bool:
+        """Whether requests are taken in the order in which they come, and none is given up."""
+        serving = scenario.serving
+        ordered = serving.scheduler in ("continuous", "chunked_prefill") and serving.order.by == "arrival"
+        ordered = ordered and serving.queue_limit is None and serving.queue_timeout_ns is None and self._stays
+        return ordered and not scenario.faults
 
     def _pool(self, setting: int, pools: int, place: int) -> Scenario:
         if (setting, pools) not in self._each_pool:
@@ -152,9 +206,7 @@ class Search:
         lockstep = plan.dp if plan.is_lockstep else 1
         ranks = lockstep if lockstep > 1 else plan.sp.degree
         every = self._alike(scenario, plan, count) if pools == 1 else 1
-        ordered = serving.scheduler in ("continuous", "chunked_prefill") and serving.order.by == "arrival"
-        ordered = ordered and self._in_turn(scenario, plan) and place == 0 and lockstep == 1
-        ordered = ordered and serving.queue_limit is None and serving.queue_timeout_ns is None and self._stays
+        ordered = self._first_come(scenario) and self._in_turn(scenario, plan) and place == 0 and lockstep == 1
         owners = plan.sp.degree if plan.sp.decode == "dp" else 1
         return Member(
             duty="both" if pools == 1 else ("prefill", "decode")[place],
@@ -174,15 +226,22 @@ class Search:
         return not plan.is_lockstep and scenario.serving.router == "round_robin" and not scenario.faults
 
     def _every(self, one: Candidate) -> int:
-        """Return how many replicas one stands for."""
-        if len(one.replicas) > 1:
-            return 1
-        return self._alike(self._pool(one.setting, 1, 0), one.replicas[0].plan, one.counts[0])
+        """Return how many parts of a plan one stands for: its replicas, or those of both pools in their ratio."""
+        pools = len(one.replicas)
+        each = [self._pool(one.setting, pools, place) for place in range(pools)]
+        if pools == 1:
+            return self._alike(each[0], one.replicas[0].plan, one.counts[0])
+        if all(self._in_turn(each[place], one.replicas[place].plan) for place in range(pools)):
+            return math.gcd(*one.counts) if self._gets_all(max(one.counts)) else 1
+        return 1
 
     def _alike(self, scenario: Scenario, plan: ParallelPlan, count: int) -> int:
         """Return how many of so many replicas one stands for: all, where each gets all requests of a trace in turn."""
-        gets_all = self.load.part is None or count < self.load.part
-        return count if gets_all and self._in_turn(scenario, plan) else 1
+        return count if self._gets_all(count) and self._in_turn(scenario, plan) else 1
+
+    def _gets_all(self, count: int) -> bool:
+        """Whether each of so many replicas gets all requests of a trace that is played again and again."""
+        return self.load.part is None or count < self.load.part
 
     def worth(self, standing: Standing) -> float:
         """Return what one request per second is worth on a plan."""
@@ -195,7 +254,8 @@ class Search:
         """Return what is simulated of a plan, and how many replicas that stands for."""
         one = standing.candidate
         every = self._every(one)
-        return self.deployments.scenario(replace(one, counts=(1,)) if every > 1 else one), every
+        counts = tuple(count // every for count in one.counts)
+        return self.deployments.scenario(replace(one, counts=counts)), every
 
     def run(self, asked: Sequence[tuple[Standing, int]]) -> list[Row]:
         """Simulate plans, each at a step of the grid; what was simulated before is looked up."""
@@ -219,7 +279,7 @@ class Search:
     def _long_trial(self, standing: Standing, step: int, seed: int) -> Trial:
         scenario, every = self.trial(standing)
         scenario = replace(scenario, seed=scenario.seed + seed)
-        return Trial(scenario=scenario, load=self._long(standing, every), step=step, every=every, audit=True)
+        return Trial(scenario=scenario, load=self._long(standing), step=step, every=every, audit=True)
 
     def _refused_alone(self, asked: Sequence[tuple[Standing, int]]) -> list[Row | None]:
         """Return, of each plan with two pools whose prefill pool fails at a step by itself, the row of that."""
@@ -241,8 +301,9 @@ class Search:
             return None
         key = candidate.setting, one, count
         if key not in self._alone:
-            alone = self.deployments.prefill_alone(candidate)
-            trial = Trial(scenario=alone, load=self.load, step=0, every=1, prompts_only=True)
+            every = self._alike(scenario, one.plan, count)
+            alone = self.deployments.prefill_alone(replace(candidate, counts=(count // every, candidate.counts[1])))
+            trial = Trial(scenario=alone, load=self.load, step=0, every=every, prompts_only=True)
             self._alone[key] = PrefillAlone(trial=trial)
         return self._alone[key]
 
@@ -271,10 +332,10 @@ class Search:
             self.spent_s += trial.expected_s * rows[number]["numbers"].get("cut", 1.0)
         return [rows[number] for number in range(len(keys))]
 
-    def _long(self, standing: Standing, every: int) -> Load:
+    def _long(self, standing: Standing) -> Load:
         """Return the load with as many requests as finalists get."""
-        replicas = every if every > 1 else sum(standing.candidate.counts)
-        return replace(self.load, requests=max(self.load.requests, REQUESTS * replicas))
+        most = max(standing.candidate.counts)
+        return replace(self.load, requests=max(self.load.requests, REQUESTS * most))
 
 
 def _spreads_experts(plan: ParallelPlan) -> bool:
@@ -300,10 +361,11 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         run=search.run,
         exhaustive=question.exhaustive,
         effort=lambda one: _effort(one.candidate),
+        look=search.look,
         is_spent=lambda: search.spent_s >= question.effort_s,
         told=told,
     )
-    standings.sort(key=lambda one: (_effort(one.candidate), -one.most * worth(one)))
+    standings.sort(key=lambda one: _effort(one.candidate))
     walk.through(standings)
     simulated = sorted((one for one in standings if one.passed is not None), key=walk.value, reverse=True)
     if not simulated:
@@ -327,7 +389,9 @@ def found_by(search: Search, told: Told | None = None) -> Found:
 def _effort(candidate: Candidate) -> int:
     """Return how dear a plan is to simulate: stages take ten times as long, SP a hundred times (measured)."""
     plans = candidate.plans
-    return 4 * any(one.sp.degree > 1 for one in plans) + 2 * any(one.pp > 1 for one in plans) + (len(plans) > 1)
+    sp, pools = any(one.sp.degree > 1 for one in plans), len(plans) > 1
+    stages = any(one.pp > 1 for one in plans) and (sp or not pools)
+    return 4 * sp + 2 * pools + stages
 
 
 def _lesser(bounds: Sequence[Bound]) -> Bound:

@@ -1,5 +1,9 @@
 """Plans in the order of their bounds: pruned, screened by one run, or simulated up to their capacity.
 
+Plans that cost alike to simulate are taken together. Before the first of two pools is, each pool of those that are left
+is looked at by itself (:mod:`~clustersim.search.plans.pool_alone`): what fails there at a rate is not simulated at it,
+and the others are taken in the order of the rates at which a pool of theirs does.
+
 A plan goes on while it may be among the best :data:`KEPT`, and within two ties of the best: its bound is above what
 the worst of them reaches, and so is the rate of its first run. What fails there is screened; what does not is tried at
 ever higher rates until it fails, and cut in half between. Plans that cost alike to simulate are taken :data:`TOGETHER`
@@ -12,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from clustersim.search.plans.finals import TIES
@@ -23,12 +28,18 @@ from clustersim.search.point import Row
 SPENT: Final = "the effort was spent"
 KEPT: Final = 3
 TOGETHER: Final = 4
+FEW: Final = 2
+"""Of those with two pools: each takes a while, and what it reaches spares the next ones that."""
+_COARSE: Final = 3
+"""Steps between the last two rates of two pools: as many as tie; the best ones are looked at closer, at length."""
 _ABOVE: Final = 2
 """Steps of the grid above the worst of the best at which a plan is screened: 2 %."""
 _UP: Final = 6
 """Steps by which a plan goes up from the rate of its first run, doubled each time."""
 _DOWN: Final = 24
 """Steps below its bound at which the first plans are tried, and by which they go down: a fifth."""
+_NEAR: Final = 8
+"""… and where a pool fails by itself: 8 %."""
 
 Run = Callable[[Sequence[tuple[Standing, int]]], list[Row]]
 """Simulates plans, each at a step of the grid."""
@@ -48,6 +59,8 @@ class Walk:
         Whether every plan is simulated up to its capacity.
     effort : callable
         How dear a plan is to simulate; plans come in its order.
+    look : callable
+        Notes at which step pools of plans fail by themselves; the plans come with the steps they have to pass.
     is_spent : callable
         Whether nothing more is to be simulated, once some plan has reached something.
     told : callable, optional
@@ -59,35 +72,52 @@ class Walk:
     run: Run
     exhaustive: bool
     effort: Callable[[Standing], int]
+    look: Callable[[Sequence[tuple[Standing, int]]], None]
     is_spent: Callable[[], bool]
     told: Callable[[int, int], None] | None = None
 
     def through(self, standings: Sequence[Standing]) -> None:
         """Take all plans, best bounds first; each ends pruned, screened, simulated, failed or open."""
-        waiting = deque(standings)
-        reached: list[float] = []
-        while waiting:
-            least = _least(reached)
-            some = self._next(waiting, least)
-            if some:
-                self._simulated(some, least)
-                reached += [self.value(one) for one in some if one.passed is not None]
-            if self.told is not None:
-                self.told(len(standings) - len(waiting), len(standings))
+        done, reached = 0, list[float]()
+        for _, group in groupby(standings, key=self.effort):
+            waiting = deque(self._ordered(list(group), _least(reached)))
+            while waiting:
+                before, least = len(waiting), _least(reached)
+                some = self._next(waiting, least)
+                if some:
+                    self._simulated(some, least)
+                    reached += [self.value(one) for one in some if one.passed is not None]
+                done += before - len(waiting)
+                if self.told is not None:
+                    self.told(done, len(standings))
+
+    def _ordered(self, group: Sequence[Standing], least: float) -> list[Standing]:
+        """Return plans with the best first, as far as is known; pools are looked at of those that bounds leave."""
+        if not self.exhaustive:
+            self.look([(one, self._first(one, least)) for one in group if not self._pruned(one, least)])
+        return sorted(group, key=lambda one: -self._most(one))
+
+    def _most(self, one: Standing) -> float:
+        return math.inf if one.ceiling is None else rate_of(one.ceiling) * self.worth(one)
+
+    def _pruned(self, one: Standing, least: float) -> bool:
+        """Whether its bound says that a plan is not among the best."""
+        if one.bound.step is None:
+            return False
+        return one.bound.why != RATE or (not self.exhaustive and one.most * self.worth(one) <= least)
 
     def _next(self, waiting: deque[Standing], least: float) -> list[Standing]:
         """Take the next plans that go on, of those that cost alike, and say of those before them why they don't."""
         some: list[Standing] = []
-        while waiting and len(some) < TOGETHER:
+        while waiting and len(some) < (TOGETHER if waiting[0].alone is None else FEW):
             one = waiting.popleft()
-            bounded = one.bound.step is not None
-            if bounded and (one.bound.why != RATE or (not self.exhaustive and one.most * self.worth(one) <= least)):
+            if self._pruned(one, least):
                 one.fate, one.why = "pruned", one.bound.why
+            elif least > 0.0 and one.alone is not None and one.alone <= self._first(one, least):
+                one.fate, one.failed = "screened", one.alone
+                one.why = f"one of its pools by itself fails at {rate_of(one.alone):g}/s"
             elif least > 0.0 and self.is_spent():
                 one.fate, one.why = "open", SPENT
-            elif some and self.effort(one) != self.effort(some[0]):
-                waiting.appendleft(one)
-                break
             else:
                 some.append(one)
         return some
@@ -116,9 +146,10 @@ class Walk:
 
     def _climb(self, one: Standing, least: float) -> Generator[int, Row, None]:
         """Yield the steps at which a plan is tried, and take what came of each; last say what became of it."""
-        step = self._first(one, least)
-        screening = least > 0.0 and not self.exhaustive
-        up = _UP
+        first = self._first(one, least)
+        screening, up = least > 0.0 and not self.exhaustive, _UP
+        step = first if one.alone is None else max(first, one.alone - _NEAR)
+        fine = 1 if one.alone is None else _COARSE
         while True:
             row = yield step
             if row["failed"] is not None:
@@ -129,18 +160,18 @@ class Walk:
             else:
                 one.failed = step
                 one.row = one.row or row
-                if screening and one.passed is None:
+                if screening and one.passed is None and step <= first:
                     alone = row["numbers"].get("alone")
                     who = f"its {alone} by itself " if alone else ""
                     one.fate, one.why, one.row = "screened", f"{who}fails at {rate_of(step):g}/s", row
                     return
             if one.passed is None:
-                step -= _DOWN
-            elif one.failed is None and one.bound.step is None:
+                step = max(first, step - _DOWN) if screening else step - _DOWN
+            elif one.failed is None and one.ceiling is None:
                 step, up = step + up, 2 * up
             else:
-                high = min(end for end in (one.failed, one.bound.step) if end is not None)
-                if high - one.passed <= 1:
+                high = min(end for end in (one.failed, one.ceiling) if end is not None)
+                if high - one.passed <= fine:
                     one.fate = "simulated"
                     return
                 middle = (one.passed + high) // 2
@@ -149,7 +180,7 @@ class Walk:
     def _first(self, one: Standing, least: float) -> int:
         if least > 0.0 and not self.exhaustive:
             return math.ceil(math.log(least / self.worth(one)) / math.log(GRID)) + _ABOVE
-        return (one.bound.step or 0) - _DOWN
+        return (one.ceiling or 0) - (_DOWN if one.alone is None else _NEAR)
 
 
 def _least(reached: Sequence[float]) -> float:
