@@ -185,3 +185,22 @@ def series_walk(template: PassTemplate) -> SeriesWalk:
     if found is None:
         found = template.made[SeriesWalk] = SeriesWalk(template.walk, template.exits, template.num_classes)
     return found
+
+
+def paths_of(template: PassTemplate) -> Int64Array | None:
+    """Return the cost classes of each path, int64 of shape (paths, classes), of a pass in which none meets another one.
+
+    None where instances of several paths wait for one another: then the longest path depends on more than their sums.
+    """
+    paths: list[int] = []
+    waited: set[int] = set()
+    number = 0
+    for some in _reduced(template.walk.whole.waits):
+        if len(some) > 1 or not waited.isdisjoint(some):
+            return None
+        waited.update(some)
+        paths.append(paths[some[0]] if some else number)
+        number += not some
+    counts: Int64Array = np.zeros((number, template.num_classes), np.int64)
+    np.add.at(counts, (np.array(paths, np.int64), template.instance_class), 1)
+    return counts

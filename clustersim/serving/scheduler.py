@@ -90,7 +90,10 @@ class Scheduler(PoolMembers):
         """Return whether blocks that decodes take may make room for the first sequence that waits.
 
         Where they take what it would have taken over, it needs fewer blocks at once: only those of its first chunk.
+        Where several owners keep room for those who run, another one may become the emptiest, with room for it.
         """
+        if self.config.preemption == "never" and len(self.pool.free) > 1 and self.waiting:
+            return True
         return self.caching is not None and bool(self.waiting) and self._admits(self.waiting[0])
 
     def _decodes(self, now: int, budget: int) -> list[Sequence]:

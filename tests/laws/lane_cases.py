@@ -143,7 +143,7 @@ def splits(draw: st.DrawFn) -> Case:
         "degree": degree,
         "scheme": scheme,
         "partition": draw(st.sampled_from(("contiguous", "zigzag", "striped"))),
-        "decode": draw(st.sampled_from(("idle", "idle", "dp"))),
+        "decode": draw(st.sampled_from(("idle", "dp"))),
     }
     if "ep" in plan:
         plan["ep"] = degree * plan["tp"]

@@ -16,13 +16,14 @@ from clustersim.graph.prices.split_steps import SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay.compiled import kernel, stages
 from clustersim.replay.events.chain import ChainPass
-from clustersim.replay.lanes import alone
+from clustersim.replay.lanes import alone, owner_lane
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_watch import LinkWatch
+from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
@@ -33,6 +34,9 @@ from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.serving.grouped import decode_group
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.grouped.decode_slots import DecodeSlots
+from clustersim.serving.grouped.owner_group import OwnerGroup, OwnerSums
+from clustersim.serving.grouped.owner_queue import OwnerQueue
+from clustersim.serving.grouped.owner_scheduler import OwnerScheduler
 from clustersim.serving.grouped.prompt_queue import PromptQueue
 from clustersim.serving.grouped.ready_decodes import ReadyDecodes
 from clustersim.serving.grouped.scheduler import GroupedScheduler
@@ -240,6 +244,32 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "attention of SP ranks takes no time": Mutation(SplitPrompts, "price", "+= times * ns", "+= 0 * ns"),
     "an SP rank waits for nobody": Mutation(SeriesWalk, "ends", "start + durations[at]", "durations[at]"),
     "layers that are not walked take no time": Mutation(SeriesWalk, "_go_on", "left * more", "0 * more"),
+    # SP ranks that keep whole sequences
+    "an owner's blocks are taken from another one": Mutation(
+        OwnerGroup, "growths", "for own in self.of", "for own in self.of[::-1]"
+    ),
+    "a run counts the growth of its first step, by owner": Mutation(
+        OwnerGroup, "growths_after_first", "self.clock + 1", "self.clock"
+    ),
+    "a run goes on without a block of an owner": Mutation(OwnerGroup, "affordable_by_owner", "left < 0", "left < -1"),
+    "contexts of an owner do not grow": Mutation(OwnerGroup, "advance", "own.computed += steps * own.count", "pass"),
+    "contexts of an owner do not grow in a run": Mutation(OwnerGroup, "keys", "own.count, own.count", "own.count, 0"),
+    "windows of an owner are never full": Mutation(OwnerGroup, "advance", "window.advance(self.clock)", "pass"),
+    "who leaves is attended to by its owner": Mutation(OwnerSums, "leave", "self.computed -= ", "_ = "),
+    "who leaves takes blocks of its owner": Mutation(
+        OwnerSums, "leave", "% len(self.phases)] -= 1", "% len(self.phases)] -= 0"
+    ),
+    "the first owner keeps all": Mutation(OwnerQueue, "_admit", "self.pool.emptiest()", "0"),
+    "prompts take blocks of another owner": Mutation(
+        OwnerQueue, "choose_beside", "left[sequence.owner] < 0", "sum(left) < 0"
+    ),
+    "decodes beside prompts take no blocks of owners": Mutation(OwnerQueue, "choose_beside", "there - taken", "there"),
+    "one owner's room is kept for all": Mutation(OwnerQueue, "_promise", "self.pool.blocks", "self.total"),
+    "room is kept by owners for those who left": Mutation(OwnerQueue, "part_from", "sequence.most_tokens", "0"),
+    "nobody says who keeps a sequence": Mutation(LaneLog, "kept", "self._kept.extend((request, time, owner))", "pass"),
+    "runs take no blocks of owners": Mutation(OwnerScheduler, "repeat", "self.free[owner] -= taken", "pass"),
+    "a run goes on though another owner has room": Mutation(OwnerScheduler, "_launch", "batch.steady = False", "pass"),
+    "the last SP rank holds a step": Mutation(owner_lane, "_longest", "max(longest, path)", "path"),
     # hand-overs
     "nothing is set aside": Mutation(GroupedScheduler, "next", "self.scheduler.arriving", "False"),
     "blocks are given back before K/V has left": Mutation(

@@ -16,6 +16,7 @@ import numpy as np
 from clustersim.cost.scalar import DecodeNs, PrefillNs
 from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.graph.prices.owner_decodes import OwnerDecodes
 from clustersim.graph.prices.parts import ATTENDED, MOST_ROWS, Part, Row, decode_price, prefill_price, window_of
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.split_features import Chunks, SplitFeatures
@@ -140,13 +141,14 @@ class SplitPrices(StepPrices):
         self.counts = SplitFeatures(pricer.sp, pricer.windows, (*prefill.classes, *mixed.classes))
         self.split_prefill = SplitPrompts(pricer, prefill, self.rows["prefill"], self.counts)
         self.split_mixed = SplitPrompts(pricer, mixed, self.rows["mixed"], self.counts)
+        self.owners = OwnerDecodes(pricer, programs["decode"], self.rows["decode"])
 
     @property
     def supported(self) -> bool:
-        """Whether prices here are those of the pricer: one rank decodes, as a chain, and counts tell all else."""
+        """Whether prices here are those of the pricer: ranks that decode don't meet, and counts tell all else."""
         return (
             all(program.even for program in self.programs.values())
-            and self.programs["decode"].template.is_chain
+            and self.owners.paths is not None
             and self.split_prefill.told_by_counts
             and self.split_mixed.told_by_counts
         )

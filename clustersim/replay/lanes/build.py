@@ -15,6 +15,7 @@ from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_stage import SharedStage
 from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.owner_lane import OwnerLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_lane import SharedLane
 from clustersim.replay.lanes.stretched_lane import StretchedLane
@@ -74,8 +75,8 @@ class LaneBuilder:
             return "steps run as two halves that overlap"
         if inputs.plan.sp.degree > 1 and inputs.plan.pp > 1:
             return "the ranks of an SP group do different work"
-        if inputs.plan.sp.decode == "dp":
-            return "each SP rank decodes sequences of its own"
+        if inputs.plan.sp.decode == "dp" and apart:
+            return "each SP rank keeps sequences of its own, and hands them over"
         if inputs.plan.sp.degree > 1 and by_layer:
             return "K/V leaves layer by layer, from SP ranks that do different work"
         if inputs.serving.lanes_lack:
@@ -95,7 +96,7 @@ class LaneBuilder:
             yield "devices or links get slower"
         if pool.input.plan.sp.degree > 1:
             if not all(isinstance(one, SplitPrices) and one.supported for one in self._prices_of(replica)):
-                yield "experts are on SP ranks that do not decode, or ranks of one group differ"
+                yield "experts are on all SP ranks, or ranks of one group differ"
             return
         programs = [program for at in stages for program in pool.programs[at].values()]
         if not all(program.even and program.template.is_chain for program in programs):
@@ -132,7 +133,7 @@ class LaneBuilder:
             return self._shared_lane(replica, scheduler, prices, log, self.shared)
         if len(prices) > 1:
             return PipeLane(scheduler, prices, log)
-        kind = StretchedLane if self.watched(replica) else DecodeJumpLane
+        kind = StretchedLane if self.watched(replica) else OwnerLane if len(scheduler.pool.free) > 1 else DecodeJumpLane
         return kind(scheduler, prices, log)
 
     def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:

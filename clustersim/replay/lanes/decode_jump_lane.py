@@ -102,15 +102,19 @@ class DecodeJumpLane(Lane):
         else:
             assert group is not None
             new, context = 0, group.computed + batch.decodes
-            self.price = price = self.prices.stages[0].decode(batch.decodes)
+            self.price = price = self._price_of(group)
             number = price.number
             limit = min(group.finishes[0][0] - group.clock, decode_run.MAX_RUN) if batch.steady else 1
-            self.limit = min(group.affordable(limit, scheduler.free[0]), group.unchanged_windows)
+            self.limit = min(scheduler.affordable(group, limit), group.unchanged_windows)
             self.until = NEVER if scheduler.waiting else until
             self.ns, self.steps, self.end = [], 0, now
             self._extend(price, group, 1)
         self.batch, self.number = batch, number
         self.row = self._row(now, batch, new, context)
+
+    def _price_of(self, group: DecodeGroup) -> DecodePrice:
+        """Return the price of a run of steps of a group."""
+        return self.prices.stages[0].decode(group.count)
 
     def go_on(self, until: int) -> bool:
         """Price further steps of a run that nothing has ended."""

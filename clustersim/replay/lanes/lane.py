@@ -18,6 +18,7 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.serving.grouped.batch import Batch
+from clustersim.serving.grouped.owner_scheduler import OwnerScheduler
 from clustersim.serving.grouped.scheduler import GroupedScheduler
 from clustersim.serving.order import ArrivalQueue
 from clustersim.serving.scheduler import Scheduler
@@ -53,7 +54,8 @@ class Lane(ABC):
 
     def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
         self.prices = LanePrices(prices)
-        self.scheduler = GroupedScheduler(scheduler, log, self.prices.windows)
+        kind = OwnerScheduler if len(scheduler.pool.free) > 1 else GroupedScheduler
+        self.scheduler: GroupedScheduler = kind(scheduler, log, self.prices.windows)
         self.log = log
         self.outstanding = 0
         self.end = NEVER
@@ -165,7 +167,7 @@ class Lane(ABC):
         kind = (MIXED if decodes else PREFILL) if chunks else DECODE
         return (
             now, kind, batch.slot, chunks + decodes, new, decodes, context, len(scheduler.waiting),
-            len(scheduler.running), scheduler.total - scheduler.free[0],
+            len(scheduler.running), scheduler.used,
         )  # fmt: skip
 
     def _complete(self, now: int, batch: Batch, steps: int = 1) -> list[Sequence]:

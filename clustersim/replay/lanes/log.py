@@ -74,12 +74,28 @@ class LaneLog:
         self._chunks = array("q")
         self._decodes = array("q")
         self._facts = array("q")
+        self._kept = array("q")
+        self._starts = array("q")
+        self.tells_starts = self.stages == 1 and not recorder.templates[templates[0]["decode"]].is_chain
+        """Whether ranks do different work in decode steps, so that each run of them tells when they start."""
         self._width = len(STEP_ROW) + 2 + (self.stages == 1)
         self._full = FLUSH_STEPS * self._width
 
-    def run(self, row: tuple[int, ...], number: int, count: int, end: int, varying: Iterable[int]) -> None:
-        """Append a run of ``count`` steps of one stage: its row of durations, and what varied from step to step."""
+    def run(
+        self,
+        row: tuple[int, ...],
+        number: int,
+        count: int,
+        end: int,
+        varying: Iterable[int],
+        starts: Iterable[int] = (),
+    ) -> None:
+        """Append a run of ``count`` steps of one stage: its row of durations, and what varied from step to step.
+
+        Where ranks do different work in them, the ``starts`` of several steps are told, too.
+        """
         steps = self._steps
+        self._starts.extend(starts)
         steps.extend((*row, count, in_time(end), number))
         self._varying.extend(varying)
         if len(steps) >= self._full:
@@ -126,6 +142,10 @@ class LaneLog:
         """Append what the scheduler decided."""
         self._facts.extend((time, kind, request, value, used))
 
+    def kept(self, time: int, request: int, owner: int) -> None:
+        """Append which SP rank keeps a request that was admitted."""
+        self._kept.extend((request, time, owner))
+
     def extend(
         self,
         rows: Int64Array,
@@ -162,6 +182,7 @@ class LaneLog:
         self._hand(recorder.chunks, self._chunks, ("step", "request", "start", "count", "sampled"))
         self._hand(recorder.decodes, self._decodes, ("slot", "request", "first_step", "last_step"))
         self._hand(recorder.facts, self._facts, ("time_ns", "kind", "request", "value", "used"))
+        self._hand(recorder.owners, self._kept, ("request", "time_ns", "owner"))
 
     def _hand(self, table: Columns, flat: array[int], names: tuple[str, ...]) -> None:
         found = _taken(flat, len(names))
@@ -194,11 +215,20 @@ class LaneLog:
             steps=np.repeat(counts, self.stages),
             start_ns=passes[:, :, 0].ravel(),
             row=rows.ravel(),
-            starts_at=np.full(flat, -1),
+            starts_at=self._starts_at(found["kind"], counts) if self.stages == 1 else np.full(flat, -1),
             varying_at=varying_at.ravel(),
             irregular=self._irregular(flat),
         )
         self._hand_sends(first, found["prefill_tokens"] + found["decode_tokens"])
+
+    def _starts_at(self, kinds: Int64Array, counts: Int64Array) -> Int64Array:
+        """Hand on the starts of runs whose ranks do different work; return where those of each run are, −1 of most."""
+        found = np.full(len(counts), -1, np.int64)
+        if not self.tells_starts:
+            return found
+        told = (kinds == STEP_KINDS.index("decode")) & (counts > 1)
+        found[told] = self.recorder.starts.extend(_taken(self._starts, 1)) + np.cumsum(counts[told]) - counts[told]
+        return found
 
     def _irregular(self, passes: int) -> Int64Array:
         """Hand on what was stretched, and return which of it each pass is, −1 for most."""

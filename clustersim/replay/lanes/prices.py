@@ -13,6 +13,7 @@ from clustersim.graph.program import CostClass
 from clustersim.plan.segments import causal_pairs
 from clustersim.serving.grouped.batch import Batch, Chunks
 from clustersim.serving.grouped.decode_group import DecodeGroup
+from clustersim.serving.grouped.owner_group import OwnerGroup
 
 
 class LanePrices:
@@ -40,6 +41,7 @@ class LanePrices:
         """The distinct prices where prompts are split over SP ranks."""
         self.idle = (0,) * (stages[0].pricer.sp.degree - 1)
         """Decodes on SP ranks that have none."""
+        self.ranks = range(stages[0].pricer.sp.degree)
         self.windows = stages[0].pricer.windows
         attention = [_attention(one) for one in stages]
         alike = all(len(classes) == 1 and classes == attention[0] for classes in attention)
@@ -64,10 +66,14 @@ class LanePrices:
     def _split(self, chunks: Chunks, group: DecodeGroup | None, attended: int) -> tuple[int, int, list[StepPrice]]:
         """Return what :meth:`step` does where prompts are split over SP ranks."""
         told = [(sequence.computed, count, sequence.owner) for sequence, count in chunks]
-        decodes = 0 if group is None else group.count
-        keys: dict[int | None, tuple[int, ...]] = {window: (_within(window, [], group)[2],) for window in self.windows}
-        keys[None] = (attended,)
-        beside = (decodes, *self.idle)
+        keys: dict[int | None, tuple[int, ...]]
+        if isinstance(group, OwnerGroup):
+            beside = group.counts
+            keys = {one: tuple([group.keys(s, one)[0] for s in self.ranks]) for one in (None, *self.windows)}
+        else:
+            beside = (0 if group is None else group.count, *self.idle)
+            keys = {window: (_within(window, [], group)[2],) for window in self.windows}
+            keys[None] = (attended,)
         context = sum([start for start, _, _ in told])
         priced = [one.split(told, beside, keys) for one in self.split]
         return sum([count for _, count, _ in told]), context + attended, self._by_stage(priced)

@@ -19,3 +19,7 @@ class Log(Protocol):
     def fact(self, time: int, kind: int, request: int, value: int, used: int) -> None:
         """Take a fact."""
         ...
+
+    def kept(self, time: int, request: int, owner: int) -> None:
+        """Take which SP rank keeps a request that was admitted."""
+        ...

@@ -8,7 +8,7 @@ What is not here: how many a step may take, and whether their K/V blocks are the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from clustersim.serving.grouped.decode_group import DecodeGroup, by_place
 from clustersim.serving.sequence import Sequence
@@ -33,8 +33,7 @@ class ReadyDecodes:
     """
 
     def __init__(self, block_tokens: int, windows: tuple[int, ...]) -> None:
-        self.block_tokens = block_tokens
-        self.windows = windows
+        self.new_group: Callable[[], DecodeGroup] = lambda: DecodeGroup(block_tokens, windows)
         self.groups: list[DecodeGroup] = []
         self.loose: list[Sequence] = []
 
@@ -61,7 +60,7 @@ class ReadyDecodes:
 
     def form(self, members: Iterable[Sequence]) -> DecodeGroup:
         """Return a new group of these, which waits."""
-        group = DecodeGroup(self.block_tokens, self.windows)
+        group = self.new_group()
         for sequence in members:
             group.join(sequence)
         self.groups.append(group)

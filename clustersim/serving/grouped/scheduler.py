@@ -68,7 +68,7 @@ class GroupedScheduler:
     @property
     def used(self) -> int:
         """K/V blocks in use."""
-        return self.total - self.free[0]
+        return self.total - sum(self.free)
 
     def next(self, now: int) -> Batch | None:
         """Decide the next step; None when there is nothing to run."""
@@ -176,9 +176,9 @@ class GroupedScheduler:
             self._take_out(sequence)
             self.running.remove(sequence)
             self.prompts.part_from(sequence)
-            self.free[0] += sequence.blocks
+            self.free[sequence.owner] += sequence.blocks
         self.slots.close(sequence, sequence.last_step)
-        used = self.total - self.free[0] + taken
+        used = self.used + taken
         self.log.fact(now, CANCELLED, sequence.request, sequence.generated, used)
         return True
 
@@ -236,9 +236,15 @@ class GroupedScheduler:
         """Note that a batch of decodes was carried by ``steps`` steps in a row, not only by one."""
         assert batch.group is not None
         self.free[0] -= batch.group.growth_after_first(steps)
-        last = batch.step + steps - 1
+        self._repeated(batch.group, batch.step + steps - 1)
+
+    def _repeated(self, group: DecodeGroup, last: int) -> None:
         self.step = last + 1
-        self.slots.repeat(batch.group, last)
+        self.slots.repeat(group, last)
+
+    def affordable(self, group: DecodeGroup, limit: int) -> int:
+        """Return how many of the next ``limit`` steps of a group have their blocks."""
+        return group.affordable(limit, self.free[0])
 
     def _compute(self, now: int, step: int, sequence: Sequence, count: int) -> bool:
         """Account for a prompt chunk; return whether the sequence finished with it."""
@@ -271,8 +277,8 @@ class GroupedScheduler:
         self.running.remove(sequence)
         self.prompts.part_from(sequence)
         if not sequence.hands_over:  # else its blocks stay until its K/V has been moved
-            self.free[0] += sequence.blocks
-            self.log.fact(now, FINISHED, sequence.request, sequence.generated, self.total - self.free[0])
+            self.free[sequence.owner] += sequence.blocks
+            self.log.fact(now, FINISHED, sequence.request, sequence.generated, self.used)
         if sequence.first_step >= 0:
             self.slots.close(sequence, last_step)
 
@@ -309,6 +315,9 @@ class GroupedScheduler:
         for time, kind, request, value, used in self.scheduler.facts:
             self.log.fact(time, kind, request, value, used + taken)
         self.scheduler.facts.clear()
+        for time, request, owner in self.scheduler.kept:
+            self.log.kept(time, request, owner)
+        self.scheduler.kept.clear()
 
     def _flying(self) -> Iterable[Sequence]:
         """Yield every sequence in flight, up to date."""

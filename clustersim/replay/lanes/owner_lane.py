@@ -1,0 +1,69 @@
+"""A lane of one stage in which each SP rank decodes sequences of its own, and the slowest one holds the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from clustersim.graph.prices.owner_decodes import OwnerPrice
+from clustersim.graph.prices.split_steps import SplitPrices
+from clustersim.graph.prices.steps import DecodePrice
+from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
+from clustersim.serving.grouped.decode_group import DecodeGroup
+from clustersim.serving.grouped.owner_group import OwnerGroup
+
+
+class OwnerLane(DecodeJumpLane):
+    """One replica, and the step or decode run that it is in; parameters are those of other lanes."""
+
+    def _price_of(self, group: DecodeGroup) -> OwnerPrice:
+        """Return the price of a run of steps of a group."""
+        (prices,) = self.prices.stages
+        assert isinstance(prices, SplitPrices)
+        assert isinstance(group, OwnerGroup)
+        return prices.owners[group.counts]
+
+    def _extend(self, price: DecodePrice, group: DecodeGroup, least: int) -> None:
+        """Price so many steps at least, and until one ends at :attr:`until` or later."""
+        assert isinstance(price, OwnerPrice)
+        assert isinstance(group, OwnerGroup)
+        assert isinstance(self.ns, list)
+        each = zip(price.ns, price.ranks, price.windows, strict=True)
+        classes = [(ns, *group.keys(rank, window)) for ns, rank, window in each]
+        enough = self.steps + least
+        for step in range(self.steps, self.limit):
+            took = [ns(keys + step * growth) for ns, keys, growth in classes]
+            self.ns += took
+            self.end += _longest(price, took)
+            if self.end >= self.until and step + 1 >= enough:
+                break
+        self.steps = step + 1
+
+    def _ends(self) -> list[int]:
+        """Return when each step of the run ends."""
+        price = self.price
+        if price is None:
+            return [self.end]
+        assert isinstance(price, OwnerPrice)
+        width = len(price.ns)
+        lengths = [_longest(price, self.ns[at : at + width]) for at in range(0, self.steps * width, width)]
+        return list(accumulate(lengths, initial=self.row[0]))[1:]
+
+    def _log(self, steps: int, end: int) -> None:
+        if steps < 2:
+            super()._log(steps, end)
+            return
+        assert self.price is not None
+        starts = [self.row[0], *self._ends()[: steps - 1]]
+        self.log.run(self.row, self.number, steps, end, self.ns[: steps * len(self.price.ns)], starts)
+
+
+def _longest(price: OwnerPrice, took: Sequence[int]) -> int:
+    """Return how long a step takes whose attention takes so long, class by class."""
+    longest = 0
+    for base, classes in price.paths:
+        path = base
+        for at, times in classes:
+            path += times * took[at]
+        longest = max(longest, path)
+    return longest
