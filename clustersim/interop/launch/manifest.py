@@ -66,7 +66,7 @@ def kubernetes(name: str, servers: Sequence[Started], image: str, account: Accou
             account.refuse(
                 "TensorRT-LLM starts on several nodes under MPI; take --for trtllm and Slurm, or --for dynamo"
             )
-        else:
+        elif started.per_node:  # else it is refused already
             leader, other = (_in_a_group(started, options) for options in started.per_node[:2])
             template = {"size": started.nodes, "restartPolicy": "RecreateGroupOnPodRestart",
                         "leaderTemplate": _pod(started, image, labels | {"role": "leader"}, leader, own),

@@ -119,7 +119,7 @@ def _plan(started: Started, account: Account) -> None:
 def _replicas(started: Started, account: Account, *, wide: bool, ranks: int) -> None:
     """Write replicas that share nothing: of one server on one node, else of one each."""
     server, dp = started.server, started.server.plan.dp
-    router = server.serving.router
+    router = str(server.serving.router)  # one of a user's is none of SGLang's
     balancer = word_for(router, BALANCERS)
     known = choices_of("sglang", SGLANG["serving.router"], started.version)
     balancer = balancer if not known or balancer in known else None
@@ -139,7 +139,7 @@ def _replicas(started: Started, account: Account, *, wide: bool, ranks: int) -> 
         started.copies = dp
         urls = f"start {dp} such servers, and their addresses as --worker-urls of the router"
         if router in POLICIES and not server.pool:
-            account.leaves(server, "plan.dp", f"{urls}, with --policy {POLICIES[str(router)]}")
+            account.leaves(server, "plan.dp", f"{urls}, with --policy {POLICIES[router]}")
         else:
             account.leaves(server, "plan.dp", urls)
         if not server.pool and router not in POLICIES:

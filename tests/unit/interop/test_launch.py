@@ -23,7 +23,7 @@ from clustersim.interop.launch.text import launch_json, launch_text
 from clustersim.interop.translated import scenario_from_command
 from clustersim.model.hub import ON_THE_HUB, shipped_model
 from clustersim.scenario.document import parse_yaml
-from clustersim.scenario.load import build_scenario
+from clustersim.scenario.load import build_scenario, load
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.legality import pool_blocks, scenario_memory
 
@@ -169,6 +169,7 @@ def command(found: Launch, at: int = 0) -> str:
             "precision.weights=fp8 too",
         ),
         ("k8s", {"serving": {"engine": "trtllm-0.14"}}, "no manifest has; take --for trtllm"),
+        ("k8s", {"serving": {"engine": "vllm-0.9"}, "plan": {"tp": 8, "pp": 2}}, "--nnodes from 0.12.0 on; before"),
         ("sglang", {"serving": {"max_batch_tokens": 1000}}, "validation_hook.py:244"),
         ("trtllm", {"precision": {"weights": "fp8"}}, "--model"),
         ("llm-d", {"plan": {"tp": 2, "pp": 2}}, "no key for stages"),
@@ -269,6 +270,12 @@ def test_what_options_cannot_say_is_listed() -> None:
     assert [one.path for one in fewer.unsaid] == ["serving.engine.graph_max_tokens"]  # … and 512 of itself
     text = launch_text(scenario(), found)
     assert "# NOT SAID serving.order.by: shortest_prompt; vLLM takes requests up as they arrive" in text
+
+
+def test_a_router_of_ones_own_is_none_of_the_engines() -> None:
+    for target in ("vllm", "sglang", "trtllm"):
+        unsaid = [one.path for one in launch_of(load("own-scheduler", allow_code=False), target).unsaid]
+        assert "serving.router" in unsaid
 
 
 @pytest.mark.parametrize(
