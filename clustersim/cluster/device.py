@@ -50,6 +50,8 @@ class Device:
     engine_kernels : Mapping of str to Mapping
         Sections of ``kernels`` that hold only for engines of one family, such as ``trtllm``, or for one of them, such
         as ``trtllm-0.9``, by that name.
+    grids, engine_grids : mapping
+        Text of measured points by section of ``kernels``, and of ``engine_kernels``, where a section has any.
     source : str
         Where the figures come from.
     """
@@ -69,6 +71,8 @@ class Device:
     engine_kernels: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     source: str = ""
     sheet_memory_bytes: int | None = None
+    grids: Mapping[str, str] = field(default_factory=dict)
+    engine_grids: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def without_peer_access(self) -> Device:
         """Return the device where others do not reach its memory: without custom all-reduces, which read it."""
@@ -83,13 +87,17 @@ class Device:
         """
         family = engine.partition("-")[0]
         own = {**self.engine_kernels.get(family, {}), **self.engine_kernels.get(engine, {})}
+        grids = dict(self.grids)
+        for section in (family, engine):
+            for name in self.engine_kernels.get(section, {}):
+                grids.pop(name, None)
+            grids |= self.engine_grids.get(section, {})
         if quantises:
-            return replace(self, kernels={**self.kernels, **own}) if own else self
+            return replace(self, kernels={**self.kernels, **own}, grids=grids) if own else self
         fused = {"quantise_bytes": 0.0}
         kernels = {**self.kernels, **own}.items()
-        return replace(
-            self, kernels={name: {**one, **fused} if fused.keys() <= one.keys() else one for name, one in kernels}
-        )
+        found = {name: {**one, **fused} if fused.keys() <= one.keys() else one for name, one in kernels}
+        return replace(self, kernels=found, grids=grids)
 
 
 def device_from(document: Mapping[str, object], *, where: str | None = None) -> Device:
@@ -114,7 +122,7 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
     name, vendor = top.text("name"), top.text("vendor")
     sheet_bytes = memory.quantity("capacity", "bytes")
     usable_bytes = memory.maybe("usable", "bytes")
-    kernels, engine_kernels = _kernels(top.section("kernels"))
+    kernels, engine_kernels, grids, engine_grids = _kernels(top.section("kernels"))
     device = Device(
         name=name,
         vendor=vendor,
@@ -127,8 +135,10 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
         idle_power_w=power.maybe("idle", "power"),
         kernels=kernels,
         engine_kernels=engine_kernels,
-        collectives=_constants(top.section("collectives")),
-        collectives_apart=_constants(top.section("collectives_without_peer_access")),
+        grids=grids,
+        engine_grids=engine_grids,
+        collectives=_constants(top.section("collectives"), {}),
+        collectives_apart=_constants(top.section("collectives_without_peer_access"), {}),
         source=_sources(top.raw("source"), memory, compute, power, price),
     )
     if device.idle_power_w is not None and device.idle_power_w > (device.power_w or 0.0):
@@ -153,19 +163,34 @@ def _sources(whole: object, *sections: Reader) -> str:
     return "; ".join(found)
 
 
-def _kernels(section: Reader) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, dict[str, float]]]]:
-    """Read ``{group: {constant: number}, family: {group: {constant: number}}}``; a family is one that holds groups."""
-    families = {}
+Constants = dict[str, dict[str, float]]
+"""Group → constant → number."""
+
+
+def _kernels(section: Reader) -> tuple[Constants, dict[str, Constants], dict[str, str], dict[str, dict[str, str]]]:
+    """Read ``{group: {constant: number}, family: {group: {constant: number}}}``; a family is one that holds groups.
+
+    Behind the constants come the texts of grids, of the groups and of the families.
+    """
+    families: dict[str, Constants] = {}
+    grids: dict[str, str] = {}
+    family_grids: dict[str, dict[str, str]] = {}
     for name in section.written():
         inside = section.raw(name)
         if isinstance(inside, Mapping) and any(isinstance(value, Mapping) for value in inside.values()):
-            families[name] = _constants(section.section(name))
-    return _constants(section, besides=families), families
+            families[name] = _constants(section.section(name), family_grids.setdefault(name, {}), gridded=True)
+    return _constants(section, grids, besides=families, gridded=True), families, grids, family_grids
 
 
-def _constants(section: Reader, besides: Collection[str] = ()) -> dict[str, dict[str, float]]:
-    """Read ``{name: {constant: number, …}, …}``; texts called ``source`` may stand anywhere inside."""
-    constants: dict[str, dict[str, float]] = {}
+def _constants(
+    section: Reader, grids: dict[str, str], besides: Collection[str] = (), *, gridded: bool = False
+) -> Constants:
+    """Read ``{name: {constant: number, …}, …}``; texts called ``source`` may stand anywhere inside.
+
+    Where groups may have measured points, too, their texts are put into ``grids``.
+    """
+    constants: Constants = {}
+    texts = ("source", "grid") if gridded else ("source",)
     for name in section.written():
         if name in besides:
             continue
@@ -174,10 +199,11 @@ def _constants(section: Reader, besides: Collection[str] = ()) -> dict[str, dict
             continue
         group = section.section(name)
         constants[name] = {
-            constant: group.number(constant, least=-1e30) for constant in group.written() if constant != "source"
+            constant: group.number(constant, least=-1e30) for constant in group.written() if constant not in texts
         }
-        if group.has("source"):
-            group.text("source")
+        found = {key: group.text(key) for key in texts if group.has(key)}
+        if "grid" in found:
+            grids[name] = found["grid"]
         group.finish()
     section.finish()
     return constants

@@ -25,8 +25,9 @@ from clustersim.cost.roofline import PricedDevice
 from clustersim.errors import InputError, Problem, did_you_mean
 
 Columns = Mapping[str, Any]
-ASSUMED_CACHE_BYTES: Final = 5e7
-"""Of a device whose constants name no cache."""
+LEAST_CACHE_BYTES: Final = 5e7
+"""Assumed of a device whose constants name no cache, or a smaller one: what element-wise kernels find there may be less
+than what the cache holds (2 MB of A100's 40)."""
 
 FORMATS: Final[Mapping[str, str]] = {
     "bfloat16": "bf16",
@@ -82,7 +83,7 @@ def read_kernel_table(path: Path, device: PricedDevice) -> tuple[MeasuredPoints,
     InputError
         When nothing in it can be used.
     """
-    cache_bytes = device.kernels.get("memory", {}).get("cache_bytes") or ASSUMED_CACHE_BYTES
+    cache_bytes = max(device.kernels.get("memory", {}).get("cache_bytes", 0.0), LEAST_CACHE_BYTES)
     found: dict[str, MeasuredPoints] = {}
     problems: list[Problem] = []
     columns = _columns(path)

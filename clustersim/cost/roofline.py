@@ -38,6 +38,8 @@ class PricedDevice(Protocol):
     def flops(self) -> Mapping[str, float]: ...
     @property
     def kernels(self) -> Mapping[str, Mapping[str, float]]: ...
+    @property
+    def grids(self) -> Mapping[str, str]: ...
 
 
 class RooflineCost:
@@ -65,10 +67,7 @@ class RooflineCost:
         self._peak = _peak(device, self.multiply_dtype)
         self._attention_peak = _peak(device, _BASE)
         self._operand_bytes = dtype_bytes(self.multiply_dtype)
-        dtype = {"gemm": self.multiply_dtype, "grouped_gemm": self.multiply_dtype}
-        self._constants = {
-            family: constants_of(device, family, dtype.get(family, precision.kv_cache)) for family in kernels.ASSUMED
-        }
+        self._constants = {family: constants_of(device, family, self.format_of(family)) for family in kernels.ASSUMED}
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the device time of ``op`` in seconds.
@@ -121,6 +120,10 @@ class RooflineCost:
             return np.asarray(latent)
         return np.where(numbers["shared_kv"], latent, plain())
 
+    def format_of(self, family: str) -> str:
+        """Return the format by which the constants of a family are chosen."""
+        return self.multiply_dtype if family in {"gemm", "grouped_gemm"} else self.precision.kv_cache
+
     def attention(self, family: str) -> tuple[kernels.Constants, float, float, tuple[float, float]]:
         """Return what a formula of attention takes first: constants, peak FLOP/s, memory bytes/s and widths.
 
@@ -161,12 +164,18 @@ def decode_family(heads: float, kv_heads: float, shared_kv: float) -> str:
     return "multihead_decode" if heads == kv_heads else "attention_decode"
 
 
-def constants_of(device: PricedDevice, family: str, dtype: str) -> kernels.Constants:
-    """Return the constants of a family at a format: its own group, that of bf16, or what is assumed."""
+def group_of(device: PricedDevice, family: str, dtype: str) -> str | None:
+    """Return the group of ``kernels`` that tells a family at a format: its own, that of bf16, or none."""
     names = [f"{family}_{dtype}", f"{family}_{_BASE}", family]
     if family == "multihead_decode":
         names += [f"attention_decode_{dtype}", f"attention_decode_{_BASE}", "attention_decode"]
-    given = next((device.kernels[name] for name in names if name in device.kernels), {})
+    return next((name for name in names if name in device.kernels), None)
+
+
+def constants_of(device: PricedDevice, family: str, dtype: str) -> kernels.Constants:
+    """Return the constants of a family at a format: its own group, that of bf16, or what is assumed."""
+    group = group_of(device, family, dtype)
+    given = {} if group is None else device.kernels[group]
     return {**kernels.ASSUMED[family], **{key: float(value) for key, value in given.items()}}
 
 

@@ -10,6 +10,7 @@ does not change is worked out once, under two rules, so that every rounding stay
   the square root of the square of a floating-point number", 2015). Below, x is seconds: 0, or far from both.
 
 Whatever lies beyond (more keys, a duration of a day, none at all) goes to ``otherwise``, which works with arrays.
+Measured points scale what the roofline says: :class:`Measured` is the same ratio, to the same bits, one at a time.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
+import numpy as np
+
 from clustersim.clock import NS_PER_S
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost, decode_family
-from clustersim.cost.table import TableCost
+from clustersim.cost.table import Curves, TableCost
 
 DecodeNs = Callable[[int], int]
 """keys attended → ns"""
@@ -34,11 +37,59 @@ _FASTEST: Final = 1e100
 """Bytes/s and FLOP/s from which on squares of seconds might underflow."""
 
 
-def roofline_of(cost: CostModel, op: str) -> RooflineCost | None:
-    """Return the roofline that alone says what ``op`` costs, or None where something else has a say."""
-    if isinstance(cost, TableCost) and not cost.measures(op):
+def roofline_of(cost: CostModel) -> RooflineCost | None:
+    """Return the roofline that says what operators cost, or that measured points scale; None of any other model."""
+    if isinstance(cost, TableCost):
         return cost.fallback
     return cost if type(cost) is RooflineCost else None
+
+
+class Measured:
+    """What measured points make of a roofline at one shape.
+
+    Parameters
+    ----------
+    curves : Curves or None
+        Where None, the roofline alone counts.
+    outside : callable
+        Called for each ratio that lies outside the points.
+
+    Attributes
+    ----------
+    least, most : float
+        Ratios.
+    """
+
+    def __init__(self, curves: Curves | None, outside: Callable[[], None]) -> None:
+        self.curves, self._outside = curves, outside
+        self._along = None if curves is None else curves.plain()
+        ratios = np.ones(1) if curves is None else curves.ratio
+        self.least, self.most = float(ratios.min()), float(ratios.max())
+
+    @classmethod
+    def of(cls, cost: CostModel, op: str, shape: Mapping[str, float]) -> Measured:
+        """Return what the points of a model make of an operator at the fixed parts of its shape."""
+        if not isinstance(cost, TableCost) or not cost.measures(op):
+            return cls(None, lambda: None)
+        return cls(cost.curves(op, shape), lambda: cost.count_outside(op))
+
+    def at(self, outer: float) -> Callable[[float], float]:
+        """Return measured / roofline along one value of the outer axis."""
+        if self._along is None:
+            return lambda inner: 1.0
+        found, outside = self._along(outer), self._outside
+
+        def ratio(inner: float) -> float:
+            value, beyond = found(inner)
+            if beyond:
+                outside()
+            return value
+
+        return ratio
+
+
+ALONE: Final = Measured(None, lambda: None)
+"""Of a roofline with no points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +146,13 @@ class DecodeTerms:
             most=min(_exact_up_to(flops), _exact_up_to(kv_heads, width, kv_bytes)),
         )
 
-    def plain(self, batch: int, gap_s: float) -> bool:
-        """Whether plain numbers do for so many sequences: no duration is 0, and no square is too small."""
+    def plain(self, batch: int, gap_s: float, least: float = 1.0) -> bool:
+        """Whether plain numbers do for so many sequences: no duration is 0, and no square is too small.
+
+        Measured points leave ``least`` of a roofline at the least.
+        """
         fixed = self.floor_s + batch * self.kv_heads * self.head_s
-        return round((fixed + gap_s) * NS_PER_S) >= 1 and max(self.flop_rate, self.byte_rate) <= _FASTEST
+        return round((fixed * least + gap_s) * NS_PER_S) >= 1 and max(self.flop_rate, self.byte_rate) <= _FASTEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +205,14 @@ class PrefillTerms:
             most=min(_exact_up_to(kv_heads, width, kv_bytes), _exact_up_to(heads, qk_dim + v_dim, operand_bytes)),
         )
 
-    def plain(self, gap_s: float) -> bool:
-        """Whether plain numbers do: no duration is 0."""
-        return round((self.fixed + gap_s) * NS_PER_S) >= 1
+    def plain(self, gap_s: float, least: float = 1.0) -> bool:
+        """Whether plain numbers do: no duration is 0; measured points leave ``least`` of a roofline at the least."""
+        return round((self.fixed * least + gap_s) * NS_PER_S) >= 1
 
 
-def decode_ns(terms: DecodeTerms, batch: int, gap_s: float, longest_s: float, otherwise: DecodeNs) -> DecodeNs:
+def decode_ns(
+    terms: DecodeTerms, batch: int, gap_s: float, longest_s: float, otherwise: DecodeNs, measured: Measured = ALONE
+) -> DecodeNs:
     """Return nanoseconds of :func:`~clustersim.cost.kernels.attention_decode` and the gap before it, by keys.
 
     Parameters
@@ -170,8 +226,10 @@ def decode_ns(terms: DecodeTerms, batch: int, gap_s: float, longest_s: float, ot
         Durations from here on are left to ``otherwise``.
     otherwise : callable
         The same by arrays.
+    measured : Measured
+        What points make of the roofline.
     """
-    if not terms.plain(batch, gap_s):
+    if not terms.plain(batch, gap_s, measured.least):
         return otherwise
     flops, read, flop_rate, byte_rate, most = terms.flops, terms.read, terms.flop_rate, terms.byte_rate, terms.most
     ends = batch * terms.heads * terms.dims * terms.operand_bytes
@@ -195,18 +253,33 @@ def decode_ns(terms: DecodeTerms, batch: int, gap_s: float, longest_s: float, ot
         reading = sqrt(reading * reading + hidden)
         return round((fixed + sqrt(compute * compute + reading * reading) + gap_s) * 1e9)
 
+    ratio = measured.at(batch)
+
+    def scaled(keys: int) -> int:
+        if keys > most or keys < 1:
+            return otherwise(keys)
+        compute = keys * flops / flop_rate
+        reading = (keys * read + ends) / byte_rate
+        reading = sqrt(reading * reading + hidden)
+        return round(((fixed + sqrt(compute * compute + reading * reading)) * ratio(keys / batch) + gap_s) * 1e9)
+
     chosen = beside_blocks if hidden else plain
-    while most and not chosen(most) < longest_s * NS_PER_S:  # every operation rises with keys, so that is all to check
+    slack = max(1.0, measured.most)
+    while most and not chosen(most) * slack < longest_s * NS_PER_S:  # all rises with keys: no more is to check
         most //= 2
+    if measured.curves is not None:
+        chosen = scaled
     return chosen if most else otherwise
 
 
-def prefill_ns(terms: PrefillTerms, gap_s: float, longest_s: float, otherwise: PrefillNs) -> PrefillNs:
+def prefill_ns(
+    terms: PrefillTerms, gap_s: float, longest_s: float, otherwise: PrefillNs, measured: Measured = ALONE
+) -> PrefillNs:
     """Return nanoseconds of :func:`~clustersim.cost.kernels.attention_prefill` and the gap before it.
 
     Parameters are those of :func:`decode_ns`; the function returned takes pairs, queries and keys.
     """
-    if not terms.plain(gap_s):
+    if not terms.plain(gap_s, measured.least):
         return otherwise
     ramp, twice, dims, flop_rate, byte_rate = terms.ramp, terms.twice, terms.dims, terms.flop_rate, terms.byte_rate
     read, ends, fixed, serial_s, key_s = terms.read, terms.ends, terms.fixed, terms.serial_s, terms.key_s
@@ -220,7 +293,21 @@ def prefill_ns(terms: PrefillTerms, gap_s: float, longest_s: float, otherwise: P
         seconds = fixed + sqrt(busy * busy + serial * serial) + gap_s
         return round(seconds * 1e9) if seconds < longest_s else otherwise(pairs, queries, keys)
 
-    return ns
+    if measured.curves is None:
+        return ns
+    limit = longest_s / max(1.0, measured.most)
+
+    def scaled(pairs: int, queries: int, keys: int) -> int:
+        if keys > most or queries > most or min(pairs, queries, keys) < 1:
+            return otherwise(pairs, queries, keys)
+        busy = (pairs + queries * ramp) * twice * dims / flop_rate + (keys * read + queries * ends) / byte_rate
+        serial = serial_s * sqrt(pairs) + key_s * keys
+        base = fixed + sqrt(busy * busy + serial * serial)
+        if not base + gap_s < limit:
+            return otherwise(pairs, queries, keys)
+        return round((base * measured.at(queries)((2.0 * pairs / queries - 1.0) / queries) + gap_s) * 1e9)
+
+    return scaled
 
 
 def _attention(shape: Mapping[str, float]) -> tuple[float, ...]:

@@ -15,14 +15,16 @@ operator              fixed                                           axes, oute
 ===================== =============================================== ======================================
 
 Outside the measured range the ratio at the edge is kept; without a group of these fixed keys, the ratio of the
-nearest one. Both are counted in :attr:`TableCost.outside`. The axes are exponent + 2 · mantissa of a float (a
-logarithm that is straight within an octave): exact arithmetic, so the promise of the roofline holds here too.
+nearest one of the same kind (decode attention over latents, with a head of K/V for each of the queries, or for
+several). Both are counted in :attr:`TableCost.outside`. The axes are exponent + 2 · mantissa of a float (a logarithm
+that is straight within an octave): exact arithmetic, so the promise of the roofline holds here too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,13 +34,13 @@ import numpy.typing as npt
 from clustersim.clock import FloatArray
 from clustersim.cost.points import MeasuredPoints, read_points
 from clustersim.cost.protocol import Shape
-from clustersim.cost.roofline import RooflineCost, shape_numbers
+from clustersim.cost.roofline import RooflineCost, decode_family, shape_numbers
 from clustersim.errors import InputError, Problem
 
-__all__ = ["TableCost", "octaves", "read_points"]
+__all__ = ["Curves", "TableCost", "octaves", "read_points"]
 
 _ATTENTION: Final = ("heads", "kv_heads", "qk_dim", "v_dim", "shared_kv")
-_FIXED: Final[Mapping[str, tuple[str, ...]]] = {
+FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "gemm": ("n", "k"),
     "grouped_gemm": ("experts", "n", "k"),
     "attention_prefill": _ATTENTION,
@@ -46,7 +48,7 @@ _FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "memory": (),
 }
 _Axes = Callable[[Mapping[str, FloatArray]], tuple[FloatArray, FloatArray]]
-_AXES: Final[Mapping[str, _Axes]] = {
+AXES: Final[Mapping[str, _Axes]] = {
     "gemm": lambda s: (np.ones_like(s["m"]), s["m"]),
     "grouped_gemm": lambda s: (s["active"], s["rows"] / s["active"]),
     "attention_prefill": lambda s: (s["queries"], (2.0 * s["pairs"] / s["queries"] - 1.0) / s["queries"]),
@@ -68,9 +70,31 @@ def octaves(values: npt.ArrayLike) -> FloatArray:
     return np.asarray(exponent - 2.0 + 2.0 * mantissa, dtype=np.float64)
 
 
+def octave(value: float) -> float:
+    """Return :func:`octaves` of one number, to the same bit."""
+    mantissa, exponent = math.frexp(max(value, _LEAST))
+    return exponent - 2.0 + 2.0 * mantissa
+
+
+Ratio = Callable[[float], tuple[float, bool]]
+"""inner axis → measured / roofline, and whether it lies outside the curves"""
+
+
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Points of equal fixed keys as curves: ``ratio`` over ``inner`` for each value of ``outer``, sorted."""
+class Curves:
+    """Points of equal fixed keys as curves: ``ratio`` over ``inner`` for each value of ``outer``, sorted.
+
+    Parameters
+    ----------
+    outer : ndarray
+        Of each curve.
+    starts : ndarray
+        First point of each curve, and behind the last one.
+    place : ndarray
+        ``inner`` of each point, those of one curve behind those of another.
+    inner, ratio : ndarray
+        Of each point.
+    """
 
     outer: FloatArray
     starts: npt.NDArray[np.intp]
@@ -88,6 +112,42 @@ class _Group:
         outside = (outer < self.outer[0] - _ROOM) | (outer > self.outer[-1] + _ROOM)
         outside |= ((share < 1.0) & outside_first) | ((share > 0.0) & outside_second)
         return first + share * (second - first), outside
+
+    def plain(self) -> Callable[[float], Ratio]:
+        """Return :meth:`ratios` in plain numbers, to the same bits: along one value of the outer axis after another."""
+        outers, curves = self.outer.tolist(), [self._curve(number) for number in range(len(self.outer))]
+
+        def along(outer: float) -> Ratio:
+            here = octave(outer)
+            above = min(max(bisect_left(outers, here), 1), max(1, len(outers) - 1))
+            below, above = above - 1, min(above, len(outers) - 1)
+            share = _one_share(outers[below], outers[above], here)
+            first, second = curves[below], curves[above]
+            off = here < outers[0] - _ROOM or here > outers[-1] + _ROOM
+
+            def ratio(inner: float) -> tuple[float, bool]:
+                at = octave(inner)
+                low, low_off = first(at)
+                high, high_off = second(at)
+                return low + share * (high - low), off or (share < 1.0 and low_off) or (share > 0.0 and high_off)
+
+            return ratio
+
+        return along
+
+    def _curve(self, number: int) -> Ratio:
+        first, last = int(self.starts[number]), int(self.starts[number + 1]) - 1
+        places, inners, ratios = (each[first : last + 1].tolist() for each in (self.place, self.inner, self.ratio))
+        behind, last = number * _CURVE, last - first
+
+        def ratio(inner: float) -> tuple[float, bool]:
+            above = min(max(bisect_left(places, behind + inner), 1), last)
+            below = max(above - 1, 0)
+            share = _one_share(inners[below], inners[above], inner)
+            off = inner < inners[0] - _ROOM or inner > inners[last] + _ROOM
+            return ratios[below] + share * (ratios[above] - ratios[below]), off
+
+        return ratio
 
     def _along(self, curve: Any, inner: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
         first, last = self.starts[curve], self.starts[curve + 1] - 1
@@ -109,11 +169,13 @@ class TableCost:
         used. Operators without points cost what the fallback says.
     fallback : RooflineCost
         The roofline.
+    grids : sequence of MeasuredPoints
+        The same of the device's own file, for operators of which ``points`` has none.
 
     Attributes
     ----------
     outside : dict of str to int
-        Per operator of the table: how many of the durations asked for so far lay outside the measured points.
+        Per operator of ``points``: how many of the durations asked for so far lay outside them.
 
     Raises
     ------
@@ -121,20 +183,23 @@ class TableCost:
         When no point is of a format of the fallback's precision.
     """
 
-    def __init__(self, points: Sequence[MeasuredPoints], fallback: RooflineCost) -> None:
+    def __init__(
+        self, points: Sequence[MeasuredPoints], fallback: RooflineCost, grids: Sequence[MeasuredPoints] = ()
+    ) -> None:
         self.fallback = fallback
         wanted = [own for own in points if own.dtype in {None, self._dtype(own.op)}]
-        if not wanted:
+        if points and not wanted:
             found = ", ".join(dict.fromkeys(f"{own.op} in {own.dtype}" for own in points)) or "nothing"
-            formats = ", ".join(f"{op} in {self._dtype(op)}" for op in _FIXED)
+            formats = ", ".join(f"{op} in {self._dtype(op)}" for op in FIXED)
             raise InputError(Problem(message=f"no point of the table can be used: it has {found}; expected {formats}"))
-        self._groups: dict[str, dict[tuple[float, ...], _Group]] = {}
+        self.outside = dict.fromkeys((own.op for own in wanted), 0)
+        wanted += [own for own in grids if own.op not in self.outside]
+        self._groups: dict[str, dict[tuple[float, ...], Curves]] = {}
         for op in dict.fromkeys(own.op for own in wanted):
             same = [own for own in wanted if own.op == op]
             shape = {key: np.concatenate([own.shape[key] for own in same]) for key in same[0].shape}
             self._groups[op] = self._group(op, shape, np.concatenate([own.seconds for own in same]))
-        self._neighbours: dict[tuple[str, tuple[float, ...]], tuple[float, ...]] = {}
-        self.outside = dict.fromkeys(self._groups, 0)
+        self._neighbours: dict[tuple[str, tuple[float, ...]], tuple[float, ...] | None] = {}
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the device time of ``op`` in seconds; see :meth:`RooflineCost.seconds`."""
@@ -145,12 +210,34 @@ class TableCost:
         flat = {key: np.broadcast_to(values, base.shape).ravel() for key, values in numbers.items()}
         ratio, outside = np.ones(base.size), np.zeros(base.size, dtype=np.bool_)
         for keys, chosen in _by_fixed_keys(op, numbers, flat):
-            outer, inner = (octaves(axis) for axis in _AXES[op]({key: flat[key][chosen] for key in flat}))
+            outer, inner = (octaves(axis) for axis in AXES[op]({key: flat[key][chosen] for key in flat}))
             group, known = self._nearest(op, keys)
+            if group is None:
+                outside[chosen] = True
+                continue
             ratio[chosen], beyond = group.ratios(outer, inner)
             outside[chosen] = beyond | (not known)
-        self.outside[op] += int(np.count_nonzero(outside))
+        if op in self.outside:
+            self.outside[op] += int(np.count_nonzero(outside))
         return np.asarray(base * ratio.reshape(base.shape))
+
+    def count_outside(self, op: str) -> None:
+        """Count one duration that lay outside the measured points of a table."""
+        if op in self.outside:
+            self.outside[op] += 1
+
+    def curves(self, op: str, shape: Shape) -> Curves | None:
+        """Return the curves that scale the roofline at these fixed keys; None where nothing does.
+
+        Parameters
+        ----------
+        op : str
+        shape : mapping
+            Has the fixed keys of the operator, as numbers.
+        """
+        if op not in self._groups:
+            return None
+        return self._nearest(op, tuple(float(shape[key]) for key in FIXED[op]))[0]
 
     def measures(self, op: str) -> bool:
         """Whether the table has points of ``op``; where not, it costs what the fallback says."""
@@ -162,25 +249,37 @@ class TableCost:
             return self.fallback.multiply_dtype
         return precision.activations if op == "memory" else precision.kv_cache
 
-    def _group(self, op: str, shape: Mapping[str, FloatArray], seconds: FloatArray) -> dict[tuple[float, ...], _Group]:
+    def _group(self, op: str, shape: Mapping[str, FloatArray], seconds: FloatArray) -> dict[tuple[float, ...], Curves]:
         ratio = seconds / self.fallback.seconds(op, shape)
-        outer, inner = (octaves(axis) for axis in _AXES[op](shape))
+        outer, inner = (octaves(axis) for axis in AXES[op](shape))
         found: dict[tuple[float, ...], list[tuple[float, float, float]]] = {}
         for index in range(len(seconds)):
-            keys = tuple(float(shape[key][index]) for key in _FIXED[op])
+            keys = tuple(float(shape[key][index]) for key in FIXED[op])
             found.setdefault(keys, []).append((float(outer[index]), float(inner[index]), float(ratio[index])))
-        return {keys: _curves(rows) for keys, rows in found.items()}
+        return {keys: curves_of(rows) for keys, rows in found.items()}
 
-    def _nearest(self, op: str, keys: tuple[float, ...]) -> tuple[_Group, bool]:
-        """Return the group of these fixed keys, or of the nearest (octaves away, summed), and which it is."""
+    def _nearest(self, op: str, keys: tuple[float, ...]) -> tuple[Curves | None, bool]:
+        """Return the curves of these fixed keys, or of the nearest (octaves away, summed), and which it is."""
         groups = self._groups[op]
         if keys in groups:
             return groups[keys], True
         if (op, keys) not in self._neighbours:
-            here = octaves(keys).tolist()
-            away = {other: _distance(here, octaves(other).tolist()) for other in groups}
-            self._neighbours[op, keys] = min(groups, key=lambda other: (away[other], other))
-        return groups[self._neighbours[op, keys]], False
+            self._neighbours[op, keys] = nearest_shape(op, keys, groups)
+        nearest = self._neighbours[op, keys]
+        return None if nearest is None else groups[nearest], False
+
+
+def nearest_shape(op: str, keys: tuple[float, ...], others: Iterable[tuple[float, ...]]) -> tuple[float, ...] | None:
+    """Return which fixed keys are fewest octaves away, summed, among those of the same kind; None where none is."""
+    here = octaves(keys).tolist()
+    alike = [other for other in others if _kind(op, other) == _kind(op, keys)]
+    away = {other: _distance(here, octaves(other).tolist()) for other in alike}
+    return min(alike, key=lambda other: (away[other], other), default=None)
+
+
+def _kind(op: str, keys: tuple[float, ...]) -> str:
+    """Return what kernels differ by at heart: one kind tells nothing of another."""
+    return decode_family(keys[0], keys[1], keys[4]) if op == "attention_decode" else op
 
 
 def _by_fixed_keys(
@@ -189,18 +288,18 @@ def _by_fixed_keys(
     """Yield each combination of fixed keys and where it occurs with some work to do."""
     work = np.ones(len(next(iter(flat.values()))), dtype=np.bool_)
     for key in flat:
-        if key not in _FIXED[op]:
+        if key not in FIXED[op]:
             work &= flat[key] > 0.0
-    fixed = [numbers[key] for key in _FIXED[op]]
+    fixed = [numbers[key] for key in FIXED[op]]
     if all(np.ndim(values) == 0 for values in fixed):
         yield tuple(float(values) for values in fixed), work
         return
-    rows = np.stack([flat[key] for key in _FIXED[op]], axis=1)
+    rows = np.stack([flat[key] for key in FIXED[op]], axis=1)
     for keys in dict.fromkeys(map(tuple, rows.tolist())):
         yield keys, np.all(np.equal(rows, keys), axis=1) & work
 
 
-def _curves(rows: list[tuple[float, float, float]]) -> _Group:
+def curves_of(rows: list[tuple[float, float, float]]) -> Curves:
     """Build the curves of a group; of measurements at one point the mean ratio counts."""
     merged: dict[tuple[float, float], list[float]] = {}
     for outer, inner, ratio in sorted(rows):
@@ -209,7 +308,7 @@ def _curves(rows: list[tuple[float, float, float]]) -> _Group:
     outers = list(dict.fromkeys(outer for outer, _ in places))
     curve = np.array([outers.index(outer) for outer, _ in places])
     inners = np.array([inner for _, inner in places])
-    return _Group(
+    return Curves(
         outer=np.array(outers),
         starts=np.searchsorted(curve, np.arange(len(outers) + 1)),
         place=curve * _CURVE + inners,
@@ -220,6 +319,11 @@ def _curves(rows: list[tuple[float, float, float]]) -> _Group:
 
 def _distance(here: Sequence[float], there: Sequence[float]) -> float:
     return math.fsum(abs(a - b) for a, b in zip(here, there, strict=True))
+
+
+def _one_share(low: float, high: float, value: float) -> float:
+    """Return :func:`_share` of one number."""
+    return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
 
 
 def _share(low: FloatArray, high: FloatArray, value: FloatArray) -> FloatArray:

@@ -63,7 +63,7 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         return 1, "in a closed loop the end of one request starts another, on any replica"
     if not ask_nobody(inputs.requests, str(pool.serving.router), replicas):
         return 1, f"router {pool.serving.router} compares the loads of all replicas"
-    if isinstance(pool.pricer.cost, TableCost):
+    if isinstance(pool.pricer.cost, TableCost) and pool.pricer.cost.outside:
         return 1, "prices outside of the measured table are counted in one place"
     if asked is not None:
         few = min(asked, replicas)

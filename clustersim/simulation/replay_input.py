@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from clustersim.cost.grid import measured_by, with_grids
 from clustersim.cost.points import read_points
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost
@@ -32,13 +33,13 @@ def cost_model(scenario: Scenario) -> CostModel:
     device = scenario.topology.device.running(engine.name, quantises=engine.quantisation == "own_kernel")
     roofline = RooflineCost(device, scenario.precision)
     if scenario.cost_table is None:
-        return roofline
+        return with_grids(roofline)
     points, name = read_points(scenario.cost_table), scenario.topology.device.name
     own = [one for one in points if one.device in {None, name}]
     if not own:
         measured = ", ".join(dict.fromkeys(one.device for one in points if one.device))
         raise InputError(scenario.problem("cost.table", f"has no point of device {name!r}; it has some of {measured}"))
-    return TableCost(own, roofline)
+    return TableCost(own, roofline, measured_by(roofline))
 
 
 def cost_models(scenario: Scenario) -> dict[str, CostModel]:

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from clustersim.cli import main
 from clustersim.cluster.device import device_from
+from clustersim.cost import Precision, RooflineCost
+from clustersim.cost.grid import with_grids
 
 HEADER = "op,m,n,k,dtype,seconds\n"
 
@@ -73,6 +75,33 @@ def test_calibrate_prints_kernels_of_an_engine_family_that_a_device_takes(tmp_pa
     }  # fmt: skip
     groups = device_from(document).running("trtllm").kernels
     assert groups.keys() == {"attention_decode_bf16", "multihead_decode_bf16"}
+
+
+def test_where_a_fit_errs_much_its_points_are_printed_and_taken(tmp_path: Path) -> None:
+    """Decodes that take longest with 32 sequences, which no constants describe."""
+    rows = decode_rows(1 / (0.8 * 3.35e12))
+    rows["latency"] = [
+        ms * {8: 1.0, 32: 2.2, 128: 1.3}[batch] for ms, batch in zip(rows["latency"], rows["batch_size"], strict=True)
+    ]
+    path = published(tmp_path / "generation_attention_perf.parquet", **rows)
+    found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(path)])
+    assert found.exit_code == 0, found.output
+    section = yaml.safe_load(found.output)["kernels"]
+    assert "; of the grid 0." in section["attention_decode_bf16"]["source"]
+    document = {
+        "name": "d", "vendor": "v", "source": "an example", "compute": {"bf16": "989 TFLOP/s"},
+        "memory": {"capacity": "80 GB", "bandwidth": "3.35 TB/s"}, "kernels": section,
+    }  # fmt: skip
+    cost = with_grids(RooflineCost(device_from(document), Precision()))
+    shape = {"heads": 32.0, "kv_heads": 8.0, "qk_dim": 128.0, "v_dim": 128.0}
+    for batch, step, kv_heads, ms in zip(
+        *(rows[key] for key in ("batch_size", "step", "num_key_value_heads", "latency")), strict=True
+    ):
+        if kv_heads == 8 and batch * step >= 32 * 2047:  # what is smaller could have been read from the cache
+            took = float(cost.seconds("attention_decode", shape | {"batch": batch, "keys": batch * (step + 1)}))
+            assert abs(took * 1e3 / ms - 1) < 0.1
+    told = json.loads(CliRunner().invoke(main, ["calibrate", "dgx-h100", str(path), "--json"]).output)
+    assert told["attention_decode_bf16"]["grid"]["median_error"] < 0.05 < told["attention_decode_bf16"]["median_error"]
 
 
 def test_a_published_table_without_a_column_says_which(tmp_path: Path) -> None:

@@ -48,6 +48,11 @@ TOGETHER = (
         ),
     ),
     ("tp-on-one-node", ("serving.kv_blocks=700", "serving.scheduler=continuous")),
+    ("quickstart", ("topology.name=dgx-a100", "topology.nodes=1", "plan.pp=1", "plan.tp=8", "expect={}")),
+    (
+        "quickstart",
+        ("topology.name=l40s-node", "topology.nodes=1", "model=llama-3.1-8b", "plan.pp=1", "plan.tp=8", "expect={}"),
+    ),
     (
         "azure-hour-fleet",
         (
@@ -59,7 +64,7 @@ TOGETHER = (
         ),
     ),
 )
-"""Scenarios that ship, and what makes lanes of them that can be compiled; two have stages."""
+"""Scenarios that ship, and what makes lanes of them that can be compiled; two have stages, two devices grids."""
 STAGED = TOGETHER[1:3]
 SHOWN = Path(__file__).with_name("machine_code.txt")
 """Of what machine code was compared already; ``pytest --update-golden`` of its test compares and notes it."""

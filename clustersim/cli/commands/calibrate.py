@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from textwrap import indent
 
 import click
 
@@ -10,6 +12,7 @@ from clustersim.cli.tables import print_json
 from clustersim.cluster.device import Device
 from clustersim.cost.aiconfigurator import is_kernel_table, read_kernel_table
 from clustersim.cost.fit import FamilyFit, fit_device
+from clustersim.cost.grid_fit import ABOVE, GridFit, fit_grid
 from clustersim.cost.points import MeasuredPoints, read_points
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.parts import load_topology
@@ -56,13 +59,20 @@ def _kernels(topology: str, points: Path, engine: str | None, as_json: bool) -> 
     POINTS is a table of ai-dynamo/aiconfigurator as it was published (gemm_perf, moe_perf, context_attention_perf,
     generation_attention_perf or generation_mla_perf.parquet), or has a column op, the shape columns of that operator
     (gemm: m n k; see clustersim.cost.protocol), seconds, and optionally dtype and device. What is printed is a
-    `kernels:` section for the device's file in topologies/devices/. To use measured points as they are instead, name
+    `kernels:` section for the device's file in topologies/devices/; where the fit errs by more than 8 % in the
+    median, with a `grid:` of measured points that are interpolated. To use measured points as they are instead, name
     the file in a scenario: `cost: {table: FILE}`.
     """
     device = load_topology(topology).device
-    fits = fit_device(device, read_kernel_table(points, device) if is_kernel_table(points) else _of(device, points))
+    measured = read_kernel_table(points, device) if is_kernel_table(points) else _of(device, points)
+    fits = fit_device(device, measured)
+    grids = {
+        fit.group: fit_grid(device, own, fit.constants)
+        for fit, own in zip(fits, measured, strict=True)
+        if fit.median_error > ABOVE
+    }
     if as_json:
-        print_json({fit.group: {**fit.constants, **_errors(fit)} for fit in fits})
+        print_json({fit.group: {**fit.constants, **_errors(fit, grids.get(fit.group))} for fit in fits})
         return
     click.echo(f"# {device.name}, fitted to {points.name}")
     click.echo("kernels:" if engine is None else f"kernels:\n  {engine}:")
@@ -72,6 +82,11 @@ def _kernels(topology: str, points: Path, engine: str | None, as_json: bool) -> 
         for name, value in fit.constants.items():
             click.echo(f"{edge}    {name}: {value:.3g}")
         errors = f"error median {fit.median_error:.1%}, p90 {fit.p90_error:.1%}"
+        if fit.group in grids:
+            grid = grids[fit.group]
+            click.echo(f"{edge}    grid: |\n" + indent(grid.text, f"{edge}      "))
+            errors += f" of the constants; of the grid {grid.median_error:.1%}, p90 {grid.p90_error:.1%}"
+            errors += "" if grid.held_out is None else f", of shapes held out {grid.held_out:.1%}"
         click.echo(f"{edge}    source: >-\n{edge}      {points.name}; {fit.points:,} points; {errors}")
 
 
@@ -85,5 +100,8 @@ def _of(device: Device, path: Path) -> tuple[MeasuredPoints, ...]:
     return own
 
 
-def _errors(fit: FamilyFit) -> dict[str, float]:
-    return {"points": fit.points, "median_error": fit.median_error, "p90_error": fit.p90_error}
+def _errors(fit: FamilyFit, grid: GridFit | None) -> dict[str, object]:
+    found: dict[str, object] = {
+        "points": fit.points, "median_error": fit.median_error, "p90_error": fit.p90_error
+    }  # fmt: skip
+    return found if grid is None else found | {"grid": asdict(grid)}

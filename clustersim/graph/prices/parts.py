@@ -17,6 +17,7 @@ from clustersim.clock import Int64Array
 from clustersim.cost.scalar import (
     DecodeNs,
     DecodeTerms,
+    Measured,
     PrefillNs,
     PrefillTerms,
     decode_ns,
@@ -209,11 +210,13 @@ def decode_price(pricer: Pricer, cls: CostClass, sequences: int, *, graph: bool)
         features = {name: (0.0,) * cls.s + (float(count),) for name, count in ((many, sequences), (feature, keys))}
         return int(pricer.price_groups(groups, features, graph=graph)[0])
 
-    roofline = roofline_of(pricer.cost, "attention_decode")
+    roofline, shape = roofline_of(pricer.cost), attention_shape(cls.node)
     if roofline is None:
         return by_arrays
-    terms = DecodeTerms.of(roofline, attention_shape(cls.node))
-    return decode_ns(terms, sequences, pricer.gap_s(graph=graph), LONGEST_S, by_arrays)
+    measured = Measured.of(pricer.cost, "attention_decode", shape)
+    return decode_ns(
+        DecodeTerms.of(roofline, shape), sequences, pricer.gap_s(graph=graph), LONGEST_S, by_arrays, measured
+    )
 
 
 def prefill_price(pricer: Pricer, cls: CostClass) -> PrefillNs:
@@ -225,8 +228,8 @@ def prefill_price(pricer: Pricer, cls: CostClass) -> PrefillNs:
         features = {name: (0.0,) * cls.s + (float(count),) for name, count in told.items()}
         return int(pricer.price_groups(groups, features, graph=False)[0])
 
-    roofline = roofline_of(pricer.cost, "attention_prefill")
+    roofline, shape = roofline_of(pricer.cost), attention_shape(cls.node)
     if roofline is None:
         return by_arrays
-    terms = PrefillTerms.of(roofline, attention_shape(cls.node))
-    return prefill_ns(terms, pricer.gap_s(graph=False), LONGEST_S, by_arrays)
+    measured = Measured.of(pricer.cost, "attention_prefill", shape)
+    return prefill_ns(PrefillTerms.of(roofline, shape), pricer.gap_s(graph=False), LONGEST_S, by_arrays, measured)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import FloatArray
+from clustersim.cost.grid import read_grid
 from clustersim.cost.kernels import ASSUMED
 from clustersim.legality.prices.deployment import BYTES, PricedDeployment
 
@@ -51,14 +52,30 @@ class Kernels:
         self.act, self.kv = BYTES[precision.activations], BYTES[precision.kv_cache]
         self.bandwidth = float(self.device.memory_bytes_per_s)
         self.sections = dict(self.device.kernels)
+        grids = dict(self.device.grids)
         for section in (deployment.engine.name.split("-")[0], deployment.engine.name):
-            self.sections |= self.device.engine_kernels.get(section, {})
+            own = self.device.engine_kernels.get(section, {})
+            self.sections |= own
+            grids = {name: text for name, text in grids.items() if name not in own}
+            grids |= self.device.engine_grids.get(section, {})
         self.narrows = deployment.engine.quantisation == "own_kernel"
         self.groups: dict[str, dict[tuple[float, ...], list[Curve]]] = {}
         told = [one for one in deployment.points if one.device in (None, self.device.name)]
         points = [one for one in told if one.dtype in (None, self._format(one.op))]
-        for op in dict.fromkeys(one.op for one in points):
-            self.groups[op] = self._curves(op, [(one.shape, one.seconds) for one in points if one.op == op])
+        listed = [(one.op, one.shape, one.seconds) for one in points]
+        listed += [one for one in self._gridded(grids) if one[0] not in {op for op, _, _ in listed}]
+        for op in dict.fromkeys(op for op, _, _ in listed):
+            self.groups[op] = self._curves(op, [(shape, seconds) for of, shape, seconds in listed if of == op])
+
+    def _gridded(self, grids: Mapping[str, str]) -> list[tuple[str, Shape, FloatArray]]:
+        """Return the points of the device's file at the formats of this deployment."""
+        found = []
+        for family in ASSUMED:
+            number_format = self.multiplied_in if family in ("gemm", "grouped_gemm") else self.kv_format
+            for name in {f"{family}_{number_format}", family} & grids.keys():
+                points = read_grid(name, grids[name])
+                found.append((points.op, points.shape, points.seconds))
+        return found
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return what a kernel takes at each step; nothing where an operator is told as one of another shape."""
@@ -73,7 +90,9 @@ class Kernels:
         some = {name: values[works] for name, values in varying.items()}
         outer, inner = (octaves(axis) for axis in AXES[op](some))
         found = base.copy()
-        found[works] *= _between(self._nearest(op, tuple(float(shape[name]) for name in FIXED[op])), outer, inner)
+        nearest = self._nearest(op, tuple(float(shape[name]) for name in FIXED[op]))
+        if nearest:
+            found[works] *= _between(nearest, outer, inner)
         return found
 
     def _constants(self, family: str, number_format: str) -> Mapping[str, float]:
@@ -178,10 +197,20 @@ class Kernels:
         }
 
     def _nearest(self, op: str, fixed: tuple[float, ...]) -> list[Curve]:
-        """Return the curves of a shape, or of the one that is fewest octaves away."""
+        """Return the curves of a shape, or of the one that is fewest octaves away; none where none is of its kind."""
         here = octaves(fixed)
-        groups = self.groups[op]
+        groups = {other: curves for other, curves in self.groups[op].items() if _kind(op, other) == _kind(op, fixed)}
+        if not groups:
+            return []
         return groups[min(groups, key=lambda other: (float(np.abs(octaves(other) - here).sum()), other))]
+
+
+def _kind(op: str, fixed: tuple[float, ...]) -> tuple[bool, bool]:
+    """Return whether decode attention is over latents, and has a head of K/V for each of the queries."""
+    if op != "attention_decode":
+        return False, False
+    heads, kv_heads, _, _, shared = fixed
+    return shared > 0, heads == kv_heads and not shared
 
 
 def octaves(values: Any) -> FloatArray:

@@ -113,6 +113,63 @@ PREFILL_TERMS: Final = (
     "ramp", "twice", "dims", "flop_rate", "byte_rate", "read", "ends", "fixed", "serial_s", "key_s", "most",
 )  # fmt: skip
 """Fields of ``cost.scalar``'s records, in the order of their columns here."""
+CURVES: Final = max(len(DECODE_TERMS), len(PREFILL_TERMS))
+"""Column behind them: how many curves were measured; then their outer axes, starts, places, inner axes and ratios."""
+
+
+@INNER
+def _octave(value):
+    """Return ``cost.table.octave``."""
+    mantissa, exponent = math.frexp(max(value, 2.0**-60))
+    return exponent - 2.0 + 2.0 * mantissa
+
+
+@INNER
+def _share(low, high, value):
+    return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
+
+
+@INNER
+def _along(terms, count, curve, inner):
+    """Return the ratio along one curve of ``CURVES``."""
+    starts = CURVES + 1 + count
+    points = np.int64(terms[starts + count])
+    places = starts + count + 1
+    first, last = np.int64(terms[starts + curve]), np.int64(terms[starts + curve + 1]) - 1
+    low, high, sought = first, last + 1, curve * 4096.0 + inner
+    while low < high:
+        middle = (low + high) // 2
+        if terms[places + middle] < sought:
+            low = middle + 1
+        else:
+            high = middle
+    above = min(max(low, first + 1), last)
+    below = max(above - 1, first)
+    inners = places + points
+    share = _share(terms[inners + below], terms[inners + above], inner)
+    ratios = inners + points
+    return terms[ratios + below] + share * (terms[ratios + above] - terms[ratios + below])
+
+
+@INNER
+def _measured(terms, outer, inner):
+    """Return measured / roofline (``cost.table.Curves``), 1 where nothing was measured."""
+    count = np.int64(terms[CURVES])
+    if count == 0:
+        return 1.0
+    here, at = _octave(outer), _octave(inner)
+    low, high, outers = 0, count, CURVES + 1
+    while low < high:
+        middle = (low + high) // 2
+        if terms[outers + middle] < here:
+            low = middle + 1
+        else:
+            high = middle
+    above = min(max(low, 1), max(1, count - 1))
+    below, above = above - 1, min(above, count - 1)
+    share = _share(terms[outers + below], terms[outers + above], here)
+    first = _along(terms, count, below, at)
+    return first + share * (_along(terms, count, above, at) - first)
 
 
 @INNER
@@ -127,8 +184,10 @@ def _decode_ns(terms, batch, keys, gap_s, longest_ns):
     reading = (keys * terms[5] + batch * terms[0] * terms[1] * terms[2]) / terms[7]
     if hidden > 0.0:
         reading = math.sqrt(reading * reading + hidden)
-    fixed = terms[8] + blocks * terms[9]
-    ns = (fixed + math.sqrt(compute * compute + reading * reading) + gap_s) * 1e9
+    seconds = terms[8] + blocks * terms[9] + math.sqrt(compute * compute + reading * reading)
+    if terms[CURVES] > 0.0:
+        seconds *= _measured(terms, batch, keys / batch)
+    ns = (seconds + gap_s) * 1e9
     if not ns < longest_ns:
         return -1
     return np.int64(np.rint(ns))
@@ -142,7 +201,10 @@ def _prefill_ns(terms, pairs, queries, keys, gap_s, longest_s):
     busy = (pairs + queries * terms[0]) * terms[1] * terms[2] / terms[3]
     busy += (keys * terms[5] + queries * terms[6]) / terms[4]
     serial = terms[8] * math.sqrt(pairs) + terms[9] * keys
-    seconds = terms[7] + math.sqrt(busy * busy + serial * serial) + gap_s
+    seconds = terms[7] + math.sqrt(busy * busy + serial * serial)
+    if terms[CURVES] > 0.0:
+        seconds *= _measured(terms, queries, (2.0 * pairs / queries - 1.0) / queries)
+    seconds += gap_s
     if not seconds < longest_s:
         return -1
     return np.int64(np.rint(seconds * 1e9))

@@ -14,12 +14,14 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.cost.scalar import DecodeTerms, PrefillTerms, roofline_of
+from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, roofline_of
+from clustersim.cost.table import Curves, TableCost
 from clustersim.graph.prices.parts import ALIASES, COUNTS, window_of
 from clustersim.graph.prices.pricer import LONGEST_S
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.prices.table import attention_shape
 from clustersim.graph.program import CostClass
+from clustersim.replay.compiled.kernel import CURVES
 
 UNKNOWN: Final = -1
 FEW_ROWS: Final = (1 << 12) - 1
@@ -117,32 +119,37 @@ class KernelPrices:
     def _terms(self) -> tuple[Int64Array, FloatArray]:
         """Return kind and instances of each class that attends, and its constants."""
         most = max(map(len, self.classes))
-        width = max(len(fields(DecodeTerms)), len(fields(PrefillTerms)))
-        kinds, terms = np.zeros((3, most, 2), np.int64), np.zeros((3, most, width))
+        kinds = np.zeros((3, most, 2), np.int64)
+        rows: dict[tuple[int, int], list[float]] = {}
         for table, classes in enumerate(self.classes):
             for place, (cls, instances) in enumerate(classes):
                 kinds[table, place] = cls.node.op != "attention_prefill", instances
-                found = self._terms_of(cls)
-                terms[table, place, : len(found)] = found
+                rows[table, place] = self._terms_of(cls)
+        terms = np.zeros((3, most, max([CURVES + 1, *map(len, rows.values())])))
+        for at, row in rows.items():
+            terms[at][: len(row)] = row
         return kinds, terms
 
     def _terms_of(self, cls: CostClass) -> list[float]:
         """Return the constants of a class; where plain numbers do not price it, they are good for no key at all."""
         pricer, shape = self.prices.pricer, attention_shape(cls.node)
         prefills = cls.node.op == "attention_prefill"
-        roofline = roofline_of(pricer.cost, cls.node.op)
+        roofline = roofline_of(pricer.cost)
+        counted = isinstance(pricer.cost, TableCost) and cls.node.op in pricer.cost.outside
         plain = False
         record: DecodeTerms | PrefillTerms | None = None
-        if roofline is not None and prefills:
+        measured = Measured.of(pricer.cost, cls.node.op, shape)
+        if roofline is not None and not counted and prefills:
             record = PrefillTerms.of(roofline, shape)
-            plain = record.plain(pricer.gap_s(graph=False))
-        elif roofline is not None:
+            plain = record.plain(pricer.gap_s(graph=False), measured.least)
+        elif roofline is not None and not counted:
             record = DecodeTerms.of(roofline, shape)
-            plain = record.plain(1, min(pricer.gap_s(graph=False), pricer.gap_s(graph=True)))
+            plain = record.plain(1, min(pricer.gap_s(graph=False), pricer.gap_s(graph=True)), measured.least)
         self.plain = self.plain and plain
         if record is None or not plain:
             return [*[0.0] * (len(fields(PrefillTerms if prefills else DecodeTerms)) - 1), -1.0]
-        return [getattr(record, one.name) for one in fields(record)]
+        row = [getattr(record, one.name) for one in fields(record)]
+        return [*row, *[0.0] * (CURVES - len(row)), *_in_a_row(measured.curves)]
 
     def learn_decode(self, count: int) -> None:
         """Fill in what steps of so many decodes cost."""
@@ -205,3 +212,11 @@ def _attending(classes: Sequence[CostClass]) -> tuple[int, ...]:
 
 def _empty(size: int) -> tuple[Int64Array, Int64Array]:
     return np.full((2, size), UNKNOWN, np.int64), np.zeros((2, size, 2), np.int64)
+
+
+def _in_a_row(curves: Curves | None) -> list[float]:
+    """Return curves as the kernel reads them behind the terms of a class."""
+    if curves is None:
+        return [0.0]
+    each = (curves.outer, curves.starts, curves.place, curves.inner, curves.ratio)
+    return [float(len(curves.outer)), *np.concatenate(each).tolist()]

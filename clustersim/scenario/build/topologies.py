@@ -15,6 +15,7 @@ from clustersim.cluster.build import TOP_KEYS, build_topology
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import check_collectives
+from clustersim.cost.grid import grid_problems
 from clustersim.cost.roofline import check_kernels, kernel_problems
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.build.references import mapping_at, referred_file
@@ -118,8 +119,10 @@ def _check_constants(device: Device) -> None:
             check(device)
         except InputError as error:
             problems += error.problems
+    problems += grid_problems(device.grids, "kernels")
     for family, groups in device.engine_kernels.items():
         problems += kernel_problems(groups, f"kernels.{family}")
+        problems += grid_problems(device.engine_grids.get(family, {}), f"kernels.{family}")
     if problems:
         prefix = f"{device.name}: "
         raise InputError(

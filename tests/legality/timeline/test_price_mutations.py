@@ -22,7 +22,7 @@ from clustersim.cost import kernels
 from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
-from clustersim.cost.table import TableCost
+from clustersim.cost.table import Curves, TableCost
 from clustersim.graph import operators
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import step_blueprints
@@ -251,9 +251,25 @@ def limitless(patch: Patch) -> None:
     patch.setattr(algorithms, "family", lambda device, of, ranks=None: original(device, of))
 
 
-def untabled(patch: Patch) -> None:
-    """Measured points are not looked at."""
-    patch.setattr(TableCost, "seconds", lambda self, op, shape: self.fallback.seconds(op, shape))
+def untabled(op: str) -> Mutation:
+    """Measured points of an operator are not looked at."""
+
+    def mutate(patch: Patch) -> None:
+        measures, seconds = TableCost.measures, TableCost.seconds
+        patch.setattr(TableCost, "measures", lambda self, of: of != op and measures(self, of))
+        patch.setattr(
+            TableCost,
+            "seconds",
+            lambda self, of, shape: (self.fallback.seconds if of == op else partial(seconds, self))(of, shape),
+        )
+
+    return mutate
+
+
+def first_curve(patch: Patch) -> None:
+    """Points of the shortest batch stand for all."""
+    original = Curves.plain
+    patch.setattr(Curves, "plain", lambda self: lambda outer: original(self)(1.0))
 
 
 def placing(*changed: tuple[Any, str, Any]) -> Mutation:
@@ -387,6 +403,19 @@ LOCKSTEP_HALVES = {
     "model": EXPERTS, "workload": {"requests": 16},
 }  # fmt: skip
 FEW = {"workload": {"requests": 3}}
+GROUPED = {
+    "model": {
+        "name": "tiny", "source": "a test",
+        "config": {
+            "model_type": "llama", "hidden_size": 4096, "intermediate_size": 4096, "num_hidden_layers": 2,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+        },
+    },
+    "plan": {"tp": 1}, "serving": {"engine": "vllm-0.19"},
+}  # fmt: skip
+GRID_DECODES = GROUPED | {"topology": {"name": "dgx-a100", "nodes": 1}, "workload": {"requests": 12}}
+GRID_PROMPTS = GROUPED | {"topology": {"name": "l40s-node", "nodes": 1}}
+GRID_EXPERTS = {"model": EXPERTS, "plan": {"tp": 1}, "topology": {"name": "dgx-a100", "nodes": 1}} | ENGINE
 BIG_AHEAD = {
     "serving": {"engine": "trtllm-0.14", "max_batch_tokens": 512, "kv_blocks": 9000},
     "workload": {"prompt_tokens": {"fixed": 500}, "requests": 4},
@@ -394,6 +423,10 @@ BIG_AHEAD = {
 AHEAD = {"precision": {"weights": "fp8"}, "serving": {"engine": "trtllm-0.14"}}
 
 SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
+    ("measured decodes are not looked at", untabled("attention_decode"), GRID_DECODES),
+    ("measured prompts are not looked at", untabled("attention_prefill"), GRID_PROMPTS),
+    ("measured experts are not looked at", untabled("grouped_gemm"), GRID_EXPERTS),
+    ("decodes are as measured alone", first_curve, GRID_DECODES),
     ("products take 3 % less", scaled(kernels, "gemm", 0.97), {}),
     ("products take 3 % more", scaled(kernels, "gemm", 1.03), {}),
     ("products are half as wide", linear(0.5, "n"), {}),
@@ -466,6 +499,8 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("stages are sent the padding", instead(price_table, "SENT", "nothing"), {"plan": PIPE} | PADDED),
 ]  # fmt: skip
 SAME: list[tuple[str, Mutation, dict[str, Any]]] = [
+    ("measured decodes are priced by arrays", instead(step_parts, "roofline_of", lambda cost: None), GRID_DECODES),
+    ("measured prompts are priced by arrays", instead(step_parts, "roofline_of", lambda cost: None), GRID_PROMPTS),
     ("one expert is copied to all ranks first", placing((experts, "_copies", copied_by_whole_visits)),
      placed(1.2, redundant=4)),
     ("sizes of graphs are multiples of one", instead(Engine, "padded", lambda self, tokens: tokens),

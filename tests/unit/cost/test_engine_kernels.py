@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clustersim.cluster.device import device_from
+from clustersim.cost.grid import with_grids
 from clustersim.cost.kernels import ASSUMED
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
@@ -72,7 +73,7 @@ def test_old_kernels_decode_heads_that_share_keys_as_long_as_those_that_do_not()
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("engine", ["trtllm-1.0", "trtllm-0.14", "trtllm-0.9", "sglang-0.5", "vllm-0.19"])
-@pytest.mark.parametrize("topology", ["dgx-h100", "dgx-h200", "l40s-node", "dgx-b200"])
+@pytest.mark.parametrize("topology", ["dgx-a100", "dgx-h100", "dgx-h200", "l40s-node", "dgx-b200"])
 def test_the_second_opinion_is_the_same(topology, engine, heads, dtype):
     deployment = PricedDeployment(
         model=load_model("llama-3.1-8b"),
@@ -83,7 +84,7 @@ def test_the_second_opinion_is_the_same(topology, engine, heads, dtype):
     )
     engine = deployment.engine
     device = deployment.topology.device.running(engine.name, quantises=engine.quantisation == "own_kernel")
-    first = RooflineCost(device, deployment.precision)
+    first = with_grids(RooflineCost(device, deployment.precision))
     second = Kernels(deployment)
     for op, shape in SHAPES.items():
         whole = shape | (HEADS[heads] if op.startswith("attention") else {})
