@@ -42,7 +42,9 @@ WHOLE: Final = {
     "report/figures/series.py": 1,  # blocks
     "report/metrics/service.py": 1,  # blocks
     "report/words/run.py": 1,  # requests
+    "report/metrics/faults.py": 3,  # ns
     "collective/measurements.py": 1,  # steps
+    "cost/grid_fit.py": 1,  # points
 }
 PROGRAM: Final = "import sys; sys.path.insert(0, {root!r}); from clustersim.cli import main; main({words!r})"
 usual_sum = builtins.sum

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from math import fsum
 from typing import Any, Final
 
 import numpy as np
@@ -56,7 +57,7 @@ def request_words(requests: Columns, request: int) -> str:
             took = instant - float(one["arrived_ns"]) + float(one["front_end_ns"])
             words.append(f"{what} after {format_seconds(took / NS_PER_S)}")
     spent = {cause: float(one[f"{cause}_ns"]) for cause in WORDS if np.isfinite(float(one.get(f"{cause}_ns", np.nan)))}
-    total = sum(spent.values())
+    total = fsum(spent.values())
     ranked = sorted(((ns / total, cause) for cause, ns in spent.items() if total and ns >= LEAST * total), reverse=True)
     words += [f"{share_words(share)} {WORDS[cause]}" for share, cause in ranked[:_NAMED]]
     return ", ".join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import fsum
 from typing import Any, Final
 
 from clustersim.clock import NS_PER_MS
@@ -44,7 +45,7 @@ def fault_words(summary: Mapping[str, Any], name: str) -> str:
     assert share is not None
     p99, without = (format_seconds(one[f"{name}_ms"]["p99"] / 1e3) for one in (summary, told))
     faults = [one for one in told["faults"] if one["lost_s"] > 0.0] or told["faults"]
-    total = sum(one["lost_s"] for one in faults)
+    total = fsum(one["lost_s"] for one in faults)
     named = [one for one in faults if one["lost_s"] >= SOME * total][:2]
     words = " and ".join(map(_words, named))
     if others := len(told["faults"]) - len(named):
