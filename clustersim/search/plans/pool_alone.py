@@ -26,8 +26,9 @@ from clustersim.search.load import Load
 from clustersim.search.plans.columns import Columns, Duty, columns_of, spread
 from clustersim.search.plans.demand import Demand, may_miss
 from clustersim.search.plans.grid import demand_at, requests_at
-from clustersim.simulation.priced import priced
+from clustersim.simulation.priced import Priced, priced
 from clustersim.simulation.replay_input import cost_models
+from clustersim.workload.requests import Requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +77,30 @@ def failing_all(
     limits = targets_ns(scenario.targets)
     found = priced(scenario, cost_models(scenario))
     results: list[int | None] = []
+    known: dict[tuple[Duty, int, int], Columns | None] = {}
     for pool, low, high in asked:
-        whole = requests_at(scenario, load, low, 1)
-        context = float((whole.prompt_tokens + whole.output_tokens / 2.0).mean())
-        per = pool.ranks
-        columns = columns_of(
-            scenario.plan, found, tokens=pool.tokens // per, requests=pool.requests // per, context=context,
-            duty=pool.duty,
-        )  # fmt: skip
-        target = "ttft" if pool.duty == "prefill" else "tpot"
-        if columns is None or target not in limits:
+        most = pool.duty, pool.tokens // pool.ranks, pool.requests // pool.ranks
+        if most not in known:
+            known[most] = _columns(scenario, found, pool, requests_at(scenario, load, low, 1))
+        columns = known[most]
+        if columns is None or ("ttft" if pool.duty == "prefill" else "tpot") not in limits:
             results.append(None)
-            continue
-        columns = spread(columns, per, decodes=True) if per > 1 else columns
-        does = _Replays(scenario, load, share, pool, columns).does
-        results.append(_lowest(does, low, high))
+        else:
+            results.append(_lowest(_Replays(scenario, load, share, pool, columns).does, low, high))
     return results
+
+
+def _columns(scenario: Scenario, found: Priced, pool: PoolAlone, requests: Requests) -> Columns | None:
+    """Return the least times of the steps of a pool."""
+    columns = columns_of(
+        scenario.plan,
+        found,
+        tokens=pool.tokens // pool.ranks,
+        requests=pool.requests // pool.ranks,
+        context=float((requests.prompt_tokens + requests.output_tokens / 2.0).mean()),
+        duty=pool.duty,
+    )
+    return spread(columns, pool.ranks, decodes=True) if columns is not None and pool.ranks > 1 else columns
 
 
 def _lowest(does: Callable[[int], bool], low: int, high: int) -> int:
