@@ -14,7 +14,15 @@ from clustersim.serving.grouped.owner_group import OwnerGroup
 
 
 class OwnerLane(DecodeJumpLane):
-    """One replica, and the step or decode run that it is in; parameters are those of other lanes."""
+    """One replica, and the step or decode run that it is in; parameters are those of other lanes.
+
+    Attributes
+    ----------
+    lengths : list of int
+        How long each step of the run takes, in ns.
+    """
+
+    lengths: list[int]
 
     def _price_of(self, group: DecodeGroup) -> OwnerPrice:
         """Return the price of a run of steps of a group."""
@@ -30,24 +38,23 @@ class OwnerLane(DecodeJumpLane):
         assert isinstance(self.ns, list)
         each = zip(price.ns, price.ranks, price.windows, strict=True)
         classes = [(ns, *group.keys(rank, window)) for ns, rank, window in each]
+        if not self.steps:
+            self.lengths = []
         enough = self.steps + least
         for step in range(self.steps, self.limit):
             took = [ns(keys + step * growth) for ns, keys, growth in classes]
             self.ns += took
-            self.end += _longest(price, took)
+            self.lengths.append(_longest(price, took))
+            self.end += self.lengths[-1]
             if self.end >= self.until and step + 1 >= enough:
                 break
         self.steps = step + 1
 
     def _ends(self) -> list[int]:
         """Return when each step of the run ends."""
-        price = self.price
-        if price is None:
+        if self.price is None:
             return [self.end]
-        assert isinstance(price, OwnerPrice)
-        width = len(price.ns)
-        lengths = [_longest(price, self.ns[at : at + width]) for at in range(0, self.steps * width, width)]
-        return list(accumulate(lengths, initial=self.row[0]))[1:]
+        return list(accumulate(self.lengths[: self.steps], initial=self.row[0]))[1:]
 
     def _log(self, steps: int, end: int) -> None:
         if steps < 2:
