@@ -219,7 +219,8 @@ class Instants:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         passes, table = self.reading.expanded, tables.passes
         replica = self.reading.declared.first_replica if tables.lockstep > 1 else self.replica
-        rows = np.flatnonzero((table["replica"] == replica) & (table["stage"] == 0))
+        past = int(step[-1]) + self.steps.many[-1]
+        rows = np.flatnonzero((table["replica"] == replica) & (table["stage"] == 0) & (table["first_step"] < past))
         rows = rows[np.argsort(table["first_step"][rows], kind="stable")]
         opens = table["first_step"][rows].astype(np.int64)
         chosen = np.append(0, np.cumsum(some))
@@ -237,5 +238,6 @@ class Instants:
         passes = self.reading.passes
         if self.reading.declared.pp == 1 or passes is None:
             return
-        ends = passes.end[(passes.replica == self.replica) & (passes.stage == 0)].tolist()
-        self.events += [(end, ENDED, -1, FREE, 0, 0) for end in ends]
+        mine = (passes.replica == self.replica) & (passes.stage == 0)
+        mine &= passes.end < self.steps.until if self.steps.until is not None else mine
+        self.events += [(end, ENDED, -1, FREE, 0, 0) for end in passes.end[mine].tolist()]
