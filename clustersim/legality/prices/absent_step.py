@@ -23,7 +23,9 @@ def lasts(
     prices: Prices, templates: Iterable[PassTemplate], chunks: Sequence[tuple[int, int]],
     decodes: Sequence[tuple[int, int]],
 ) -> int | None:  # fmt: skip
-    """Return how long a step of a single stage holds it at most, with nothing else on its links, ns.
+    """Return how long a step takes on its stages together, with nothing else there or on their links, ns.
+
+    What a stage sends to the next one is not in it.
 
     Parameters
     ----------
@@ -45,9 +47,14 @@ def lasts(
         return None
     kind = "mixed" if chunks and decodes else "prefill" if chunks else "decode"
     features = _contents(prices.deployment, chunks, decodes).at(*(np.zeros(1, np.int64) for _ in range(2)))
-    found = [_pass(prices, one, features) for one in templates if (one.kind, one.stage) == (kind, 0)]
-    known = [one for one in found if one is not None]
-    return max(known) if known and len(known) == len(found) else None
+    found: dict[int, list[int | None]] = {stage: [] for stage in range(prices.deployment.plan.pp)}
+    for one in templates:
+        if one.kind == kind and one.stage in found:
+            found[one.stage].append(_pass(prices, one, features))
+    known = [[took for took in each if took is not None] for each in found.values()]
+    if not all(known) or list(map(len, known)) != list(map(len, found.values())):
+        return None
+    return sum(map(max, known))
 
 
 def _contents(

@@ -189,6 +189,7 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
         run={"horizon": "26 ms"},
     ),
     "moves, cut off": CROWDS["whole, to two stages"] | {"run": {"horizon": "12 ms"}},
+    "swaps, two stages, cut off": SWAPS | {"plan": {"pp": 2}, "run": {"horizon": "200 ms"}},
     "experts, cut off": document(
         model=EXPERTS,
         plan={"tp": 1, "ep": 2, "sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}},
@@ -340,6 +341,7 @@ CHANGES: Final = (
     Change(HAND_OVERS, "transfer.missing -= 1", "transfer.missing -= 0", "moves, cut off"),
     Change("replay.links.fair_rates", "rate == 0.0 else rate *", "rate != 0.0 else rate *", "both fail in turn"),
     Change("collective.price", PRICED_NEAR, PRICED_NEAR.replace("==", "!="), "both pools fail"),
+    Change(SWAPPING, "decision is None and len", "decision is None or len", "swaps, two stages, cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = 0", "experts, cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) - 1", "experts, cut off"),
 )

@@ -71,7 +71,7 @@ def _of_pool(reading: Reading, policies: Policies, runs: Runs, pool: Declared) -
     # What has as many times the sequences, and keys, takes at most as many times as long.
     keys = np.maximum(context, 1)
     longer = np.maximum(left / np.maximum(decodes, 1), 1 + (left + entries + came) * pool.sp / keys)
-    times = ROUNDING * np.where(ended > 0, FEWER, 1.0) * beside(reading, pool)
+    times = ROUNDING * np.where(ended > 0, FEWER, 1.0) * _beside(reading, pool)
     due = runs.recorded_end[at] + np.ceil(last * longer * times).astype(np.int64)
     return judged(
         int(some.sum()), some & (due <= cut), Rows(runs, at),
@@ -81,7 +81,7 @@ def _of_pool(reading: Reading, policies: Policies, runs: Runs, pool: Declared) -
     )  # fmt: skip
 
 
-def beside(reading: Reading, pool: Declared) -> int:
+def _beside(reading: Reading, pool: Declared) -> int:
     """Return how many times longer collectives may take that share links with what other replicas do."""
     moves = reading.history.moves
     others = sum(one.dp for one in reading.history.pools) + (moves is not None and len(moves["request"]) > 0)

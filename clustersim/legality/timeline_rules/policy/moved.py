@@ -19,7 +19,6 @@ from clustersim.graph.template import PassTemplate
 from clustersim.legality.history import PREEMPTED, Declared
 from clustersim.legality.prices.absent_step import lasts
 from clustersim.legality.prices.prices import Prices
-from clustersim.legality.timeline_rules.policy.cut_steps import beside
 from clustersim.legality.timeline_rules.requests.tally import UNKNOWN
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import Tables
@@ -74,10 +73,31 @@ class Moved:
             See :func:`absent_step.lasts`.
         """
         declared, tables = self._declared, self._whole.history.folded
-        if declared.pp > 1 or declared.deployment is None or tables is None:
+        if declared.deployment is None or tables is None:
             return None
         found = lasts(self._prices, self._templates(tables), chunks, decodes)
-        return None if found is None else ceil(found * beside(self._whole, declared) * self._longer)
+        tokens = sum(count for _, count in chunks) + len(decodes)
+        sent = self._sent(tokens) if declared.pp > 1 else 0.0
+        if found is None or sent is None:
+            return None
+        return ceil((found + sent) * self._others * self._longer)
+
+    @cached_property
+    def _others(self) -> int:
+        """How many may be on a link at a time: what collectives, sends and moves of K/V of each rank begin and get."""
+        carriage = self._declared.carriage
+        ranks = sum(one.dp * one.pp * one.stage_ranks for one in self._whole.history.pools)
+        return 1 if carriage is not None and not carriage.users.contended else 1 + 2 * ranks
+
+    def _sent(self, tokens: int) -> float | None:
+        """Return what stages take at most to send so many tokens on, with nothing else on their links, ns."""
+        declared = self._declared
+        if declared.carriage is None or declared.hidden_bytes is None:
+            return None
+        ways = declared.carriage.sends(declared.first_rank)
+        pairs = np.arange(declared.pp * declared.stage_ranks)
+        each = ways.ns(pairs, np.full(len(pairs), tokens * declared.hidden_bytes))
+        return float(each.max() * declared.pp)
 
     @cached_property
     def _longer(self) -> float:

@@ -305,9 +305,10 @@ class Walk:
         cut, (decodes, chunks) = self._cut(now), due
         carried = [(one.computed, one.owner) for one in decodes]
         lasts = self.moved.lasts([(one.computed, count) for one, count in chunks], carried)
-        if lasts is not None and cut is not None and now + lasts <= cut:
+        alone = max((self.steps.end[at] for at in self.flight), default=now)  # behind those that are in its stages
+        if lasts is not None and cut is not None and alone + lasts <= cut:
             self._wrong(
-                f"begins nothing at {now:,} ns, where {_carried(due)} is due, and ends by {now + lasts:,} ns, before "
+                f"begins nothing at {now:,} ns, where {_carried(due)} is due, and ends by {alone + lasts:,} ns, before "
                 f"anything cuts it off at {cut:,} ns"
             )
 
