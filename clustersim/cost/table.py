@@ -37,7 +37,7 @@ from clustersim.cost.protocol import Shape
 from clustersim.cost.roofline import RooflineCost, decode_family, shape_numbers
 from clustersim.errors import InputError, Problem
 
-__all__ = ["Curves", "TableCost", "octaves", "read_points"]
+__all__ = ["Curves", "LeastCost", "TableCost", "octaves", "read_points"]
 
 _ATTENTION: Final = ("heads", "kv_heads", "qk_dim", "v_dim", "shared_kv")
 FIXED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -280,6 +280,27 @@ def nearest_shape(op: str, keys: tuple[float, ...], others: Iterable[tuple[float
 def _kind(op: str, keys: tuple[float, ...]) -> str:
     """Return what kernels differ by at heart: one kind tells nothing of another."""
     return decode_family(keys[0], keys[1], keys[4]) if op == "attention_decode" else op
+
+
+class LeastCost:
+    """What operators cost at least where points were measured: the roofline, at the least ratio of their shape.
+
+    Between points and beyond them the ratio is none that was not measured around there, so this lies nowhere above; as
+    the roofline it never falls with more work, and it is convex where that is.
+
+    Parameters
+    ----------
+    table : TableCost
+    """
+
+    def __init__(self, table: TableCost) -> None:
+        self._table = table
+
+    def seconds(self, op: str, shape: Shape) -> FloatArray:
+        """Return the least device time of ``op`` in seconds; the fixed keys of ``shape`` are single numbers."""
+        curves = self._table.curves(op, shape)
+        least = 1.0 if curves is None else min(1.0, float(curves.ratio.min()))
+        return np.asarray(self._table.fallback.seconds(op, shape) * least)
 
 
 def _by_fixed_keys(

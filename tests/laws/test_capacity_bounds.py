@@ -27,12 +27,23 @@ PLANS = {
     "stages": {"tp": 2, "pp": 3},
     "experts": {"tp": 2, "ep": 2},
     "wide": {"tp": 1, "ep": 2, "dp": 2},
+    "measured decodes": {"tp": 1},
+    "measured prompts": {"tp": 1},
+    "measured experts": {"tp": 1, "ep": 1},
     **{
         f"{scheme}-{decode}": {"tp": 1, "sp": SequencePlan(degree=2, scheme=scheme, partition="zigzag", decode=decode)}
         for scheme in ("ring", "all_gather", "all_to_all")
         for decode in ("idle", "dp")
     },
 }
+
+
+MEASURED = {
+    "measured decodes": ("dgx-a100", "llama-3.1-8b"),
+    "measured prompts": ("l40s-node", "llama-3.1-8b"),
+    "measured experts": ("dgx-a100", "mixtral-8x7b"),
+}
+"""Devices whose files have grids, and models that take their points."""
 
 
 def _plan(base, degrees):
@@ -67,6 +78,8 @@ def _batch(rng, plan):
 @pytest.mark.parametrize("name", PLANS)
 def test_no_step_is_shorter_than_its_column(tmp_path, name):
     text = SMALL.replace("llama-2-7b", "mixtral-8x7b") if "ep" in PLANS[name] else SMALL
+    topology, model = MEASURED.get(name, ("dgx-h100", "llama-2-7b"))
+    text = text.replace("dgx-h100", topology).replace("llama-2-7b", model)
     scenario = deployments(tmp_path, text, devices=8).settings[0].single
     plan = _plan(scenario.plan, PLANS[name])
     sp = plan.sp.degree
@@ -114,6 +127,7 @@ SHARED = "shared_prefixes: {groups: 1, tokens: 2000}"
 LOADS = {
     "both": SMALL,
     "tight": SMALL.replace("25 ms", "9 ms"),
+    "measured": SMALL.replace("dgx-h100", "dgx-a100").replace("llama-2-7b", "llama-3.1-8b"),
     "prompts": SMALL.replace("low: 5, high: 40", "low: 1, high: 2"),
     "tokens": SMALL.replace("low: 200, high: 1200", "low: 10, high: 40"),
     "experts": SMALL.replace("llama-2-7b", "mixtral-8x7b").replace("25 ms", "60 ms"),

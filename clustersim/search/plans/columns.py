@@ -11,7 +11,10 @@ least the mean of them; which part are prompts is not known, so that what depend
 A captured graph computes the next larger size (:meth:`~clustersim.cost.engine.Engine.padded`), a column its own tokens:
 padded, one of decodes could be longer than a step of the same and a prompt, which runs without a graph.
 
-Not bounded: costs from a table (measured points may fall) and two-batch overlap. They have no columns.
+Measured points may fall: where operators have any, their roofline at the least measured ratio stands for them
+(:class:`~clustersim.cost.table.LeastCost`).
+
+Not bounded: two-batch overlap. It has no columns.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray
-from clustersim.cost.roofline import RooflineCost
+from clustersim.cost.protocol import CostModel
+from clustersim.cost.table import LeastCost, TableCost
 from clustersim.graph.blueprint import Blueprint
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
@@ -67,6 +71,11 @@ Duty = Literal["both", "prefill", "decode"]
 _BY_COLUMN: Final = ("prompt", "decodes", "least_prompt", "least_decodes", "stage_ns", "latency_ns", "key_ns")
 
 
+def least_cost(cost: CostModel) -> CostModel:
+    """Return a model that costs nowhere more, and more with more work."""
+    return LeastCost(cost) if isinstance(cost, TableCost) else cost
+
+
 def columns_of(
     plan: ParallelPlan,
     found: Priced,
@@ -96,8 +105,9 @@ def columns_of(
     """
     ((blueprints, pricer),) = found.pools
     plan = plan.lockstep
-    if not isinstance(pricer.cost, RooflineCost) or plan.is_two_batch:
+    if plan.is_two_batch:
         return None
+    pricer = replace(pricer, cost=least_cost(pricer.cost))
     axes = cells(0 if duty == "decode" else tokens), cells(0 if duty == "prefill" else requests)
     low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)

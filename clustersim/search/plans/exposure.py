@@ -20,7 +20,7 @@ from clustersim.graph.prices.table import attention_shape
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
-from clustersim.search.plans.columns import Columns
+from clustersim.search.plans.columns import Columns, least_cost
 from clustersim.simulation.priced import Priced
 
 _WAITED_FOR: Final = ("all_gather", "all_to_all")
@@ -57,7 +57,7 @@ def exposed(columns: Columns, plan: ParallelPlan, scenario: Scenario, found: Pri
                 total += times * ((each + pricer.engine.collective_launch_s) * NS_PER_S - _SPARE_NS)
             elif node.op == "attention_prefill":
                 shape = {**attention_shape(node), "queries": 0.0, "keys": 0.0, "pairs": 0.0}
-                least = float(pricer.cost.seconds("attention_prefill", shape)) + pricer.gap_s(graph=False)
+                least = float(least_cost(pricer.cost).seconds("attention_prefill", shape)) + pricer.gap_s(graph=False)
                 total += max(0, times - attends) * (least * NS_PER_S - _SPARE_NS)
                 attends = max(0, attends - times)
         extra.append(np.where(prompt > 0, total, 0.0)[at])
