@@ -15,6 +15,7 @@ from clustersim.cost.grid import grid_problems, measured_by, read_grid
 from clustersim.cost.grid_fit import fit_grid
 from clustersim.cost.kernels import ASSUMED
 from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, decode_ns, prefill_ns
+from clustersim.cost.table import LeastCost
 from clustersim.errors import InputError
 from tests.shipped import device
 
@@ -204,6 +205,20 @@ def test_plain_numbers_are_what_arrays_give(name: str, engine: str, kv_cache: st
                 Measured.of(cost, "attention_prefill", shape),
             )
             assert ns(pairs, queries, queries) in {-1, round((float(arrays[0]) + 1e-6) * 1e9)}
+
+
+def test_the_least_cost_lies_nowhere_above() -> None:
+    """Of a ratio that falls below 1 and rises above it."""
+    points = decodes(np.array([[0.6, 1.8, 0.9]]), [8], [128, 1024, 8192])
+    table = TableCost([points], RooflineCost(device("h100-sxm-80gb"), Precision()))
+    lengths = np.arange(16.0, 20_000.0, 37.0)
+    shape = SHAPE | {"batch": 8.0, "keys": 8.0 * lengths}
+    took, least = table.seconds("attention_decode", shape), LeastCost(table).seconds("attention_decode", shape)
+    assert np.all(least <= took)
+    assert float(np.min(took / least)) == pytest.approx(1.0)
+    assert np.all(np.diff(least) > 0)
+    nothing = SHAPE | {"batch": 8.0, "keys": 0.0}
+    assert LeastCost(table).seconds("attention_decode", nothing) < table.seconds("attention_decode", nothing)
 
 
 def test_grids_that_ship_err_by_less_than_their_constants() -> None:
