@@ -90,10 +90,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         DecodeJumpLane, "begin", "- group.clock, decode_run", "- group.clock + 1, decode_run"
     ),
     "a run takes blocks that are not there": Mutation(
-        DecodeJumpLane, "begin", "group.affordable(limit, scheduler.free[0])", "limit"
+        DecodeJumpLane, "begin", "scheduler.affordable(group, limit)", "limit"
     ),
     "a run has a block more than there is": Mutation(
-        DecodeJumpLane, "begin", "scheduler.free[0])", "scheduler.free[0] + 1)"
+        GroupedScheduler, "affordable", "self.free[0])", "self.free[0] + 1)"
     ),
     "a run attends to the keys of its first step": Mutation(
         DecodeJumpLane, "_extend", "attention(keys)", "attention(first)"
@@ -165,7 +165,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "decodes take no blocks": Mutation(GroupedScheduler, "next", "group.phases[group.clock % self.size]", "0"),
     "blocks are taken twice": Mutation(GroupedScheduler, "next", "self.free[0] = free", "self.free[0] = free - growth"),
     "runs take no blocks": Mutation(GroupedScheduler, "repeat", "self.free[0] -=", "_ ="),
-    "blocks are not given back": Mutation(GroupedScheduler, "_finish", "self.free[0] += sequence.blocks", "pass"),
+    "blocks are not given back": Mutation(
+        GroupedScheduler, "_finish", "self.free[sequence.owner] += sequence.blocks", "pass"
+    ),
     "prompts beside decodes see the blocks that those take": Mutation(
         GroupedScheduler, "next", "choose(now, budget, free)", "choose(now, budget, self.free[0])"
     ),
@@ -182,7 +184,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         GroupedScheduler, "_compute", "self.slots.close(sequence, sequence.last_step)", "pass"
     ),
     "who is given up in a step stays": Mutation(GroupedScheduler, "_let_go", "if sequence.leaving and", "if False and"),
-    "who is given up keeps its blocks": Mutation(GroupedScheduler, "cancel", "self.free[0] += sequence.blocks", "pass"),
+    "who is given up keeps its blocks": Mutation(
+        GroupedScheduler, "cancel", "self.free[sequence.owner] += sequence.blocks", "pass"
+    ),
     "who is given up leaves its episode open": Mutation(
         GroupedScheduler, "cancel", "self.slots.close(", "(lambda *_: 0)("
     ),
