@@ -160,6 +160,7 @@ def test_parts_that_depend_on_large_counts_are_asked_for() -> None:
 
 def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
     assert (k.FACT_ADMITTED, k.FACT_PREEMPTED, k.FACT_FINISHED) == (ADMITTED, PREEMPTED, FINISHED)
+    assert compiled_prices.CURVES == k.CURVES
     assert (STEP_KINDS[k.STEP_PREFILL], STEP_KINDS[k.STEP_DECODE], STEP_KINDS[k.STEP_MIXED]) == (
         "prefill", "decode", "mixed",
     )  # fmt: skip
@@ -231,3 +232,16 @@ def inputs_of(name: str, overrides: tuple[str, ...]) -> ReplayInput:
     """What the replay of a scenario that ships is a function of."""
     scenario = load(name, [*overrides, "expect=null", "targets=null"])
     return replay_input(scenario, scenario.requests())
+
+
+def test_a_short_run_reads_nothing_that_compiles(tmp_path: Path) -> None:
+    """Neither the kernel nor the compiler, which take longer to import than such a run."""
+    program = (
+        "import sys; from clustersim.cli import main; "
+        f"main(['run', 'quickstart', '--quiet', '--no-dashboard', '--out', {str(tmp_path / 'run')!r}, "
+        "'--set', 'workload.trace.requests=20', '--set', 'plan.pp=1', '--set', 'expect={}'], standalone_mode=False); "
+        "print([name for name in ('numba', 'clustersim.replay.compiled.kernel') if name in sys.modules])"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "NUMBA_DISABLE_JIT"}
+    found = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

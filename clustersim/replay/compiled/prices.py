@@ -21,9 +21,10 @@ from clustersim.graph.prices.pricer import LONGEST_S
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.prices.table import attention_shape
 from clustersim.graph.program import CostClass
-from clustersim.replay.compiled.kernel import CURVES
 
 UNKNOWN: Final = -1
+CURVES: Final = max(len(fields(DecodeTerms)), len(fields(PrefillTerms)))
+"""The kernel's column of this name: that module is read where something is compiled, and only there."""
 FEW_ROWS: Final = (1 << 12) - 1
 """Places of the first table of rows; it grows when it is half full."""
 MOST_VALUES: Final = 1 << 16
