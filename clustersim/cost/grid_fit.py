@@ -15,10 +15,11 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray
+from clustersim.cost.curves import curves_of, octaves
 from clustersim.cost.fit import MOE, predict
 from clustersim.cost.points import MeasuredPoints
 from clustersim.cost.roofline import PricedDevice
-from clustersim.cost.table import AXES, FIXED, curves_of, nearest_shape, octaves
+from clustersim.cost.table import AXES, FIXED, nearest_shape
 
 Fixed = tuple[float, ...]
 Curve = dict[float, tuple[float, float]]

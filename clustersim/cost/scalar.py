@@ -23,9 +23,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import NS_PER_S
+from clustersim.cost.curves import Curves
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost, decode_family
-from clustersim.cost.table import Curves, TableCost
+from clustersim.cost.table import TableCost
 
 DecodeNs = Callable[[int], int]
 """keys attended → ns"""

@@ -23,21 +23,20 @@ that is straight within an octave): exact arithmetic, so the promise of the roof
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray
+from clustersim.cost.curves import Curves, curves_of, octaves
 from clustersim.cost.points import MeasuredPoints, read_points
 from clustersim.cost.protocol import Shape
 from clustersim.cost.roofline import RooflineCost, decode_family, shape_numbers
 from clustersim.errors import InputError, Problem
 
-__all__ = ["Curves", "LeastCost", "TableCost", "octaves", "read_points"]
+__all__ = ["LeastCost", "TableCost", "read_points"]
 
 _ATTENTION: Final = ("heads", "kv_heads", "qk_dim", "v_dim", "shared_kv")
 FIXED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,108 +54,6 @@ AXES: Final[Mapping[str, _Axes]] = {
     "attention_decode": lambda s: (s["batch"], s["keys"] / s["batch"]),
     "memory": lambda s: (np.ones_like(s["bytes"]), s["bytes"]),
 }
-_LEAST: Final = 2.0**-60
-_CURVE: Final = 4096.0  # more than any octave: places one curve behind another in a sorted array
-_ROOM: Final = 1e-6  # of an octave: rounding of a derived axis does not count as outside
-
-
-def octaves(values: npt.ArrayLike) -> FloatArray:
-    """Return a logarithm to base 2 that is exact at powers of 2 and straight between them.
-
-    >>> octaves([1.0, 2.0, 3.0, 4.0])
-    array([0. , 1. , 1.5, 2. ])
-    """
-    mantissa, exponent = np.frexp(np.maximum(np.asarray(values, dtype=np.float64), _LEAST))
-    return np.asarray(exponent - 2.0 + 2.0 * mantissa, dtype=np.float64)
-
-
-def octave(value: float) -> float:
-    """Return :func:`octaves` of one number, to the same bit."""
-    mantissa, exponent = math.frexp(max(value, _LEAST))
-    return exponent - 2.0 + 2.0 * mantissa
-
-
-Ratio = Callable[[float], tuple[float, bool]]
-"""inner axis → measured / roofline, and whether it lies outside the curves"""
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Points of equal fixed keys as curves: ``ratio`` over ``inner`` for each value of ``outer``, sorted.
-
-    Parameters
-    ----------
-    outer : ndarray
-        Of each curve.
-    starts : ndarray
-        First point of each curve, and behind the last one.
-    place : ndarray
-        ``inner`` of each point, those of one curve behind those of another.
-    inner, ratio : ndarray
-        Of each point.
-    """
-
-    outer: FloatArray
-    starts: npt.NDArray[np.intp]
-    place: FloatArray
-    inner: FloatArray
-    ratio: FloatArray
-
-    def ratios(self, outer: FloatArray, inner: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Return measured / roofline at points of the axes, and whether they lie outside the curves."""
-        above = np.clip(np.searchsorted(self.outer, outer), 1, max(1, len(self.outer) - 1))
-        below, above = above - 1, np.minimum(above, len(self.outer) - 1)
-        first, outside_first = self._along(below, inner)
-        second, outside_second = self._along(above, inner)
-        share = _share(self.outer[below], self.outer[above], outer)
-        outside = (outer < self.outer[0] - _ROOM) | (outer > self.outer[-1] + _ROOM)
-        outside |= ((share < 1.0) & outside_first) | ((share > 0.0) & outside_second)
-        return first + share * (second - first), outside
-
-    def plain(self) -> Callable[[float], Ratio]:
-        """Return :meth:`ratios` in plain numbers, to the same bits: along one value of the outer axis after another."""
-        outers, curves = self.outer.tolist(), [self._curve(number) for number in range(len(self.outer))]
-
-        def along(outer: float) -> Ratio:
-            here = octave(outer)
-            above = min(max(bisect_left(outers, here), 1), max(1, len(outers) - 1))
-            below, above = above - 1, min(above, len(outers) - 1)
-            share = _one_share(outers[below], outers[above], here)
-            first, second = curves[below], curves[above]
-            off = here < outers[0] - _ROOM or here > outers[-1] + _ROOM
-
-            def ratio(inner: float) -> tuple[float, bool]:
-                at = octave(inner)
-                low, low_off = first(at)
-                high, high_off = second(at)
-                return low + share * (high - low), off or (share < 1.0 and low_off) or (share > 0.0 and high_off)
-
-            return ratio
-
-        return along
-
-    def _curve(self, number: int) -> Ratio:
-        first, last = int(self.starts[number]), int(self.starts[number + 1]) - 1
-        places, inners, ratios = (each[first : last + 1].tolist() for each in (self.place, self.inner, self.ratio))
-        behind, last = number * _CURVE, last - first
-
-        def ratio(inner: float) -> tuple[float, bool]:
-            above = min(max(bisect_left(places, behind + inner), 1), last)
-            below = max(above - 1, 0)
-            share = _one_share(inners[below], inners[above], inner)
-            off = inner < inners[0] - _ROOM or inner > inners[last] + _ROOM
-            return ratios[below] + share * (ratios[above] - ratios[below]), off
-
-        return ratio
-
-    def _along(self, curve: Any, inner: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        first, last = self.starts[curve], self.starts[curve + 1] - 1
-        above = np.searchsorted(self.place, curve * _CURVE + inner)
-        above = np.minimum(np.maximum(above, first + 1), last)
-        below = np.maximum(above - 1, first)
-        share = _share(self.inner[below], self.inner[above], inner)
-        outside = (inner < self.inner[first] - _ROOM) | (inner > self.inner[last] + _ROOM)
-        return self.ratio[below] + share * (self.ratio[above] - self.ratio[below]), outside
 
 
 class TableCost:
@@ -320,34 +217,5 @@ def _by_fixed_keys(
         yield keys, np.all(np.equal(rows, keys), axis=1) & work
 
 
-def curves_of(rows: list[tuple[float, float, float]]) -> Curves:
-    """Build the curves of a group; of measurements at one point the mean ratio counts."""
-    merged: dict[tuple[float, float], list[float]] = {}
-    for outer, inner, ratio in sorted(rows):
-        merged.setdefault((outer, inner), []).append(ratio)
-    places = list(merged)
-    outers = list(dict.fromkeys(outer for outer, _ in places))
-    curve = np.array([outers.index(outer) for outer, _ in places])
-    inners = np.array([inner for _, inner in places])
-    return Curves(
-        outer=np.array(outers),
-        starts=np.searchsorted(curve, np.arange(len(outers) + 1)),
-        place=curve * _CURVE + inners,
-        inner=inners,
-        ratio=np.array([math.fsum(merged[place]) / len(merged[place]) for place in places]),
-    )
-
-
 def _distance(here: Sequence[float], there: Sequence[float]) -> float:
     return math.fsum(abs(a - b) for a, b in zip(here, there, strict=True))
-
-
-def _one_share(low: float, high: float, value: float) -> float:
-    """Return :func:`_share` of one number."""
-    return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
-
-
-def _share(low: FloatArray, high: FloatArray, value: FloatArray) -> FloatArray:
-    """Return how far ``value`` lies from low to high, from 0 to 1; 0 where they are the same."""
-    width = np.where(high > low, high - low, 1.0)
-    return np.asarray(np.clip((value - low) / width, 0.0, 1.0) * (high > low))

@@ -119,7 +119,7 @@ CURVES: Final = max(len(DECODE_TERMS), len(PREFILL_TERMS))
 
 @INNER
 def _octave(value):
-    """Return ``cost.table.octave``."""
+    """Return ``cost.curves.octave``."""
     mantissa, exponent = math.frexp(max(value, 2.0**-60))
     return exponent - 2.0 + 2.0 * mantissa
 
@@ -153,7 +153,7 @@ def _along(terms, count, curve, inner):
 
 @INNER
 def _measured(terms, outer, inner):
-    """Return measured / roofline (``cost.table.Curves``), 1 where nothing was measured."""
+    """Return measured / roofline (``cost.curves.Curves``), 1 where nothing was measured."""
     count = np.int64(terms[CURVES])
     if count == 0:
         return 1.0

@@ -14,8 +14,9 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.cost.curves import Curves
 from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, roofline_of
-from clustersim.cost.table import Curves, TableCost
+from clustersim.cost.table import TableCost
 from clustersim.graph.prices.parts import ALIASES, COUNTS, window_of
 from clustersim.graph.prices.pricer import LONGEST_S
 from clustersim.graph.prices.steps import StepPrices

@@ -19,10 +19,11 @@ from clustersim.cluster.device import Device
 from clustersim.collective import algorithms
 from clustersim.collective import communications as comm
 from clustersim.cost import kernels
+from clustersim.cost.curves import Curves
 from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
-from clustersim.cost.table import Curves, TableCost
+from clustersim.cost.table import TableCost
 from clustersim.graph import operators
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import step_blueprints

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clustersim.cost import MeasuredPoints, Precision, RooflineCost, TableCost
-from clustersim.cost.table import octaves
+from clustersim.cost.curves import octaves
 from clustersim.errors import InputError
 
 HEADS = {"heads": 8.0, "kv_heads": 2.0, "qk_dim": 64.0, "v_dim": 64.0, "shared_kv": 0.0}
