@@ -459,7 +459,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("fused operators are launched", launched_apart, ENGINE),
     ("decodes do not attend to their new token", keys_short_by_one, {}),
     ("prompts attend to twice as many pairs", given(kernels, "attention_prefill", 2.0, "pairs"),
-     {"plan": RING, **BIG}),
+     {"plan": RING | {"pp": 2}, **BIG}),
     ("windows are not looked at", windowless, SLIDING),
     ("norms behind attention and FFN are fused", fused_post_norms, NORMED | ENGINE),
     ("latents are priced as heads", latent_as_heads, LATENT),

@@ -34,7 +34,7 @@ from tests.legality.timeline.test_replay_mutations import EXPERTS, FOLDED, FULL,
 SCENARIOS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "one stage": ({}, FULL),
     "rings": ({"plan": RING}, FULL),
-    "rings, folded": ({"plan": RING}, FOLDED),
+    "rings with experts, folded": ({"plan": RING | {"ep": 2}, "model": EXPERTS}, FOLDED),
     "halves": ({"plan": {"tp": 2, "ep": {"degree": 2, "overlap": "two_batch"}}, "model": EXPERTS}, FULL),
     "two stages": ({"plan": {"pp": 2}}, FULL),
     "two stages, folded": ({"plan": {"pp": 2}, "serving": {"max_batch_requests": 40}}, FOLDED),
@@ -147,14 +147,14 @@ LATE: Final[dict[str, tuple[Mutation, str]]] = {
     ),
     "steps of a run rest": (
         Mutation(DecodeRun, "__init__", "np.cumsum(self._lengths(program))", "np.cumsum(self._lengths(program) + 9)"),
-        "rings, folded",
+        "rings with experts, folded",
     ),
     "steps of a run rest between them": (
         Mutation(
             DecodeRun, "__init__", "self._keep(pipeline.steps_before_change(self.starts))",
             "rests = 9 * np.arange(len(self.ends)); self.starts += rests; self.ends += rests; "
             "self._keep(pipeline.steps_before_change(self.starts))",
-        ), "rings, folded",
+        ), "rings with experts, folded",
     ),
     "collectives that may meet sends take longer": (LONGER, "sends that meet collectives"),
     "collectives that may meet those of another replica take longer": (LONGER, "replicas that share links"),
