@@ -29,7 +29,8 @@ def causes_add_up(result: RunResult) -> None:
     )
     for causes in (result.causes, by_operator):
         for ns, ends in ((causes.to_first_ns, "first_token_ns"), (causes.ns, "finished_ns")):
-            latency = columns[ends] - columns["arrived_ns"] + columns["front_end_ns"]
+            end = np.where(np.ma.getmaskarray(columns[ends]), columns["finished_ns"].filled(0), columns[ends].filled(0))
+            latency = end - columns["arrived_ns"] + columns["front_end_ns"]  # who asks for no token has no first one
             assert np.array_equal(ns.sum(axis=1), np.where(finished, latency, 0))
             assert ns.min(initial=0) >= 0
 

@@ -47,8 +47,8 @@ class Causes:
         Kinds are ``wait`` and those of parts of steps: ``operator``, ``collective``, ``host``, ``send``, ``bubble``;
         or ``got``, where operators are not told apart.
     to_first_ns, after_ns : int64 arrays of shape (requests, labels)
-        Up to the first token, and from there to the last one. Of a request that finished all add up to its end-to-end
-        latency; the others have zeros.
+        Up to the first token (to the end where none was asked for), and from there to the last one. Of a request that
+        finished all add up to its end-to-end latency; the others have zeros.
     """
 
     labels: tuple[Label, ...]

@@ -45,10 +45,11 @@ def cause_shares(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
     """
     done = np.flatnonzero(np.asarray(columns["outcome"]) == "finished")
     sides = {"ttft": causes.to_first_ns, "tpot": causes.after_ns, "e2e": causes.to_first_ns + causes.after_ns}
-    gaps = np.maximum(np.asarray(columns["generated_tokens"], np.int64) - 1, 0)
+    generated = np.asarray(columns["generated_tokens"], np.int64)
+    gaps = np.maximum(generated - 1, 0)
     found: dict[str, Any] = {}
     for name, ns in sides.items():
-        some = done[gaps[done] > 0] if name == "tpot" else done
+        some = done[{"ttft": generated, "tpot": gaps}.get(name, generated + 1)[done] > 0]  # some ask for no token
         per = gaps[some] if name == "tpot" else np.ones(len(some), np.int64)
         of_some = ns.T if len(some) == len(ns) else ns.T[:, some]
         found[name] = _shares_of(causes.labels, of_some, per) if len(some) else None

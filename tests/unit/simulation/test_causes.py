@@ -76,3 +76,16 @@ def test_shares_add_up_and_are_of_what_they_are_called() -> None:
     assert found["e2e"]["mean"]["batch_wait"] == causes["batch_wait_ns"][1] / whole
     assert found["e2e"]["slowest_ms"] == (result.requests["finished_ns"][1] + result.requests["front_end_ns"][1]) / 1e6
     assert found["tpot"]["mean"]["batch_wait"] == 0
+
+
+def test_a_request_that_asks_for_no_token_has_no_share_in_ttft() -> None:
+    """It waits for its prompt alone: end-to-end has it."""
+    result, _ = ran("max_batch_requests: 1")
+    columns = dict(result.columns)
+    both = cause_shares(result.causes, columns)
+    columns["generated_tokens"] = np.array([16, 0])
+    found = cause_shares(result.causes, columns)
+    assert found["ttft"]["mean"]["batch_wait"] == 0 < both["ttft"]["mean"]["batch_wait"]
+    assert found["e2e"] == both["e2e"]
+    columns["generated_tokens"] = np.array([0, 0])
+    assert cause_shares(result.causes, columns)["ttft"] is None
