@@ -64,7 +64,7 @@ class Why:
         return [shown(metrics[name]) + " (missed)" * missed[name] for name in METRICS]
 
     def __repr__(self) -> str:
-        helps = [f"{one.limit} ({one.key}) {math.exp(one.best):.3g} times" for one in self.limits if one.binds]
+        helps = [f"{one.limit} ({one.key}) helps {math.exp(one.best):.3g} times" for one in self.limits if one.binds]
         return f"<Why {self.name} is as it is: {'; '.join(helps) or 'no limit binds'}>"
 
     def _repr_html_(self) -> str:

@@ -123,7 +123,8 @@ class Requests:
         """
         problems = check_whole("requests", num_requests, low=0, high=MAX_NS)
         if not problems and num_requests > len(self):
-            message = f"asked for {num_requests} requests, but {self.source} has only {len(self)}"
+            only = f"{self.source} has only {len(self)}"
+            message = f"asked for {num_requests} requests, but {only}; leave it out, or repeat them"
             problems = [Problem(path="requests", message=message)]
         raise_any(problems)
         return _slice(self, 0, num_requests, shift_ns=0)

@@ -40,9 +40,9 @@ def launch(
 ) -> None:
     """Write what starts SCENARIO (a path, or the name of one that ships).
 
-    Plain commands for vllm, sglang and trtllm, with a `vllm bench serve` that sends the workload; manifests for k8s,
-    llm-d and dynamo. What the scenario says and these have no words for is listed as NOT SAID, here and on standard
-    error. `clustersim from-command` reads those of vLLM and SGLang back.
+    Plain commands for vllm, sglang and trtllm, with a `vllm bench serve` that sends the workload where it can;
+    manifests for k8s, llm-d and dynamo. What the scenario says and these have no words for is listed as NOT SAID, here
+    and on standard error. `clustersim from-command` reads those of vLLM and SGLang back.
 
     Exit status 0: written, 1: the plan is illegal, or the engine refuses it, by rules that are named, 2: the scenario
     can't be read.

@@ -130,7 +130,7 @@ def _busiest(links: Mapping[str, Any]) -> str:
     weak, busiest = links.get("weakened") or [], links.get("busiest") or []
     if weak:
         worst = max(weak, key=lambda one: float(one["utilisation"]))
-        return f"; {worst['link']} has {share_words(worst['capacity'])} of its capacity, by faults"
+        return f"; {worst['link']} had {share_words(worst['capacity'])} of its capacity in the mean, by faults"
     if not busiest:
         return ""
     return f"; the busiest link is {busiest[0]['link']}, {share_words(busiest[0]['utilisation'])} used"

@@ -52,7 +52,7 @@ def fault_words(summary: Mapping[str, Any], name: str) -> str:
         words += f" and {plural(others, 'more fault')}"
     it = "it" if len(told["faults"]) == 1 else "them"
     longer = next((one["share"] for one in named if one["share"]), None)
-    passes = f"; {share_words(longer)} of the time of passes that it slows is above their cost" if longer else ""
+    passes = f"; passes that it slows take {1.0 / (1.0 - longer):.3g} times as long" if longer else ""
     return f"p99 {name.upper()} {p99}: {share_words(share)} since {words}; without {it} {without}{passes}"
 
 

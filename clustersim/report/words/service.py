@@ -75,7 +75,8 @@ def _links(found: Mapping[str, Any] | None) -> str:
     words = f"busiest {share_words(link['utilisation'])} used ({link['link']})"
     if weak:
         worst = max(weak, key=lambda one: float(one["utilisation"]))
-        left = f"had {share_words(worst['capacity'])} of its capacity, {share_words(worst['utilisation'])} of that used"
+        capacity, used = share_words(worst["capacity"]), share_words(worst["utilisation"])
+        left = f"had {capacity} of its capacity in the mean, {used} of that used"
         words += f"; {plural(len(weak), 'link')} weakened by faults ({worst['link']} {left})"
     return words
 

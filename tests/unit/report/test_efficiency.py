@@ -192,7 +192,9 @@ def test_weak_links_are_used_by_the_capacity_that_there_was():
     ]
     words = dict(service_lines({"links": found}))["links"]
     ends = " → ".join(topology.link_ends[1])
-    assert words.endswith(f"; 3 links weakened by faults ({ends} had 40% of its capacity, 25% of that used)")
+    assert words.endswith(
+        f"; 3 links weakened by faults ({ends} had 40% of its capacity in the mean, 25% of that used)"
+    )
 
 
 def test_mfu_and_mbu_are_shares_of_what_all_devices_could_do():
