@@ -104,8 +104,8 @@ def test_any_number_of_workers_finds_the_same():
         (["--set", "workload.arrivals=all_at_once"], "has no rate to vary"),
         (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
         (["--share", "0"], "--share"),
-        (["--share", "nan"], "'nan' is not a number"),
-        (["--tolerance", "nan"], "'nan' is not a number"),
+        (["--share", "nan"], "expected a number above 0 and up to 1, but found 'nan'"),
+        (["--tolerance", "nan"], "expected a number from 0.001 to 0.5, but found 'nan'"),
     ],
 )
 def test_what_has_no_rate_is_told(args, told):

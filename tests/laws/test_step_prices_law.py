@@ -156,6 +156,8 @@ def test_steps_with_sp_cost_what_the_pricer_says(
     scenario = scenario_of(document | {"serving": document["serving"] | {"engine": engine}})
     found = replay_input(scenario, scenario.requests())
     plan, cost = found.entry.plan, found.entry.pricer.cost
+    if isinstance(cost, TableCost):  # of a device whose file has grids
+        cost = cost.fallback
     assert isinstance(cost, RooflineCost)
     pricer = replace(found.entry.pricer, cost=measured(cost)) if table else found.entry.pricer
     compiled = compile_programs(Mesh(plan=plan), found.entry.blueprints, found.comm)

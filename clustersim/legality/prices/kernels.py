@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import FloatArray
-from clustersim.cost.grid import read_grid
 from clustersim.cost.kernels import ASSUMED
 from clustersim.legality.prices.deployment import BYTES, PricedDeployment
+from clustersim.legality.prices.grids import points_of
 
 Shape = Mapping[str, Any]
 """Part of the shape → number, or an array over steps."""
@@ -69,12 +69,12 @@ class Kernels:
 
     def _gridded(self, grids: Mapping[str, str]) -> list[tuple[str, Shape, FloatArray]]:
         """Return the points of the device's file at the formats of this deployment."""
-        found = []
+        found: list[tuple[str, Shape, FloatArray]] = []
         for family in ASSUMED:
             number_format = self.multiplied_in if family in ("gemm", "grouped_gemm") else self.kv_format
             for name in {f"{family}_{number_format}", family} & grids.keys():
-                points = read_grid(name, grids[name])
-                found.append((points.op, points.shape, points.seconds))
+                op = "attention_decode" if family in ("multihead_decode", "latent_decode") else family
+                found.append((op, *points_of(grids[name], op, FIXED[op])))
         return found
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
