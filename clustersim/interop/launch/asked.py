@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from clustersim.interop.launch.server import Started
 from clustersim.interop.options import whole
 from clustersim.model.architecture import ModelSpec, Moe
 
@@ -86,4 +87,28 @@ def asked_of_model(model: ModelSpec, *, engine: str, options: Mapping[str, str],
         positions=model.max_positions or 0,
         latent=attention.kind == "mla",
         **others,
+    )
+
+
+def asked_of(started: Started) -> Asked:
+    """Return what a server is asked for, as the engine's rules see it."""
+    server = started.server
+    options: dict[str, str] = {}
+    for name, value in {**started.options, **(started.per_node[0] if started.per_node else {})}.items():
+        name, told, given = name.partition("=")
+        off = value is None and (name.startswith("--no-") or (bool(told) and given.lower() == "false"))
+        text = value if isinstance(value, str) else " ".join(value or ())
+        options[f"--{name.removeprefix('--').removeprefix('no-')}" if off else name] = (
+            "false" if off else text if value is not None else "true"
+        )
+    if "--enable-dp-attention" in options:  # what SGLang before 0.5.23 calls it
+        options |= {"--attn-dp-size": options["--dp-size"], "--dp-size": "1"}
+    if "--ntasks" in started.wrapped:
+        options["--ntasks"] = started.wrapped[started.wrapped.index("--ntasks") + 1]
+    return asked_of_model(
+        server.model,
+        engine=started.engine,
+        options=options,
+        config=started.config,
+        devices_per_node=server.devices_per_node,
     )

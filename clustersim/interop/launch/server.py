@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Final
@@ -17,6 +17,8 @@ from clustersim.scenario.parts import load_engine
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
 
+ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+"""Engine → what it is called."""
 HEAD: Final = "${HEAD_ADDRESS}"
 """Stands in commands for the address of the first node."""
 PORT: Final = 8000

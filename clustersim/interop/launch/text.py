@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clustersim.interop.launch.launch import ENGINES, Launch, quoted
+from clustersim.interop.launch.commands import quoted
+from clustersim.interop.launch.launch import Launch
+from clustersim.interop.launch.server import ENGINES
 from clustersim.scenario.resolve import to_yaml
 from clustersim.scenario.scenario import Scenario
 from clustersim.units import plural

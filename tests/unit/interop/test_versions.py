@@ -14,7 +14,8 @@ from clustersim import catalog
 from clustersim.errors import IllegalPlanError, InputError
 from clustersim.interop.keys import SGLANG, VLLM
 from clustersim.interop.launch import sglang, trtllm_built, vllm
-from clustersim.interop.launch.launch import ENGINES, launch_of
+from clustersim.interop.launch.launch import launch_of
+from clustersim.interop.launch.server import ENGINES
 from clustersim.interop.launch.text import launch_text
 from clustersim.interop.launch.versions import CHOICES, SPANS, Version, has, numbers, outdated, span_of, version_of
 from clustersim.interop.translated import scenario_from_command
