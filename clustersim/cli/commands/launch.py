@@ -12,7 +12,7 @@ from clustersim.cli.tables import print_json
 from clustersim.errors import IllegalPlanError
 from clustersim.files import written_whole
 from clustersim.interop.launch.launch import TARGETS, launch_of
-from clustersim.interop.launch.text import launch_json, launch_text
+from clustersim.interop.launch.text import launch_json, launch_text, simulated_words
 from clustersim.scenario.load import load
 from clustersim.simulation.legality import check_scenario, verdict_lines
 
@@ -57,6 +57,8 @@ def launch(
     except IllegalPlanError as error:
         click.echo(str(error), err=True)
         ctx.exit(ILLEGAL)
+    if found.simulated_as:
+        click.echo(f"simulated as another engine: {simulated_words(found)}", err=True)
     for one in found.unsaid:
         click.echo(f"not said: {one.path}: {one.why}", err=True)
     if out is not None:

@@ -48,6 +48,8 @@ class Launch:
         Words; empty where none can send the workload.
     unsaid : tuple of Unsaid
     notes : tuple of str
+    simulated_as : str
+        The engine whose host times and policy the scenario has, where that is another one; empty otherwise.
     """
 
     target: str
@@ -60,6 +62,7 @@ class Launch:
     benchmark: tuple[tuple[str, ...], ...]
     unsaid: tuple[Unsaid, ...]
     notes: tuple[str, ...]
+    simulated_as: str
 
 
 def launch_of(
@@ -108,7 +111,12 @@ def launch_of(
         if started.before and target not in ENGINES:
             account.refuse("TensorRT-LLM before 1.0 takes several commands, which no manifest has; take --for trtllm")
     _transfer(scenario, account)
-    _tell_version(scenario, engine, version, account)
+    account.says(None, "serving.engine")
+    if version is not None:
+        release = ".".join(map(str, version))
+        account.note(
+            f"install {ENGINES[engine]} {release}, which the scenario simulates: options do not say a version."
+        )
     benchmark = benchmark_of(scenario, name, account)
     written = _manifest(scenario, target, engine, servers, _image(target, engine, version, image, account), account)
     account.leave_the_rest()
@@ -128,6 +136,7 @@ def launch_of(
         benchmark=() if benchmark is None else (("vllm", "bench", "serve"), *words_of(benchmark)),
         unsaid=tuple(account.unsaid),
         notes=tuple(account.notes),
+        simulated_as=asked if version is None else "",
     )
 
 
@@ -147,19 +156,6 @@ def _published(scenario: Scenario) -> str:
 def _transfer(scenario: Scenario, account: Account) -> None:
     if scenario.document["serving"].get("transfer") == "layerwise":
         account.leaves(None, "serving.transfer", "the connector decides when K/V is sent")
-
-
-def _tell_version(scenario: Scenario, engine: str, version: Version | None, account: Account) -> None:
-    asked = str(scenario.document["serving"]["engine"].get("asked", scenario.engine.name))
-    if version is None:
-        account.leaves(
-            None, "serving.engine", f"{ENGINES[engine]} is started, and what was simulated is {asked}", asked
-        )
-    else:
-        release = ".".join(map(str, version))
-        account.note(
-            f"install {ENGINES[engine]} {release}, which the scenario simulates: options do not say a version."
-        )
 
 
 def _image(target: str, engine: str, version: Version | None, image: str | None, account: Account) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from clustersim import catalog
 from clustersim.interop.launch.commands import quoted
 from clustersim.interop.launch.launch import Launch
 from clustersim.interop.launch.server import ENGINES
+from clustersim.interop.launch.versions import version_of
 from clustersim.scenario.resolve import to_yaml
 from clustersim.scenario.scenario import Scenario
 from clustersim.units import plural
@@ -20,6 +22,8 @@ def launch_text(scenario: Scenario, launch: Launch) -> str:
         for one in launch.servers
     )
     head = [f"{scenario.name}: {ENGINES[launch.engine]} on {scenario.topology.name}, {plans}."]
+    if launch.simulated_as:
+        head.insert(0, f"SIMULATED AS ANOTHER ENGINE: {simulated_words(launch)}.")
     head += [f"NOT SAID {one.path}: {_short(one.value)}; {one.why}" for one in launch.unsaid]
     head += [f"NOTE {note}" for note in launch.notes]
     lines = [f"# {line}" for line in head]
@@ -40,6 +44,16 @@ def launch_text(scenario: Scenario, launch: Launch) -> str:
     return "\n".join(lines) + "\n"
 
 
+def simulated_words(launch: Launch) -> str:
+    """Return that the scenario has the times of another engine, and how to simulate it with those of this one."""
+    own = [name for name in catalog.names("scenarios/engines") if version_of(name, launch.engine)]
+    newest = max(own, key=lambda name: version_of(name, launch.engine) or ())
+    return (
+        f"figures of this scenario are those of {launch.simulated_as}, and {ENGINES[launch.engine]} is started; "
+        f"for its own: --set serving.engine={newest}"
+    )
+
+
 def _wrapped(groups: Sequence[Sequence[str]]) -> str:
     return " \\\n  ".join(" ".join(group) for group in groups)
 
@@ -54,6 +68,7 @@ def launch_json(launch: Launch) -> dict[str, Any]:
     return {
         "for": launch.target,
         "engine": launch.engine,
+        "simulated_as": launch.simulated_as or None,
         "commands": [
             {key: one[key] for key in ("name", "node", "devices", "copies", "command")} for one in launch.commands
         ],

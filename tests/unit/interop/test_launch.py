@@ -205,6 +205,20 @@ def test_a_workload_that_is_not_carried_is_told_on_standard_error(more: tuple[st
     assert "note:" not in done.stdout
 
 
+def test_what_was_simulated_as_another_engine_says_so_before_all_else() -> None:
+    other = scenario(serving={"engine": "vllm-0.19"})
+    found = launch_of(other, "trtllm")
+    words = "those of vllm-0.19, and TensorRT-LLM is started; for its own: --set serving.engine=trtllm-1.0."
+    assert launch_text(other, found).splitlines()[0].startswith("# SIMULATED AS ANOTHER ENGINE: ")
+    assert launch_text(other, found).splitlines()[0].endswith(words)
+    assert launch_json(found)["simulated_as"] == "vllm-0.19"
+    assert "serving.engine" not in {one.path for one in found.unsaid}
+    own = scenario(serving={"engine": "trtllm-1.0"})
+    assert "SIMULATED AS" not in launch_text(own, launch_of(own, "trtllm"))
+    told = CliRunner().invoke(main, ["launch", "quickstart", "--for", "sglang"]).stderr.splitlines()
+    assert told[0].startswith("simulated as another engine: figures of this scenario are those of vllm-0.19, and SGLang")
+
+
 def test_an_option_that_is_added_is_held_to_the_rules() -> None:
     assert "--async-scheduling" in command(launch_of(scenario(), "vllm", add=["--async-scheduling"]))
     with pytest.raises(IllegalPlanError, match="speculative_hook"):
