@@ -68,6 +68,8 @@ class Engine:
         not say it (:mod:`clustersim.plan.exchange`).
     pool : PoolRule
         What the K/V pool is a share of.
+    kernel_time : float
+        Time of each kernel over what its device's file, or a table of measured points, says.
     defaults : tuple of Entry
         What it decides of ``serving`` where a scenario does not say it (:mod:`clustersim.cost.unsaid`).
     """
@@ -90,6 +92,7 @@ class Engine:
     experts_within: ExpertExchange = "all_to_all"
     experts_across: ExpertExchange = "all_to_all"
     pool: PoolRule = field(default_factory=PoolRule)
+    kernel_time: float = 1.0
     defaults: tuple[Entry, ...] = field(default=(), hash=False)
 
     def of_stages(self, stages: int) -> Engine:
@@ -115,10 +118,13 @@ _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
 _ABSENT_IS_NONE: Final = (
     "stage", "front_end", "quantisation", "all_reduce", "experts_within", "experts_across", "graph_sizes", "pool",
-    "defaults",
+    "kernel_time", "defaults",
 )  # fmt: skip
 """What an engine need not say: it has no such costs then, quantises in kernels of their own, exchanges tokens by an
-all-to-all, has a graph for each batch and a share of all memory, and its budgets are those of ``ServingConfig``."""
+all-to-all, has a graph for each batch and a share of all memory, runs kernels as its device's file says, and its
+budgets are those of ``ServingConfig``."""
+KERNEL_TIMES: Final = (0.2, 5.0)
+"""Least and most of ``kernel_time`` (assumed: beyond it is another device)."""
 LONGEST_S: Final = 10.0
 """Longest host time of a step, or gap before a kernel (assumed: an engine that takes longer has stopped)."""
 COSTS: Final = tuple(_YAML_KEYS.values())[1:]
@@ -150,6 +156,13 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "experts_within": get_args(ExpertExchange),
     "experts_across": tuple(way for way in get_args(ExpertExchange) if way != "all_reduce"),
 }
+
+
+def _kernel_time(value: object) -> float:
+    least, most = KERNEL_TIMES
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"expected a number from {least:g} to {most:g}, such as 1.05, but found {value!r}")
+    return float(value)
 
 
 def _all_reduce(value: object) -> Limits:
@@ -227,6 +240,8 @@ def _read(field: str, value: object) -> object:
         return value
     if field in _PARTS:
         return _PARTS[field](value)
+    if field == "kernel_time":
+        return _kernel_time(value)
     if field in _CHOICES:
         return _one_of(_CHOICES[field], value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:

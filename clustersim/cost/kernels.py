@@ -89,6 +89,8 @@ the fits of ``topologies/devices`` (A100 to B200)."""
 SHARES: Final[Mapping[str, float]] = {"compute": 1.0, "memory": 1.0, "cached": 64.0}
 """Constants that are shares, and their largest value: of a peak all of it; a cache gives at most as many times the
 bandwidth of the memory as registers do (assumed: the fits have 3.7 at most)."""
+_SECONDS: Final = (*(name for one in ASSUMED.values() for name in one if name.endswith("_s")), "quantise_bytes")
+"""Constants that are terms of a time, or become one without a share."""
 LONGEST_S: Final = 1.0
 """Of one constant in seconds (assumed; the fits have 55 µs at most)."""
 MOST: Final = 1e12
@@ -98,6 +100,14 @@ MOST: Final = 1e12
 def most(constant: str) -> float:
     """Return the largest value of a constant that makes sense."""
     return SHARES.get(constant, LONGEST_S if constant.endswith("_s") else MOST)
+
+
+def lasting(constants: Constants, times: float) -> Constants:
+    """Return the constants with which a formula gives so many times the seconds: less of the peaks, longer floors."""
+    found = {}
+    for name, value in constants.items():
+        found[name] = value / times if name in SHARES else value * times if name in _SECONDS else value
+    return found
 
 
 def hypotenuse(a: Number, b: Number) -> Number:

@@ -51,6 +51,8 @@ class RooflineCost:
         Peaks, bandwidth and fitted constants.
     precision : Precision
         Number formats.
+    times : float
+        How long kernels take over what the constants say (``kernel_time`` of an engine).
 
     Raises
     ------
@@ -59,15 +61,19 @@ class RooflineCost:
         an unknown or impossible constant.
     """
 
-    def __init__(self, device: PricedDevice, precision: Precision) -> None:
+    def __init__(self, device: PricedDevice, precision: Precision, times: float = 1.0) -> None:
         check_kernels(device)
         self.device = device
         self.precision = precision
+        self.times = times
         self.multiply_dtype = precision.multiply_dtype(device.flops)
         self._peak = _peak(device, self.multiply_dtype)
         self._attention_peak = _peak(device, _BASE)
         self._operand_bytes = dtype_bytes(self.multiply_dtype)
-        self._constants = {family: constants_of(device, family, self.format_of(family)) for family in kernels.ASSUMED}
+        self._constants = {
+            family: kernels.lasting(constants_of(device, family, self.format_of(family)), times)
+            for family in kernels.ASSUMED
+        }
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the device time of ``op`` in seconds.

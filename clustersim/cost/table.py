@@ -95,7 +95,7 @@ class TableCost:
         for op in dict.fromkeys(own.op for own in wanted):
             same = [own for own in wanted if own.op == op]
             shape = {key: np.concatenate([own.shape[key] for own in same]) for key in same[0].shape}
-            self._groups[op] = self._group(op, shape, np.concatenate([own.seconds for own in same]))
+            self._groups[op] = self._group(op, shape, np.concatenate([own.seconds for own in same]) * fallback.times)
         self._neighbours: dict[tuple[str, tuple[float, ...]], tuple[float, ...] | None] = {}
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:

@@ -31,7 +31,7 @@ def cost_model(scenario: Scenario) -> CostModel:
     """Return what prices operators: the roofline, or the scenario's table of measured points before it."""
     engine = scenario.engine
     device = scenario.topology.device.running(engine.name, quantises=engine.quantisation == "own_kernel")
-    roofline = RooflineCost(device, scenario.precision)
+    roofline = RooflineCost(device, scenario.precision, engine.kernel_time)
     if scenario.cost_table is None:
         return with_grids(roofline)
     points, name = read_points(scenario.cost_table), scenario.topology.device.name

@@ -24,6 +24,7 @@ launch: 2 us
 graph_launch: 0 us
 graph_max_tokens: 512
 collective_launch: 1 us
+kernel_time: 1.2
 """
 SCENARIO = """name: mine
 topology: {name: dgx-h100, nodes: 1}
@@ -75,6 +76,7 @@ def test_constants_of_the_server_come_back_from_its_benchmarks(folder):
     done = calibrate(folder, "bench1.json", "bench8.json", "bench32.json", "bench64.json", more=("--json",))
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
+    assert found["constants"].pop("kernel_time")["after"] == pytest.approx(1.2, rel=0.01)
     values = {key: one["after_s"] * 1e6 for key, one in found["constants"].items()}
     assert values.pop("launch", 2.0) == pytest.approx(2.0, abs=0.5)
     assert (

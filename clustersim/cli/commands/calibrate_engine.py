@@ -49,9 +49,7 @@ def engine(
     if as_json:
         print_json(_plain(deployed, fit))
         return
-    rows = [(key, f"{was * 1e6:.4g} us", "–" if now is None else f"{now * 1e6:.4g} us", why)
-            for key, was, now, why in _constants(deployed, fit)]  # fmt: skip
-    print_table(("constant", "was", "is", ""), rows, numbers_from=4)
+    print_table(("constant", "was", "is", ""), _written(deployed, fit), numbers_from=4)
     if fit.kv_blocks is None:
         click.echo(f"K/V pool: not told; {fit.refused['kv_blocks']}")
     else:
@@ -62,17 +60,15 @@ def engine(
     click.echo(f"wrote {output} and {page}")
 
 
-def _constants(scenario: Scenario, fit: EngineFit) -> list[tuple[str, float, float | None, str]]:
-    """Return (key, seconds before, seconds after or None, words) of every constant that a log may tell."""
-    return [
-        (
-            constant.key,
-            float(getattr(scenario.engine, constant.field)),
-            fit.constants.get(constant.key),
-            constant.words if constant.key in fit.constants else f"not told: {fit.refused[constant.key]}",
-        )
-        for constant in CONSTANTS
-    ]
+def _written(scenario: Scenario, fit: EngineFit) -> list[tuple[str, str, str, str]]:
+    """Return (key, before, after or –, words) of every constant that a log may tell."""
+    rows = []
+    for one in CONSTANTS:
+        now = fit.constants.get(one.key)
+        why = one.words if now is not None else f"not told: {fit.refused[one.key]}"
+        was = one.written(float(getattr(scenario.engine, one.field)))
+        rows.append((one.key, was, "–" if now is None else one.written(now), why))
+    return rows
 
 
 def _engine_yaml(scenario: Scenario, logs: Sequence[ServerLog], fit: EngineFit) -> str:
@@ -85,7 +81,10 @@ def _engine_yaml(scenario: Scenario, logs: Sequence[ServerLog], fit: EngineFit) 
         f"{base}, with {fitted} fitted by clustersim calibrate engine to {names}; error on the part held out: median "
         f"{before:.1%} before, {after:.1%} after"
     )
-    return to_yaml(values | {key: f"{seconds * 1e6:.4g} us" for key, seconds in fit.constants.items()})
+    told = {one.key: one.written(fit.constants[one.key]) for one in CONSTANTS if one.key in fit.constants}
+    if "kernel_time" in told:
+        values["kernel_time"] = float(told.pop("kernel_time"))
+    return to_yaml(values | told)
 
 
 def _page(name: str, scenario: Scenario, logs: Sequence[ServerLog], fit: EngineFit) -> str:
@@ -96,13 +95,11 @@ def _page(name: str, scenario: Scenario, logs: Sequence[ServerLog], fit: EngineF
                 said = f"{figure.metric} {figure.statistic} · {logs[figure.log].name}"
                 dot = Dot(family=when, measured=figure.measured_ms, predicted=float(row[place]), words=said)
                 charts.setdefault(f"{figure.metric.upper()} held out, ms", []).append(dot)
-    rows = [(key, f"{was * 1e6:.4g}", "–" if now is None else f"{now * 1e6:.4g}", why)
-            for key, was, now, why in _constants(scenario, fit)]  # fmt: skip
     table = Table(
         title="Constants",
-        caption="In microseconds, before and after.",
+        caption="Before and after.",
         columns=("constant", "was", "is", "what"),
-        rows=rows,
+        rows=_written(scenario, fit),
         numbers_from=4,
     )
     before, after = (fit.error(row, held_out=True) for row in (fit.before_ms, fit.after_ms))
@@ -117,9 +114,12 @@ def _plain(scenario: Scenario, fit: EngineFit) -> dict[str, Any]:
                for when, row in (("before", fit.before_ms), ("after", fit.after_ms))}
         for name, held_out in (("fitted", False), ("held_out", True))
     }  # fmt: skip
-    constants = {
-        key: {"before_s": was, "after_s": now} for key, was, now, _ in _constants(scenario, fit) if now is not None
-    }
+    constants = {}
+    for one in CONSTANTS:
+        if one.key in fit.constants:
+            unit = "_s" if one.field.endswith("_s") else ""
+            was = float(getattr(scenario.engine, one.field))
+            constants[one.key] = {f"before{unit}": was, f"after{unit}": fit.constants[one.key]}
     return {"constants": constants, "refused": dict(fit.refused), "kv_blocks": fit.kv_blocks, "errors": errors}
 
 

@@ -58,6 +58,7 @@ class Kernels:
             self.sections |= own
             grids = {name: text for name, text in grids.items() if name not in own}
             grids |= self.device.engine_grids.get(section, {})
+        self.times = deployment.engine.kernel_time
         self.narrows = deployment.engine.quantisation == "own_kernel"
         self.groups: dict[str, dict[tuple[float, ...], list[Curve]]] = {}
         told = [one for one in deployment.points if one.device in (None, self.device.name)]
@@ -84,7 +85,7 @@ class Kernels:
         except KeyError:
             return np.zeros(np.broadcast_shapes(*(np.shape(value) for value in shape.values())))
         if op not in self.groups:
-            return base
+            return base * self.times
         varying = {name: np.broadcast_to(v, base.shape) for name, v in shape.items() if name not in FIXED[op]}
         works = np.all([values > 0 for values in varying.values()], axis=0)
         some = {name: values[works] for name, values in varying.items()}
@@ -93,7 +94,7 @@ class Kernels:
         nearest = self._nearest(op, tuple(float(shape[name]) for name in FIXED[op]))
         if nearest:
             found[works] *= _between(nearest, outer, inner)
-        return found
+        return found * self.times
 
     def _constants(self, family: str, number_format: str) -> Mapping[str, float]:
         groups = (family, "attention_decode") if family == "multihead_decode" else (family,)
@@ -159,7 +160,7 @@ class Kernels:
         rate = self.bandwidth * c["memory"]
         flops = 2.0 * shape["heads"] * dims / (self._peak("bf16") * c["compute"])
         read, ends = self._entry(shape) / rate, batch * shape["heads"] * dims * self.act / rate
-        busy = seconds - c["floor_s"] - blocks * c["head_s"]
+        busy = seconds / self.times - c["floor_s"] - blocks * c["head_s"]
         beside = np.square(busy) - np.square(blocks * c["hidden_head_s"])
         square = flops * flops + read * read
         room = np.square(read * ends) + square * (beside - np.square(ends))

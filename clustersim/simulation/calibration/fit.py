@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray
-from clustersim.cost.engine import LONGEST_S
+from clustersim.cost.engine import KERNEL_TIMES, LONGEST_S
 from clustersim.errors import InputError, Problem
 from clustersim.processes import local_pool
 from clustersim.scenario.scenario import Scenario
@@ -38,25 +38,42 @@ Times = tuple[FloatArray, FloatArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """A constant that logs may tell: field of the engine, key in its file, words, and a step that shows, seconds."""
+    """A constant that logs may tell: field of the engine, key in its file, words, and a step that shows.
+
+    The step is in seconds, of ``kernel_time`` a ratio; so are ``least`` and ``most``.
+    """
 
     field: str
     key: str
     words: str
-    step_s: float
+    step: float
+    least: float = 0.0
+    most: float = LONGEST_S
+
+    def written(self, value: float) -> str:
+        """Return a value as an engine's file has it."""
+        return f"{value * 1e6:.4g} us" if self.field.endswith("_s") else f"{value:.4g}"
 
 
 CONSTANTS: Final = (
-    Constant(field="schedule_s", key="schedule", words="host time of a step", step_s=5e-4),
+    Constant(field="schedule_s", key="schedule", words="host time of a step", step=5e-4),
     Constant(
         field="schedule_per_request_s",
         key="schedule_per_request",
         words="host time per request of a step",
-        step_s=2e-5,
+        step=2e-5,
     ),
-    Constant(field="front_end_s", key="front_end", words="time in front of and behind the server", step_s=5e-3),
-    Constant(field="stage_s", key="stage", words="host time of each stage in each pass", step_s=5e-4),
-    Constant(field="launch_s", key="launch", words="gap before each kernel outside captured graphs", step_s=5e-6),
+    Constant(field="front_end_s", key="front_end", words="time in front of and behind the server", step=5e-3),
+    Constant(field="stage_s", key="stage", words="host time of each stage in each pass", step=5e-4),
+    Constant(field="launch_s", key="launch", words="gap before each kernel outside captured graphs", step=5e-6),
+    Constant(
+        field="kernel_time",
+        key="kernel_time",
+        words="time of kernels over what the device's file says",
+        step=0.05,
+        least=KERNEL_TIMES[0],
+        most=KERNEL_TIMES[1],
+    ),
 )
 
 
@@ -67,7 +84,7 @@ class EngineFit:
     Parameters
     ----------
     constants : mapping
-        Seconds by key of the engine's file, of those that were fitted.
+        Seconds (of ``kernel_time`` a ratio) by key of the engine's file, of those that were fitted.
     refused : mapping
         Why the others were not, by key.
     kv_blocks : int or None
@@ -120,7 +137,7 @@ def fit_engine(scenario: Scenario, logs: Sequence[ServerLog], *, workers: int = 
         told: list[Constant] = []
         for step in range(_STEPS):
             chosen = list(CONSTANTS) if step == 0 else told
-            moved = [values | {constant.field: values[constant.field] + constant.step_s} for constant in chosen]
+            moved = [values | {constant.field: values[constant.field] + constant.step} for constant in chosen]
             slopes = np.array([np.log(row / best) for row in runs.predictions(pooled, moved)]).T[fitted]
             if step == 0:
                 told, reasons = _told(slopes)
@@ -182,7 +199,7 @@ def _told(slopes: FloatArray) -> tuple[list[Constant], dict[str, str]]:
             basis = np.array(columns).T
             own = column - basis @ np.linalg.lstsq(basis, column, rcond=None)[0]
         if effect < _LEAST_EFFECT:
-            reasons[constant.key] = f"{constant.step_s * 1e6:g} us more move no figure by more than {effect:.1%}"
+            reasons[constant.key] = f"{constant.written(constant.step)} more move no figure by more than {effect:.1%}"
         elif np.linalg.norm(own) < _LEAST_OWN * np.linalg.norm(column):
             others = " and ".join(other.key for other in told)
             reasons[constant.key] = f"it moves figures as {others} does: batches are too much alike"
@@ -198,13 +215,14 @@ def _improved(
 ) -> tuple[dict[str, float], FloatArray, bool]:  # fmt: skip
     """Return constants after one step, what they predict, and whether that is nearer; the step is halved twice."""
     weight = 1.0 / np.sqrt(np.maximum(np.abs(residual), _SMALL))
-    least = np.array([-values[constant.field] / constant.step_s for constant in told])
+    least = np.array([(constant.least - values[constant.field]) / constant.step for constant in told])
     change = _bounded(slopes * weight[:, None], -residual * weight, least)
     tried = []
     for share in (1.0, 0.5, 0.25):
-        moved = {constant.field: values[constant.field] + share * one * constant.step_s
-                 for constant, one in zip(told, change, strict=True)}  # fmt: skip
-        tried.append(values | {field: float(np.clip(value, 0.0, LONGEST_S)) for field, value in moved.items()})
+        moved = [values[constant.field] + share * one * constant.step
+                 for constant, one in zip(told, change, strict=True)]  # fmt: skip
+        within = [float(np.clip(value, one.least, one.most)) for one, value in zip(told, moved, strict=True)]
+        tried.append(values | {one.field: value for one, value in zip(told, within, strict=True)})
     now = float(np.abs(residual).sum())
     found = runs.predictions(scenario, tried)
     sums = [float(np.abs((np.log(row) - measured)[fitted]).sum()) for row in found]

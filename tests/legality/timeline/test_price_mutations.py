@@ -246,6 +246,18 @@ def quantised_anyway(patch: Patch) -> None:
     patch.setattr(Device, "running", lambda self, engine, quantises=True: original(self, engine))
 
 
+def untimed_points(patch: Patch) -> None:
+    """Measured points are not as much longer as an engine's kernels are."""
+    original = TableCost.__init__
+
+    def init(self: TableCost, points: Any, fallback: RooflineCost, grids: Any = ()) -> None:
+        times, fallback.times = fallback.times, 1.0
+        original(self, points, fallback, grids)
+        fallback.times = times
+
+    patch.setattr(TableCost, "__init__", init)
+
+
 def limitless(patch: Patch) -> None:
     """All-reduces are limited as the device's file says, whatever the engine says."""
     original = algorithms.family
@@ -417,6 +429,8 @@ GROUPED = {
 GRID_DECODES = GROUPED | {"topology": {"name": "dgx-a100", "nodes": 1}, "workload": {"requests": 12}}
 GRID_PROMPTS = GROUPED | {"topology": {"name": "l40s-node", "nodes": 1}}
 GRID_EXPERTS = {"model": EXPERTS, "plan": {"tp": 1}, "topology": {"name": "dgx-a100", "nodes": 1}} | ENGINE
+SLOWER = {"serving": {"engine": {"name": "vllm-0.19", "kernel_time": 1.1}}}
+SLOWER_GRID = GRID_DECODES | SLOWER
 BIG_AHEAD = {
     "serving": {"engine": "trtllm-0.14", "max_batch_tokens": 512, "kv_blocks": 9000},
     "workload": {"prompt_tokens": {"fixed": 500}, "requests": 4},
@@ -464,6 +478,8 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("norms behind attention and FFN are fused", fused_post_norms, NORMED | ENGINE),
     ("latents are priced as heads", latent_as_heads, LATENT),
     ("what is fused is quantised once more", quantised_anyway, AHEAD),
+    ("kernels take what the device's file says", instead(kernels, "lasting", lambda constants, _: constants), SLOWER),
+    ("measured decodes take what the device's file says", untimed_points, SLOWER_GRID),
     ("the cache is read too wide", wide_kv, {"precision": {"kv_cache": "fp8"}}),
     ("steps share durations by their chunks alone", short_key, {}),
     ("a step gets another one's durations", swapped_rows, {}),

@@ -81,6 +81,13 @@ def test_stages_cost_the_first_one_host_time_where_there_are_several():
     assert engine.of_stages(4).schedule_s == pytest.approx(1.12e-3)
 
 
+@pytest.mark.parametrize("value", [0, 0.1, 6, -1, True, "1.05", None, float("nan"), float("inf")])
+def test_kernels_take_a_fifth_to_five_times_what_the_device_says(value):
+    with pytest.raises(InputError, match=r"kernel_time: expected a number from 0\.2 to 5, such as 1\.05, but found"):
+        engine_from_mapping("mine", COMPLETE | {"kernel_time": value})
+    assert engine_from_mapping("mine", COMPLETE | {"kernel_time": 2}).kernel_time == 2.0
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
