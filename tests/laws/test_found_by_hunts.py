@@ -142,6 +142,21 @@ FOUND: dict[str, dict[str, Any]] = {
         },
         "run": {"horizon": "26901391 ns"},
     },
+    "a request that is turned away beside a step that is empty here, of replicas in lockstep": {
+        "name": "beside", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": DEEPSEEK | {"num_hidden_layers": 2}},
+        "plan": {"dp": 2, "tp": 1, "ep": {"degree": 2, "scope": "global"}},
+        "serving": {
+            "scheduler": "continuous", "max_batch_tokens": 256, "kv_block_tokens": 16, "kv_blocks": 3,
+            "router": "least_outstanding", "engine": "ideal",
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "2000/s"}, "prompt_tokens": {"empirical": {"values": [7, 200]}},
+            "output_tokens": 30, "requests": 6,
+        },
+        "run": {},
+        "faults": [],
+    },
 }  # fmt: skip
 
 

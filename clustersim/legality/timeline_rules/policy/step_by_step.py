@@ -316,7 +316,8 @@ class Walk:
         """Compare what a decision carries with the step that goes on or begins, or with none."""
         steps = self.steps
         if within >= 0:
-            if found is None or found[1] or found[0] != self.flight[within][0][0]:
+            decodes, chunks = found or ([], [])  # nothing: of replicas in lockstep, a step beside those of others
+            if chunks or decodes != self.flight[within][0][0]:
                 self._wrong(f"goes on with its step at {now:,} ns, where {_carried(found)} is due")
         elif self.at < len(steps) and steps.begin[self.at] == now:
             self._begins(now, *(found or ([], [])))
