@@ -29,7 +29,7 @@ _CAUSES: Final = (
 _MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
     "user_tokens_per_s": ("mean", "p50", "p10", "p5", "p1", "min"),
     "goodput": ("requests_per_s", "share"),
-    "kv_occupancy": ("mean", "max"),
+    "kv_occupancy": ("mean", "max", "replica_max"),
     "batch": ("requests", "tokens", "running", "waiting"),
     "utilisation": (
         "mfu", "mbu", "compute", "communication", "exposed_communication", "host", "bubble",

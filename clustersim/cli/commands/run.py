@@ -23,7 +23,6 @@ from clustersim.report.files.run_directory import check_writable, write_run
 from clustersim.report.files.summary import legality_of, summary_of
 from clustersim.report.files.vllm_bench import check_file, write_vllm_bench
 from clustersim.report.layouts import overview
-from clustersim.report.metrics.latencies import kv_peak
 from clustersim.report.words.explain import explanation_lines, explanation_of
 from clustersim.report.words.progress import ProgressBar
 from clustersim.report.words.run import remarks
@@ -172,5 +171,4 @@ def _print(result: RunResult, summary: dict[str, Any], target: Path, dashboard: 
         remarks=[*remarks(summary, requests, steps), *result.notes],
         run_dir=target,
         dashboard=dashboard,
-        kv_peak=kv_peak(result.step_rows.kv_rows),
     )

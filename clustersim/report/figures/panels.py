@@ -65,7 +65,7 @@ class Drawn:
 
 
 def _headline(run: Run, panel: Panel, identity: str) -> Drawn:
-    return Drawn(html=headline_html(run.summary, run.requests, run.steps, run.kv_rows, run.latencies), bare=True)
+    return Drawn(html=headline_html(run.summary, run.requests, run.steps, run.latencies), bare=True)
 
 
 def _causes(run: Run, panel: Panel, identity: str) -> Drawn:

@@ -17,6 +17,7 @@ from clustersim.report.metrics.gauges import gauge
 from clustersim.report.metrics.latencies import (
     Columns,
     is_finished,
+    kv_peak,
     latency_summary,
     makespan_ns,
     tpot_ns,
@@ -94,6 +95,7 @@ def goodput(requests: Columns, limits_ns: Mapping[str, float]) -> dict[str, floa
 def kv_occupancy(steps: Columns) -> dict[str, float] | None:
     """Return the share, 0 to 1, of the K/V blocks of all replicas in use: its mean over time and its maximum.
 
+    ``replica_max`` is the largest share of one replica's own blocks.
     Over the time from the first step to the last end; None where no pool was seen. A replica between two steps holds
     what it held (:mod:`clustersim.report.metrics.gauges`).
     """
@@ -102,7 +104,11 @@ def kv_occupancy(steps: Columns) -> dict[str, float] | None:
     if not total:
         return None
     used = gauge(steps, "kv_blocks_used")
-    return {"mean": time_mean(used) / total, "max": float(used.value.max()) / total}
+    return {
+        "mean": time_mean(used) / total,
+        "max": float(used.value.max()) / total,
+        "replica_max": kv_peak(steps) or 0.0,
+    }
 
 
 def batch_sizes(steps: Columns) -> dict[str, float] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from clustersim.report.words.faults import fault_words, is_blamed, little_by_faults, share_of_faults
-from clustersim.report.words.run import share_words, target_lines
+from clustersim.report.words.run import fullest, share_words, target_lines
 from clustersim.units import format_seconds
 
 MOST: Final = 0.5
@@ -94,8 +94,9 @@ def _largest(shares: Mapping[str, float]) -> str:
 def _because(cause: str, summary: Mapping[str, Any]) -> str:
     """Return what decides about a cause, and what tells that it does."""
     serving = (summary.get("scenario") or {}).get("serving") or {}
-    held = summary.get("kv_occupancy")
-    full = f" while K/V is {share_words(held['max'])} full at most" if held else ""
+    full = ""
+    for name, share in fullest(summary)[:1]:
+        full = f" while K/V of a {f'{name} ' if name else ''}replica is {share_words(share)} full at most"
     if cause == "batch_wait":
         if serving.get("scheduler") == "static":
             return f" (serving.scheduler is static){full}"

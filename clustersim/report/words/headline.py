@@ -13,13 +13,12 @@ from clustersim.report.metrics.latencies import (
     Columns,
     Weighted,
     attainment,
-    kv_peak,
     targets_ns,
 )
 from clustersim.report.metrics.priorities import priority_table
 from clustersim.report.metrics.service import goodput
 from clustersim.report.words.diagnosis import diagnoses
-from clustersim.report.words.run import configuration, milliseconds, number, remarks, share_words, target_lines
+from clustersim.report.words.run import configuration, fullest, milliseconds, number, remarks, share_words, target_lines
 from clustersim.report.words.service import met_words, share_or_dash
 from clustersim.units import format_seconds
 
@@ -31,29 +30,27 @@ _NOTE: Final = (
 _TARGET_NOTE: Final = " A target is met when p99 is within it."
 
 
-def headline_html(
-    summary: Mapping[str, Any], requests: Columns, steps: Columns, kv_rows: Columns, found: Mapping[str, Weighted]
-) -> str:
+def headline_html(summary: Mapping[str, Any], requests: Columns, steps: Columns, found: Mapping[str, Weighted]) -> str:
     """Return tiles, the table of latencies, the configuration and the remarks, as HTML.
 
     Parameters
     ----------
     summary : mapping
         The object of ``summary.json``.
-    requests, steps, kv_rows : Columns
+    requests, steps : Columns
         The tables of the run.
     found : mapping
         Latency name → (values in ns, weights).
     """
     return (
-        f"{_tiles(summary, requests, kv_rows)}"
+        f"{_tiles(summary, requests)}"
         f'<div class="tables"><div class="table-card">{latency_table(summary, found)}{priority_table(summary)}</div>'
         f'<div class="table-card">{_configuration(summary)}</div></div>'
         f"{_remarks([*(f'Cause: {line}.' for line in diagnoses(summary)), *remarks(summary, requests, steps)])}"
     )
 
 
-def _tiles(summary: Mapping[str, Any], requests: Columns, kv_rows: Columns) -> str:
+def _tiles(summary: Mapping[str, Any], requests: Columns) -> str:
     counts, rates = summary["requests"], summary["throughput"]
     limits = targets_ns(summary.get("targets"))
     total, finished = number(rates["total_tokens_per_s"]), f"{counts['finished']:,} of {counts['arrived']:,}"
@@ -71,14 +68,12 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, kv_rows: Columns) -> s
         if latency:
             p50, p99 = (format_seconds(latency[key] / 1e3) for key in ("p50", "p99"))
             tiles.append((f"{name.upper()}, median", p50, f"p99 {p99}"))
-    pools = [(pool["name"], pool["kv_peak"]) for pool in summary.get("pools") or () if pool["kv_peak"] is not None]
-    peak = kv_peak(kv_rows)
-    if pools:
-        name, peak = max(pools, key=lambda pool: pool[1])
-        others = "".join(f"; {other} {share_words(share)}" for other, share in pools if other != name)
-        tiles.append(("K/V cache, peak", share_words(peak), f"of a {name} replica's blocks{others}"))
-    elif peak is not None:
-        tiles.append(("K/V cache, peak", share_words(peak), "of a replica's blocks"))
+    held = fullest(summary)
+    if held:
+        name, peak = max(held, key=lambda one: one[1])
+        others = "".join(f"; {other} {share_words(share)}" for other, share in held if other != name)
+        whose = f"of a {name} replica's blocks" if name else "of a replica's blocks"
+        tiles.append(("K/V cache, peak", share_words(peak), f"{whose}{others}"))
     cache = summary.get("prefix_cache") or {}
     if cache.get("hit_rate") is not None:
         tiles.append(("prefix cache, hit rate", share_words(cache["hit_rate"]), "of prompt tokens"))

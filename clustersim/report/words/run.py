@@ -52,6 +52,16 @@ def share_words(share: float) -> str:
     return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
+def fullest(summary: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return the largest share of a replica's K/V blocks in use: of each pool by its name, or of all with an empty one.
+
+    Empty where it is not known.
+    """
+    pools = [(str(pool["name"]), pool["kv_peak"]) for pool in summary.get("pools") or ()]
+    held = (summary.get("kv_occupancy") or {}).get("replica_max")
+    return [(name, float(share)) for name, share in pools or [("", held)] if share is not None]
+
+
 def configuration(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what was simulated, as (what, value) pairs; what the scenario does not say is left out."""
     scenario = summary.get("scenario") or {}

@@ -15,6 +15,7 @@ from clustersim.report.metrics.priorities import priority_lines
 from clustersim.report.words.causes import cause_lines
 from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.run import (
+    fullest,
     legality_words,
     milliseconds,
     number,
@@ -39,7 +40,6 @@ def print_summary(
     remarks: Sequence[str] = (),
     run_dir: Path | None = None,
     dashboard: Path | None = None,
-    kv_peak: float | None = None,
     file: IO[str] | None = None,
 ) -> None:
     """Print what a run found.
@@ -52,8 +52,6 @@ def print_summary(
         What to be warned of (see :func:`clustersim.report.words.run.remarks`).
     run_dir, dashboard : Path, optional
         Where the run was written, and its HTML page.
-    kv_peak : float, optional
-        Largest share, 0 to 1, of a replica's K/V blocks in use; not printed when it is not known.
     file : text file, optional
         Where to print; standard output by default.
     """
@@ -68,7 +66,7 @@ def print_summary(
     line.append(f"  {setup_words(summary)}", style="dim")
     console.print(line)
     console.print(_latencies(summary))
-    for what, value in (*_facts(summary, kv_peak), *cause_lines(summary)):
+    for what, value in (*_facts(summary), *cause_lines(summary)):
         console.print(Text.assemble((f"{what:<12}", "dim"), value))
     for name, met, sentence in target_lines(summary):
         word, style = ("met", "green") if met else ("missed", "bold red")
@@ -102,7 +100,7 @@ def _latencies(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str, str]]:
+def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     counts, rates = summary["requests"], summary["throughput"]
     makespan = summary.get("makespan_s")
     output, total, each = (
@@ -115,11 +113,9 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
     ]
     facts += priority_lines(summary)
     facts += [(what, words) for what, words in service_lines(summary) if words]
-    pools = [f"{pool['name']} {share_words(pool['kv_peak'])}" for pool in summary.get("pools", ()) if pool["kv_peak"]]
-    if pools:
-        facts.append(("K/V cache", f"{', '.join(pools)} of a replica's blocks at most"))
-    elif kv_peak is not None:
-        facts.append(("K/V cache", f"{share_words(kv_peak)} of a replica's blocks at most"))
+    held = [f"{name} {share_words(share)}".lstrip() for name, share in fullest(summary)]
+    if held:
+        facts.append(("K/V cache", f"{', '.join(held)} of a replica's blocks at most"))
     cache = prefix_words(summary)
     if cache is not None:
         facts.append(("prefixes", cache))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from clustersim.report.metrics.steady import steady_rates
 from clustersim.report.words.causes import cause_lines
 from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.run import remarks, share_words
+from clustersim.report.words.terminal import print_summary
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.simulation.simulate import simulate
@@ -43,7 +45,7 @@ def summary(
         (
             {"serving": "max_batch_requests: 4", "rate": 100},
             "p99 TTFT ",
-            "waiting for a place in the batch (4 = serving.max_batch_requests) while K/V is 0.2% full at most",
+            "a place in the batch (4 = serving.max_batch_requests) while K/V of a replica is 0.2% full at most",
         ),
         (
             {"serving": "kv_blocks: 100", "rate": 100},
@@ -154,6 +156,19 @@ def told(**more: Any) -> dict[str, Any]:
         "causes": causes, "ttft_ms": latency, "tpot_ms": latency, "scenario": {"serving": serving},
         "utilisation": {"compute": 0.5, "exposed_communication": 0.2}, "links": {"busiest": []}, **more,
     }  # fmt: skip
+
+
+def test_how_full_the_cache_is_is_the_same_figure_wherever_it_is_told() -> None:
+    """Of several replicas one is fuller: all of them together are less full than that one."""
+    held = {"mean": 0.1, "max": 0.2, "replica_max": 0.25}
+    found = summary(serving="max_batch_requests: 4", rate=100) | {"kv_occupancy": held}
+    (line,) = diagnoses(found)
+    assert "while K/V of a replica is 25% full at most" in line
+    file = io.StringIO()
+    print_summary(found, file=file)
+    assert "K/V cache   25% of a replica's blocks at most" in file.getvalue()
+    pools = [{"name": "prefill", "kv_peak": 0.03}, {"name": "decode", "kv_peak": 0.4}]
+    assert "while K/V of a prefill replica is 3.0% full at most" in diagnoses(told(pools=pools))[0]
 
 
 def test_each_target_that_is_missed_has_a_line_and_none_where_all_are_met() -> None:

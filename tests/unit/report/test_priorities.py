@@ -91,7 +91,7 @@ def test_the_summary_and_what_people_see_of_it_have_each_class(tmp_path: Path):
     assert lines[0][1].startswith(
         f"{urgent['requests']['finished']} of {urgent['requests']['arrived']} finished, TTFT p50 "
     )
-    page = headline_html(summary, result.columns, result.step_rows.rows, result.step_rows.kv_rows, {})
+    page = headline_html(summary, result.columns, result.step_rows.rows, {})
     assert "Latencies by priority (ms)" in page
     assert '<th scope="row">3</th>' in page
     assert expectation("priorities.0.ttft_ms.p99", "< 100000").check(summary) == []

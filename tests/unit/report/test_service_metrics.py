@@ -109,7 +109,14 @@ def test_occupancy_is_the_mean_over_time_and_the_maximum(steps):
     assert service.kv_occupancy(steps) == {
         "mean": pytest.approx((40 * 100 + 20 * 400) / 500 / 100),
         "max": 0.4,
+        "replica_max": 0.4,
     }
+    other = {name: column.copy() for name, column in steps.items()} | {"replica": np.ones(3, np.int64)}
+    other["kv_blocks_used"] //= 2
+    two = {name: np.concatenate([column, other[name]]) for name, column in steps.items()}
+    found = service.kv_occupancy(two)
+    assert found is not None
+    assert (found["max"], found["replica_max"]) == (0.3, 0.4)
     steps["kv_blocks_total"][:] = 0
     assert service.kv_occupancy(steps) is None
 

@@ -26,7 +26,8 @@ class Terminal(io.StringIO):
 
 def test_the_summary_in_a_pipe_is_plain_text(run: dict[str, Any]) -> None:
     file = io.StringIO()
-    print_summary(summary_of(run), file=file, run_dir=Path("runs/x"), kv_peak=0.25, remarks=["Careful."])
+    held = {"mean": 0.1, "max": 0.2, "replica_max": 0.25}
+    print_summary(summary_of(run) | {"kv_occupancy": held}, file=file, run_dir=Path("runs/x"), remarks=["Careful."])
     text = file.getvalue()
     assert "\x1b" not in text
     lines = {line.split()[0]: line for line in text.splitlines()}
