@@ -135,11 +135,11 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         take("RUN-3", merged(links.within_capacity(traffic, history.declared.carriage), untold))
     if "RUN-2" in looked:
         take("RUN-2", carried.moves_take(history))
-    for part in parts:
+    looks = {rule: look for rule, look in SHEET_CHECKS.items() if rule in looked}
+    for part in parts if looks else ():
         for sheet in part.sheets():
-            for rule, look in SHEET_CHECKS.items():
-                if rule in looked:
-                    take(rule, look(sheet))
+            for rule, look in looks.items():
+                take(rule, look(sheet))
     if "RUN-2" in looked and not any(violations.values()):  # what a rule has a word for is told by that
         for part in parts:
             take("RUN-2", programs.as_graphs(part))

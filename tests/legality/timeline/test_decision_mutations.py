@@ -11,22 +11,18 @@ from typing import Final
 import numpy as np
 import pytest
 
-from clustersim.legality.audit import check_history
 from clustersim.legality.history import ADMITTED, ARRIVED, PREEMPTED, SWAPPED_IN, History
 from clustersim.serving.members import Members
-from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import is_whole
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import run_of
+from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_replay_mutations import document
 from tests.legality.timeline.test_start_mutations import crowd_of, swapped
 
 RUNS: Final = ("dense TP", "MoE EP", "faults", "faults of a decode pool", "cancellation", "prefix caching")
-
-
-def broken(history: History) -> set[str]:
-    return {found.rule for found in check_history(history).violations}
 
 
 def with_fact(history: History, column: str, row: int, by: int) -> History:
@@ -43,10 +39,10 @@ def rows_of(history: History, *kinds: int) -> list[int]:
 @pytest.mark.parametrize("name", RUNS)
 def test_an_admission_at_another_instant_is_found(name):
     history = history_of_run(run_of(name))
-    assert broken(history) == set()
+    assert not is_illegal(history)
     for row in rows_of(history, ADMITTED):
-        assert broken(with_fact(history, "time_ns", row, 1)), row
-        assert broken(with_fact(history, "time_ns", row, -1)), row
+        assert is_illegal(with_fact(history, "time_ns", row, 1)), row
+        assert is_illegal(with_fact(history, "time_ns", row, -1)), row
 
 
 FEW_BLOCKS: Final = document(
@@ -58,14 +54,14 @@ FEW_BLOCKS: Final = document(
 
 def test_a_preemption_while_a_step_is_under_way_is_found():
     history = history_of_run(simulate(scenario_of(FEW_BLOCKS)))
-    assert broken(history) == set()
+    assert not is_illegal(history)
     rows = rows_of(history, PREEMPTED)
     assert rows
     for row in rows:
-        assert broken(with_fact(history, "time_ns", row, -1)), row
-        assert broken(with_fact(history, "time_ns", row, 1)), row
-        assert broken(with_fact(history, "used", row, 1)), row
-        assert broken(with_fact(history, "used", row, -1)), row
+        assert is_illegal(with_fact(history, "time_ns", row, -1)), row
+        assert is_illegal(with_fact(history, "time_ns", row, 1)), row
+        assert is_illegal(with_fact(history, "used", row, 1)), row
+        assert is_illegal(with_fact(history, "used", row, -1)), row
 
 
 def test_a_swap_that_is_told_while_a_step_is_under_way_is_found():
@@ -73,8 +69,8 @@ def test_a_swap_that_is_told_while_a_step_is_under_way_is_found():
     rows = rows_of(history, SWAPPED_IN)
     assert rows
     for row in rows:
-        assert broken(with_fact(history, "time_ns", row, 1)), row
-        assert broken(with_fact(history, "used", row, 1)), row
+        assert is_illegal(with_fact(history, "time_ns", row, 1)), row
+        assert is_illegal(with_fact(history, "used", row, 1)), row
 
 
 @pytest.mark.parametrize("by", [1, -1])
@@ -85,7 +81,7 @@ def test_blocks_between_two_decisions_of_one_instant_are_found(by):
         rows = np.flatnonzero(same & np.isin(kind[1:], (ADMITTED, SWAPPED_IN)))
         assert len(rows)
         for row in rows[:4].tolist():
-            assert broken(with_fact(history, "used", row, by)), row
+            assert is_illegal(with_fact(history, "used", row, by)), row
 
 
 @pytest.mark.parametrize("by", [1, -1, 4, -4])
@@ -95,23 +91,23 @@ def test_blocks_between_admissions_that_share_prefixes_are_found(by):
         workload={"arrivals": {"process": "all_at_once"}, "shared_prefixes": {"groups": 3, "tokens": 12}},
     )
     history = history_of_run(simulate(scenario_of(shares)))
-    assert broken(history) == set()
+    assert not is_illegal(history)
     kind, time = (history.facts[name] for name in ("kind", "time_ns"))
     rows = 1 + np.flatnonzero((kind[1:] == ADMITTED) & (kind[:-1] == ADMITTED) & (time[1:] == time[:-1]))
     assert len(rows) > 2
     for row in rows[:-1].tolist():
-        assert broken(with_fact(history, "used", row, by)), row
+        assert is_illegal(with_fact(history, "used", row, by)), row
 
 
 def test_arrivals_of_one_instant_in_another_order_are_found():
     at_once = document(workload={"arrivals": {"process": "all_at_once"}})
     history = history_of_run(simulate(scenario_of(at_once)))
-    assert broken(history) == set()
+    assert not is_illegal(history)
     rows = np.flatnonzero(history.facts["kind"] == ARRIVED)[:2]
     facts = {name: values.copy() for name, values in history.facts.items()}
     for values in facts.values():
         values[rows] = values[rows[::-1]]
-    assert broken(replace(history, facts=facts)) == {"RUN-5"}
+    assert broken(replace(history, facts=facts), ("RUN-5",)) == {"RUN-5"}
 
 
 def test_notes_that_come_late_are_found(monkeypatch):
@@ -123,4 +119,4 @@ def test_notes_that_come_late_are_found(monkeypatch):
     )
     other = simulate(legal.scenario)
     assert other.timeline.digest != legal.timeline.digest
-    assert audit_run(other).violations != ()
+    assert is_illegal(other)

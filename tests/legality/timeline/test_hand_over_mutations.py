@@ -17,6 +17,7 @@ from clustersim.serving.sequence import Sequence
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import LLAMA, scenario_of
+from tests.legality.timeline.asked import broken
 
 DOCUMENT: dict[str, Any] = {
     "name": "handed-over",
@@ -46,10 +47,6 @@ def result() -> RunResult:
 @pytest.fixture
 def history(result: RunResult) -> History:
     return history_of_run(result)
-
-
-def broken(history: History) -> set[str]:
-    return {found.rule for found in check_history(history).violations}
 
 
 def changed(table: Any, column: str, row: int, by: int) -> Any:
@@ -118,7 +115,7 @@ def test_a_run_with_hand_overs_is_legal(history):
 @pytest.mark.parametrize("name", RECORDS)
 def test_audit_catches_a_changed_record(history, name):
     change, rules = RECORDS[name]
-    assert rules <= broken(change(history))
+    assert rules <= broken(change(history), rules)
 
 
 def keeps_blocks(patch: pytest.MonkeyPatch) -> None:
@@ -181,7 +178,7 @@ CODE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
 def test_audit_catches_mutated_code(name, monkeypatch):
     mutate, rules = CODE[name]
     mutate(monkeypatch)
-    assert rules <= {found.rule for found in audit_run(simulate(scenario_of(DOCUMENT))).violations}
+    assert rules <= broken(simulate(scenario_of(DOCUMENT)), rules)
 
 
 def test_a_hand_over_in_flight_at_the_horizon_is_legal(result):
@@ -248,4 +245,4 @@ def decodes_on(patch: pytest.MonkeyPatch) -> None:
 def test_audit_catches_clients_that_are_not_let_go(mutate, rules, monkeypatch):
     assert audit_run(simulate(scenario_of(GIVEN_UP))).violations == ()
     mutate(monkeypatch)
-    assert rules <= {found.rule for found in audit_run(simulate(scenario_of(GIVEN_UP, horizon="60 ms"))).violations}
+    assert rules <= broken(simulate(scenario_of(GIVEN_UP, horizon="60 ms")), rules)

@@ -26,7 +26,7 @@ from tests.legality.timeline.test_policy_mutations import (
     two_victims,
 )
 from tests.legality.timeline.test_replay_mutations import (
-    FULL,
+    EVENTS,
     broken_by,
     crowded_stage,
     document,
@@ -119,7 +119,7 @@ def test_record_that_has_all_sequences_at_one_rank_is_noticed() -> None:
 @pytest.mark.parametrize("changes", [GIVEN, STAGES, APART, CACHED])
 def test_sequence_that_goes_to_another_rank_is_noticed(mutate: Mutation, changes: dict[str, Any]) -> None:
     """RUN-5: the rank with most free blocks keeps it, the first of equals."""
-    assert broken_by(mutate, changes, FULL) == ["RUN-5"]
+    assert broken_by(mutate, changes, EVENTS, ("RUN-5",)) == ["RUN-5"]
 
 
 @pytest.mark.parametrize("more", [{}, {"kv_blocks": 1000}])
@@ -136,8 +136,8 @@ def test_sequence_whose_prompt_nobody_shares_goes_to_the_rank_with_most_free_blo
     """RUN-5: hashes that are all different are those of prompts that no rank has cached."""
     own = {"shared_prefixes": {"groups": 1_000_000, "tokens": 48}}
     changes = CACHED | {"serving": CACHED["serving"] | {"kv_blocks": 400}, "workload": GIVEN["workload"] | own}
-    assert broken_by(fullest_of_prefixes, changes, FULL) == ["RUN-5"]
-    assert broken_by(nothing, changes, FULL) == []
+    assert broken_by(fullest_of_prefixes, changes, EVENTS, ("RUN-5",)) == ["RUN-5"]
+    assert broken_by(nothing, changes, EVENTS) == []
 
 
 def test_of_prompts_without_hashes_an_audit_leaves_nothing_open_that_is_cached() -> None:
@@ -167,5 +167,5 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_serving_that_ignores_what_is_declared_is_noticed_on_ranks_of_their_own(name: str) -> None:
     mutate, changes, rule = MUTATIONS[name]
-    assert broken_by(mutate, changes, FULL) == [rule]
-    assert broken_by(nothing, changes, FULL) == []
+    assert broken_by(mutate, changes, EVENTS, (rule,)) == [rule]
+    assert broken_by(nothing, changes, EVENTS) == []

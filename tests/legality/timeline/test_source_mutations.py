@@ -14,6 +14,7 @@ from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline import late_replicas
+from tests.legality.timeline.asked import is_illegal
 from tests.legality.timeline.source_mutations import Change, changed
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import EXPERTS, document
@@ -371,4 +372,4 @@ def test_a_change_of_the_source_is_found(change: Change, monkeypatch: pytest.Mon
     changed(monkeypatch, change)
     result = simulate(scenario_of(SCENARIOS[change.scenario]))
     assert result.timeline.digest != before
-    assert audit_run(result).verdict == "illegal"
+    assert is_illegal(result)

@@ -23,6 +23,7 @@ from clustersim.serving.swapping import SwappingScheduler
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
+from tests.legality.timeline.asked import broken
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import document
 
@@ -120,7 +121,7 @@ def test_record_of_swaps_is_legal_and_looked_at():
 
 @pytest.mark.parametrize(("mutate", "rules"), [one[1:] for one in RECORDS], ids=[one[0] for one in RECORDS])
 def test_audit_catches_a_mistake_in_the_record(mutate, rules):
-    assert rules <= {found.rule for found in check_history(mutate(recorded())).violations}
+    assert rules <= broken(mutate(recorded()), rules)
 
 
 def too_early(patch: pytest.MonkeyPatch) -> None:
@@ -190,7 +191,7 @@ def test_audit_catches_mutated_code_of_swaps(mutate, host_kv, rule):
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
         result = run(host_kv=host_kv)
-    assert rule in {found.rule for found in audit_run(result).violations}
+    assert rule in broken(result, (rule,))
     assert audit_run(run(host_kv=host_kv)).violations == ()
 
 
@@ -199,7 +200,7 @@ def test_audit_catches_a_host_that_lends_what_it_does_not_have():
     with pytest.MonkeyPatch.context() as patch:
         endless_host(patch)
         result = run(host_kv=small)
-    assert "KV-6" in {found.rule for found in audit_run(result).violations}
+    assert "KV-6" in broken(result, ("KV-6",))
     assert audit_run(run(host_kv=small)).violations == ()
 
 
@@ -261,7 +262,7 @@ def test_audit_catches_mutated_code_of_swaps_beside_faults(mutate, faults, rules
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
         result = failing()
-    assert rules <= {found.rule for found in audit_run(result).violations}
+    assert rules <= broken(result, rules)
     assert audit_run(failing()).violations == ()
 
 
@@ -286,4 +287,4 @@ def test_audit_catches_mutated_code_of_swaps_of_replicas_that_share_experts(muta
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
         result = simulate(scenario_of(document(**TIGHT | SHARED)))
-    assert rule in {found.rule for found in audit_run(result).violations}
+    assert rule in broken(result, (rule,))
