@@ -18,8 +18,8 @@ from clustersim.scenario.load import build_scenario
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
-from clustersim.search.lifts import lifted_limits
 from clustersim.search.point import Row, run_point
+from clustersim.search.why import lifted_limits
 from clustersim.serving.user_class import code_allowed
 from clustersim.workload.requests import Requests
 
@@ -34,7 +34,7 @@ class Why:
     baseline : mapping
         Key of the summary → value as the scenario is; None where it is not defined.
     limits : tuple of Lifted
-        Each with ``limit`` in words, ``key``, ``metrics``, ``gains`` (relative; above 0 is better) and ``suffices``.
+        Each with ``limit`` in words, ``key``, ``metrics``, ``gains`` (relative; above 0 is better) and ``enough``.
     targets : mapping
         Latency → target in ns.
     """

@@ -9,21 +9,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from clustersim.report.why.lifted import Lifted, lifted, ranked
 from clustersim.scenario.scenario import Scenario
-from clustersim.search.point import Row
-from clustersim.simulation.legality import pool_blocks, scenario_memory
-from clustersim.units import format_bytes
 
 MANY: Final = 1000
 """So many times the bandwidth is as good as a free network."""
 ROOMY: Final = 16
 """So many times the memory of a device."""
-_MEANT: Final = {
+MEANT: Final = {
     "batch": ("batch_wait",),
     "tokens": ("budget_wait", "interference"),
     "memory": ("blocks_wait", "preempted"),
@@ -33,7 +29,7 @@ _MEANT: Final = {
     "replicas": ("batch_wait", "blocks_wait", "step_wait"),
 }
 """Limit → the causes of a latency that are gone, or less, without it."""
-NAMES: Final = ("faults", *_MEANT)
+NAMES: Final = ("faults", *MEANT)
 """What ``--only`` takes."""
 _RESOLVED: Final = ("scheduler", "max_batch_requests", "max_batch_tokens", "prefix_caching", "memory_utilization")
 _HOST: Final = ("schedule", "schedule_per_request", "sample", "sample_per_request", "stage", "front_end")
@@ -83,88 +79,14 @@ def lifts_of(scenario: Scenario, requests: int) -> list[Lift]:
     ]
 
 
-def lifted_limits(
-    scenario: Scenario,
-    requests: int,
-    rows: Callable[[Sequence[Sequence[str]]], list[Row]],
-    only: Collection[str] = (),
-) -> tuple[Row, list[Lifted]]:
-    """Return the row of a scenario of so many requests as it is, and what it comes to without each limit, best first.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    requests : int
-    rows : callable
-        From changes to the rows of the runs that have them. Where the scenario as it is fails, nothing else is asked.
-        Limits are asked for with those first that the causes of the slowest requests speak for; no faults before all.
-    only : collection of str
-        Of ``NAMES``: which limits; all by default.
-    """
-    (first,) = rows([()])
-    if first["failed"]:
-        return first, []
-    lifts = [one for one in lifts_of(scenario, requests) if not only or one.name in only]
-    some = sorted((one for one in lifts if one.changes), key=lambda one: -_likely(one, first))
-    by_limit = {one.limit: row for one, row in zip(some, rows([one.changes for one in some]), strict=True)}
-    nothing: Row = {"failed": None, "numbers": {}}
-    return first, ranked(
-        [
-            lifted(one.limit, one.key, row, first, one.why_not, suffices(scenario, row) if room else "")
-            for one in lifts
-            for row, room in ((by_limit.get(one.limit, nothing), one.name == "memory"),)
-        ]
-    )
-
-
-def _likely(lift: Lift, first: Row) -> float:
-    """Return which share of the slowest requests' time to first token, or after it, a limit may be the reason for."""
-    if lift.name == "faults":
-        return math.inf
-    numbers = first["numbers"]
-    return max(
-        math.fsum(numbers.get(f"causes.{name}.slowest.{cause}") or 0.0 for cause in _MEANT[lift.name])
-        for name in ("ttft", "tpot")
-    )
-
-
-def suffices(scenario: Scenario, roomy: Row) -> str:
-    """Return how many K/V blocks would do, by what replicas hold at most where they have plenty; by pool.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    roomy : Row
-        Of the run with more memory.
-    """
-    return "; ".join(filter(None, (_held(at, one, roomy) for at, one in _pools(scenario))))
-
-
-def _held(at: str, scenario: Scenario, roomy: Row) -> str:
-    held = roomy["numbers"].get(f"kv_held.{at[:-1] or 'all'}")
-    memory, plan = scenario_memory(scenario), scenario.plan
-    owners = plan.sp.degree if plan.sp.decode == "dp" else 1
-    now = pool_blocks(scenario, memory) * owners
-    if not held or held <= now:
-        return ""
-    each = max(rank.kv_bytes_per_token for rank in memory) * scenario.serving.kv_block_tokens / owners
-    pool = f"a {at[:-1]} replica" if at else "a replica"
-    more = f"{format_bytes((held - now) * each)} more on each device"
-    replicas = math.ceil(plan.dp * held / now)
-    return (
-        f"{held:,.0f} blocks of {pool} would do (it has {now:,}): {more}, or about {replicas:,} replicas "
-        f"({replicas * plan.world // plan.dp:,} devices) instead of {plan.dp:,}"
-    )
-
-
-def _pools(scenario: Scenario) -> list[tuple[str, Scenario]]:
+def pools_of(scenario: Scenario) -> list[tuple[str, Scenario]]:
     """Return where ``serving`` and ``plan`` of each pool are said below their section."""
     return [(f"{one.pools[0].name}." if scenario.hands_over else "", one) for one in scenario.each_pool()]
 
 
 def _budgets(scenario: Scenario, requests: int) -> Iterator[Lift]:
     places, tokens = [], []
-    for at, one in _pools(scenario):
+    for at, one in pools_of(scenario):
         places.append(f"serving.{at}max_batch_requests={max(requests, one.serving.max_batch_requests)}")
         tokens.append(f"serving.{at}max_batch_tokens={2 * one.serving.max_batch_tokens}")
     yield Lift(limit="no cap on the batch", key=_key(places), changes=tuple(places), name="batch")
@@ -177,9 +99,8 @@ def _key(changes: list[str]) -> str:
 
 def _blocks(scenario: Scenario) -> Lift:
     """Give devices more memory; K/V blocks that are said are left to that."""
-    topology = _changed(scenario.portable["topology"], _roomy)
-    changes, said = [f"topology={json.dumps(topology)}", *_as_resolved(scenario)], []
-    for at, one in _pools(scenario):
+    changes, said = [roomy_topology(scenario), *as_resolved(scenario)], []
+    for at, one in pools_of(scenario):
         if one.serving.kv_blocks is not None:
             changes.append(f"serving.{at}kv_blocks={ROOMY * one.serving.kv_blocks}")
             said.append(f"serving.{at}kv_blocks")
@@ -187,16 +108,21 @@ def _blocks(scenario: Scenario) -> Lift:
     return Lift(limit=f"{ROOMY} times the K/V memory", key=key, changes=tuple(changes), name="memory")
 
 
+def roomy_topology(scenario: Scenario) -> str:
+    """Return the change by which devices have ``ROOMY`` times the memory."""
+    return f"topology={json.dumps(_changed(scenario.portable['topology'], _roomy))}"
+
+
 def _network(scenario: Scenario, times: int, words: str, name: str) -> Lift:
     topology = _changed(scenario.portable["topology"], lambda key, value: _faster(key, value, times))
-    changes = (f"topology={json.dumps(topology)}", *_as_resolved(scenario))
+    changes = (f"topology={json.dumps(topology)}", *as_resolved(scenario))
     return Lift(limit=words, key="topology", changes=changes, name=name)
 
 
-def _as_resolved(scenario: Scenario) -> Iterator[str]:
-    """Yield what the engine decided by its devices, so that it stays when these change."""
+def as_resolved(scenario: Scenario) -> Iterator[str]:
+    """Yield the changes that keep what the engine decided by its devices when these change."""
     serving = scenario.portable["serving"]
-    for at, _ in _pools(scenario):
+    for at, _ in pools_of(scenario):
         own = serving[at[:-1]] if at else serving
         for key in _RESOLVED:
             if isinstance(own.get(key), (str, int, float)):
@@ -217,9 +143,9 @@ def _faults(scenario: Scenario) -> Lift:
 
 
 def _replicas(scenario: Scenario) -> Iterator[Lift]:
-    for at, one in _pools(scenario):
+    for at, one in pools_of(scenario):
         words = f"one more {at[:-1]} replica".replace("  ", " ")
-        used = sum(pool.plan.world for _, pool in _pools(scenario)) + one.plan.world // one.plan.dp
+        used = sum(pool.plan.world for _, pool in pools_of(scenario)) + one.plan.world // one.plan.dp
         changes = [f"plan.{at}dp={one.plan.dp + 1}"]
         here, nodes = len(scenario.topology.devices), scenario.portable["topology"].get("nodes")
         if used > here and not nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,8 @@ def run_point(
 ) -> Row:
     """Check and simulate a scenario, and return its row; whatever is wrong with it is in the row.
 
+    ``cpu_s`` of the row is the CPU time that it took.
+
     Parameters
     ----------
     scenario : Scenario
@@ -48,6 +51,19 @@ def run_point(
     above : int or None
         See :func:`clustersim.report.files.run_directory.write_run`.
     """
+    started = time.process_time()
+    row = _row(scenario, requests, audit, folder, layout, above)
+    return {**row, "cpu_s": time.process_time() - started}
+
+
+def _row(
+    scenario: Scenario,
+    requests: Requests,
+    audit: bool,
+    folder: Path | None,
+    layout: Mapping[str, Any] | None,
+    above: int | None,
+) -> Row:
     try:
         verdict = check_scenario(scenario) if audit else check_scenario_plan(scenario)
         if verdict.violations:

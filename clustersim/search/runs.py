@@ -151,6 +151,8 @@ class Runs:
         self._audit = audit
         self._kept = kept
         self._alone = executors.copies
+        self.cpu_s = 0.0
+        """What the runs that were made took, wherever they were."""
 
     def row(self, changes: Changes) -> Row:
         """Return the row of one variant."""
@@ -201,7 +203,8 @@ class Runs:
 
         keys: dict[int, str] = {}
         for number, outcome in self._outcomes(calls()):
-            row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
+            row: Row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
+            self.cpu_s += row.pop("cpu_s", 0.0)
             if not isinstance(outcome, Lost):
                 self._journal.add(keys[number], row)
             done(keys[number], row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ from click.testing import CliRunner, Result
 
 from clustersim.cli import main
 from clustersim.report.why.lifted import METRICS
+from clustersim.report.words.progress import RunsLeft
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.search.lifts import lifts_of
+from clustersim.search.settings import setting_of
+from clustersim.simulation.legality import pool_blocks, scenario_memory
+from clustersim.units import format_seconds
 from tests.laws.random_scenarios import LLAMA
 
 TINY: dict[str, Any] = {
@@ -87,12 +92,65 @@ def test_a_target_that_is_missed_is_marked(tmp_path: Path) -> None:
     assert (tmp_path / "why" / "why.html").read_text(encoding="utf-8").count('<td class="missed">') == 1
 
 
-def test_blocks_that_would_do_are_those_that_are_held_where_there_are_plenty(tmp_path: Path) -> None:
-    """Twelve requests of 256 + 16 tokens: each holds 17 blocks of 16 tokens as it ends."""
-    found = asked(tmp_path, "--only", "memory", kv_blocks=20)
-    (one,) = found["lifted"]
-    assert one["suffices"].startswith("204 blocks of a replica would do (it has 20): ")
-    assert one["suffices"].endswith(" more on each device, or about 11 replicas (22 devices) instead of 1")
+def test_what_is_enough_was_replayed_and_what_is_smaller_is_not(tmp_path: Path) -> None:
+    """A target between what one replica and many give: the table's one more is not enough, and what is said, is."""
+    words = ("--only", "memory,replicas", "--set", "targets.ttft=30 ms", "--set", "topology.nodes=4")
+    found = asked(tmp_path, *words, kv_blocks=20)
+    enough = {one["name"]: one["enough"] for one in found["lifted"]}
+    table = {one["name"]: one for one in found["lifted"]}
+    assert found["missed"] == table["replicas"]["missed"] == ["ttft_ms.p99"]
+    assert table["memory"]["missed"] == []
+    (more,), (blocks,) = enough["replicas"]["set"], enough["memory"]["set"]
+    assert (more[:8], blocks[:18]) == ("plan.dp=", "serving.kv_blocks=")
+    assert int(more[8:]) > 2
+    assert int(blocks[18:]) <= 204  # twelve requests of 17 blocks each
+    for change, said in ((more, enough["replicas"]), (blocks, enough["memory"])):
+        own = ("run", str(tmp_path / "tiny.yaml"), "--set", "targets.ttft=30 ms", "--set", "topology.nodes=4", "--json")
+        least = json.loads(called(*own, "--set", change, "--out", str(tmp_path / "run")).stdout)
+        assert least["ttft_ms"]["p99"] == said["metrics"]["ttft_ms.p99"] <= 30
+        less = said["falls_short"].split()[1]
+        short = json.loads(called(*own, "--set", less, "--out", str(tmp_path / "run")).stdout)
+        assert short["ttft_ms"]["p99"] > 30
+    shown = called("why", str(tmp_path / "tiny.yaml"), *words, "--workers", "1", "--out", str(tmp_path / "why")).stdout
+    assert f"enough   --set {more} (" in shown
+    assert f"enough   --set {blocks}: TTFT p99 " in shown
+    assert "alone" not in shown
+
+
+def test_where_no_number_is_enough_none_is_said(tmp_path: Path) -> None:
+    found = asked(tmp_path, "--only", "memory,replicas", "--set", "targets.ttft=1 ms", kv_blocks=20)
+    enough = {one["name"]: one["enough"] for one in found["lifted"]}
+    assert (enough["replicas"]["words"], enough["replicas"]["set"]) == (None, [])
+    assert enough["replicas"]["falls_short"].startswith("--set plan.dp=16 ")
+    assert enough["memory"]["set"] == ["serving.kv_blocks=204"]  # as good as sixteen times as many
+    met = asked(tmp_path, "--only", "memory,replicas", "--set", "targets.ttft=1 h", kv_blocks=20)
+    assert [one["enough"] for one in met["lifted"]] == [None, None]
+
+
+def test_blocks_that_a_larger_share_of_the_memory_holds_are_told_by_that_share(tmp_path: Path) -> None:
+    """Weights leave some hundred blocks at this share of the memory, and a larger share leaves enough."""
+    share = TINY["serving"] | {"memory_utilization": 0.02}
+    file = tmp_path / "tiny.yaml"
+    workload = TINY["workload"] | {"prompt_tokens": 4096, "requests": 60}
+    file.write_text(yaml.safe_dump(TINY | {"serving": share, "workload": workload}), encoding="utf-8")
+    result = called("why", str(file), "--only", "memory", "--json", "--workers", "1", "--out", str(tmp_path / "why"))
+    (one,) = json.loads(result.stdout)["lifted"]
+    (change,) = one["enough"]["set"]
+    assert change.startswith("serving.memory_utilization=0.")
+    assert one["enough"]["metrics"]["ttft_ms.p99"] == pytest.approx(one["metrics"]["ttft_ms.p99"], rel=0.006)
+
+
+def test_blocks_that_no_share_of_the_memory_holds_are_told_with_what_devices_lack() -> None:
+    scenario = build_scenario(parse_yaml(yaml.safe_dump(TINY), "tiny.yaml"), allow_code=False)
+    (memory,) = [one for one in lifts_of(scenario, 12) if one.name == "memory"]
+    held = pool_blocks(scenario, scenario_memory(scenario)) + 1000
+    row = {"failed": None, "numbers": {"kv_held.all": 10.0 * held}}
+    setting = setting_of(scenario, 12, memory, row)
+    assert setting is not None
+    assert setting.words(10 * held).startswith(f"{10 * held:,} K/V blocks of a replica, for which each device needs ")
+    topology, *_, blocks = setting.changes(10 * held)
+    assert (topology[:10], blocks) == ("topology={", f"serving.kv_blocks={10 * held}")
+    assert setting.changes(held) == ("serving.memory_utilization=0.91",)  # … and a little more of it does
 
 
 def test_some_limits_only(tmp_path: Path) -> None:
@@ -104,19 +162,32 @@ def test_some_limits_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("took_s", [1.0, 40.0])
-def test_it_says_how_long_it_will_take_and_what_is_shorter(
+def test_it_says_how_much_cpu_it_takes_and_what_is_shorter(
     took_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The CPU time of runs is told, whatever else the machine does meanwhile."""
     clock = iter(range(1000))
-    monkeypatch.setattr("clustersim.cli.commands.why.time.monotonic", lambda: took_s * next(clock))
+    monkeypatch.setattr("clustersim.search.point.time.process_time", lambda: took_s * next(clock))
     file = tmp_path / "tiny.yaml"
-    file.write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    file.write_text(yaml.safe_dump(TINY | {"targets": {"ttft": "1 h"}}), encoding="utf-8")
     words = ("why", str(file), "--only", "host,tokens,batch", "--workers", "1", "--out", str(tmp_path / "why"))
     told = called(*words).stderr.splitlines()
     assert told[0].startswith("each run has 12 requests and about ")
-    assert f"2 runs without one limit each: about {2 * took_s:g} s" in told[1]  # of the batch: as it is
+    cpu = f"about {format_seconds(3 * took_s)} of CPU, as it is took {format_seconds(took_s)}"
+    assert f"3 runs without one limit each: {cpu}" in told[1]
     assert ("--set workload.requests=20" in told[1] and "--only faults,batch" in told[1]) == (took_s > 20)
     assert called(*words).stderr == ""  # all of it is there
+
+
+def test_what_is_left_is_told_in_cpu_time_as_runs_end() -> None:
+    file, clock, spent = io.StringIO(), iter(range(0, 1000, 100)), iter((0.0, 1.5, 9.0))
+    told = RunsLeft(file=file, clock=lambda: next(clock), cpu=lambda: next(spent))
+    for done in (0, 1, 3):
+        told(done, 8)
+    assert file.getvalue().splitlines()[1:] == [
+        "1 of 8 runs, about 10.5 s of CPU left",
+        "3 of 8 runs, about 15 s of CPU left",
+    ]
 
 
 def test_what_is_finished_is_told_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +225,7 @@ def test_limits_that_do_not_bind_are_no_advice(tmp_path: Path) -> None:
     assert "no cap on the batch" in rest
     assert "no cap on the batch" not in table
     assert "not tried: no faults: nothing fails" in rest
+    assert "alone    the same with --only " in rest
 
 
 def test_what_cannot_be_asked_about_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -22,14 +21,16 @@ from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.report.why.lifted import METRICS, Lifted, misses
-from clustersim.report.why.page import check_layout, shown, why_html
+from clustersim.report.why.page import check_layout, enough_words, shown, why_html
 from clustersim.report.words.progress import RunsLeft
 from clustersim.scenario.scenario import Scenario, TraceWorkload
+from clustersim.search.enough import MOST_RUNS
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
-from clustersim.search.lifts import NAMES, lifted_limits
+from clustersim.search.lifts import NAMES
 from clustersim.search.point import Row
 from clustersim.search.runs import NOT_FINISHED, Runs, Variants
+from clustersim.search.why import lifted_limits
 from clustersim.simulation.estimate import Estimate, estimate
 from clustersim.units import format_seconds, plural
 
@@ -78,12 +79,12 @@ def why(
     folder = out or Path("whys") / f"{loaded.name}-{loaded.digest[:12]}"
     requests = variants.requests(loaded)
     count = len(requests)
-    told = None if as_json or quiet else RunsLeft()
     interrupted = False
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
         runs = Runs(variants, executors, journal)
+        told = None if as_json or quiet else RunsLeft(cpu=lambda: runs.cpu_s)
         try:
-            asked = _Asked(runs, loaded, estimate(loaded, requests, count), executors.workers, told)
+            asked = _Asked(runs, loaded, estimate(loaded, requests, count), told)
             first, found = lifted_limits(loaded, count, asked.rows, chosen)
         except KeyboardInterrupt:
             interrupted = True
@@ -104,6 +105,8 @@ def why(
         click.echo(json.dumps(_plain(baseline, found, folder, targets)))
     elif not quiet:
         _print(baseline, found, targets)
+        if not only:
+            click.echo(f"alone    the same with --only {_first(found)}; or some: {','.join(NAMES)}")
         click.echo(f"page     {folder / PAGE}\nkept     {folder} (a second start goes on there)")
     if interrupted:
         left = sum(one.why_not == NOT_FINISHED for one in found)
@@ -124,7 +127,7 @@ def _chosen(only: str | None) -> tuple[str, ...]:
 
 
 class _Asked:
-    """Asks for runs, and says about how long they take: before the first, and when it tells how long one takes.
+    """Asks for runs, and says about how much CPU they take: when the first tells what one takes, and as they end.
 
     Parameters
     ----------
@@ -132,39 +135,44 @@ class _Asked:
     scenario : Scenario
     found : Estimate
         Of one run.
-    workers : int
     told : RunsLeft or None
         None: nothing is said.
     """
 
-    def __init__(self, runs: Runs, scenario: Scenario, found: Estimate, workers: int, told: RunsLeft | None) -> None:
-        self._runs, self._scenario, self._found, self._workers = runs, scenario, found, workers
+    def __init__(self, runs: Runs, scenario: Scenario, found: Estimate, told: RunsLeft | None) -> None:
+        self._runs, self._scenario, self._found = runs, scenario, found
         self._told = told
-        self._took_s: float | None = None
+        self._calls = 0
+        self._first_s = 0.0
 
     def rows(self, all_changes: Sequence[Sequence[str]]) -> list[Row]:
         """Return the row of each run; those of the first call are one: the scenario as it is."""
         fresh = [one["failed"] == NOT_FINISHED for one in self._runs.finished(all_changes)]
         if self._told is not None and any(fresh):
             self._told.close()
-            click.echo(self._before() if () in all_changes else self._after(sum(fresh)), err=True)
-        started = time.monotonic()
+            if said := (self._before, self._after, self._enough, lambda _: "")[min(self._calls, 3)](len(fresh)):
+                click.echo(said, err=True)
+        self._calls += 1
         found = self._runs.rows(all_changes, self._told)
-        self._took_s = time.monotonic() - started if any(fresh) else None
+        self._first_s = self._first_s or self._runs.cpu_s
         return found
 
-    def _before(self) -> str:
+    def _before(self, runs: int) -> str:
         each = f"{plural(self._found.requests, 'request')} and about {self._found.steps:,.0f} steps"
         words = f"each run has {each}; the scenario as it is comes first"
         return words + (self._shorter(self._found.seconds) if self._found.seconds >= LONG_S else "")
 
     def _after(self, runs: int) -> str:
         words = f"{plural(runs, 'run')} without one limit each"
-        if self._took_s is None:
+        if not self._first_s:
             return words
-        seconds = self._took_s * -(-runs // self._workers)
-        words += f": about {format_seconds(seconds)}, as it is took {format_seconds(self._took_s)}"
+        seconds = self._first_s * runs
+        words += f": about {format_seconds(seconds)} of CPU, as it is took {format_seconds(self._first_s)}"
         return words + (self._shorter(seconds) if seconds >= LONG_S else "")
+
+    def _enough(self, runs: int) -> str:
+        words = f"how much of {plural(runs, 'limit')} is enough: at most {MOST_RUNS} runs each"
+        return words + (f", about {format_seconds(self._first_s)} of CPU a run" if self._first_s else "")
 
     def _shorter(self, seconds: float) -> str:
         key = "workload.trace.requests" if isinstance(self._scenario.workload, TraceWorkload) else "workload.requests"
@@ -179,8 +187,8 @@ def _plain(
         "baseline": dict(baseline),
         "missed": [name for name in METRICS if misses(name, baseline[name], targets)],
         "lifted": [
-            {"limit": one.limit, "key": one.key, "metrics": dict(one.metrics), "gains": dict(one.gains),
-             "binds": one.binds, "suffices": one.suffices or None,
+            {"limit": one.limit, "name": one.name, "key": one.key,
+             "metrics": dict(one.metrics), "gains": dict(one.gains), "binds": one.binds, "enough": _enough(one),
              "missed": [name for name in METRICS if misses(name, one.metrics.get(name), targets)]}
             for one in found
             if not one.why_not
@@ -201,8 +209,8 @@ def _print(baseline: Mapping[str, float | None], found: Sequence[Lifted], target
         limits = (f"{name.upper()} {format_seconds(limit / NS_PER_S)}" for name, limit in targets.items())
         click.echo(f"{MISSED} misses its target: p99 of {', '.join(limits)}")
     for one in found:
-        if one.suffices:
-            click.echo(f"enough   {one.limit}: {one.suffices}")
+        if words := enough_words(one, targets):
+            click.echo(f"enough   {words}")
     idle = [one.limit for one in found if not one.binds and not one.why_not]
     if idle:
         click.echo(f"no gain  {', '.join(idle)}")
@@ -211,8 +219,21 @@ def _print(baseline: Mapping[str, float | None], found: Sequence[Lifted], target
             click.echo(f"not tried: {one.limit}: {one.why_not}")
 
 
+def _enough(one: Lifted) -> dict[str, Any] | None:
+    much = one.enough
+    return None if much is None else {
+        "words": much.words or None, "set": list(much.changes), "metrics": dict(much.metrics),
+        "falls_short": much.falls_short or None,
+    }  # fmt: skip
+
+
+def _first(found: Sequence[Lifted]) -> str:
+    """Return what ``--only`` calls the limit that helps most."""
+    return next((one.name for one in found if one.name), NAMES[0])
+
+
 def _named(one: Lifted) -> str:
-    return f"{fill(one.limit, _WIDEST)}\n{one.key}"
+    return f"{fill(one.limit, _WIDEST)}\n{fill(f'{one.key} ({one.name})', _WIDEST)}"
 
 
 def _short(value: float | None) -> str:

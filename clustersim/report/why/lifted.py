@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from clustersim.clock import NS_PER_MS
@@ -27,6 +27,28 @@ BINDS: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Enough:
+    """How much of a limit is enough, by replays.
+
+    Parameters
+    ----------
+    words : str
+        The least value that is, such as ``--set plan.dp=3``; empty where none was found.
+    changes : tuple of str
+        ``PATH=VALUE`` each, by which a scenario has it; empty where no value of the scenario gives it.
+    metrics : mapping
+        Key of ``METRICS`` → value with it; empty where none was found.
+    falls_short : str
+        The largest value that was tried and is too little; empty where only the scenario's own is known to be.
+    """
+
+    words: str
+    changes: tuple[str, ...] = ()
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    falls_short: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lifted:
     """A limit, and what came out without it.
 
@@ -39,8 +61,10 @@ class Lifted:
         Key → by how much better it is than the baseline, relative to that; below 0 where it is worse.
     why_not : str
         Why there is nothing; empty otherwise.
-    suffices : str
-        How much of it would do, in words; empty where that is not known.
+    name : str
+        What ``why --only`` calls it; empty where it never can be lifted.
+    enough : Enough or None
+        How much of it is enough; None where nothing is said.
     """
 
     limit: str
@@ -48,7 +72,8 @@ class Lifted:
     metrics: Mapping[str, float | None]
     gains: Mapping[str, float]
     why_not: str = ""
-    suffices: str = ""
+    name: str = ""
+    enough: Enough | None = None
 
     @property
     def best(self) -> float:
@@ -63,17 +88,31 @@ class Lifted:
 
 
 def lifted(
-    limit: str, key: str, row: Mapping[str, Any], baseline: Mapping[str, Any], why_not: str = "", suffices: str = ""
+    limit: str, key: str, row: Mapping[str, Any], baseline: Mapping[str, Any], name: str = "", why_not: str = ""
 ) -> Lifted:
     """Return what a variant came to beside the scenario as it is."""
     reason = why_not or row["failed"] or ""
-    metrics = {} if reason else {name: row["numbers"].get(name) for name in METRICS}
+    metrics = {} if reason else {metric: row["numbers"].get(metric) for metric in METRICS}
     gains = {}
-    for name, value in metrics.items():
-        before, (_, better) = baseline["numbers"].get(name), METRICS[name]
+    for metric, value in metrics.items():
+        before, (_, better) = baseline["numbers"].get(metric), METRICS[metric]
         if before and value is not None:
-            gains[name] = min(better * (value - before) / before, 1.0 - _LEAST if better < 0 else math.inf)
-    return Lifted(limit=limit, key=key, metrics=metrics, gains=gains, why_not=reason, suffices=suffices)
+            gains[metric] = min(better * (value - before) / before, 1.0 - _LEAST if better < 0 else math.inf)
+    return Lifted(limit=limit, key=key, metrics=metrics, gains=gains, why_not=reason, name=name)
+
+
+def met(numbers: Mapping[str, Any], limits_ns: Mapping[str, float]) -> bool:
+    """Return whether the p99 of every latency that has a target is within it.
+
+    Parameters
+    ----------
+    numbers : mapping
+        Dotted key of a summary → value.
+    limits_ns : mapping
+        Latency → target.
+    """
+    p99 = {name: numbers.get(f"{name}_ms.p99") for name in limits_ns}
+    return all(value is not None and value * NS_PER_MS <= limits_ns[name] for name, value in p99.items())
 
 
 def misses(name: str, value: float | None, limits_ns: Mapping[str, float]) -> bool:

@@ -107,8 +107,9 @@ def _table(
     head = f"<th {_LEFT}>limit</th>"
     head += "".join(f"<th>{escape(words)}</th>" for words, _ in METRICS.values())
     rows = [_row("as it is", "", baseline, "", targets)]
-    rows += [_row(one.limit, "; ".join(filter(None, (one.key, one.suffices))), one.metrics, one.why_not, targets)
-             for one in found]  # fmt: skip
+    for one in found:
+        key = "; ".join(filter(None, (one.key, enough_words(one, targets))))
+        rows.append(_row(one.limit, key, one.metrics, one.why_not, targets))
     table = f'<table class="narrow"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     caption = "A limit that can't be lifted here says why."
     if targets:
@@ -124,6 +125,23 @@ def _row(limit: str, key: str, metrics: Mapping[str, float | None], why_not: str
         marks = {name: ' class="missed"' * misses(name, metrics.get(name), targets) for name in METRICS}
         cells = "".join(f"<td{marks[name]}>{shown(metrics.get(name))}</td>" for name in METRICS)
     return f"<tr><th {_LEFT}>{escape(limit)}<small>{escape(key)}</small></th>{cells}</tr>"
+
+
+def enough_words(one: Lifted, targets: Mapping[str, float]) -> str:
+    """Return how much of a limit is enough, with the figures that were simulated; nothing where that is not known."""
+    much = one.enough
+    if much is None:
+        return ""
+    if not much.words:
+        return f"{much.falls_short} is not enough"
+    named = {f"{latency}_ms.p99" for latency in targets} & set(METRICS) or {"ttft_ms.p99", "tpot_ms.p99"}
+    p99 = ", ".join(
+        f"{METRICS[name][0].removesuffix(' ms')} {shown(much.metrics.get(name))} ms"
+        for name in METRICS
+        if name in named
+    )
+    least = f"; {much.falls_short} is not enough" if much.falls_short else ""
+    return f"{much.words}: {p99}{least}"
 
 
 def shown(value: float | None) -> str:

@@ -127,32 +127,39 @@ class RunsLeft:
         Where to write; standard error by default. A terminal's line is written over, ten times a second at most.
     clock : callable, optional
         Seconds of real time.
+    cpu : callable, optional
+        Seconds of CPU that runs took which are done: these are told in place of real time, which depends on what else
+        a machine does.
     """
 
     def __init__(
-        self, noun: str = "runs", file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        noun: str = "runs",
+        file: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] | None = None,
     ) -> None:
         self._noun = noun
         self._file = sys.stderr if file is None else file
         self._clock = clock
         self._over = self._file.isatty()
         self._next = clock() + (0.0 if self._over else _SECONDS_BETWEEN_LINES)
+        self._spent, self._unit = (clock, "") if cpu is None else (cpu, " of CPU")
         self._first: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """Say that so many runs of all are done."""
         now = self._clock()
         if self._first is None:  # what was done before costs nothing, and tells nothing of the rest
-            self._first = now, done
+            self._first = self._spent(), done
         if now < self._next:
             return
         self._next = now + (_SECONDS_BETWEEN if self._over else _SECONDS_BETWEEN_LINES)
         since, before = self._first
-        left = (
-            ""
-            if done in (before, total)
-            else f", about {format_seconds((now - since) / (done - before) * (total - done))} left"
-        )
+        left = ""
+        if done not in (before, total):
+            seconds = (self._spent() - since) / (done - before) * (total - done)
+            left = f", about {format_seconds(seconds)}{self._unit} left"
         line = f"{done:,} of {total:,} {self._noun}{left}"
         self._file.write(f"\r\x1b[K{line}" if self._over else f"{line}\n")
         self._file.flush()
