@@ -240,6 +240,13 @@ CORPUS: Final[dict[str, Case]] = {
         "kv_blocks": 625,
         "arrivals": ((0, 1, 8), (0, 8, 11), (0, 24, 11), (3210, 4, 6), (5040, 13, 9), (5100, 1, 12), (5720, 6, 7)),
     },
+    "a send waits for one of a longer prompt": {
+        "plan": {"pp": 2, "tp": 2},
+        "scheduler": "continuous",
+        "max_batch_requests": 2,
+        "max_batch_tokens": 64,
+        "arrivals": ((1500, 58, 4), (2000, 49, 2)),
+    },
     "who gave way computes all but one token anew, and that one is a decode step": {
         "scheduler": "chunked_prefill",
         "max_batch_requests": 2,

@@ -14,7 +14,7 @@ from clustersim.graph.expand import step_blueprints
 from clustersim.graph.prices.split_features import SplitFeatures
 from clustersim.graph.prices.split_steps import SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
-from clustersim.replay.compiled import kernel, stages
+from clustersim.replay.compiled import kernel, links, stages
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import alone, owner_lane
 from clustersim.replay.lanes import prices as lane_prices
@@ -345,5 +345,18 @@ COMPILED: Final[dict[str, Mutation]] = {
     "sends of prompts take as long as one token": Mutation(
         stages, "_price", "1 + (k._counts(s)[at] if at >= 0 else 0)", "1 + (1 if at >= 0 else 0)"
     ),
+    "a compiled collective that met a send loses no time": Mutation(links, "_change_pass", "now - leaves)", "0)"),
+    "a compiled pass that starts meets no send": Mutation(links, "start", "changes[at] = _meets", "_meets"),
+    "a compiled send meets no pass under way": Mutation(
+        links, "_foresee", "meeting = _meets(w, stage, enters, meeting, lost)", "pass"
+    ),
+    "operators before a collective take no time": Mutation(links, "_leaves", "found += before[other]", "before[other]"),
+    "collectives are looked for too late": Mutation(links, "_after", "return low", "return low + 1"),
+    "what waits for a boundary is never sent": Mutation(links, "_sent", "if q[ENDED] > p[CAME]", "if False"),
+    "what waits for a stage never starts": Mutation(links, "_end", "if p[CAME] > p[STARTED]", "if False"),
+    "a stage takes a pass beside another": Mutation(links, "_sent", "if p[STARTED] == p[ENDED]", "if True"),
+    "the first stage is free while it computes": Mutation(links, "start", "w[FREE][0] = k.NEVER", "pass"),
+    "a boundary sends beside another send": Mutation(links, "_end", "elif p[SENDING] == IDLE", "elif True"),
+    "compiled sends take no time": Mutation(links, "_send", "_later(now, w[COSTS][here, kind, 2])", "now"),
 }
 """Of compiled lanes with stages."""

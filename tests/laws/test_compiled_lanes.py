@@ -24,7 +24,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.compiled import prices as compiled_prices
@@ -47,6 +46,10 @@ TOGETHER = (
             f"workload.trace.requests={60 if is_whole() else 30}",
         ),
     ),
+    (
+        "tp-on-one-node",
+        ("plan={tp: 4, pp: 2, dp: 1}", "serving.kv_blocks=2000", f"workload.trace.requests={60 if is_whole() else 40}"),
+    ),
     ("tp-on-one-node", ("serving.kv_blocks=700", "serving.scheduler=continuous")),
     ("quickstart", ("topology.name=dgx-a100", "topology.nodes=1", "plan.pp=1", "plan.tp=8", "expect={}")),
     (
@@ -64,13 +67,14 @@ TOGETHER = (
         ),
     ),
 )
-"""Scenarios that ship, and what makes lanes of them that can be compiled; two have stages, two devices grids."""
-STAGED = TOGETHER[1:3]
+"""Scenarios that ship, and what makes lanes of them that can be compiled; three have stages, two devices grids."""
+STAGED = TOGETHER[1:4]
 SHOWN = Path(__file__).with_name("machine_code.txt")
 """Of what machine code was compared already; ``pytest --update-golden`` of its test compares and notes it."""
 DECIDES = ("__init__.py", "choice.py")
 """Modules of its room that decide what is compiled, and give it nothing."""
 ONE_STAGE = ({}, {"dp": 2}, {"dp": 3}, {"tp": 2}, {"tp": 2, "ep": 2})
+SPLIT = {"degree": 2, "scheme": "ring", "decode": "idle"}
 STAGES = tuple({"pp": pp} | more for pp in (2, 3, 4) for more in ({}, {"dp": 2}, {"decode_overlap": "none"}))
 
 
@@ -169,16 +173,12 @@ def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"plan": ParallelPlan(pp=2, tp=2), "layers": 2}, "stages whose sends may meet collectives are not"),
+        ({"plan": {"sp": SPLIT}}, "prompts that are split over SP ranks are not"),
         ({"prefix_caching": True}, "replicas that share a clock are not"),
     ],
 )
 def test_what_is_not_compiled_says_why(change: dict[str, Any], said: str) -> None:
-    given_ = case_input({"arrivals": [(0, 4, 4)] * 3} | {key: one for key, one in change.items() if key != "plan"})
-    if "plan" in change:
-        from tests.round_numbers import deployment
-
-        given_ = deployment([(0, 4, 4)], **change)
+    given_ = case_input({"arrivals": [(0, 4, 4)] * 3} | change)
     assert replay(replace(given_, compiled="always")).interpreted == said
 
 

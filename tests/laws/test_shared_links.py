@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
+from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.replay import replay
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.effort import examples
@@ -81,8 +84,11 @@ def crowded_documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def both(document: dict[str, Any]) -> tuple[RunResult, RunResult]:
-    """Run a document in both replays."""
-    return simulate(scenario_of(document, replay="folded")), simulate(scenario_of(document, replay="full"))
+    """Run a document in both replays, and hold what is compiled to them."""
+    full = simulate(scenario_of(document, replay="full"))
+    folded, compiled = (simulate(scenario_of(document), compiled=mode) for mode in ("never", "always"))
+    assert compiled.timeline.digest == full.timeline.digest
+    return folded, full
 
 
 @examples(20, sieved=True)
@@ -124,8 +130,12 @@ def round_deployments(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @examples(20, sieved=True)
-@given(round_deployments())
-def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any]) -> None:
+@given(round_deployments(), st.sampled_from((1, 3, 1 << 15)))
+def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any], room: int) -> None:
     folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))
     assert folded.timeline.digest == full.timeline.digest
     assert folded.obstacle == ""
+    with mock.patch.object(compiled_lanes, "ROOM", room):
+        compiled = replay(replace(deployment(**drawn), compiled="always"))
+    assert compiled.timeline.digest == full.timeline.digest
+    assert compiled.interpreted == ""

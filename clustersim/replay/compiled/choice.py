@@ -1,6 +1,7 @@
 """Which lanes are compiled, and when that pays.
 
-A lane is compiled where its steps need nothing but numbers: one stage, or several whose sends meet nothing; requests in
+A lane is compiled where its steps need nothing but numbers: one stage, or several, also where their sends may meet
+collectives; requests in
 order of arrival, routed by turns or by loads; and prices of the roofline. The compiler (numba, the extra ``fast``)
 takes seconds once; what it made is kept on disk, and read again in a fraction of one. So a run waits for it only where
 Python lanes would take longer by far.
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clustersim.errors import InputError, Problem
+from clustersim.replay.compiled.link_prices import LinkPrices
 from clustersim.replay.compiled.prices import KernelPrices
 from clustersim.replay.compiled.stage_prices import StagePrices
 from clustersim.replay.input import CompiledMode
@@ -23,6 +25,7 @@ from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.shared_lane import SharedLane
 from clustersim.workload.requests import Requests
 
 if TYPE_CHECKING:
@@ -39,6 +42,9 @@ STAGED: Final = 5.0
 _SINGLE: Final = "kernel", "advance"
 _STAGED: Final = "stages", "*advance_stages"
 """Modules of what is compiled, and the functions that the compiler keeps."""
+_PRICES: Final[dict[type[Lane], type[KernelPrices | StagePrices]]] = {
+    DecodeJumpLane: KernelPrices, PipeLane: StagePrices, SharedLane: LinkPrices,
+}  # fmt: skip
 
 
 class Compiled:
@@ -91,7 +97,12 @@ class Compiled:
             self.refused = self.refused or refused
             return None
         runner: CompiledLanes  # imported here, since the compiler takes a while
-        if isinstance(prices, StagePrices):
+        if isinstance(prices, LinkPrices):
+            from clustersim.replay.compiled.link_lanes import LinkLanes
+
+            sharing = [lane for lane in lanes if isinstance(lane, SharedLane)]  # all of them
+            runner = LinkLanes(self.intake, sharing, prices, first, stride)
+        elif isinstance(prices, StagePrices):
             from clustersim.replay.compiled.staged_lanes import StagedLanes
 
             runner = StagedLanes(self.intake, lanes, prices, first, stride)
@@ -114,7 +125,7 @@ class Compiled:
         longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
         context = each << longest.bit_length()
         most = tokens, each, tokens, each, context, context + tokens, context + tokens
-        return KernelPrices if len(stages) == 1 else StagePrices, tuple(map(id, stages)), most
+        return _PRICES[type(lane)], tuple(map(id, stages)), most
 
     def _prices_of(self, lane: Lane) -> KernelPrices | StagePrices:
         """Return the prices of a lane, those of an earlier one that came to its end where they do."""
@@ -122,6 +133,8 @@ class Compiled:
         key = self._key_of(lane)
         found: KernelPrices | StagePrices | None = stages[0].pricer.made.pop(key, None)
         if found is None:
+            if isinstance(lane, SharedLane):
+                return LinkPrices(stages, key[-1], lane.pipe.shared)
             return KernelPrices(stages[0], key[-1]) if len(stages) == 1 else StagePrices(stages, key[-1])
         found.settle()
         return found
@@ -130,11 +143,9 @@ class Compiled:
         """Return why lanes are not compiled, before their prices are looked at."""
         if self.mode == "never":
             return "it was not asked for"
-        stages, staged = lanes[0].prices.stages, type(lanes[0]) is PipeLane
+        stages = lanes[0].prices.stages
         if lanes[0].prices.split:
             return "prompts that are split over SP ranks are not"
-        if any(type(lane) is not (PipeLane if staged else DecodeJumpLane) for lane in lanes):
-            return "stages whose sends may meet collectives are not"
         if any(one is not first for lane in lanes for one, first in zip(lane.prices.stages, stages, strict=True)):
             return "replicas that are placed differently and share a clock are not"
         if self.mode == "auto":
@@ -142,6 +153,7 @@ class Compiled:
                 return "there is no compiler: pip install 'clustersim[fast]'"
             if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
                 return "NUMBA_DISABLE_JIT is set"
+            staged = len(stages) > 1
             work = self.behind_s + expected_s(self.intake.requests) * (STAGED if staged else 1.0)
             needed = compiler_s(*(_STAGED if staged else _SINGLE))
             if work < needed:
@@ -168,7 +180,7 @@ def _is_kept(module: str, function: str) -> bool:
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
         places = [here / "__pycache__", *elsewhere.glob("*")]
-        made = max((here / f"{one}.py").stat().st_mtime for one in (module, "kernel"))
+        made = max((here / f"{one}.py").stat().st_mtime for one in (module, "kernel", "links"))
         found = [one for place in places for one in place.glob(f"{module}.{function}-*.{tag}.nbi")]
         return any(one.stat().st_mtime >= made for one in found)
     except OSError:

@@ -30,15 +30,15 @@ INNER: Final = njit(**OPTIONS)
 """Of what is called from compiled functions alone: nothing is made for callers outside."""
 NEVER: Final = (1 << 63) - 1
 
-DONE, FULL, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN, TOO_LATE = range(8)
+DONE, FULL, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_FLOWS, WIDEN, TOO_LATE = range(9)
 """What ``advance`` returns."""
 
 CLOCK_SCALARS: Final = (
     "now", "phase", "next", "freed", "awake", "awoken", "lane", "answered", "row_at", "varying_at", "chunk_at",
-    "decode_at", "fact_at", "ended",
+    "decode_at", "fact_at", "stretch_at", "ended",
 )  # fmt: skip
 (NOW, PHASE, NEXT, FREED, AWAKE, AWOKEN, LANE, ANSWERED, ROW_AT, VARYING_AT, CHUNK_AT,
- DECODE_AT, FACT_AT, ENDED) = range(len(CLOCK_SCALARS))  # fmt: skip
+ DECODE_AT, FACT_AT, STRETCH_AT, ENDED) = range(len(CLOCK_SCALARS))  # fmt: skip
 ENDS, ARRIVALS, DECISIONS = range(3)
 """Phases of an instant."""
 
@@ -69,6 +69,7 @@ request; free. The first two are those of a group."""
 LIMITS: Final = (
     "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "max_run", "stride", "first",
     "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "rows", "varying", "chunks", "decodes", "facts",
+    "stretches",
 )  # fmt: skip
 (
     SIZE,
@@ -91,6 +92,7 @@ LIMITS: Final = (
     ROOM_CHUNKS,
     ROOM_DECODES,
     ROOM_FACTS,
+    ROOM_STRETCHES,
 ) = range(len(LIMITS))
 
 FACT_ADMITTED, FACT_PREEMPTED, FACT_FINISHED = 2, 3, 4
@@ -996,6 +998,7 @@ def _is_full(g, lim):
         or g[CHUNK_AT] >= lim[ROOM_CHUNKS]
         or g[DECODE_AT] >= lim[ROOM_DECODES]
         or g[FACT_AT] >= lim[ROOM_FACTS]
+        or g[STRETCH_AT] >= lim[ROOM_STRETCHES]
     )
 
 

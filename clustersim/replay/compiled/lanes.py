@@ -58,6 +58,7 @@ class CompiledLanes(ABC):
         chunked, longest_run = config.scheduler == "chunked_prefill", decode_run.MAX_RUN
         much = max(ROOM, 2 * count)
         room = {"rows": much, "varying": 4 * much * classes, "chunks": much, "decodes": much, "facts": 2 * much}
+        room["stretches"] = much
         values = {
             "block_tokens": pool.block_tokens, "blocks": pool.total, "max_tokens": config.max_batch_tokens,
             "max_requests": slots, "longest": longest,

@@ -61,7 +61,7 @@ class KernelPrices:
             for program, columns in (
                 (programs["prefill"], prices.prefill.columns),
                 (programs["mixed"], prices.mixed.columns),
-                (programs["decode"], _attending(programs["decode"].classes)),
+                (programs["decode"], attending_of(programs["decode"].classes)),
             )
         ]
         self.radix = np.array([1 + one for one in most], np.int64)
@@ -208,7 +208,8 @@ class KernelPrices:
                 self.keys[table, at], self.values[table, at] = old_keys[table, place], old_values[table, place]
 
 
-def _attending(classes: Sequence[CostClass]) -> tuple[int, ...]:
+def attending_of(classes: Sequence[CostClass]) -> tuple[int, ...]:
+    """Return the classes of decode steps that attend."""
     return tuple(index for index, cls in enumerate(classes) if cls.node.op == "attention_decode")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
+from clustersim.replay.compiled import links as ln
 from clustersim.replay.compiled import stages as st
 from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, tournament
 from clustersim.replay.compiled.stage_prices import StagePrices
@@ -33,7 +34,7 @@ class StagedLanes(CompiledLanes):
         self.ready = np.zeros((count, 2, groups), np.int64)
         self.ready[:, st.SPARE] = np.arange(groups)
         self.state[:, st.SPARE_GROUPS] = groups
-        self.flight = np.zeros((count, stages, len(st.FLIGHT)), np.int64)
+        self.flight = np.zeros((count, stages, len(ln.FLIGHT)), np.int64)
         self.carried = np.zeros((count, stages, slots), np.int64)
         shapes = ((len(k.ROW),), (stages, 2), (self._classes(),), (stages - 1, 2))
         self.in_flight = [np.zeros((count, stages, *shape), np.int64) for shape in shapes]
@@ -41,6 +42,8 @@ class StagedLanes(CompiledLanes):
         each = (len(prices.kinds), max(int(one.cores.max(initial=1)) for one in prices.kinds))
         self.answer, self.pending = np.zeros(each, np.int64), np.zeros(each, np.int64)
         rows = len(self.logged[0])
+        self.shared, self.told, self.classes = map(_nothing, ((3, 2, 3, 3, 2, 4, 5), (4, 4, 3, 2), (6, 4, 3)))
+        """State of stages and boundaries that share links, what is told of these, and prices by class: here none do."""
         self.passes, self.sends = np.zeros((rows, stages, 2), np.int64), np.zeros((rows, stages - 1, 2), np.int64)
 
     def _classes(self) -> int:
@@ -53,6 +56,7 @@ class StagedLanes(CompiledLanes):
 
     def _advance(self, fixed: tuple[Any, ...]) -> int:
         everything: list[Any] = [*fixed, *self.prices.arrays, *self.logged, self.passes, self.sends]
+        everything += self.shared, self.told, self.classes
         status: int = st.advance_stages(*everything)
         return status
 
@@ -90,15 +94,15 @@ class StagedLanes(CompiledLanes):
         slot, flights, steps = self.slots[number], self._flights(number), []
         for at in flights:
             flight = self.flight[number, at]
-            if flight[st.FLIGHT_GROUP] >= 0:
-                steps += [(one, flight[st.FLIGHT_PREVIOUS]) for one in self._members(number, flight[st.FLIGHT_GROUP])]
+            if flight[ln.FLIGHT_GROUP] >= 0:
+                steps += [(one, flight[ln.FLIGHT_PREVIOUS]) for one in self._members(number, flight[ln.FLIGHT_GROUP])]
         for group in self.ready[number, st.WAITS, : self.state[number, st.WAITING_GROUPS]].tolist():
             last = self.groups[number, group, k.LAST]
             members = self._members(number, group)
             steps += [(one, slot[k.LAST_STEP, one] if slot[k.IS_FRESH, one] else last) for one in members]
         steps += self._apart(number)
         for at in flights:
-            chunks = self.carried[number, at, : self.flight[number, at, st.FLIGHT_CHUNKS]].tolist()
+            chunks = self.carried[number, at, : self.flight[number, at, ln.FLIGHT_CHUNKS]].tolist()
             steps += [(one, slot[k.LAST_STEP, one]) for one in chunks]
         self._close(number, steps)
 
@@ -111,3 +115,8 @@ class StagedLanes(CompiledLanes):
         """Return who is in a group, by when each has its last token, then by admission."""
         found: list[int] = self.members[number, group, k.HEAP, : self.groups[number, group, k.COUNT]].tolist()
         return sorted(found, key=lambda one: (self.finishes[number, one], self.slots[number, k.PLACE, one]))
+
+
+def _nothing(dims: Sequence[int]) -> tuple[Int64Array, ...]:
+    """Return empty arrays of so many dimensions each."""
+    return tuple(np.zeros((0,) * each, np.int64) for each in dims)

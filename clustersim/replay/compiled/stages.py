@@ -22,6 +22,7 @@ from typing import Final
 from numba import njit
 
 from clustersim.replay.compiled import kernel as k
+from clustersim.replay.compiled import links as ln
 
 SCALARS: Final = (
     "decoding", "flying", "oldest", "asked", "waiting_groups", "spare_groups", "group", "previous", "step_slot",
@@ -36,10 +37,6 @@ LATEST, GROUP_SLOT = 5, 6
 """The latest place of admission among those that ever joined; the slot that it used last, −1 before."""
 WAITS, SPARE = range(2)
 """Rows of ``ready``: groups that wait, in the order in which they came back; groups that are free."""
-
-FLIGHT: Final = ("end", "group", "chunks", "step", "previous", "width")
-END, FLIGHT_GROUP, FLIGHT_CHUNKS, FLIGHT_STEP, FLIGHT_PREVIOUS, WIDTH = range(len(FLIGHT))
-"""What is known of a micro-batch in flight besides its row: its step, and the step that used its slot before."""
 
 
 @k.INNER
@@ -249,13 +246,13 @@ def _mark_flying(s, slot, line, groups, members, flight, carried, size):
         slot[k.FLIES, line[k.ORDERED, place]] = 0
     for number in range(s[FLYING]):
         at = (s[OLDEST] + number) % len(flight)
-        group = flight[at, FLIGHT_GROUP]
+        group = flight[at, ln.FLIGHT_GROUP]
         if group >= 0:
             for place in range(groups[group, k.COUNT]):
                 one = members[group, k.HEAP, place]
                 _bring(slot, groups[group, k.CLOCK], size, one)
                 slot[k.FLIES, one] = 1
-        for place in range(flight[at, FLIGHT_CHUNKS]):
+        for place in range(flight[at, ln.FLIGHT_CHUNKS]):
             slot[k.FLIES, carried[at, place]] = 1
 
 
@@ -327,22 +324,14 @@ def _price(
 
 
 @k.INNER
-def _fly(
-    s, lim, line, flight, carried, head, passes, varied, sent, free_at, sent_at, of_stage, cores, cost, pending, now
-):
+def _fly(flight, free_at, sent_at, of_stage, passes, sent, cost, here, now):
     """Work out all that will happen to the micro-batch that was launched (``PipeLane._launch``); return 0."""
-    at, last = now, lim[k.STAGES] - 1
-    here = (s[OLDEST] + s[FLYING]) % len(flight)
-    table = 2 if s[k.CHUNKS] == 0 else 1 if s[k.DECODES] > 0 else 0
-    width = 0
+    at, last = now, len(free_at) - 1
     for stage in range(last + 1):
         kind = of_stage[stage]
         at = max(at, free_at[stage])
         passes[here, stage, 0] = at
         passes[here, stage, 1] = cost[kind, 1]
-        for core in range(cores[kind, table]):
-            varied[here, width] = pending[kind, core]
-            width += 1
         if cost[kind, 0] + cost[kind, 2] >= k.NEVER - at:
             return k.TOO_LATE
         at += cost[kind, 0]
@@ -354,18 +343,32 @@ def _fly(
                 return k.TOO_LATE
             at += cost[kind, 2]
             sent[here, stage, 1] = sent_at[stage] = at
+    flight[here, ln.END] = at
+    return 0
+
+
+@k.INNER
+def _board(s, lim, line, flight, carried, head, varied, of_stage, cores, cost, pending, now):
+    """Note what is known of the micro-batch that was launched, and return where."""
+    here = (s[OLDEST] + s[FLYING]) % len(flight)
+    table = 2 if s[k.CHUNKS] == 0 else 1 if s[k.DECODES] > 0 else 0
+    width = 0
+    for kind in of_stage:
+        for core in range(cores[kind, table]):
+            varied[here, width] = pending[kind, core]
+            width += 1
     k._head(s, lim, head[here], now, s[k.CONTEXT] + s[k.ATTENDED], cost[0, 1])
     head[here, k.ROW_SLOT] = s[STEP_SLOT]
-    flight[here, END] = at
-    flight[here, FLIGHT_GROUP] = s[GROUP]
-    flight[here, FLIGHT_CHUNKS] = s[k.CHUNKS]
-    flight[here, FLIGHT_STEP] = s[k.STEP] - 1
-    flight[here, FLIGHT_PREVIOUS] = s[PREVIOUS]
-    flight[here, WIDTH] = width
+    flight[here, ln.END] = k.NEVER
+    flight[here, ln.FLIGHT_GROUP] = s[GROUP]
+    flight[here, ln.FLIGHT_CHUNKS] = s[k.CHUNKS]
+    flight[here, ln.FLIGHT_STEP] = s[k.STEP] - 1
+    flight[here, ln.FLIGHT_PREVIOUS] = s[PREVIOUS]
+    flight[here, ln.WIDTH] = width
     for place in range(s[k.CHUNKS]):
         carried[here, place] = line[k.CARRIED, place]
     s[FLYING] += 1
-    return 0
+    return here
 
 
 @k.INNER
@@ -382,13 +385,13 @@ def _land(
         k._copy(all_passes[at, stage], 0, passes[here, stage], 2)
         if stage + 1 < lim[k.STAGES]:
             k._copy(sends[at, stage], 0, sent[here, stage], 2)
-    width, out = flight[here, WIDTH], g[k.VARYING_AT]
+    width, out = flight[here, ln.WIDTH], g[k.VARYING_AT]
     k._copy(varying, out, varied[here], width)
     g[k.ROW_AT] = at + 1
     g[k.VARYING_AT] = out + width
     s[OLDEST] = (here + 1) % len(flight)
     s[FLYING] -= 1
-    group, step = flight[here, FLIGHT_GROUP], flight[here, FLIGHT_STEP]
+    group, step = flight[here, ln.FLIGHT_GROUP], flight[here, ln.FLIGHT_STEP]
     if group >= 0:
         s[k.DECODES_FLYING] -= 1
         q, count = groups[group], groups[group, k.COUNT]
@@ -403,7 +406,7 @@ def _land(
             ready[SPARE, s[SPARE_GROUPS]] = group
             s[SPARE_GROUPS] += 1
     loose = s[k.LOOSE]
-    for place in range(flight[here, FLIGHT_CHUNKS]):
+    for place in range(flight[here, ln.FLIGHT_CHUNKS]):
         k._compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, carried[here, place])
     s[DECODING] += s[k.LOOSE] - loose
 
@@ -411,14 +414,14 @@ def _land(
 @k.INNER
 def _due(s, flight, free_at, now):
     """Return when a micro-batch leaves the last stage, or before that the first stage is free for a launch."""
-    leaves = flight[s[OLDEST], END] if s[FLYING] > 0 else k.NEVER
+    leaves = flight[s[OLDEST], ln.END] if s[FLYING] > 0 else k.NEVER
     if s[FLYING] < len(flight) and now < free_at[0] < leaves:
         return free_at[0]
     return leaves
 
 
 def _kept(source):
-    """Return what is called; the compiler keeps it under ``source``, which tells the kernel whose functions it has."""
+    """Return what is called; the compiler keeps it under ``source``, which tells whose functions it has."""
 
     @njit(cache=True, error_model="numpy")
     def advance_stages(
@@ -427,7 +430,7 @@ def _kept(source):
         lim, seconds, arrived, prompts, outputs, refused, behind, tail, came, routed, places, keys, values, parts,
         part_ns,
         part_sends, made, decode_rows, cores, core_kinds, terms, rows, varying, chunks, decodes, facts, all_passes,
-        sends,
+        sends, shared, told, classes,
     ):  # fmt: skip
         """Go on from instant to instant, as ``kernel.advance`` does, and return what it returns.
 
@@ -461,19 +464,35 @@ def _kept(source):
             As in the kernel.
         all_passes, sends : int64 arrays of shape (rows, stages, 2) and (rows, stages − 1, 2)
             Beside each row.
+        shared, told, classes : tuples of int64 arrays
+            State of lanes whose sends share links, empty arrays where none do; what they and prices tell of links
+            (``compiled.link_lanes``, ``compiled.link_prices``).
         """
         _ = source
         stride, first, total = lim[k.STRIDE], lim[k.FIRST], len(arrived)
+        shares = len(shared[0]) > 0
         while True:
             now = g[k.NOW]
+            if shares and now >= k.NEVER - 1:
+                return k.TOO_LATE
             if g[k.PHASE] == k.ENDS:
                 while ends[end_tree[1]] == now:
                     if k._is_full(g, lim):
                         return k.FULL
                     lane = end_tree[1]
                     mine = s[lane]
-                    mine[ASKED] = 0
-                    if mine[FLYING] > 0 and flight[lane, mine[OLDEST], END] == now:
+                    if shares:
+                        w = ln.of_lane(shared, head, passes, sent, flight, free_at, of_stage, told, g, lane)
+                        if ln.next_change(w) == now:
+                            ln.change(w, now)
+                            if shared[ln.MOVED][lane, 0] > 0:
+                                g[k.LANE] = lane
+                                return k.ASK_FLOWS
+                            continue
+                    if not shares or free_at[lane, 0] == now:
+                        mine[ASKED] = 0
+                    if mine[FLYING] > 0 and flight[lane, mine[OLDEST], ln.END] == now:
+                        mine[ASKED] = 0
                         _land(
                             mine, g, slot[lane], line[lane], groups[lane], members[lane], finishes[lane], phases[lane],
                             ready[lane], flight[lane], carried[lane], head[lane], passes[lane], varied[lane],
@@ -526,16 +545,28 @@ def _kept(source):
                             cores, core_kinds, terms, answer, cost, pending,
                         )  # fmt: skip
                         if not asked:
-                            asked = _fly(
-                                mine, lim, line[lane], flight[lane], carried[lane], head[lane], passes[lane],
-                                varied[lane],
-                                sent[lane], free_at[lane], sent_at[lane], of_stage, cores, cost, pending, now,
+                            here = _board(
+                                mine, lim, line[lane], flight[lane], carried[lane], head[lane], varied[lane], of_stage,
+                                cores, cost, pending, now,
                             )  # fmt: skip
+                            if shares:
+                                w = ln.of_lane(shared, head, passes, sent, flight, free_at, of_stage, told, g, lane)
+                                ln.launch(w, mine, parts, classes, cores, cost, pending, now)
+                            else:
+                                asked = _fly(
+                                    flight[lane], free_at[lane], sent_at[lane], of_stage, passes[lane], sent[lane],
+                                    cost, here, now,
+                                )  # fmt: skip
                         if asked:
                             g[k.LANE] = lane
                             return asked
                         mine[k.LAUNCHED] = 0
-                    ends[lane] = _due(mine, flight[lane], free_at[lane], now)
+                    if shares:
+                        ends[lane] = k.NEVER
+                        for at in shared[ln.CHANGES][lane]:
+                            ends[lane] = min(ends[lane], at)
+                    else:
+                        ends[lane] = _due(mine, flight[lane], free_at[lane], now)
                     k._settle(end_tree, ends, lane)
                 mine[k.IS_AWAKE] = 0
                 g[k.AWOKEN] += 1
@@ -549,5 +580,5 @@ def _kept(source):
     return advance_stages
 
 
-advance_stages = _kept(zlib.crc32(Path(k.__file__).read_bytes()))
-"""See :func:`_kept`; what another kernel was compiled with is not read again."""
+advance_stages = _kept(zlib.crc32(b"".join(Path(str(one.__file__)).read_bytes() for one in (k, ln))))
+"""See :func:`_kept`; what was compiled with another kernel, or with other links, is not read again."""

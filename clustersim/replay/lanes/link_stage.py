@@ -27,7 +27,7 @@ class Collectives:
 
     Parameters
     ----------
-    kind : _Kind
+    kind : PassKind
     ends, lengths : list of int
         When each ends, in ns from the start of the pass and but for what varies; how long it takes.
     lead : int
@@ -36,7 +36,7 @@ class Collectives:
 
     __slots__ = ("ends", "kind", "lead", "lengths")
 
-    def __init__(self, kind: _Kind, row: Int64Array) -> None:
+    def __init__(self, kind: PassKind, row: Int64Array) -> None:
         lengths = row[kind.classes]
         self.kind = kind
         self.ends: list[int] = (kind.before @ row + lengths).tolist()
@@ -44,10 +44,25 @@ class Collectives:
         self.lead = self.ends[0] - self.lengths[0] if self.ends else NEVER
 
 
-class _Kind:
-    """Where the collectives of one kind of pass are among its operators."""
+class PassKind:
+    """Where the collectives of one kind of pass are among its operators.
 
-    def __init__(self, uses: Uses, columns: tuple[int, ...]) -> None:
+    Parameters
+    ----------
+    uses : Uses
+        Of its program.
+    columns : tuple of int
+        The classes that vary with contexts.
+
+    Attributes
+    ----------
+    instances, classes : list of int
+        Of the collectives, in their order.
+    before : int64 array of shape (collectives, classes)
+        Instances of each class before each of them.
+    """
+
+    def __init__(self, uses: Uses, columns: tuple[int, ...] = ()) -> None:
         template, classes = uses.program.template, uses.program.classes
         order = template.instance_class
         self.uses = uses
@@ -56,7 +71,6 @@ class _Kind:
         happened = np.zeros((len(order) + 1, template.num_classes), np.int64)
         happened[np.arange(1, len(order) + 1), order] = 1
         self.before = np.cumsum(happened, axis=0)[self.instances]
-        """Instances of each class before each collective."""
         self.varying: list[list[int]] = [self.before[:, column].tolist() for column in columns]
         self.known: dict[int, Collectives] = {}
 
@@ -89,7 +103,7 @@ class SharedStage:
     ) -> None:
         self.prices = prices
         self.uses = [Uses(programs[kind], prices.pricer, comm, devices, after) for kind in STEP_KINDS]
-        self.kinds: dict[int, _Kind] = {}
+        self.kinds: dict[int, PassKind] = {}
         self.sends: dict[Counts, Use | None] = {}
 
     def send(self, micro: SharedMicro, duration_ns: int) -> Use | None:
@@ -108,7 +122,7 @@ class SharedStage:
             return found.known[number]
         row, columns = self.prices.rows[STEP_KINDS[kind]][number]
         if found is None:
-            found = self.kinds[kind] = _Kind(self.uses[kind], columns)
+            found = self.kinds[kind] = PassKind(self.uses[kind], columns)
         if len(found.known) >= MOST_ROWS:
             found.known.clear()
         made = found.known[number] = Collectives(found, row)

@@ -125,9 +125,9 @@ class LaneLog:
         if len(self._steps) >= self._full:
             self._flush_steps()
 
-    def stretch(self, stage: int, pairs: Sequence[int]) -> None:
-        """Say of the step that is appended next where its pass lost time: instance and ns, in turns."""
-        step = len(self._steps) // self._width
+    def stretch(self, stage: int, pairs: Sequence[int], after: int = 0) -> None:
+        """Say where a pass lost time, instance and ns in turns: of the step that is appended next, or so many later."""
+        step = len(self._steps) // self._width + after
         self._stretches.append((step * self.stages + stage, Stretch.of(pairs)))
 
     def chunk(self, step: int, request: int, start: int, count: int, sampled: int) -> None:
