@@ -21,6 +21,8 @@ from clustersim.clock import FloatArray
 _ROUNDS: Final = 10  # of reweighting; the weights move by less than a percent after about eight
 _GRID: Final = 21  # points per axis of the search over efficiency and half
 _REFINEMENTS: Final = 4  # each narrows both axes to a quarter around the best point
+_AT_ONCE: Final = 7 * _GRID  # points that are fitted together
+_RIDGE: Final = 1e-13  # of the squared length of a column
 _HALF_RANGE: Final = (1e-6, 1e-2)  # seconds; sizes of 100 kB to 1 GB at 100 GB/s
 
 
@@ -105,8 +107,9 @@ def fit_family(
     best, best_error = Fitted(base_s=0.0, step_s=0.0, efficiency=1.0, ramp_s=0.0, ramp_half_s=1.0), np.inf
     for _ in range(_REFINEMENTS):
         halves = np.exp(np.linspace(*half_range, _GRID)) if ramp is True else np.array([known[1]])
-        for eta, half in itertools.product(np.linspace(*eta_range, _GRID), halves):
-            fitted, error = _fit_linear(samples, float(eta), float(half), base_s, None if ramp is True else known[0])
+        grid = np.array(list(itertools.product(np.linspace(*eta_range, _GRID), halves)))
+        for at in range(0, len(grid), _AT_ONCE):
+            fitted, error = _fit_linear(samples, grid[at : at + _AT_ONCE], base_s, None if ramp is True else known[0])
             if error < best_error:
                 best, best_error = fitted, error
         eta_range = _narrowed(eta_range, best.efficiency, bounds[0])
@@ -131,62 +134,57 @@ def _narrowed(now: tuple[float, float], best: float, bounds: tuple[float, float]
     return max(best - reach, bounds[0]), min(best + reach, bounds[1])
 
 
-def _fit_linear(
-    samples: Samples, efficiency: float, half: float, base_s: float | None, ramp_s: float | None
-) -> tuple[Fitted, float]:
-    """Fit the linear constants for a given efficiency and half; return also the sum of relative errors."""
-    transfer = samples.ideal_seconds / efficiency
-    nothing = np.zeros_like(transfer)
+def _fit_linear(samples: Samples, grid: FloatArray, base_s: float | None, ramp_s: float | None) -> tuple[Fitted, float]:
+    """Fit the linear constants for each efficiency and half; return those of the best, and its relative errors."""
+    transfer = samples.ideal_seconds / grid[:, :1]
+    fill = transfer / (transfer + grid[:, 1:])
+    nothing = np.zeros_like(fill)
     one_count = base_s is None and float(np.ptp(samples.steps)) == 0.0
     unknowns = [
-        nothing if one_count else samples.steps,
-        samples.own_bytes,
-        transfer / (transfer + half) if ramp_s is None else nothing,
-        np.ones_like(transfer) if base_s is None else nothing,
+        nothing if one_count else nothing + samples.steps,
+        nothing + samples.own_bytes,
+        fill if ramp_s is None else nothing,
+        nothing + 1.0 if base_s is None else nothing,
     ]
-    columns = np.stack(unknowns, axis=1) / samples.seconds[:, None]
-    used = np.flatnonzero(columns.any(axis=0))
-    lost = (ramp_s or 0.0) * transfer / (transfer + half)
-    target = 1.0 - (transfer + samples.latency_seconds + (base_s or 0.0) + lost) / samples.seconds
+    columns = np.stack(unknowns, axis=2) / samples.seconds[:, None]
+    target = 1.0 - (transfer + samples.latency_seconds + (base_s or 0.0) + (ramp_s or 0.0) * fill) / samples.seconds
     weight = np.ones_like(target)
-    found = np.zeros(columns.shape[1])
     for _ in range(_ROUNDS):
-        found[used] = _least_squares(columns[:, used] * weight[:, None], target * weight)
-        error = np.abs(columns @ found - target)
+        found = _least_squares(columns * weight[:, :, None], target * weight)
+        error = np.abs((columns @ found[:, :, None])[:, :, 0] - target)
         weight = 1.0 / np.sqrt(np.maximum(error, 0.01))  # errors below 1 % are equally good
+    best = int(np.argmin(error.sum(axis=1)))
+    step, own, ramp, base = found[best].tolist()
     fitted = Fitted(
-        base_s=float(found[3]) if base_s is None else base_s,
-        step_s=float(found[0]),
-        efficiency=efficiency,
-        ramp_s=float(found[2]) if ramp_s is None else ramp_s,
-        ramp_half_s=half,
-        own_s_per_byte=float(found[1]),
+        base_s=base if base_s is None else base_s,
+        step_s=step,
+        efficiency=float(grid[best, 0]),
+        ramp_s=ramp if ramp_s is None else ramp_s,
+        ramp_half_s=float(grid[best, 1]),
+        own_s_per_byte=own,
     )
-    return fitted, float(np.abs(columns @ found - target).sum())
+    return fitted, float(error[best].sum())
 
 
 def _least_squares(columns: FloatArray, target: FloatArray) -> FloatArray:
-    """Non-negative least squares: the set of positive unknowns (of at most four) that meets the KKT conditions.
+    """Non-negative least squares of many problems at once: problems × equations × unknowns, of which there are few.
 
-    These are sufficient, the problem being convex: no unknown is negative, and none that is left out would lower the
-    error. Sets are tried largest first; where rounding lets none meet them, the set of least error is taken.
+    Of each problem, the positive unknowns solve the normal equations of some set of them: the set that takes most of
+    the error away, among those in which none is negative. Columns are scaled to length one, and what makes equal ones
+    solvable (``_RIDGE``) is far below what measurements tell.
     """
-    count = columns.shape[1]
-    best, best_error = np.zeros(count), float(target @ target)
-    lengths = np.sqrt((columns * columns).sum(axis=0) * best_error)
-    for size in range(count, 0, -1):
-        for chosen in itertools.combinations(range(count), size):
-            picked = columns[:, chosen]
-            found = np.linalg.lstsq(picked, target, rcond=None)[0]
-            if (found < 0.0).any():
-                continue
-            residual = target - picked @ found
-            error = float(residual @ residual)
-            if error < best_error:
-                best, best_error = np.zeros(count), error
-                best[list(chosen)] = found
-            left_out = np.ones(count, np.bool_)
-            left_out[list(chosen)] = False
-            if (residual @ columns <= 1e-12 * lengths)[left_out].all():
-                return best
+    lengths = np.sqrt((columns * columns).sum(axis=1))
+    used = np.flatnonzero(lengths.any(axis=0))
+    unit = columns[:, :, used] / np.where(lengths > 0.0, lengths, 1.0)[:, None, used]
+    gram = unit.transpose(0, 2, 1) @ unit + _RIDGE * np.eye(len(used))
+    right = (unit.transpose(0, 2, 1) @ target[:, :, None])[:, :, 0]
+    best, best_gain = np.zeros(lengths.shape), np.zeros(len(target))
+    for size in range(1, len(used) + 1):
+        for chosen in map(list, itertools.combinations(range(len(used)), size)):
+            found = np.linalg.solve(gram[:, chosen][:, :, chosen], right[:, chosen, None])[:, :, 0]
+            gain = (found * right[:, chosen]).sum(axis=1)
+            better = (found >= 0.0).all(axis=1) & (gain > best_gain)
+            best[better] = 0.0
+            best[np.ix_(better, used[chosen])] = found[better] / lengths[np.ix_(better, used[chosen])]
+            best_gain[better] = gain[better]
     return best
