@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +41,29 @@ def pytest_configure(config: pytest.Config) -> None:
     if sys.dont_write_bytecode and hasattr(config, "cache"):  # not beside the sources, where nobody wants it
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Load modules from the last on in every other process: each then finds half of them compiled by another one."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and _number(collector.config) % 2 == 1:
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put tests into one order in all processes, which xdist asks for."""
+    if _number(config) >= 0:
+        items.sort(key=lambda item: item.path)
+
+
+def _number(config: pytest.Config) -> int:
+    """Return the number of a process of xdist, from 0; below it where there are none."""
+    return int(getattr(config, "workerinput", {}).get("workerid", "gw-2")[2:])
 
 
 def pytest_collection_finish() -> None:

@@ -37,15 +37,17 @@ STATUS: Final = {("check", "illegal-five-ways"): 1}
 """Commands that end with another status than 0."""
 FEWER: Final = {
     "azure-hour-fleet": ("--set", "workload.requests=600", "--set", "expect={legal: true}"),
-    "tp-on-one-node": ("--set", "workload.trace.requests=2000"),
+    "tp-on-one-node": ("--set", "workload.trace.requests=1000"),
+    "distserve-tp2-pp2": ("--set", "workload.requests=20", "--set", "expect={legal: true}"),
+    "own-scheduler": ("--set", "workload.trace.requests=10", "--set", "expect={legal: true}"),
 }
 """Scenarios that are shown with so many requests that all of them are only simulated at night."""
-FEW: Final = ("--set", "workload.trace.requests=60", "--set", "expect={legal: true}")
+FEW: Final = ("--set", "workload.trace.requests=12", "--set", "expect={legal: true}")
 """So many of the quickstart are enough where nothing is compared with what comes out."""
 NO_PAGE: Final = ("--no-dashboard",)
-PAGES: Final = {"scenarios/quickstart.yaml", "runs/quick", "cost.table=kernels.csv"}
+PAGES: Final = {"scenarios/quickstart.yaml", "cost.table=kernels.csv"}
 """What runs have whose page is looked at, or told of: those of others differ in nothing that a document says."""
-MANY_RUNS: Final = ("accuracy", "rate", "search", "size", "sweep")
+MANY_RUNS: Final = ("accuracy", "rate", "search", "size", "sweep", "why")
 """Commands that run candidates in processes of their own, which take longer to start than so few requests to run."""
 QUICKSTART: Final = re.compile(r"^```\n(quickstart .*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -54,11 +56,12 @@ def fewer(words: list[str]) -> tuple[str, ...]:
     """Return what makes a command of the README shorter."""
     if is_long():
         return ()
-    if words[0] in MANY_RUNS and words[1:] and "--workers" not in words and "--executor" not in words:
-        return ("--workers", "1")
-    few = FEWER.get("".join(words[1:2]), ())
+    few = FEW[:2] if any(word.startswith("workload.trace.requests=") for word in words) else ()
+    if words[0] in MANY_RUNS and words[1:]:
+        return (*few, *(() if {"--workers", "--executor"}.intersection(words) else ("--workers", "1")))
+    few = FEWER.get("".join(words[1:2]), few)
     if words[:2] == ["run", "quickstart"] and not {"runs/quick", "runs/other"}.intersection(words):
-        few = FEW if "workload" not in " ".join(words) else ()
+        few = few if "workload={" in " ".join(words) else FEW
     return (*few, *NO_PAGE) if words[0] == "run" and not PAGES.intersection(words) else few
 
 

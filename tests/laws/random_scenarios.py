@@ -364,7 +364,8 @@ _PARTS: Final = KeptParts()
 def scenario_of(document: dict[str, Any], **run: Any) -> Scenario:
     """Build a scenario from a document, with values of ``run`` replaced."""
     whole = document | {"run": {key: value for key, value in (document["run"] | run).items() if value is not None}}
-    return build_scenario(parse_yaml(yaml.safe_dump(whole), "random.yaml"), allow_code=True, kept=_PARTS)
+    text = yaml.dump(whole, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper))  # the one in C, where there is one
+    return build_scenario(parse_yaml(text, "random.yaml"), allow_code=True, kept=_PARTS)
 
 
 Crowd = tuple[dict[str, Any], tuple[Arrival, ...], int | None, int | None]
