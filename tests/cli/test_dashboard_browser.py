@@ -109,6 +109,12 @@ async function act() {
   const rows = linkedFigures.requests;
   rows.open(3); await pause();
   seen.opened = [rows.plot.layout.yaxis.ticktext[0], rows.view.from, rows.view.to, lanes.view.from, lanes.view.to];
+  const listed = () => rows.shown.map(row => rows.requests.request[row]);
+  seen.listed = [[rows.view.from, rows.view.to, listed()]];
+  rows.show(...rows.whole); await pause(); seen.listed.push([rows.view.from, rows.view.to, listed()]);
+  const last = Math.max(...rows.requests.finished_ns); rows.follows(last / NS - 0.5, last / NS - 0.1); await pause();
+  seen.listed.push([rows.view.from, rows.view.to, listed()]);
+  rows.open(3); await pause();
   seen.waits = Array.from(rows.requests.request.keys(), row => (rows.requests.waitOf(row) || [null])[0]);
   rows.open(1000); seen.missing = rows.note.textContent;
   seen.row = rows.toldAt(0, rows.requests.first_token_ns[3] + 1);
@@ -373,6 +379,18 @@ def test_a_request_is_found_by_its_number_and_by_its_point(seen: dict[str, Any],
     assert seen["row"][0] == "request 3"
     assert seen["row"][1].startswith("decodes: ")
     assert seen["pointed"] == "request 5"
+
+
+def test_rows_of_a_window_are_of_requests_that_are_there(seen: dict[str, Any], results: dict[str, RunResult]) -> None:
+    """Around request 3; in the whole run; and where another figure leads to what no row is of."""
+    arrived, finished = (results["quickstart"].columns[name] for name in ("arrived_ns", "finished_ns"))
+    around, whole, elsewhere = seen["listed"]
+    assert around[2][0] == 3
+    for begin, end, listed in (around, elsewhere):
+        assert set(listed) == set(np.flatnonzero((arrived < end) & (finished >= begin)).tolist())
+    assert int(np.argmax(finished)) in elsewhere[2]
+    assert len(elsewhere[2]) < 4
+    assert sorted(whole[2]) == list(range(8))
 
 
 def test_waiting_has_the_colour_of_what_was_waited_for_longest(

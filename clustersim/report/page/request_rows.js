@@ -4,7 +4,7 @@
 class RequestRows extends TimeFigure {
   constructor(plot, requests, many, request) {
     super(plot, requests.run.end, many);
-    Object.assign(this, {requests, many, shown: [], phases: new Map(), asked: []});
+    Object.assign(this, {requests, many, shown: [], phases: new Map(), asked: [], around: null});
     this.note = document.getElementById(plot.id + "-note");
     this.by = document.getElementById(plot.id + "-by");
     this.find = document.getElementById(plot.id + "-find");
@@ -19,10 +19,14 @@ class RequestRows extends TimeFigure {
     if (request !== null) this.open(request);
   }
 
-  /* Show those that were asked for, then the slowest. */
+  /* Show those that were asked for, then the slowest: of the run, or of those that are there in the window around one that was asked for. */
   order() {
-    const slowest = this.requests.slowest(this.by.value, this.many).filter(row => !this.asked.includes(row));
-    this.shown = [...this.asked, ...slowest].slice(0, Math.max(this.many, this.asked.length));
+    const wanted = row => !this.around || this.isIn(row, ...this.around), rows = this.asked.filter(wanted);
+    for (const row of this.requests.slowest(this.by.value)) {
+      if (rows.length >= this.many) break;
+      if (!rows.includes(row) && wanted(row)) rows.push(row);
+    }
+    this.shown = rows;
     this.rowsShown = null;
     this.drawLegend();
     this.draw();
@@ -35,8 +39,9 @@ class RequestRows extends TimeFigure {
     this.note.textContent = row < 0 ? this.missing(request) : "";
     if (row < 0) return;
     this.asked = [row, ...this.asked.filter(one => one !== row)].slice(0, this.many);
+    this.around = this.windowOf(row);
     this.order();
-    this.zoomTo(row);
+    this.show(...this.around);
   }
 
   missing(request) {
@@ -45,16 +50,37 @@ class RequestRows extends TimeFigure {
     return "This page has the slowest " + count.toLocaleString("en") + " of " + all + " requests: clustersim dashboard RUN --request " + request + ".";
   }
 
-  zoomTo(row) {
+  /* The time that a request took, and a little around it. */
+  windowOf(row) {
     const start = this.requests.arrived_ns[row], end = this.requests.endOf(row), apart = Math.max(1, end - start) * 0.03;
-    this.show(start - apart, end + apart);
+    return [start - apart, end + apart];
+  }
+
+  isIn(row, from, to) { return this.requests.arrived_ns[row] < to && this.requests.endOf(row) >= from; }
+
+  /* The whole run has the slowest of all again. */
+  show(from, to, ...more) {
+    super.show(from, to, ...more);
+    if (this.around && this.view.from <= 0 && this.view.to >= this.end) this.list(null);
+  }
+
+  /* A window in which most rows have nothing lists the requests that are there. */
+  follows(from, to) {
+    const there = this.shown.filter(row => this.isIn(row, from * NS, to * NS));
+    if (2 * there.length < this.shown.length) this.list([from * NS, to * NS]);
+    super.follows(from, to);
+  }
+
+  list(around) {
+    this.around = around;
+    this.order();
   }
 
   click(event) {
     const {y, inside} = this.place(event), [x0, y0] = this.pressed || [0, 0];
     if (!inside || Math.abs(event.clientX - x0) + Math.abs(event.clientY - y0) > 4 || event.target.closest("button, select, input")) return;
     const row = this.shown[Math.round(this.view.top + y * (this.view.bottom - this.view.top))];
-    if (row !== undefined) this.zoomTo(row);
+    if (row !== undefined) this.show(...this.windowOf(row));
   }
 
   phasesOf(row) {

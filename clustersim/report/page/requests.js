@@ -38,10 +38,10 @@ class Requests {
     return found;
   }
 
-  /* The rows of the requests with the largest measure, those first; of equals the one that came first. */
-  slowest(name, many) {
+  /* The rows of all requests, those with the largest measure first; of equals the one that came first. */
+  slowest(name) {
     const measure = this.measure(name), rows = Array.from(measure.keys());
-    return rows.sort((a, b) => measure[b] - measure[a] || a - b).slice(0, many);
+    return rows.sort((a, b) => measure[b] - measure[a] || a - b);
   }
 
   /* The rows of a table, in order of requests, that are of one. */
