@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +10,12 @@ import pytest
 from clustersim.search.plans import limits, pool_alone
 from clustersim.search.plans.demand import Demand
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.pool_alone import PoolAlone, _Replays
+from clustersim.search.plans.pool_replays import DecodeTimes, PrefillTimes
 from clustersim.search.plans.trial import try_rate
 from tests.unit.search.searching import SMALL, search
 
 SPARE = 1
+SHORT = 8
 """Steps of the grid."""
 LOADS = {
     "prompts": SMALL.replace("low: 5, high: 40", "low: 2, high: 6"),
@@ -43,28 +44,45 @@ def test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_pa
 
 
 def test_a_pool_whose_steps_take_longer_than_they_do_is_seen(tmp_path, monkeypatch):
-    init = _Replays.__init__
+    times = pool_alone.decode_times
 
-    def slower(self, *args):
-        init(self, *args)
-        self._latency_ns = [2.0 * one for one in self._latency_ns]
-        self._step_ns = [2.0 * one for one in self._step_ns]
+    def slower(*args, **most):
+        found = times(*args, **most)
+        return replace(found, step_ns=[2.0 * one for one in found.step_ns])
 
-    monkeypatch.setattr(pool_alone._Replays, "__init__", slower)
+    monkeypatch.setattr(pool_alone, "decode_times", slower)
+    pool_alone._times.cache_clear()
     with pytest.raises(AssertionError, match="tp 1"):
         test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_path, "tokens")
+    pool_alone._times.cache_clear()
 
 
-def _replays(duty: str, *, pp: int = 1, **most: int) -> _Replays:
-    """Return replays of a pool whose steps take 10 ms, and 10 ms more through the other stages."""
-    made = object.__new__(_Replays)
-    made._pool = PoolAlone(duty=duty, replicas=1, ranks=1, **{"tokens": 100, "requests": 4, "kv_tokens": 10_000} | most)
-    made._limits = {"tpot": 10e6, "ttft": 30e6}
-    made._step_ns, made._latency_ns = [10e6] * 101, [10e6 * pp] * 101
-    made._pair_ns, made._key_ns = 0.0, [0.0] * 101
+STAGES = SMALL.replace("low: 200, high: 1200", "low: 600, high: 3000").replace("low: 5, high: 40", "low: 2, high: 4")
 
-    made._scenario = SimpleNamespace(plan=SimpleNamespace(pp=pp))
-    return made
+
+def test_a_prefill_pool_alone_reaches_next_to_what_it_does_at_the_least_times(tmp_path):
+    with search(tmp_path, STAGES.replace("requests: 40", "requests: 200"), devices=5) as found:
+        pools = {}
+        for one in found.standings():
+            if len(one.candidate.replicas) == 2 and one.bound.step is not None and one.bound.why == limits.RATE:
+                first = one.candidate.replicas[0]
+                if first.plan.sp.degree == 1 and one.candidate.counts == (1, 1):
+                    pools.setdefault((first.plan.tp, first.plan.pp), one)
+        assert {pp for _, pp in pools} >= {1, 2, 3, 4}
+        found.look([(one, one.bound.step - 200) for one in pools.values()])
+        for one in pools.values():
+            trial = replace(found.prefill_alone(one.candidate).trial, step=one.alone - SHORT)
+            assert try_rate(trial)["numbers"]["goodput.share"] >= 0.9, one.words
+
+
+def _prefill(*, stages: int = 1, tokens: int = 100, pair: float = 0.0) -> PrefillTimes:
+    """Return a pool each stage of which takes 10 ms for a step."""
+    return PrefillTimes(budget=tokens, stages=[([10e6] * 101, [0.0] * 101, pair)] * stages)
+
+
+def _decode(kv_tokens: int = 10_000) -> DecodeTimes:
+    """Return a pool of four places whose steps take 10 ms."""
+    return DecodeTimes(step_ns=[10e6] * 5, key_ns=[0.0] * 5, tpot_ns=10e6, kv_tokens=kv_tokens)
 
 
 def _demand(count: int, *, prompt: float, decodes: float) -> Demand:
@@ -76,26 +94,43 @@ def _demand(count: int, *, prompt: float, decodes: float) -> Demand:
 
 
 def test_prompts_that_come_together_take_as_many_steps_as_their_tokens_need():
-    alone = _replays("prefill")
-    assert alone._prefills(_demand(3, prompt=100.0, decodes=0.0), 0)
-    assert not alone._prefills(_demand(4, prompt=100.0, decodes=0.0), 0)
-    assert alone._prefills(_demand(4, prompt=100.0, decodes=0.0), 1)
-    assert alone._prefills(_demand(6, prompt=50.0, decodes=0.0), 0)
+    assert _prefill().does(_demand(3, prompt=100.0, decodes=0.0), 0)
+    assert not _prefill().does(_demand(4, prompt=100.0, decodes=0.0), 0)
+    assert _prefill().does(_demand(4, prompt=100.0, decodes=0.0), 1)
+    assert _prefill().does(_demand(6, prompt=50.0, decodes=0.0), 0)
 
 
 def test_stages_overlap_and_the_last_one_is_waited_for():
-    alone = _replays("prefill", pp=2)
-    assert alone._prefills(_demand(2, prompt=100.0, decodes=0.0), 0)
-    assert not alone._prefills(_demand(3, prompt=100.0, decodes=0.0), 0)
+    assert _prefill(stages=2).does(_demand(2, prompt=100.0, decodes=0.0), 0)
+    assert not _prefill(stages=2).does(_demand(3, prompt=100.0, decodes=0.0), 0)
+
+
+def test_a_chunk_waits_for_the_one_before_it_to_leave_the_last_stage():
+    assert _prefill(stages=2).does(_demand(1, prompt=100.0, decodes=0.0), 0)
+    assert not _prefill(stages=2).does(
+        _demand(1, prompt=200.0, decodes=0.0), 0
+    )  # 40 ms; a stage is busy for 20 of them
+
+
+def test_a_short_step_behind_a_long_one_waits_on_each_stage():
+    times = PrefillTimes(budget=100, stages=[([1e6] * 100 + [14e6], [0.0] * 101, 0.0)] * 2)
+    one = _demand(3, prompt=100.0, decodes=0.0)
+    mixed = replace(one, prompt=np.array([100.0, 100.0, 10.0]))  # 28 ms, 42 ms, and behind it 43 ms
+    assert not times.does(mixed, 1)
+    assert times.does(mixed, 2)
+
+
+def test_pairs_that_prompts_attend_to_make_steps_longer():
+    assert _prefill(pair=0.0).does(_demand(3, prompt=100.0, decodes=0.0), 0)
+    assert not _prefill(pair=10.0).does(_demand(3, prompt=100.0, decodes=0.0), 0)
 
 
 def test_who_has_no_place_among_those_that_decode_waits_for_one():
-    alone = _replays("decode")
-    assert alone._decodes(_demand(4, prompt=10.0, decodes=5.0), 0)
-    assert not alone._decodes(_demand(5, prompt=10.0, decodes=5.0), 0)
-    assert alone._decodes(_demand(5, prompt=10.0, decodes=5.0), 1)
+    assert _decode().does(_demand(4, prompt=10.0, decodes=5.0), 0)
+    assert not _decode().does(_demand(5, prompt=10.0, decodes=5.0), 0)
+    assert _decode().does(_demand(5, prompt=10.0, decodes=5.0), 1)
 
 
 def test_who_has_no_room_in_the_cache_waits_for_it():
-    assert _replays("decode", kv_tokens=60)._decodes(_demand(4, prompt=10.0, decodes=5.0), 0)
-    assert not _replays("decode", kv_tokens=30)._decodes(_demand(4, prompt=10.0, decodes=5.0), 0)
+    assert _decode(kv_tokens=60).does(_demand(4, prompt=10.0, decodes=5.0), 0)
+    assert not _decode(kv_tokens=30).does(_demand(4, prompt=10.0, decodes=5.0), 0)

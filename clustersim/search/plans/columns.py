@@ -33,7 +33,7 @@ from clustersim.graph.blueprint import Blueprint
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.compile import compile_stage
-from clustersim.search.plans.stage_times import StageTimes, cells, stage_times
+from clustersim.search.plans.stage_times import RATIO, StageTimes, cells, stage_times
 from clustersim.simulation.priced import Priced
 
 
@@ -85,6 +85,7 @@ def columns_of(
     context: float,
     apart: bool = False,
     duty: Duty = "both",
+    ratio: float = RATIO,
 ) -> Columns | None:
     """Return the columns of a plan with one replica, or of replicas in lockstep; None where nothing is proven.
 
@@ -102,24 +103,17 @@ def columns_of(
         Whether it is one of several SP ranks that is looked at: the one with most tokens.
     duty : str
         Of a pool: ``prefill`` leaves out steps that decode, ``decode`` those with prompts.
+    ratio : float
+        Of neighbours on the grid.
     """
-    ((blueprints, pricer),) = found.pools
     plan = plan.lockstep
     if plan.is_two_batch:
         return None
-    pricer = replace(pricer, cost=least_cost(pricer.cost))
-    axes = cells(0 if duty == "decode" else tokens), cells(0 if duty == "prefill" else requests)
+    axes = cells(0 if duty == "decode" else tokens, ratio), cells(0 if duty == "prefill" else requests, ratio)
     low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
     points = low[0][kept], low[1][kept]
-    known: dict[object, StageTimes] = {}
-    stages = []
-    for stage in range(plan.pp):
-        alike = _alike(plan, blueprints, found, stage)
-        if alike not in known:
-            programs = compile_stage(Mesh(plan=plan), blueprints, found.comm, stage)
-            known[alike] = stage_times(pricer, programs, points, context, several=apart or plan.sp.degree > 1)
-        stages.append(known[alike])
+    stages = stages_of(plan, found, points, context, apart=apart)
     ends = [stages[stage] for stage in sorted({0, plan.pp - 1})]
     return Columns(
         prompt=high[0][kept],
@@ -131,6 +125,30 @@ def columns_of(
         key_ns=np.array([stage.key_ns for stage in ends]),
         pair_ns=np.array([stage.pair_ns for stage in ends]),
     )
+
+
+def stages_of(
+    plan: ParallelPlan, found: Priced, points: tuple[FloatArray, FloatArray], context: float, *, apart: bool = False
+) -> list[StageTimes]:
+    """Return the least times of each stage, where steps carry at least so many prompt tokens and decodes.
+
+    Parameters
+    ----------
+    plan, found, context, apart
+        See :func:`columns_of`.
+    points : (array, array)
+    """
+    ((blueprints, pricer),) = found.pools
+    pricer = replace(pricer, cost=least_cost(pricer.cost))
+    known: dict[object, StageTimes] = {}
+    stages = []
+    for stage in range(plan.pp):
+        alike = _alike(plan, blueprints, found, stage)
+        if alike not in known:
+            programs = compile_stage(Mesh(plan=plan), blueprints, found.comm, stage)
+            known[alike] = stage_times(pricer, programs, points, context, several=apart or plan.sp.degree > 1)
+        stages.append(known[alike])
+    return stages
 
 
 def of_duty(columns: Columns, duty: Duty) -> Columns:

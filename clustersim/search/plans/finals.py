@@ -16,6 +16,8 @@ REQUESTS: Final = 1000
 """Of each replica, at least."""
 TIES: Final = 0.03
 """Plans that differ by less are alike: as much as a seed changes."""
+KEPT: Final = 3
+"""Plans that are looked for: the best ones."""
 _FARTHEST: Final = 1024
 """Steps of the grid down from a capacity: of what fails there none is left."""
 _HIGHEST: Final = 8

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from clustersim.search.plans.finals import TIES, Finalist
+from clustersim.search.plans.finals import KEPT, TIES, Finalist
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.space import TYPICAL
@@ -135,6 +135,7 @@ class Found:
             uncertain.append("a decode pool is taken to make no prefill pool serve more requests in time")
         if any(one.alone is not None for one in self.standings):
             uncertain.append("two pools are taken to do no better than each by itself at the least times of its steps")
+            uncertain.append(f"once {KEPT} tie, two pools that could be better by a tie at most are not simulated")
         if any(one.partitions > 1 for one in self.standings):
             uncertain.append(
                 f"of the partitions of prompts over SP ranks {TYPICAL} stands for all (measured: shares within 1.4 %)"

@@ -361,6 +361,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         run=search.run,
         exhaustive=question.exhaustive,
         effort=lambda one: _effort(one.candidate),
+        cost=lambda one, step: search.trial_at(one, step, question.share).expected_s,
         look=search.look,
         is_spent=lambda: search.spent_s >= question.effort_s,
         told=told,

@@ -48,11 +48,11 @@ class StageTimes:
     pair_ns: float
 
 
-def cells(most: int) -> tuple[FloatArray, FloatArray]:
+def cells(most: int, ratio: float = RATIO) -> tuple[FloatArray, FloatArray]:
     """Return the least and the most of each cell of a grid from 0 to ``most``: single numbers, then ever wider ones."""
     ends = [0]
     while ends[-1] < most:
-        ends.append(min(most, max(ends[-1] + 1, int(ends[-1] * RATIO))))
+        ends.append(min(most, max(ends[-1] + 1, int(ends[-1] * ratio))))
     high = np.array(ends, np.float64)
     return np.concatenate(([0.0], high[:-1] + 1.0)), high
 
@@ -120,7 +120,8 @@ def _axes(prompt: FloatArray, decodes: FloatArray, kind: str) -> dict[str, Float
     """Return what steps carry by axis; of one of several coordinates in steps of this kind what is known."""
     tokens = prompt + decodes
     grid = cells(int(tokens.max(initial=0)))[0]
-    floored = grid[np.searchsorted(grid, tokens, side="right") - 1]  # fewer values to price
+    floored = grid[np.searchsorted(grid, tokens, side="right") - 1]  # fewer values to price …
+    floored = np.where((prompt > 0) & (decodes > 0), floored, tokens)  # … where the ends of two cells are added
     none = np.zeros_like(tokens)
     sequences = decodes + (prompt > 0)
     found = {"tokens": floored, "sequences": sequences, "rows": sequences, "prompt": prompt, "decodes": decodes}

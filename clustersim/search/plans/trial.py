@@ -24,8 +24,10 @@ from clustersim.workload.requests import Requests
 
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""
-_EACH_MS: Final = {"plain": 0.2, "pp": 0.4, "pools": 2.0, "sp": 3.0}
+_EACH_MS: Final = {"plain": 0.2, "pp": 0.4, "pools": 1.5, "sp": 3.0}
 """What a request costs to simulate, measured (70 B, Azure conversations) …"""
+_MOVE_MS: Final = 0.13
+"""… each transfer of its K/V between pools …"""
 _STAGES: Final = 8.0
 """… and how many times as much with stages of SP ranks."""
 _PRICES: Final = KeptPrices()
@@ -72,7 +74,8 @@ class Trial:
         sp, pp = any(one.sp.degree > 1 for one in plans), any(one.pp > 1 for one in plans)
         each_ms = _EACH_MS["sp" if sp else "pools" if len(plans) > 1 else "pp" if pp else "plain"]
         requests = self.load.count(rate_of(self.step)) / self.every
-        return each_ms * (_STAGES if sp and pp else 1.0) * 1e-3 * requests
+        moves = (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans) if len(plans) > 1 else 0
+        return (each_ms * (_STAGES if sp and pp else 1.0) + _MOVE_MS * moves) * 1e-3 * requests
 
     @property
     def requests(self) -> Requests:
