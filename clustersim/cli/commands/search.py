@@ -20,9 +20,10 @@ from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
 from clustersim.search.plans.files import digest, searched_of, write_search
+from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found, metrics, per_device, user_rate
 from clustersim.search.plans.room import room_of
-from clustersim.search.plans.search import OBJECTIVES, Question, Search, found_by
+from clustersim.search.plans.search import Search, found_by
 from clustersim.search.runs import Variants
 from clustersim.search.sweep import command_of
 from clustersim.search.varied import varied_of

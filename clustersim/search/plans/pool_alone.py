@@ -76,12 +76,12 @@ def failing_all(
         if scenario.plan.is_two_batch or ("ttft" if pool.duty == "prefill" else "tpot") not in limits:
             results.append(None)
             continue
-        times = _times(_Side(scenario, replace(pool, replicas=1), load))
+        times = _times(_Asked(scenario, replace(pool, replicas=1), load))
         results.append(_lowest(partial(_does, scenario, load, share, pool.replicas, times), low, high))
     return results
 
 
-class _Side:
+class _Asked:
     """A replica of a pool by what its least times depend on."""
 
     def __init__(self, scenario: Scenario, pool: PoolAlone, load: Load) -> None:
@@ -92,11 +92,11 @@ class _Side:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Side) and self._key == other._key
+        return isinstance(other, _Asked) and self._key == other._key
 
 
 @lru_cache(maxsize=_MOST)
-def _times(side: _Side) -> PrefillTimes | DecodeTimes:
+def _times(side: _Asked) -> PrefillTimes | DecodeTimes:
     """Return the least times of a replica of a pool."""
     scenario, pool, plan = side.scenario, side.pool, side.scenario.plan
     found, requests = (

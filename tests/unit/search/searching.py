@@ -10,8 +10,9 @@ from clustersim.limits import Limits
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.plans.deployments import Deployments
+from clustersim.search.plans.question import Question
 from clustersim.search.plans.room import room_of
-from clustersim.search.plans.search import Question, Search
+from clustersim.search.plans.search import Search
 from clustersim.search.runs import Variants
 from clustersim.search.varied import varied_of
 

@@ -1,0 +1,133 @@
+"""Pools of plans, as they are bounded and looked at: what a replica of each does, and how many others it stands for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.scenario.scenario import Scenario
+from clustersim.search.load import Load
+from clustersim.search.plans.deployments import Candidate, Deployments
+from clustersim.search.plans.limits import Member
+from clustersim.search.plans.pool_alone import PoolAlone
+from clustersim.search.plans.space import Replica
+
+
+class PlanPool(NamedTuple):
+    """One pool of a plan: which of how many it is, under which setting, and so many of which replica."""
+
+    place: int
+    pools: int
+    setting: int
+    replica: Replica
+    replicas: int
+
+
+class PlanPools:
+    """What is to be known of the pools of plans.
+
+    Parameters
+    ----------
+    deployments : Deployments
+    load : Load
+    """
+
+    def __init__(self, deployments: Deployments, load: Load) -> None:
+        self.deployments, self.load = deployments, load
+        self._each_pool: dict[tuple[int, int], tuple[Scenario, ...]] = {}
+        self._stays = getattr(deployments.base.workload, "cancel_after", None) is None
+
+    def of(self, candidate: Candidate) -> list[PlanPool]:
+        """Return the pools of a plan."""
+        each = zip(candidate.replicas, candidate.counts, strict=True)
+        pools = len(candidate.replicas)
+        return [PlanPool(place, pools, candidate.setting, *one) for place, one in enumerate(each)]
+
+    def pool(self, setting: int, pools: int, place: int) -> Scenario:
+        """Return the scenario of one of so many pools."""
+        if (setting, pools) not in self._each_pool:
+            both = self.deployments.settings[setting]
+            scenario = both.single if pools == 1 else both.pools
+            assert scenario is not None
+            self._each_pool[setting, pools] = scenario.each_pool()
+        return self._each_pool[setting, pools][place]
+
+    def alone(self, side: PlanPool) -> Scenario:
+        """Return the scenario of a pool with one replica of a plan at sp 1."""
+        one, scenario = side.replica, self.pool(side.setting, side.pools, side.place)
+        plain = replace(one.plan, sp=replace(one.plan.sp, degree=1, scheme=None, partition=None, decode=None))
+        topology = scenario.topology
+        if one.kind is not None:
+            topology = topology.seen_from(topology.of_kind(one.kind)[0])
+        return replace(scenario.with_entry(plan=plain), topology=topology)
+
+    def member(self, side: PlanPool) -> Member:
+        """Return what the bound of a pool depends on."""
+        place, pools, setting, one, count = side
+        scenario = self.pool(setting, pools, place)
+        serving, plan = scenario.serving, one.plan
+        lockstep = plan.dp if plan.is_lockstep else 1
+        ranks = lockstep if lockstep > 1 else plan.sp.degree
+        every = self.alike(scenario, plan, count) if pools == 1 else 1
+        ordered = self._first_come(scenario) and self.in_turn(scenario, plan) and place == 0 and lockstep == 1
+        owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+        return Member(
+            duty="both" if pools == 1 else ("prefill", "decode")[place],
+            ranks=ranks,
+            scheme=plan.sp.scheme,
+            decodes=lockstep > 1 or plan.sp.decode == "dp",
+            tokens=serving.max_batch_tokens * lockstep,
+            requests=serving.max_batch_requests * lockstep,
+            kv_tokens=one.kv_blocks * serving.kv_block_tokens * owners * lockstep,
+            replicas=1 if every > 1 else count,
+            every=every,
+            open_prompts=(0 if plan.pp == 1 else plan.pp) if ordered else None,
+        )
+
+    def pool_alone(self, side: PlanPool) -> PoolAlone | None:
+        """Return one of two pools to be looked at by itself; None where it is not known who it gets, or with SP."""
+        place, pools, setting, one, count = side
+        scenario = self.pool(setting, pools, place)
+        in_turn = self.in_turn(scenario, one.plan) and self._gets_all(count)
+        if one.plan.sp.degree > 1 or not self._first_come(scenario) or not (in_turn or one.plan.is_lockstep):
+            return None
+        member = self.member(side)
+        return PoolAlone(
+            duty="decode" if place else "prefill",
+            replicas=count,
+            ranks=member.ranks,
+            tokens=member.tokens,
+            requests=member.requests,
+            kv_tokens=member.kv_tokens,
+        )
+
+    def _first_come(self, scenario: Scenario) -> bool:
+        """Whether requests are taken in the order in which they come, and none is given up."""
+        serving = scenario.serving
+        ordered = serving.scheduler in ("continuous", "chunked_prefill") and serving.order.by == "arrival"
+        ordered = ordered and serving.queue_limit is None and serving.queue_timeout_ns is None and self._stays
+        return ordered and not scenario.faults
+
+    def every(self, one: Candidate) -> int:
+        """Return how many parts of a plan one stands for: its replicas, or those of both pools in their ratio."""
+        pools = len(one.replicas)
+        each = [self.pool(one.setting, pools, place) for place in range(pools)]
+        if pools == 1:
+            return self.alike(each[0], one.replicas[0].plan, one.counts[0])
+        if all(self.in_turn(each[place], one.replicas[place].plan) for place in range(pools)):
+            return math.gcd(*one.counts) if self._gets_all(max(one.counts)) else 1
+        return 1
+
+    def alike(self, scenario: Scenario, plan: ParallelPlan, count: int) -> int:
+        """Return how many of so many replicas one stands for: all, where each gets all requests of a trace in turn."""
+        return count if self._gets_all(count) and self.in_turn(scenario, plan) else 1
+
+    def in_turn(self, scenario: Scenario, plan: ParallelPlan) -> bool:
+        """Whether one of several replicas gets every so many-th request, whatever the others do."""
+        return not plan.is_lockstep and scenario.serving.router == "round_robin" and not scenario.faults
+
+    def _gets_all(self, count: int) -> bool:
+        """Whether each of so many replicas gets all requests of a trace that is played again and again."""
+        return self.load.part is None or count < self.load.part

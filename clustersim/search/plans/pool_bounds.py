@@ -1,0 +1,86 @@
+"""Bounds of the pools of plans, and the rates at which they fail by themselves, worked out on an executor.
+
+Pools with their prices in common are one call, so that these are worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from clustersim.errors import InputError, Problem
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.search.executors import Executors
+from clustersim.search.outcomes import Lost, outcomes
+from clustersim.search.plans.limits import Bound, bound_all
+from clustersim.search.plans.plan_pools import PlanPool, PlanPools
+from clustersim.search.plans.pool_alone import failing_all
+
+
+def bounds_of(sides: PlanPools, asked: Iterable[PlanPool], share: float, executors: Executors) -> dict[PlanPool, Bound]:
+    """Return the bound of each pool."""
+    found = {side: Bound(step=None, why="", tpot_ms=None) for side in asked if _spreads_experts(side.replica.plan)}
+    prices: dict[tuple[int, int, int], str] = {}
+    groups: dict[Any, list[PlanPool]] = {}
+    for side in asked:
+        if side not in found:
+            groups.setdefault(_prices_of(sides, side, prices), []).append(side)
+    members = [{side: sides.member(side) for side in mine} for mine in groups.values()]
+    unique = [list(dict.fromkeys(mine.values())) for mine in members]
+    calls = [
+        (sides.alone(next(iter(mine))), sides.load, share, each) for mine, each in zip(members, unique, strict=True)
+    ]
+    for number, bounds in _called(executors, bound_all, calls, "a bound could not be worked out"):
+        by_member = dict(zip(unique[number], bounds, strict=True))
+        found |= {side: by_member[member] for side, member in members[number].items()}
+    return found
+
+
+def failing_of(
+    sides: PlanPools, ends: dict[PlanPool, tuple[int, int]], share: float, executors: Executors
+) -> dict[PlanPool, int]:
+    """Return the lowest step at which each pool fails by itself, as far as that is known.
+
+    Parameters
+    ----------
+    sides : PlanPools
+    ends : dict
+        Pool → the lowest step that is of interest, and one at which it is known to fail.
+    share : float
+    executors : Executors
+    """
+    groups: dict[Any, list[PlanPool]] = {}
+    pools = {side: sides.pool_alone(side) for side in ends}
+    for side in ends:
+        if pools[side] is not None:
+            groups.setdefault((side.place, side.setting, side.replica), []).append(side)
+    members = list(groups.values())
+    calls = [(sides.alone(mine[0]), sides.load, share, [(pools[one], *ends[one]) for one in mine]) for mine in members]
+    failing = dict[PlanPool, int]()
+    for number, found in _called(executors, failing_all, calls, "a pool could not be looked at"):
+        failing |= {side: step for side, step in zip(members[number], found, strict=True) if step is not None}
+    return failing
+
+
+def _called(
+    executors: Executors, call: Callable[..., Any], calls: Sequence[tuple[Any, ...]], what: str
+) -> Iterable[tuple[int, Any]]:
+    """Yield the number of each call with what it returned; one that is lost ends the search."""
+    for number, found in outcomes(executors, call, iter(enumerate(calls))):
+        if isinstance(found, Lost):
+            raise InputError(Problem(message=f"{what}: {found.reason}"))
+        yield number, found
+
+
+def _prices_of(sides: PlanPools, side: PlanPool, known: dict[tuple[int, int, int], str]) -> object:
+    """Return what pools have in common whose prices are the same."""
+    plan, pool = side.replica.plan, (side.place, side.pools, side.setting)
+    if pool not in known:
+        scenario = sides.pool(side.setting, side.pools, side.place)
+        known[pool] = repr((scenario.precision, scenario.engine, scenario.serving.prefix_caching))
+    return plan.tp, plan.pp, plan.ep, plan.dp, side.replica.kind, known[pool]
+
+
+def _spreads_experts(plan: ParallelPlan) -> bool:
+    """Whether experts are on several SP ranks: what one of these does by itself is no plan."""
+    return plan.sp.degree > 1 and plan.ep.degree > 1

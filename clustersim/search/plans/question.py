@@ -1,0 +1,24 @@
+"""What is asked of a search: what plans may use, what is the best of them, and how long it may take to find it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from clustersim.search.plans.room import Room
+
+OBJECTIVES: Final = ("capacity_per_device", "capacity_per_usd", "capacity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked."""
+
+    room: Room
+    share: float
+    lasting_s: float
+    objective: str
+    exhaustive: bool
+    effort_s: float = math.inf
+    """Seconds of CPU, as expected, after which no more plans are screened."""
