@@ -220,6 +220,20 @@ class Scenario:
         """Return a problem of the value at a dotted path such as ``plan.tp``, placed where it is written."""
         return self.origin.placed([Problem(path=path, message=message)])[0]
 
+    @property
+    def num_requests(self) -> int | None:
+        """How many requests are asked for; None: all that a trace has."""
+        return self.workload.requests
+
+    def with_few_requests(self, most: int) -> Scenario:
+        """Return the scenario with so many drawn requests at most, or a trace not repeated that has more."""
+        workload = self.workload
+        if isinstance(workload, DrawnWorkload):
+            return replace(self, workload=replace(workload, requests=min(workload.requests, most)))
+        if workload.repeat and (workload.requests or 0) > most:
+            return replace(self, workload=replace(workload, requests=None, repeat=False))
+        return self
+
     def requests(self) -> Requests:
         """Read the trace, or draw the requests.
 

@@ -63,7 +63,7 @@ class Load:
         if not isinstance(played, TraceWorkload):
             return f"workload.arrivals.rate={rate!r}/s", f"workload.requests={played.requests}"
         assert self.recorded is not None
-        scale = rate / rate_per_s(rows_of(self.recorded(), played))
+        scale = rate / _rate_of(self.recorded(), played)
         more = (f"workload.trace.requests={played.requests}", "workload.trace.repeat=true")
         return f"workload.trace.rate_scale={scale!r}", *(more if self.count(rate) > self.own else ())
 
@@ -87,6 +87,16 @@ def rows_of(recorded: Requests, trace: TraceWorkload) -> Requests:
 def rate_per_s(requests: Requests) -> float:
     """Return at which rate requests come, per second: over the time from the first to the last of them."""
     return (len(requests) - 1) * NS_PER_S / requests.span_ns
+
+
+def _rate_of(recorded: Requests, trace: TraceWorkload) -> float:
+    """Return at which rate those of all requests of a trace come that are played; none is repeated for it."""
+    count = trace.requests or 0
+    if not trace.repeat or count <= len(recorded):
+        return rate_per_s(rows_of(recorded, trace))
+    copies, place = divmod(count - 1, len(recorded))
+    span_ns = int(recorded.arrived_at_ns[place] - recorded.arrived_at_ns[0]) + copies * recorded.period_ns
+    return (count - 1) * NS_PER_S / span_ns
 
 
 def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], lasting_s: float) -> Load:

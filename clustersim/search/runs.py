@@ -24,7 +24,7 @@ from clustersim.search.journal import Journal, key_of
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.point import Row, run_point, words_of
 from clustersim.serving.user_class import code_allowed
-from clustersim.simulation.estimate import requests_within
+from clustersim.simulation.estimate import refuse_many, requests_within
 from clustersim.simulation.legality import refuse_if_too_large
 from clustersim.workload.requests import Requests
 
@@ -111,6 +111,7 @@ class Variants:
         key = repr((scenario.seed, workload))
         found = self._requests.pop(key, None)
         if rate != 1.0 and found is None:
+            refuse_many(scenario, self._limits)
             found = replace(scenario, workload=workload).requests()
         played = requests_within(scenario, self._limits, found if found is None or rate == 1.0 else found.scaled(rate))
         self._requests[key] = played if found is None else found

@@ -9,7 +9,7 @@ reads all weights once, and the law of Little [1]_. Contention, preemption and p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -68,13 +68,26 @@ def requests_within(scenario: Scenario, limits: Limits, requests: Requests | Non
     InputError
         With the estimate and what to change, before many requests are drawn; or what is wrong with the workload.
     """
-    workload = scenario.workload
-    if requests is None and isinstance(workload, DrawnWorkload) and workload.requests > _WORTH_A_SAMPLE:
-        sample = replace(scenario, workload=replace(workload, requests=_SAMPLE)).requests()
-        _refuse(scenario, estimate(scenario, sample, workload.requests), limits)
+    if requests is None:
+        refuse_many(scenario, limits)
     requests = scenario.requests() if requests is None else requests
     _refuse(scenario, estimate(scenario, requests, len(requests)), limits)
     return requests
+
+
+def refuse_many(scenario: Scenario, limits: Limits) -> None:
+    """Refuse requests that are too many for the limits of a run, before they are drawn or repeated.
+
+    Raises
+    ------
+    InputError
+        As :func:`requests_within`.
+    """
+    asked = scenario.num_requests
+    if asked is not None and asked > _WORTH_A_SAMPLE:
+        sample = scenario.with_few_requests(_SAMPLE).requests()
+        repeats = isinstance(scenario.workload, DrawnWorkload) or scenario.workload.repeat
+        _refuse(scenario, estimate(scenario, sample, asked if repeats else len(sample)), limits)
 
 
 def _refuse(scenario: Scenario, found: Estimate, limits: Limits) -> None:

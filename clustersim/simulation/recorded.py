@@ -14,12 +14,40 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED, SWAPPED_OUT
-from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.simulation.prefixes import cached_tokens, first_of
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes
+from clustersim.workload.draws import DrawnWorkload
+from clustersim.workload.requests import Requests
 
 NEVER = -1
+MOST_BEYOND = 100_000
+"""Requests beyond those of a record that are drawn, all the same …"""
+MOST_AFTER = 10_000_000
+"""… and of a run that ended at its horizon (1 GB)."""
+
+
+def requests_of(scenario: Scenario, recorded: int, run_dir: Path) -> Requests:
+    """Return the requests of a scenario of which a run has recorded so many; who changed it may ask for any number.
+
+    Raises
+    ------
+    InputError
+        When it asks for far more than that, before they are drawn; or when they can't be read.
+    """
+    asked = scenario.num_requests
+    most = MOST_BEYOND if scenario.run.horizon_ns is None else MOST_AFTER
+    if asked is not None and asked - recorded > most and _is_made(scenario.workload):
+        has = f"requests.parquet has {recorded:,}"
+        message = f"asks for {asked:,} requests, and {has}; put back the scenario of the run, or run this one again"
+        raise InputError(Problem(file=str(run_dir / "scenario.yaml"), path="workload.requests", message=message))
+    return scenario.requests()
+
+
+def _is_made(workload: TraceWorkload | DrawnWorkload) -> bool:
+    """Return whether there are as many requests as are asked for: they are drawn, or repeated."""
+    return isinstance(workload, DrawnWorkload) or workload.repeat
 
 
 def refuse_other_plan(timeline: Timeline, scenario: Scenario, count: int, run_dir: Path) -> None:

@@ -24,6 +24,7 @@ from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 
 FEW: Final = 100
+MANY: Final = 1_000_000
 """Requests that are drawn to see whether they can be."""
 
 
@@ -102,10 +103,8 @@ def refuse_unreadable(scenario: Scenario) -> None:
     InputError
         As simulating would.
     """
-    drawn = scenario.workload
-    if isinstance(drawn, DrawnWorkload):
-        scenario = replace(scenario, workload=replace(drawn, requests=min(drawn.requests, FEW)))
-    scenario.requests()
+    drawn = isinstance(scenario.workload, DrawnWorkload)
+    scenario.with_few_requests(FEW if drawn else MANY).requests()
     cost_models(scenario)
 
 

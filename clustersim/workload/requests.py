@@ -152,6 +152,11 @@ class Requests:
         arrived_at_ns = divide_rounded(self.arrived_at_ns, Fraction(repr(float(rate_scale))))
         return replace(self, arrived_at_ns=arrived_at_ns)
 
+    @property
+    def period_ns(self) -> int:
+        """Nanoseconds from the first request to that of the next repetition; see :meth:`repeat_to`."""
+        return self.span_ns + round(Fraction(self.span_ns, max(len(self) - 1, 1)))
+
     def repeat_to(self, num_requests: int) -> Requests:
         """Repeat these requests end to end until there are ``num_requests``.
 
@@ -165,8 +170,7 @@ class Requests:
             return self.take(num_requests)
         if not len(self):
             raise InputError(Problem(path="requests", message=f"{self.source} has no requests to repeat"))
-        gap_ns = round(Fraction(self.span_ns, max(len(self) - 1, 1)))
-        period_ns = self.span_ns + gap_ns
+        period_ns = self.period_ns
         copies = -(-num_requests // len(self))
         if int(self.arrived_at_ns[-1]) + (copies - 1) * period_ns > MAX_NS:
             message = f"{num_requests} requests at the rate of {self.source} last longer than 292 years"

@@ -78,6 +78,45 @@ def test_a_run_that_would_never_end_says_so_at_once(folder: Path, more: tuple[st
     assert list(folder.iterdir()) == []
 
 
+MANY = ("--set", "workload.trace.repeat=true", "--set", "workload.trace.requests=1000000000", "--set", "expect={}")
+FIRST = "workload={arrivals: {process: poisson, rate: 4/s}, prompt_tokens: 9, output_tokens: 2, requests: 1000000000}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "quickstart", *MANY),
+        ("sweep", "quickstart", *MANY, "--vary", "workload.trace.rate_scale=2"),
+        ("search", "quickstart", "--devices", "8", "--set", FIRST, "--targets", "ttft=1 s"),
+        ("search", "quickstart", "--devices", "8", "--lasting", "1e8 s"),
+        ("rate", "quickstart", "--lasting", "1e8 s"),
+        ("compare", "s.yaml", "s.yaml"),
+    ],
+    ids=["run", "sweep", "search", "lasting", "rate", "compare"],
+)
+def test_requests_that_are_too_many_are_neither_drawn_nor_repeated(folder: Path, words: tuple[str, ...]):
+    (folder / "s.yaml").write_text("topology: dgx-h100\nmodel: llama-3.1-8b\nworkload: " + FIRST.partition("=")[2])
+    found = told(*words, *(("--workers", "1") if words[0] in ("sweep", "search", "rate") else ()))
+    assert found.exit_code == (1 if words[0] == "sweep" else 2)  # of several runs some may do
+    assert "would take roughly" in found.output + found.stderr
+    assert "allow it with --max-memory" in found.output + found.stderr
+
+
+def test_check_reads_a_trace_that_is_repeated_once_only():
+    assert told("check", "quickstart", *MANY).exit_code == 0
+
+
+def test_a_run_directory_whose_scenario_asks_for_any_number_of_requests_is_refused(folder: Path):
+    text = FIRST.replace("1000000000", "3")
+    assert told("run", "quickstart", *FREE, "--set", text, "--out", "r").exit_code == 0
+    scenario = folder / "r" / "scenario.yaml"
+    scenario.write_text(scenario.read_text().replace("  requests: 3\n", "  requests: 100000000\n"))
+    for words in (("audit", "r"), ("dashboard", "r"), ("compare", "r", "r")):
+        found = told(*words)
+        assert found.exit_code == 2
+        assert "workload.requests: asks for 100,000,000 requests, and requests.parquet has 3" in found.stderr
+
+
 def test_weak_links_and_slow_devices_make_the_estimate_longer():
     """Of chains a millisecond for each step; where ranks do different work what each operator takes as an event."""
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from clustersim.cli import options
+from clustersim.cli.limits import memory_and_time
 from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError
+from clustersim.limits import Limits
 from clustersim.report.comparison.comparison import compare as compared
 from clustersim.report.comparison.comparison import comparison_json
 from clustersim.report.comparison.entries import read_entry
@@ -27,7 +29,17 @@ from clustersim.report.layouts import layout
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write a page, too.")
 @click.option("--layout", "name", default="compare", show_default=True, help="A name in dashboards/, or a YAML file.")
 @options.allow_code
-def compare(first: str, others: tuple[str, ...], as_json: bool, out: Path | None, name: str, allow_code: bool) -> None:
+@memory_and_time
+def compare(
+    first: str,
+    others: tuple[str, ...],
+    as_json: bool,
+    out: Path | None,
+    name: str,
+    allow_code: bool,
+    max_memory: float,
+    max_time: float,
+) -> None:
     """Compare A with B, and with C and so on: run directories, or scenarios, which are then simulated.
 
     Shows what differs in the scenarios, every figure of the summaries, and, of the requests that finished in both, how
@@ -35,7 +47,8 @@ def compare(first: str, others: tuple[str, ...], as_json: bool, out: Path | None
     add up to the difference, to the nanosecond. Where the workloads differ, means over all requests stand side by side.
     """
     panels = layout(name, FIGURES)
-    entries = [read_entry(given, allow_code or None) for given in (first, *others)]
+    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    entries = [read_entry(given, allow_code or None, limits) for given in (first, *others)]
     try:
         found = [compared(entries[0], other) for other in entries[1:]]
     except InputError:

@@ -16,6 +16,7 @@ from clustersim.report.folded.asked import Asked, refuse_large, without_unfoldin
 from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.layouts import layout
 from clustersim.scenario.load import load
+from clustersim.simulation.recorded import requests_of
 from clustersim.simulation.replay_input import replay_input
 
 
@@ -48,7 +49,8 @@ def dashboard(
     try:
         figures = (run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps)
         scenario = load(run_dir / "scenario.yaml", allow_code=False)
-        html = dashboard_of(*figures, panels, wanted, shapes_of(scenario), replay_input(scenario, scenario.requests()))
+        arrivals = requests_of(scenario, len(run.requests["request"]), run_dir)
+        html = dashboard_of(*figures, panels, wanted, shapes_of(scenario), replay_input(scenario, arrivals))
     except InputError:
         raise
     except Exception:  # figures that nobody could draw: are they those of the timeline?

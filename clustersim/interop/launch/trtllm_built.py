@@ -19,6 +19,8 @@ from clustersim.interop.launch.versions import Version, has, reaches
 FOLDERS: Final = {"llama": "llama", "mistral": "llama", "mixtral": "llama", "opt": "opt"}
 """``model_type`` of a config.json → folder of TensorRT-LLM's examples with its converter."""
 LATER: Final = "take --set serving.engine=trtllm-1.0"
+_MANY: Final = 1_000_000
+"""Drawn requests of which the longest lengths are those of all."""
 Words = tuple[tuple[str, ...], ...]
 
 
@@ -110,7 +112,7 @@ def _lengths(started: Started, account: Account) -> Words:
     if has("trtllm", "--max_seq_len", started.version):
         longest = started.config.get("max_seq_len")
         return () if longest is None else (("--max_input_len", str(longest)), ("--max_seq_len", str(longest)))
-    requests = started.server.scenario.requests()
+    requests = started.server.scenario.with_few_requests(_MANY).requests()
     account.note("limits of prompts and of outputs are the longest ones of the workload.")
     limits = zip(("--max_input_len", "--max_output_len"), (requests.prompt_tokens, requests.output_tokens), strict=True)
     return tuple((name, str(max(1, int(lengths.max())))) for name, lengths in limits)

@@ -11,6 +11,7 @@ import numpy as np
 
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.inputs import missing
+from clustersim.limits import Limits
 from clustersim.report.files.run_directory import read_run
 from clustersim.report.files.summary import summary_of
 from clustersim.scenario.load import load
@@ -18,8 +19,9 @@ from clustersim.scenario.lookup import find_scenario
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.causes.causes import Causes, causes_of
 from clustersim.simulation.causes.conditions import conditions_of
+from clustersim.simulation.estimate import requests_within
 from clustersim.simulation.legality import check_scenario, refuse_if_too_large, verdict_lines
-from clustersim.simulation.recorded import refuse_other_plan
+from clustersim.simulation.recorded import refuse_other_plan, requests_of
 from clustersim.simulation.simulate import simulate
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.timeline import Timeline
@@ -62,8 +64,8 @@ class Entry:
         return np.array([outcome == "finished" for outcome in self.requests["outcome"]], np.bool_)
 
 
-def read_entry(given: str, allow_code: bool | None) -> Entry:
-    """Read a run directory, or simulate a scenario.
+def read_entry(given: str, allow_code: bool | None, limits: Limits) -> Entry:
+    """Read a run directory, or simulate a scenario within limits.
 
     Raises
     ------
@@ -75,7 +77,7 @@ def read_entry(given: str, allow_code: bool | None) -> Entry:
     if Path(given).is_dir():
         run = read_run(Path(given))
         scenario = load(Path(given) / "scenario.yaml", allow_code=False)
-        arrivals = scenario.requests()
+        arrivals = requests_of(scenario, len(run.requests["request"]), Path(given))
         refuse_other_plan(run.timeline, scenario, len(arrivals), Path(given))
         if not np.array_equal(run.requests["request"], np.arange(len(arrivals))):
             message = f"{len(run.requests['request']):,} rows; expected one for each of {len(arrivals):,} requests"
@@ -100,7 +102,7 @@ def read_entry(given: str, allow_code: bool | None) -> Entry:
     if verdict.violations:
         raise IllegalPlanError("\n".join(verdict_lines(scenario, verdict)))
     scenario.refuse_code()
-    arrivals = scenario.requests()
+    arrivals = requests_within(scenario, limits)
     result = simulate(scenario, requests=arrivals)
     return Entry(
         name=given,

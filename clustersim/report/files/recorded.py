@@ -17,7 +17,7 @@ from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import with_spent
 from clustersim.simulation.declared import history_of
-from clustersim.simulation.recorded import refuse_other_plan, request_columns
+from clustersim.simulation.recorded import refuse_other_plan, request_columns, requests_of
 from clustersim.simulation.replay_input import kv_blocks, replay_input
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.head import read_object, shown
@@ -113,7 +113,7 @@ def read_recorded(path: Path) -> RecordedRun:
     """
     run, verdict = read_run(path), _stored_verdict(path / "verdict.json")
     scenario = load(path / "scenario.yaml", allow_code=False)
-    arrivals = scenario.requests()
+    arrivals = requests_of(scenario, len(run.requests["request"]), path)
     refuse_other_plan(run.timeline, scenario, len(arrivals), path)
     kv_blocks(scenario)  # refuses weights that leave no room for K/V
     return RecordedRun(run=run, scenario=scenario, arrivals=arrivals, verdict=verdict)

@@ -46,6 +46,8 @@ class Search:
         self._executors, self._journal = executors, journal
         self.base = deployments.base
         load = load_of(self.base, deployments.variants.requests, question.lasting_s)
+        played = replace(self.base, workload=load.played(load.first))
+        deployments.variants.requests(played)  # refuses more than may be simulated, before bounds draw it
         self.recorded = recorded(self.base)
         part = None if self.recorded is None else prime_up_to(self.recorded)
         self.load: Load = replace(load, part=part, recorded=None)

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from clustersim.catalog import path_of
 from clustersim.cli import main
+from clustersim.limits import Limits
 from clustersim.report.comparison.comparison import compare
 from clustersim.report.comparison.entries import read_entry
 from clustersim.report.comparison.panels import FIGURES, PANELS
@@ -104,7 +105,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_causes_that_are_not_listed_are_one_row(runs: dict[str, str]) -> None:
-    found = compare(read_entry(runs["one"], None), read_entry(runs["pools"], None))
+    found = compare(read_entry(runs["one"], None, Limits()), read_entry(runs["pools"], None, Limits()))
     (title, _, rows) = tables(found, most=3)[2]
     assert f"12 requests finished in both; end to end {runs['pools']} took " in title
     many = sum(1 for one in found.causes if one.a_ms or one.b_ms)
@@ -114,7 +115,7 @@ def test_causes_that_are_not_listed_are_one_row(runs: dict[str, str]) -> None:
         told = sum(float(row[place].replace(",", "")) for row in rows)
         assert told == pytest.approx(whole, rel=1e-3)
     assert len(tables(found, most=many)[2][2]) == many
-    back = tables(compare(read_entry(runs["pools"], None), read_entry(runs["one"], None)))[2][0]
+    back = tables(compare(read_entry(runs["pools"], None, Limits()), read_entry(runs["one"], None, Limits())))[2][0]
     assert {" ms more ", " ms less "} == {word for word in (" ms more ", " ms less ") if word in title + back}
 
 
