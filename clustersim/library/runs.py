@@ -14,7 +14,7 @@ from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.legality.rule import Verdict, together
 from clustersim.library.result import Result, violation_lines
 from clustersim.library.summary import Summary
-from clustersim.report.files.summary import legality_of, summary_of
+from clustersim.report.files.summary import ALSO, legality_of, summary_of
 from clustersim.scenario.document import Document
 from clustersim.scenario.load import TELLING, build_scenario
 from clustersim.scenario.load import load as load_file
@@ -154,7 +154,7 @@ def run(
     else:
         ran = simulate(loaded, processes=processes)
         verdict = together((verdict, audit_run(ran) if audit else Verdict(violations=(), rules=())))
-        summary = Summary(summary_of(ran, verdict, without_faults=True))
+        summary = Summary(summary_of(ran, verdict, also=ALSO))
         summary["wall_s"] = {"total": time.perf_counter() - started, "simulate": ran.simulate_s}
     if strict and verdict.violations:
         raise IllegalPlanError("\n".join([f"{loaded.name} is illegal:", *violation_lines(loaded, verdict)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -202,6 +202,23 @@ def simulate(
 def without_faults(result: RunResult) -> RunResult:
     """Return the same requests simulated without any fault, of the same prices."""
     inputs = replace(result.input, faults=(), mode="folded")
+    return _replayed(result, replace(result.scenario, faults=()), inputs)
+
+
+def with_blocks(result: RunResult, blocks: Sequence[int]) -> RunResult:
+    """Return the same requests simulated with other numbers of K/V blocks, of the same prices.
+
+    Parameters
+    ----------
+    result : RunResult
+    blocks : sequence of int
+        Of each owner of K/V, pool by pool; device memory is not asked.
+    """
+    pools = tuple(replace(one, kv_blocks=some) for one, some in zip(result.input.pools, blocks, strict=True))
+    return _replayed(result, result.scenario, replace(result.input, pools=pools, mode="folded"))
+
+
+def _replayed(result: RunResult, scenario: Scenario, inputs: ReplayInput) -> RunResult:
     started = time.perf_counter()
     replayed = replay(inputs)
     times, front_end_ns = (
@@ -209,7 +226,7 @@ def without_faults(result: RunResult) -> RunResult:
         to_ns(result.scenario.engine.front_end_s),
     )
     return RunResult(
-        scenario=replace(result.scenario, faults=()),
+        scenario=scenario,
         requests=request_columns(inputs.requests, inputs, replayed, times, front_end_ns),
         times=times,
         replayed=replayed,

@@ -20,7 +20,7 @@ from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
-from clustersim.report.files.summary import legality_of, summary_of
+from clustersim.report.files.summary import ALSO, legality_of, summary_of
 from clustersim.report.files.vllm_bench import check_file, write_vllm_bench
 from clustersim.report.layouts import overview
 from clustersim.report.words.explain import explanation_lines, explanation_of
@@ -101,7 +101,7 @@ def run(
         result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
-    summary = summary_of(result, verdict, without_faults=True)
+    summary = summary_of(result, verdict, also=ALSO)
     layout, above = overview() if dashboard else None, 1 if script == "beside" else None
     write_run(target, result, summary, verdict_json(loaded, verdict), layout, above)
     if vllm_json is not None:

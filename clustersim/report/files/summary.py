@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from clustersim import __version__
 from clustersim.clock import NS_PER_MS, to_ns
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
+from clustersim.report.metrics.blocks import enough_blocks
 from clustersim.report.metrics.experts import expert_balance
 from clustersim.report.metrics.faults import fault_costs
 from clustersim.report.metrics.latencies import kv_peak, reasons, summarise, targets_ns
@@ -21,6 +23,9 @@ from clustersim.report.metrics.steady import steady_rates
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.causes.columns import cause_shares
 from clustersim.simulation.simulate import RunResult
+
+ALSO: Final = ("without_faults", "enough_blocks")
+"""What takes replays of the same requests with something else."""
 
 
 def legality_of(verdict: Verdict | None) -> dict[str, Any]:
@@ -59,7 +64,7 @@ def _pools(result: RunResult) -> dict[str, Any]:
     return {"pools": found} if found else {}
 
 
-def summary_of(result: RunResult, verdict: Verdict | None = None, *, without_faults: bool = False) -> dict[str, Any]:
+def summary_of(result: RunResult, verdict: Verdict | None = None, *, also: Collection[str] = ()) -> dict[str, Any]:
     """Return the object of the contract; without wall times, so that it is the same on every machine.
 
     Parameters
@@ -67,12 +72,12 @@ def summary_of(result: RunResult, verdict: Verdict | None = None, *, without_fau
     result : RunResult
     verdict : Verdict, optional
         Of the legality rules, at the levels that were asked; without it, that is not known.
-    without_faults : bool
-        Whether to replay it without its faults, too (:func:`clustersim.report.metrics.faults.fault_costs`).
+    also : collection of str
+        Of ``ALSO``: what to tell that takes replays of the same requests with something else.
     """
     scenario, timeline = result.scenario, result.timeline
     requests = result.columns
-    found = summarise(requests, result.token_gaps)
+    found, causes = summarise(requests, result.token_gaps), cause_shares(result.causes, requests)
     limits_ns = targets_ns(scenario.targets)
     return {
         "name": scenario.name,
@@ -87,8 +92,9 @@ def summary_of(result: RunResult, verdict: Verdict | None = None, *, without_fau
         "e2e_ms": found["e2e_ms"],
         "front_end_ms": to_ns(scenario.engine.front_end_s) / NS_PER_MS,
         "priorities": by_priority(requests, result.input.requests.priorities),
-        "causes": cause_shares(result.causes, requests),
-        **({"without_faults": fault_costs(result)} if without_faults else {}),
+        "causes": causes,
+        **({"without_faults": fault_costs(result)} if "without_faults" in also else {}),
+        **({"enough_blocks": enough_blocks(result, causes)} if "enough_blocks" in also else {}),
         "throughput": found["throughput"],
         "steady": steady_rates(requests),
         "makespan_s": found["makespan_s"],

@@ -11,7 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.replay.input import ReplayResult
 from clustersim.replay.links.contention import Contention
 from clustersim.report.files.recorded import RecordedRun
-from clustersim.report.files.summary import summary_of
+from clustersim.report.files.summary import ALSO, summary_of
 from clustersim.simulation.simulate import RunResult
 
 
@@ -48,7 +48,7 @@ def summary_again(recorded: RecordedRun, result: RunResult | None = None) -> dic
     """
     timeline = recorded.run.timeline
     result = run_again(recorded) if result is None else result
-    return summary_of(result, without_faults="without_faults" in recorded.run.summary) | {
+    return summary_of(result, also=[name for name in ALSO if name in recorded.run.summary]) | {
         "steps": timeline.count_steps(),
         "spans": timeline.count_spans(),
         "timeline_digest": recorded.digest,

@@ -39,7 +39,7 @@ def fault_costs(result: RunResult) -> dict[str, Any] | None:
     above their cost; None where it slowed none down).
     """
     faults = result.input.faults
-    if not faults or _all_met(result) or result.timeline.num_steps > MOST_STEPS:
+    if not faults or all_met(result) or result.timeline.num_steps > MOST_STEPS:
         return None
     without = without_faults(result)
     found = summarise(without.columns, without.token_gaps)
@@ -51,7 +51,8 @@ def fault_costs(result: RunResult) -> dict[str, Any] | None:
     }
 
 
-def _all_met(result: RunResult) -> bool:
+def all_met(result: RunResult) -> bool:
+    """Return whether a run has targets, and p99 of every latency is within its own."""
     limits = targets_ns(result.scenario.targets)
     found = summarise(result.columns, result.token_gaps)
     latencies = {name: found[f"{name}_ms"] for name in limits}

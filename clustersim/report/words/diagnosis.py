@@ -19,6 +19,8 @@ LEAST: Final = 0.02
 WORK: Final = ("compute", "front_end")
 """Causes that are what was asked for, and no reason to complain."""
 
+_POOLS: Final = ("prefill", "decode")
+
 WORDS: Final = {
     "batch_wait": "waiting for a place in the batch",
     "blocks_wait": "waiting for K/V blocks",
@@ -104,7 +106,7 @@ def _because(cause: str, summary: Mapping[str, Any]) -> str:
     if cause == "budget_wait":
         return _key(serving, "max_batch_tokens") + full + _network(summary)
     if cause in ("blocks_wait", "preempted"):
-        return _blocks(serving, summary.get("kv_blocks"))
+        return _blocks(serving, summary)
     if cause == "interference":
         return " in the same steps" + _key(serving, "max_batch_tokens") + _network(summary)
     if cause in ("communication", "transfer"):
@@ -112,10 +114,24 @@ def _because(cause: str, summary: Mapping[str, Any]) -> str:
     return ""
 
 
-def _blocks(serving: Mapping[str, Any], blocks: int | None) -> str:
-    if serving.get("kv_blocks"):
-        return _key(serving, "kv_blocks")
-    return f" ({blocks:,} blocks a replica, by serving.memory_utilization)" if blocks else ""
+def _blocks(serving: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Return how many K/V blocks there are, by which key, and with how many nobody waits: these were replayed."""
+    blocks, enough = summary.get("kv_blocks"), summary.get("enough_blocks")
+    said = bool(serving.get("kv_blocks")) or any((serving.get(pool) or {}).get("kv_blocks") for pool in _POOLS)
+    if not blocks and not said:
+        return ""
+    key = _key(serving, "kv_blocks")[2:-1] if said else f"{blocks:,} blocks a replica, by serving.memory_utilization"
+    if not enough:
+        return f" ({key})" if key else ""
+    many = enough["kv_blocks"]
+    named = zip(_POOLS, many, strict=True) if len(many) > 1 else [("", many[0])]
+    told = " and ".join(f"serving.{f'{pool}.' if pool else ''}kv_blocks={some}" for pool, some in named)
+    better = ", ".join(
+        f"p99 {name.upper()} is {format_seconds(enough[f'{name}_ms']['p99'] / 1e3)}"
+        for name in ("ttft", "tpot")
+        if enough[f"{name}_ms"]
+    )
+    return f" ({key + '; ' if key else ''}with {told} nobody waits for them: {better})"
 
 
 def _network(summary: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clustersim.clock import NS_PER_S
-from clustersim.report.files.summary import summary_of
+from clustersim.report.files.summary import ALSO, summary_of
 from clustersim.report.metrics.steady import steady_rates
 from clustersim.report.words.causes import cause_lines
 from clustersim.report.words.diagnosis import diagnoses
@@ -36,7 +36,7 @@ def summary(
 ) -> dict[str, Any]:
     text = (PLAIN % (serving, faults, rate, requests)).replace("{tp: 2}", plan) + more
     ran = simulate(build_scenario(parse_yaml(text, "prepared.yaml"), allow_code=False))
-    return summary_of(ran, without_faults=True)
+    return summary_of(ran, also=ALSO)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def summary(
         (
             {"serving": "kv_blocks: 100", "rate": 100},
             "p99 TTFT ",
-            "waiting for K/V blocks (100 = serving.kv_blocks)",
+            " ms)",
         ),
         (
             {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: 0 s}", "rate": 1, "requests": 6},
@@ -118,6 +118,21 @@ def test_a_fault_that_hardly_matters_does_not_lead(faults: str) -> None:
     assert "waiting for a place in the batch (4 = serving.max_batch_requests)" in line.split(";")[0]
     without = format_seconds(found["without_faults"]["ttft_ms"]["p99"] / 1e3)
     assert line.endswith(f"; faults hardly matter: {without} without them")
+
+
+def test_blocks_that_are_said_to_be_enough_are() -> None:
+    """A run with so many has the figures that are told, and nobody waits in it; with one tenth less somebody does."""
+    found = summary(serving="kv_blocks: 100", rate=100)
+    (blocks,) = found["enough_blocks"]["kv_blocks"]
+    enough, less = (summary(serving=f"kv_blocks: {some}", rate=100) for some in (blocks, blocks * 9 // 10))
+    assert enough["ttft_ms"] == found["enough_blocks"]["ttft_ms"]
+    assert enough["causes"]["ttft"]["mean"]["blocks_wait"] == 0
+    assert less["causes"]["ttft"]["mean"]["blocks_wait"] > 0
+    p99 = [format_seconds(enough[f"{name}_ms"]["p99"] / 1e3) for name in ("ttft", "tpot")]
+    words = f"nobody waits for them: p99 TTFT is {p99[0]}, p99 TPOT is {p99[1]})"
+    assert diagnoses(found)[0].endswith(f"(100 = serving.kv_blocks; with serving.kv_blocks={blocks} {words}")
+    assert summary(serving="kv_blocks: 100", rate=100, more="targets: {ttft: 1 h}\n")["enough_blocks"] is None
+    assert summary(serving="max_batch_requests: 4", rate=100)["enough_blocks"] is None
 
 
 def test_of_several_faults_those_that_took_most_are_named() -> None:
