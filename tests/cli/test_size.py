@@ -90,8 +90,9 @@ def test_two_pools_of_different_plans_may_be_in_any_ratio():
     uneven = ("--set", "plan={prefill: {tp: 8}, decode: {tp: 2, pp: 2}}", "--set", "serving={scheduler: disaggregated}")
     told = found(*uneven)
     assert told["devices"] == 8 * told["pools"]["prefill"] + 4 * told["pools"]["decode"]
-    assert size(*uneven).stdout.splitlines()[0].endswith(" of decode")
-    assert "one replica less: of " in size(*uneven).stdout
+    printed = size(*uneven).stdout
+    assert printed.splitlines()[0].endswith(" of decode")
+    assert "one replica less: of " in printed
 
 
 @pytest.mark.parametrize("what", some(["device", "node"]))

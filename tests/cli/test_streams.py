@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import dealt
+
+STREAMS = ("2>/dev/full", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")
 STATUS = {"rules TP-1": 0, "rules nowhere": 2, "rules --nothing": 2}
 """The command that starts soonest: printed, not usable, not to be parsed."""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("command", STATUS)
-@pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_the_status_is_right_where_nobody_can_be_told(command: str, streams: str) -> None:
+@pytest.mark.parametrize(("streams", "command"), dealt(STREAMS, list(STATUS)))
+def test_the_status_is_right_where_nobody_can_be_told(streams: str, command: str) -> None:
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m clustersim {command} {streams}"],
         capture_output=True,

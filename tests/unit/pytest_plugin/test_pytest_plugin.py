@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import clustersim.pytest_plugin.simulated  # noqa: F401  # stays loaded when pytester forgets what its tests load
 from tests.architecture.documents import ROOT
 
 pytest_plugins = ["pytester"]
