@@ -1,4 +1,4 @@
-"""How much is drawn at random: an eighth of what a change needs, all of it with ``pytest --long=1``, at night more.
+"""How much is drawn at random: a sixteenth of what a change needs, all of it with ``pytest --long=1``, at night more.
 
 ``tests/conftest.py`` sets the factor before it loads any module of tests.
 """
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-PLAIN: Final = 1 / 8
+PLAIN: Final = 1 / 16
 """Of a plain ``pytest``, which everybody waits for: the mutations that it must catch don't depend on it."""
 factor: float = PLAIN
 
@@ -43,7 +43,7 @@ def examples(few: int, *, sieved: bool = False) -> settings:
 
 def some(every: Sequence[T]) -> Sequence[T]:
     """Return a part of what a law holds for, one in eight but at least one, and all of it with ``--long=1``."""
-    return every[:: max(1, round(1 / factor))]
+    return every[:: 1 if is_whole() else 8]
 
 
 def each_in_one(found: Mapping[str, Iterable[K]]) -> dict[str, list[K]]:

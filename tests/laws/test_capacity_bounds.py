@@ -94,7 +94,7 @@ def test_no_step_is_shorter_than_its_column(tmp_path, name):
     plain = replace(pricer, engine=replace(pricer.engine, graph_sizes=()), memory={}, groups={})
     ranks = plan.lockstep.sp.degree if plan.is_lockstep else 1
     rng, looked, longer = np.random.default_rng(5), 0, 0
-    for _ in range(times(160)):
+    for _ in range(times(240)):
         batch = _batch(rng, plan)
         if batch is None:
             continue
