@@ -40,17 +40,21 @@ def fault_marks(summary: Mapping[str, Any]) -> list[FaultMark]:
     return sorted(found, key=lambda mark: (mark.start_s, mark.label))
 
 
-def add_fault_marks(figure: go.Figure, marks: list[FaultMark], end_s: float, *, above: bool = False) -> None:
+def add_fault_marks(
+    figure: go.Figure, marks: list[FaultMark], end_s: float, *, above: bool = False, filled: bool = True
+) -> None:
     """Shade a figure whose x axis is the time since the start of a run, which ended at ``end_s``.
 
-    Words are within it, or ``above`` it, where they all have one line.
+    Words are within it, or ``above`` it, where they all have one line. What has a scale of colours is not ``filled``:
+    it is framed, so that the colours stay those of the scale.
     """
     shown = [mark for mark in marks if mark.start_s < end_s]
     for number, mark in enumerate(shown):
         until = end_s if mark.end_s is None else min(mark.end_s, end_s)
         figure.add_shape(
             type="rect", xref="x", yref="paper", x0=mark.start_s, x1=until, y0=0, y1=1, layer="below",
-            fillcolor=faded(TARGET, 0.07), line={"width": 1, "color": faded(TARGET, 0.35), "dash": "dot"},
+            fillcolor=faded(TARGET, 0.07 if filled else 0.0),
+            line={"width": 1, "color": faded(TARGET, 0.35), "dash": "dot"},
         )  # fmt: skip
         if len(shown) <= MOST_LABELS:
             figure.add_annotation(

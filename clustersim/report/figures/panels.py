@@ -91,7 +91,7 @@ def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
         "to zoom in, double-click to see all of it; with the keyboard + and - zoom, arrows go on, 0 shows all. "
         f"Figures over time show the same window.{_left_out(run)}",
         html=lanes_html(identity),
-        figure=_marked(run, lanes_figure(run.whole, panel.options["height"]), above=True),
+        figure=_marked(run, lanes_figure(run.whole, panel.options["height"]), above=True, filled=False),
         then=f'.then(() => clustersimLanes("{identity}", {json.dumps(words)}))',
     )
 
@@ -107,7 +107,10 @@ def _link_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
         "closer by each collective and transfer in flight, with its bytes. Bytes include the share of the protocol.",
         html=link_lanes_html(identity),
         figure=_marked(
-            run, link_lanes_figure(load, run.whole["end"] if run.whole else 1, panel.options["height"]), above=True
+            run,
+            link_lanes_figure(load, run.whole["end"] if run.whole else 1, panel.options["height"]),
+            above=True,
+            filled=False,
         ),
         then=f'.then(() => clustersimLinkLanes("{identity}"))',
     )
@@ -256,12 +259,12 @@ def _utilisation(run: Run, panel: Panel, identity: str) -> Drawn:
     )
 
 
-def _marked(run: Run, figure: go.Figure, *, above: bool = False) -> go.Figure:
+def _marked(run: Run, figure: go.Figure, *, above: bool = False, filled: bool = True) -> go.Figure:
     """Shade a figure over time where something was failing."""
     marks = fault_marks(run.summary)
     ends = [run.steps["end_ns"], run.requests["arrived_ns"]]
     end_ns = max((int(column.max()) for column in ends if len(column)), default=0)
-    add_fault_marks(figure, marks, end_ns / NS_PER_S, above=above)
+    add_fault_marks(figure, marks, end_ns / NS_PER_S, above=above, filled=filled)
     return figure
 
 

@@ -46,6 +46,13 @@ def test_marks_end_with_the_run_and_those_after_it_are_left_out() -> None:
     assert [note.text for note in figure.layout.annotations] == ["device 4 1.5 × slower", "node n1 down"]
 
 
+def test_faults_frame_what_has_a_scale_of_colours_and_tint_nothing_of_it() -> None:
+    figure = go.Figure()
+    add_fault_marks(figure, fault_marks({"scenario": {"faults": FAULTS}}), 2.0, above=True, filled=False)
+    assert {shape.fillcolor.split(",")[-1].strip(" )") for shape in figure.layout.shapes} == {"0"}
+    assert all(shape.line.width == 1 for shape in figure.layout.shapes)
+
+
 def test_a_run_without_faults_has_no_marks() -> None:
     figure = go.Figure()
     add_fault_marks(figure, fault_marks({"scenario": {}}), 2.0)
