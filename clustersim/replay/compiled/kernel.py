@@ -132,20 +132,26 @@ def _share(low, high, value):
 
 
 @INNER
+def _first_from(terms, at, low, high, sought):
+    """Return the first place in [low, high) of the ascending numbers behind ``at`` that is not below ``sought``."""
+    while low < high:
+        middle = (low + high) // 2
+        if terms[at + middle] < sought:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@INNER
 def _along(terms, count, curve, inner):
     """Return the ratio along one curve of ``CURVES``."""
     starts = CURVES + 1 + count
     points = np.int64(terms[starts + count])
     places = starts + count + 1
     first, last = np.int64(terms[starts + curve]), np.int64(terms[starts + curve + 1]) - 1
-    low, high, sought = first, last + 1, curve * 4096.0 + inner
-    while low < high:
-        middle = (low + high) // 2
-        if terms[places + middle] < sought:
-            low = middle + 1
-        else:
-            high = middle
-    above = min(max(low, first + 1), last)
+    found = _first_from(terms, places, first, last + 1, curve * 4096.0 + inner)
+    above = min(max(found, first + 1), last)
     below = max(above - 1, first)
     inners = places + points
     share = _share(terms[inners + below], terms[inners + above], inner)
@@ -160,14 +166,8 @@ def _measured(terms, outer, inner):
     if count == 0:
         return 1.0
     here, at = _octave(outer), _octave(inner)
-    low, high, outers = 0, count, CURVES + 1
-    while low < high:
-        middle = (low + high) // 2
-        if terms[outers + middle] < here:
-            low = middle + 1
-        else:
-            high = middle
-    above = min(max(low, 1), max(1, count - 1))
+    outers = CURVES + 1
+    above = min(max(_first_from(terms, outers, 0, count, here), 1), max(1, count - 1))
     below, above = above - 1, min(above, count - 1)
     share = _share(terms[outers + below], terms[outers + above], here)
     first = _along(terms, count, below, at)
