@@ -181,7 +181,7 @@ def test_a_queue_of_prompts_that_counts_those_of_other_replicas_is_seen(tmp_path
 
 def test_no_two_pools_do_better_than_their_prefill_pool_by_itself(tmp_path):
     with search(tmp_path, devices=3) as found:
-        pairs = [(one, found.prefill_alone(one.candidate)) for one in found.standings()]
+        pairs = [(one, found.sides.prefill_alone(one.candidate)) for one in found.standings()]
         plain = [pair for pair in pairs if not any(r.plan.sp.degree > 1 for r in pair[0].candidate.replicas)]
         looked = 0
         for one, alone in some([pair for pair in plain if pair[1] is not None and pair[0].bound.why == limits.RATE]):

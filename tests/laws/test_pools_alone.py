@@ -71,7 +71,7 @@ def test_a_prefill_pool_alone_reaches_next_to_what_it_does_at_the_least_times(tm
         assert {pp for _, pp in pools} >= {1, 2, 3, 4}
         found.look([(one, one.bound.step - 200) for one in pools.values()])
         for one in pools.values():
-            trial = replace(found.prefill_alone(one.candidate).trial, step=one.alone - SHORT)
+            trial = replace(found.sides.prefill_alone(one.candidate).trial, step=one.alone - SHORT)
             assert try_rate(trial)["numbers"]["goodput.share"] >= 0.9, one.words
 
 

@@ -88,6 +88,14 @@ class Bound:
     tpot_ms: float | None
 
 
+def lesser(bounds: Sequence[Bound]) -> Bound:
+    """Return the bound of two pools: the smaller one."""
+    told = [one for one in bounds if one.step is not None]
+    least = min(told, key=lambda one: one.step or 0) if told else bounds[0]
+    tpots = [one.tpot_ms for one in bounds if one.tpot_ms is not None]
+    return replace(least, tpot_ms=max(tpots) if tpots else None)
+
+
 class _Group:
     """Bounds of one group: its columns, and what requests ask at each rate."""
 

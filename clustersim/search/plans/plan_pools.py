@@ -12,7 +12,9 @@ from clustersim.search.load import Load
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.limits import Member
 from clustersim.search.plans.pool_alone import PoolAlone
+from clustersim.search.plans.prefill_alone import PrefillAlone
 from clustersim.search.plans.space import Replica
+from clustersim.search.plans.trial import Trial
 
 
 class PlanPool(NamedTuple):
@@ -37,6 +39,7 @@ class PlanPools:
     def __init__(self, deployments: Deployments, load: Load) -> None:
         self.deployments, self.load = deployments, load
         self._each_pool: dict[tuple[int, int], tuple[Scenario, ...]] = {}
+        self._alone: dict[tuple[int, Replica, int], PrefillAlone] = {}
         self._stays = getattr(deployments.base.workload, "cancel_after", None) is None
 
     def of(self, candidate: Candidate) -> list[PlanPool]:
@@ -131,3 +134,19 @@ class PlanPools:
     def _gets_all(self, count: int) -> bool:
         """Whether each of so many replicas gets all requests of a trace that is played again and again."""
         return self.load.part is None or count < self.load.part
+
+    def prefill_alone(self, candidate: Candidate) -> PrefillAlone | None:
+        """Return the prefill pool of a plan with two, by itself; None where it is not known which requests it gets."""
+        if len(candidate.replicas) == 1:
+            return None
+        one, count = candidate.replicas[0], candidate.counts[0]
+        scenario = self.pool(candidate.setting, 2, 0)
+        if not self.in_turn(scenario, one.plan):
+            return None
+        key = candidate.setting, one, count
+        if key not in self._alone:
+            every = self.alike(scenario, one.plan, count)
+            alone = self.deployments.prefill_alone(replace(candidate, counts=(count // every, candidate.counts[1])))
+            trial = Trial(scenario=alone, load=self.load, step=0, every=every, prompts_only=True)
+            self._alone[key] = PrefillAlone(trial=trial)
+        return self._alone[key]

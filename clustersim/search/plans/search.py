@@ -18,18 +18,17 @@ from clustersim.search.load import Load, load_of
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, TIES, at_length
-from clustersim.search.plans.grid import prime_up_to, recorded
+from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.legal import candidates
-from clustersim.search.plans.limits import Bound
+from clustersim.search.plans.limits import lesser
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.plan_pools import PlanPool, PlanPools
 from clustersim.search.plans.pool_bounds import bounds_of, failing_of
-from clustersim.search.plans.prefill_alone import PrefillAlone
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
-from clustersim.search.plans.space import PARTITIONS, TYPICAL, Refused, Replica
-from clustersim.search.plans.trial import Trial, try_rate
+from clustersim.search.plans.space import PARTITIONS, TYPICAL, Refused
+from clustersim.search.plans.trial import Trial, broken_rules, try_rate
 from clustersim.search.plans.walk import Walk
 from clustersim.search.point import Row
 from clustersim.workload.draws import DrawnWorkload
@@ -55,7 +54,6 @@ class Search:
         self.ran = 0
         self.spent_s = 0.0
         self.sides = PlanPools(deployments, self.load)
-        self._alone: dict[tuple[int, Replica, int], PrefillAlone] = {}
         self._partitions = PARTITIONS if question.exhaustive else (TYPICAL,)
 
     def standings(self) -> list[Standing]:
@@ -65,9 +63,14 @@ class Search:
         bounds = bounds_of(self.sides, list(sides), self.question.share, self._executors)
         found = []
         for one, same in legal:
-            each = [bounds[side] for side in self.sides.of(one)]
             alike = len(PARTITIONS) // len(self._partitions) if any(r.plan.sp.degree > 1 for r in one.replicas) else 1
-            standing = Standing(candidate=one, words=self.words(one), bound=_lesser(each), same=same, partitions=alike)
+            standing = Standing(
+                candidate=one,
+                words=self.words(one),
+                bound=lesser([bounds[side] for side in self.sides.of(one)]),
+                same=same,
+                partitions=alike,
+            )
             standing.row_devices = one.devices // self.sides.every(one)
             found.append(standing)
         return found
@@ -116,8 +119,20 @@ class Search:
         return [found[number] for number in range(len(asked))]
 
     def run_at_length(self, asked: Sequence[tuple[Standing, int, int]]) -> list[Row]:
-        """Simulate plans, each at a step of the grid and with so much added to its seed, checked (P and G) and long."""
-        return self._rows(self._long_trial(*one) for one in asked)
+        """Simulate plans, each at a step of the grid and with so much added to its seed, checked (P and G) and long.
+
+        What was simulated as long before is only checked. With a single seed a run is cut short that fails.
+        """
+        trials = [self._long_trial(*one) for one in asked]
+        keys = [key_of(replace(one, audit=False).told, False) for one in trials]
+        known = {at: self._journal.rows[key] for at, key in enumerate(keys) if key in self._journal.rows}
+        for at in known:
+            if broken := broken_rules(trials[at].scenario):
+                known[at] = {"failed": broken, "numbers": {}}
+        self.ran += len(known)
+        left = [at for at in range(len(trials)) if at not in known]
+        known |= dict(zip(left, self._rows(trials[at] for at in left), strict=True))
+        return [known[at] for at in range(len(trials))]
 
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
         """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""
@@ -127,33 +142,19 @@ class Search:
     def _long_trial(self, standing: Standing, step: int, seed: int) -> Trial:
         scenario, every = self.trial(standing)
         scenario = replace(scenario, seed=scenario.seed + seed)
-        return Trial(scenario=scenario, load=self._long(standing), step=step, every=every, audit=True)
+        load, drawn = self._long(standing, step), isinstance(self.base.workload, DrawnWorkload)
+        share = 0.0 if drawn or self.question.exhaustive else self.question.share
+        return Trial(scenario=scenario, load=load, step=step, every=every, share=share, audit=True)
 
     def _refused_alone(self, asked: Sequence[tuple[Standing, int]]) -> list[Row | None]:
         """Return, of each plan with two pools whose prefill pool fails at a step by itself, the row of that."""
-        known = [(self.prefill_alone(standing.candidate), step) for standing, step in asked]
+        known = [(self.sides.prefill_alone(standing.candidate), step) for standing, step in asked]
         new = {(id(one), step): (one, step) for one, step in known if one is not None and not one.tells(step)}
         share = self.question.share
         trials = (replace(one.trial, step=step, share=share) for one, step in new.values())
         for (one, step), row in zip(new.values(), self._rows(trials), strict=True):
             one.note(step, row, share)
         return [None if one is None else one.refusal(step) for one, step in known]
-
-    def prefill_alone(self, candidate: Candidate) -> PrefillAlone | None:
-        """Return the prefill pool of a plan with two, by itself; None where it is not known which requests it gets."""
-        if len(candidate.replicas) == 1:
-            return None
-        one, count = candidate.replicas[0], candidate.counts[0]
-        scenario = self.sides.pool(candidate.setting, 2, 0)
-        if not self.sides.in_turn(scenario, one.plan):
-            return None
-        key = candidate.setting, one, count
-        if key not in self._alone:
-            every = self.sides.alike(scenario, one.plan, count)
-            alone = self.deployments.prefill_alone(replace(candidate, counts=(count // every, candidate.counts[1])))
-            trial = Trial(scenario=alone, load=self.load, step=0, every=every, prompts_only=True)
-            self._alone[key] = PrefillAlone(trial=trial)
-        return self._alone[key]
 
     def _rows(self, trials: Iterable[Trial]) -> list[Row]:
         """Simulate, and return the row of each trial; what was simulated before is looked up."""
@@ -180,10 +181,11 @@ class Search:
             self.spent_s += trial.expected_s * rows[number]["numbers"].get("cut", 1.0)
         return [rows[number] for number in range(len(keys))]
 
-    def _long(self, standing: Standing) -> Load:
-        """Return the load with as many requests as finalists get."""
+    def _long(self, standing: Standing, step: int) -> Load:
+        """Return the load with as many requests as finalists get; the same one where it has these at a step."""
         most = max(standing.candidate.counts)
-        return replace(self.load, requests=max(self.load.requests, REQUESTS * most))
+        long = replace(self.load, requests=max(self.load.requests, REQUESTS * most))
+        return self.load if self.load.count(rate_of(step)) == long.count(rate_of(step)) else long
 
 
 def found_by(search: Search, told: Told | None = None) -> Found:
@@ -236,11 +238,3 @@ def _effort(candidate: Candidate) -> int:
     sp, pools = any(one.sp.degree > 1 for one in plans), len(plans) > 1
     stages = any(one.pp > 1 for one in plans) and (sp or not pools)
     return 4 * sp + 2 * pools + stages
-
-
-def _lesser(bounds: Sequence[Bound]) -> Bound:
-    """Return the bound of two pools: the smaller one."""
-    told = [one for one in bounds if one.step is not None]
-    least = min(told, key=lambda one: one.step or 0) if told else bounds[0]
-    tpots = [one.tpot_ms for one in bounds if one.tpot_ms is not None]
-    return replace(least, tpot_ms=max(tpots) if tpots else None)

@@ -88,9 +88,8 @@ def try_rate(trial: Trial) -> Row:
     """Simulate a plan at a rate, and return its row; one that can't reach its share any more is cut short."""
     scenario, share = trial.scenario, trial.share
     try:
-        if trial.audit and (broken := check_scenario(scenario).violations):
-            rules = "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in broken)
-            return {"failed": f"illegal: {rules}", "numbers": {}}
+        if trial.audit and (broken := broken_rules(scenario)):
+            return {"failed": broken, "numbers": {}}
         requests = trial.requests
         free = may_miss(len(requests), share)
         last_ns = int(requests.arrived_at_ns[-1])
@@ -108,6 +107,12 @@ def try_rate(trial: Trial) -> Row:
         return {"failed": "out of memory", "numbers": {}}
     except ClustersimError as error:
         return {"failed": words_of(error), "numbers": {}}
+
+
+def broken_rules(scenario: Scenario) -> str:
+    """Return what makes a plan illegal on levels P and G; empty where nothing does."""
+    broken = check_scenario(scenario).violations
+    return "illegal: " + "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in broken) if broken else ""
 
 
 def missed_by(result: RunResult, now_ns: int) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clustersim.search.plans import search as plans
 from clustersim.search.plans.grid import prime_up_to, requests_at, step_of
 from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.limits import Bound
@@ -72,6 +73,23 @@ def test_the_share_of_one_replica_is_that_of_all(tmp_path: Path, rate: float):
         mine, whole = (try_rate(run)["numbers"]["goodput.share"] for run in (trial, whole_of(opened, one, trial)))
         assert 0.5 < whole < 1.0
         assert mine == pytest.approx(whole, abs=WITHIN)
+
+
+def test_a_finalist_of_a_trace_is_simulated_once_at_its_capacity_and_checked(tmp_path: Path, monkeypatch):
+    with search(tmp_path, traced(tmp_path, ROWS), devices=1) as opened:
+        opened.load = replace(opened.load, requests=1200)  # as many as finalists get
+        one, step = standing(opened, "tp 1 × dp 1"), step_of(40.0)
+        (short,) = opened.run([(one, step)])
+        assert short["numbers"]["goodput.share"] > 0.9
+        simulated, tried = [], plans.try_rate
+        monkeypatch.setattr(plans, "try_rate", lambda trial: simulated.append(trial) or tried(trial))
+        assert opened.run_at_length([(one, step, 0)]) == [short]
+        assert not simulated
+        (failing,) = opened.run_at_length([(one, step_of(400.0), 0)])
+        assert failing["numbers"]["cut"] < 1.0
+        assert [trial.audit for trial in simulated] == [True]
+        monkeypatch.setattr(plans, "broken_rules", lambda scenario: "illegal: TP-1")
+        assert opened.run_at_length([(one, step, 0)])[0]["failed"] == "illegal: TP-1"
 
 
 def test_of_more_replicas_than_rows_none_stands_for_the_others_and_the_certificate_says_so(tmp_path: Path):
