@@ -304,13 +304,13 @@ def test_an_installed_clustersim_is_all_that_a_project_needs(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "small.yaml").write_text(SCENARIO)
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", ".", "small.yaml", "--update-golden"]
-    for plugins in ((), PLUGIN):
+    for more, told in (((), "1 passed"), ((*PLUGIN, "--co"), "1 test collected")):
         done = subprocess.run(
-            [*command, *plugins], capture_output=True, text=True, check=False, cwd=tmp_path / "own",
-            env=installed(tmp_path / str(len(plugins))),
+            [*command, *more], capture_output=True, text=True, check=False, cwd=tmp_path / "own",
+            env=installed(tmp_path / str(len(more))),
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "1 passed" in done.stdout
+        assert told in done.stdout
 
 
 def test_a_project_that_does_not_use_it_pays_nothing(tmp_path):
