@@ -139,3 +139,15 @@ def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any], room: int)
         compiled = replay(replace(deployment(**drawn), compiled="always"))
     assert compiled.timeline.digest == full.timeline.digest
     assert compiled.interpreted == ""
+
+
+def test_passes_in_flight_may_have_lost_time_in_more_places_than_there_is_room_for() -> None:
+    """What is in flight can't be handed on, so that room has to be made."""
+    arrivals = [(200 * i, 1 + 7 * i % 24, 1 + i % 9) for i in range(27)]
+    given_ = deployment(
+        arrivals, plan=ParallelPlan(dp=2, tp=2, pp=4), layers=6, max_batch_requests=2, max_batch_tokens=64, kv_blocks=8,
+        scheduler="chunked_prefill", router="least_outstanding",
+    )  # fmt: skip
+    with mock.patch.object(compiled_lanes, "ROOM", 1):
+        compiled = replay(replace(given_, compiled="always"))
+    assert compiled.timeline.digest == replay(replace(given_, compiled="never")).timeline.digest

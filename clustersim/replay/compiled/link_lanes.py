@@ -42,9 +42,14 @@ class LinkLanes(StagedLanes):
             np.zeros((count, stages, kinds, 3), np.int64),
             np.zeros((count, stages, kinds, *prices.classes[1].shape[2:]), np.int64),
         )  # fmt: skip
-        self.stretches = np.zeros((int(self.limits[k.ROOM_STRETCHES]) + stages, len(ln.STRETCH)), np.int64)
-        self.told = (*prices.told, self.stretches)
+        self._make_room(int(self.limits[k.ROOM_STRETCHES]))
         self.classes = prices.classes
+
+    def _make_room(self, rows: int) -> None:
+        """Make room for so many places where passes lost time, and one more for each stage."""
+        self.limits[k.ROOM_STRETCHES] = rows
+        self.stretches = np.zeros((rows + self.stages, len(ln.STRETCH)), np.int64)
+        self.told = (*self.prices.told, self.stretches)
 
     def _answer(self, status: int) -> None:
         if status == k.ASK_FLOWS:
@@ -85,6 +90,8 @@ class LinkLanes(StagedLanes):
         goes = found[:, 0] < landed[found[:, 4]]
         self._tell(found[goes])
         left = found[~goes]
+        if 2 * len(left) > self.limits[k.ROOM_STRETCHES]:  # those in flight leave no room for others
+            self._make_room(4 * len(left))
         self.stretches[: len(left)] = left
         self.clock[k.STRETCH_AT] = len(left)
         return super()._hand_on(now)
