@@ -15,6 +15,10 @@ REPLICATED: Final = (
     "all_reduce is for experts inside one TP group, whose ranks have all tokens (sp 1, scope replica); use all_to_all, "
     "deepep_normal or deepep_low_latency"
 )
+GATHERED: Final = (
+    "all_gather is for experts that are each on one rank, with ep.degree of all {ranks} that have tokens; use that "
+    "degree, all_to_all, or a kernel of DeepEP"
+)
 NOTHING_TO_HIDE: Final = "two_batch hides what is exchanged between ranks, and all_reduce exchanges nothing; use none"
 VISITS_NEED_EP: Final = "goes with a degree above 1: without EP every rank has (a part of) all experts"
 SCHEMES: Final[tuple[SequenceScheme, ...]] = ("ring", "all_gather", "all_to_all")
@@ -39,6 +43,8 @@ def contradictory(plan: ParallelPlan) -> Problem | None:
         return Problem(path="plan.ep.exchange", message=REPLICATED)
     if plan.ep.exchange == "all_reduce" and plan.ep.overlap != "none":
         return Problem(path="plan.ep.overlap", message=NOTHING_TO_HIDE)
+    if plan.ep.exchange == "all_gather" and plan.ep.degree > 1 and plan.expert_tp > 1:
+        return Problem(path="plan.ep.exchange", message=GATHERED.format(ranks=plan.ep.degree * plan.expert_tp))
     if plan.ep.exchange not in DEEPEP and plan.ep.dispatch is not None:
         return Problem(path="plan.ep.dispatch", message=DISPATCH_NEEDS_DEEPEP)
     return None

@@ -3,6 +3,8 @@
 ==================== ==========================================================================================
 all_reduce           not at all: every rank of a TP group has all tokens, takes those of its experts, and the
                      all-reduce that ends the layer adds up what all of them made (engines without attention DP)
+all_gather           every rank gets all tokens, takes those of its experts, and what all ranks made of them is summed
+                     by a reduce-scatter (vLLM's ``allgather_reducescatter``, TensorRT-LLM without an all-to-all)
 all_to_all           a copy for each expert that a token visits, in the format of activations (NCCL, pplx)
 deepep_normal        a copy for each node that has one of these experts, over the sender's rail, and there one for
                      each rank, over NVLink; back likewise, summed on each rank and on each node
@@ -27,8 +29,10 @@ from functools import lru_cache
 from math import comb
 from typing import Final, Literal
 
-ExpertExchange = Literal["all_to_all", "all_reduce", "deepep_normal", "deepep_low_latency"]
+ExpertExchange = Literal["all_to_all", "all_reduce", "all_gather", "deepep_normal", "deepep_low_latency"]
 DEEPEP: Final[tuple[ExpertExchange, ...]] = ("deepep_normal", "deepep_low_latency")
+SUMMED: Final[tuple[ExpertExchange, ...]] = ("all_gather", "deepep_normal")
+"""Those that bring back one sum for each token and rank, and not what each of its experts made of it."""
 MESSAGE_BYTES: Final = 16
 """Of each message of the low-latency dispatch, beside the token (``internode_ll.cu``)."""
 

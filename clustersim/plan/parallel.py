@@ -173,7 +173,9 @@ class ParallelPlan:
 
     def settled(self) -> ParallelPlan:
         """Return the plan with an exchange that it can have, where nobody asked for one."""
-        if not self.ep.exchange_by_engine or self.ep.exchange != "all_reduce" or self.has_experts_within:
+        stays = self.ep.exchange == "all_reduce" and self.has_experts_within
+        gathers = self.ep.exchange == "all_gather" and (self.ep.degree == 1 or self.expert_tp == 1)
+        if not self.ep.exchange_by_engine or stays or gathers or self.ep.exchange not in ("all_reduce", "all_gather"):
             return self
         return replace(self, ep=replace(self.ep, exchange="all_to_all"))
 

@@ -14,6 +14,7 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.legality.rule import Violation
 from clustersim.model.architecture import ModelSpec
+from clustersim.plan.exchange import SUMMED
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_layers
 from clustersim.proof.cause import Cause, Suspect, as_violation, cause_of
@@ -195,7 +196,7 @@ class Witness:
             here = (homes(at, token, expert) == at.expert_group[0]).tolist()
             wanted = [pair for pair, mine in zip(wanted, here, strict=True) if mine]
         found = list(zip(value.token.tolist(), value.expert.tolist(), strict=True))
-        if at.node.name == "combine" and spread and self.plan.ep.exchange == "deepep_normal":
+        if at.node.name == "combine" and spread and self.plan.ep.exchange in SUMMED:
             return self._sums(at, arrived, wanted, found)
         if sorted(found) != sorted(wanted):
             lost = sorted(set(wanted) - set(found))

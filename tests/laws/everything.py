@@ -117,7 +117,7 @@ def features(document: dict[str, Any]) -> Counter[str]:
     found["two pools"] = "prefill" in plan
     found["lockstep"] = any(isinstance(ep, dict) and ep.get("scope") == "global" and dp > 1 for ep, dp in eps)
     found["two batches"] = any(isinstance(ep, dict) and ep.get("overlap") == "two_batch" for ep, _ in eps)
-    for way in ("all_reduce", "deepep_normal", "deepep_low_latency"):
+    for way in ("all_reduce", "all_gather", "deepep_normal", "deepep_low_latency"):
         found[way] = any(isinstance(ep, dict) and ep.get("exchange") == way for ep, _ in eps)
     found["prefix caching"] = bool(serving.get("prefix_caching"))
     found["swap"] = serving.get("preemption") == "swap"

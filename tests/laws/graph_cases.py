@@ -159,14 +159,15 @@ def plan_of(random: Random, model: ModelSpec, primitives: str) -> ParallelPlan:
         tp=tp,
         split=split,
         sp=sp,
-        ep=_exchanged(random, ranks // random.choice(whole) if moe and "e" in primitives else 1, sp.degree),
+        ep=_exchanged(random, ranks // random.choice(whole) if moe and "e" in primitives else 1, sp.degree, ranks),
         stages=given if pp > 1 and random.random() < 0.7 else None,
     )
 
 
-def _exchanged(random: Random, degree: int, sp: int) -> ExpertPlan:
+def _exchanged(random: Random, degree: int, sp: int, ranks: int) -> ExpertPlan:
     ways: list[ExpertExchange] = ["all_to_all", "deepep_normal", "deepep_low_latency"]
     ways += ["all_reduce"] if sp == 1 else []
+    ways += ["all_gather"] if degree == ranks else []
     return ExpertPlan(degree=degree, exchange=random.choice(ways) if degree > 1 else "all_to_all")
 
 

@@ -24,7 +24,9 @@ _MORE: Final[dict[str, dict[str, Any]]] = {
     | {"model_type": "gemma3_text", "head_dim": 16, "query_pre_attn_scalar": 168, "sliding_window_pattern": 2},
     "two-shared": CONFIGS["latent"] | {"n_shared_experts": 2, "topk_method": "noaux_tc"},
 }
-_EXCHANGES: Final[tuple[ExpertExchange, ...]] = ("all_to_all", "all_reduce", "deepep_normal", "deepep_low_latency")
+_EXCHANGES: Final[tuple[ExpertExchange, ...]] = (
+    "all_to_all", "all_reduce", "all_gather", "deepep_normal", "deepep_low_latency",
+)  # fmt: skip
 MODELS: Final = (*CONFIGS, *_MORE)
 
 

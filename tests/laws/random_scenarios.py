@@ -96,16 +96,20 @@ def spread(draw: st.DrawFn, ranks: int, tp: int, dp: int) -> int | dict[str, Any
         return draw(visited({"degree": ep, "exchange": "all_reduce"}))
     if dp > 1 and draw(st.booleans()):
         ep = {"degree": draw(wide_degrees(tp, dp)), "scope": "global"}
-    return draw(exchanged(draw(visited(ep))))
+    return draw(exchanged(draw(visited(ep)), ranks, tp * dp))
 
 
 @st.composite
-def exchanged(draw: st.DrawFn, ep: int | dict[str, Any]) -> int | dict[str, Any]:
-    """Let the tokens of some plans get to their experts as DeepEP brings them there."""
+def exchanged(draw: st.DrawFn, ep: int | dict[str, Any], ranks: int, everywhere: int) -> int | dict[str, Any]:
+    """Let the tokens of some plans get to their experts as DeepEP brings them there, or to all ranks."""
     found = {"degree": ep} if isinstance(ep, int) else ep
-    way = draw(st.sampled_from(("all_to_all", "deepep_normal", "deepep_low_latency")))
+    alone = found["degree"] == (everywhere if "scope" in found else ranks)
+    ways = ("all_to_all", "deepep_normal", "deepep_low_latency", *(("all_gather",) if alone else ()))
+    way = draw(st.sampled_from(ways))
     if found["degree"] == 1 or way == "all_to_all":
         return ep
+    if way == "all_gather":
+        return found | {"exchange": way}
     dispatch = draw(st.sampled_from((None, "fp8", "bf16")))
     return found | {"exchange": way} | ({"dispatch": dispatch} if dispatch else {})
 

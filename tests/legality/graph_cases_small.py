@@ -36,6 +36,10 @@ CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
         model(ffn=EXPERTS, layers=5),
         ParallelPlan(tp=4, ep=ExpertPlan(degree=4, exchange="deepep_normal")),
     ),
+    "gathered": (
+        model(ffn=EXPERTS, layers=5),
+        ParallelPlan(tp=4, ep=ExpertPlan(degree=4, exchange="all_gather")),
+    ),
     "straight": (
         model(ffn=EXPERTS, layers=5),
         ParallelPlan(tp=2, sp=replace(RING, degree=2), ep=ExpertPlan(degree=4, exchange="deepep_low_latency")),

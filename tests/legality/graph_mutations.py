@@ -771,6 +771,21 @@ def _(view: GraphView) -> GraphView:
     return changed(view, pick(view, "dispatch", step=2, layer=0), op="all_gather")
 
 
+@breaks("EP-2", "gathered", "tokens that all ranks should get are sent to their experts")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "dispatch", step=2, layer=0), op="all_to_all")
+
+
+@breaks("EP-2", "gathered", "results are gathered, and not summed")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "combine", step=2, layer=0), op="all_gather")
+
+
+@breaks("EP-2", "gathered", "all ranks get half of the tokens")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "dispatch", step=2, layer=0), "amount", lambda v: v / 2)
+
+
 @breaks("EP-2", "once", "a rank is sent a token as often as it has experts of it")
 def _(view: GraphView) -> GraphView:
     plain = view_of("spread", in_full=len(view.layer_names) == 5)

@@ -1,12 +1,13 @@
 """Offline throughput: all requests are there at the start, of one length each: F6, saturated and PP/TP sweep.
 
-Rows of MoE models on two devices note that attention ran data-parallel; the row's own word, TP2, is taken, since
-replicas in lockstep at MoE layers are not simulated.
+Rows of MoE models may note that attention ran data-parallel: each of the row's TP ranks attends to requests of its own
+then, and the experts are spread over all of them (how many EP ranks there were is not given).
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from clustersim.accuracy import systems
@@ -14,6 +15,10 @@ from clustersim.accuracy.plans import plan_of
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"offline burst (\d+) requests, ISL (\d+), OSL (\d+)")
+
+
+_NOTED: Final = "attention DP was on"
+_TP: Final = re.compile(r"TP(\d+)")
 
 
 def scenario(row: Row) -> dict[str, Any]:
@@ -29,7 +34,7 @@ def scenario(row: Row) -> dict[str, Any]:
         raise Inexpressible(f"not understood: {row.workload!r}")
     requests, prompt, output = (int(number) for number in workload.groups())
     document = systems.base(row)
-    document["plan"] = plan_of(row)
+    document["plan"] = plan_of(_apart(row))
     document["workload"] = {
         "arrivals": "all_at_once",
         "prompt_tokens": prompt,
@@ -37,3 +42,11 @@ def scenario(row: Row) -> dict[str, Any]:
         "requests": requests,
     }
     return document
+
+
+def _apart(row: Row) -> Row:
+    """Return the row with what its note says of attention in the words of a plan."""
+    degree = _TP.search(row.parallel)
+    if _NOTED not in row.note or degree is None or degree[1] == "1":
+        return row
+    return replace(row, parallel=f"attention DP {row.parallel} EP{degree[1]}")

@@ -12,6 +12,8 @@ most rows.
 With ``plan.ep.exchange: all_reduce`` tokens stay: each rank takes those of its experts out of all that its TP group
 has, and what it made of them is a term of the sum that the tensor pass puts behind the layer.
 
+With ``all_gather`` all ranks get all tokens, and a reduce-scatter sums what they made of them.
+
 DeepEP's exchanges dispatch in a format of their own, the normal one only a copy for each rank
 that has any of the chosen experts (:mod:`clustersim.plan.exchange`).
 """
@@ -118,6 +120,8 @@ def _replacements(
             return [replace(node, amount=scaled(node.amount, 1 / ep), copies=expert_tp)]
         case "aggregate" if not plan.ep.sends:
             return [node]
+        case "dispatch" | "combine" if plan.ep.exchange == "all_gather":
+            return [_gathered(node, act)]
         case "dispatch":
             carried = _carried(node, plan, uneven, precision, moe)
             return [_sent(node, plan, carried, tp / expert_tp, 1)]
@@ -164,6 +168,14 @@ def _carried(node: Node, plan: ParallelPlan, loads: tuple[float, ...], precision
         reached = [visited_as_often(share, load) for share, load in zip(reached, loads, strict=True)]
     most = max(reached) if len(set(reached)) > 1 else 0.0
     return _Carried(copies=fsum(reached), most=most, bytes=node.width * element, exchange=exchange)
+
+
+def _gathered(node: Node, element: float) -> Node:
+    """Return what takes the place of a permutation where all ranks have all tokens between dispatch and combine."""
+    return replace(
+        node, op="all_gather" if node.name == "dispatch" else "reduce_scatter",
+        amount=(("stage_tokens", node.width * element),), axis="stage", stream="comm", copies=1, included=False,
+    )  # fmt: skip
 
 
 def _sent(node: Node, plan: ParallelPlan, carried: _Carried, senders: float, parts: float) -> Node:

@@ -58,14 +58,19 @@ def routes_all(view: GraphView) -> Finding:
 
 
 def _sends_apart(view: GraphView, plan: ParallelPlan, fix: str) -> Finding:
-    """Dispatch and combine give each rank its own tokens: they are all-to-alls."""
+    """Dispatch and combine give each rank its own tokens, or the plan's all-gather all, and its reduce-scatter sums."""
     if plan.ep.degree == 1:
         return NOTHING
+    gathers = plan.ep.exchange == "all_gather"
+    due = {"dispatch": "all_gather", "combine": "reduce_scatter"} if gathers else {}
     alike = view.named("dispatch", "combine") & view.mask(lambda node: node.op in COLLECTIVE_OPS)
-    alike &= view.mask(lambda node: node.op != "all_to_all")
+    alike &= view.mask(lambda node: node.op != due.get(node.name, "all_to_all"))
 
     def message(node: int) -> str:
-        return f"{operator(view, node)} is {view.symbols[int(view.symbol[node])].op}, which gives all ranks the same"
+        found = view.symbols[int(view.symbol[node])]
+        if gathers:
+            return f"{operator(view, node)} is {found.op}, where the plan's exchange is {due[found.name]}"
+        return f"{operator(view, node)} is {found.op}, which gives all ranks the same"
 
     return judged(view, 0, np.flatnonzero(alike), message, fix, np.arange(len(view)))
 
@@ -85,7 +90,7 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
     stay, and without EP, a permutation in memory reads and writes them, of each rank those of its experts. Where the
     experts of some rank get more than any rank sends, their rows count: all of them arrive there, and each of the ranks
     that share an expert sends its part of the results. DeepEP dispatches in a format of its own, and its normal kernels
-    a token once to each EP rank that it reaches.
+    a token once to each EP rank that it reaches. An all-gather carries all tokens once, a reduce-scatter sums of them.
     """
     model, precision = view.model, view.precision
     if model is None or precision is None:
@@ -104,6 +109,8 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
         each = np.array([copy_bytes(name, plan.ep, precision, model.hidden) for name in ("combine", "dispatch")])
         moved = each[dispatches.astype(np.int64)]
         expected = np.maximum(tokens[step].max(axis=1) * copies * moved * share, most * moved / part)
+        if plan.ep.exchange == "all_gather":
+            expected = tokens[step].sum(axis=1) * moved
     wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
 
     def message(at: int) -> str:
@@ -114,6 +121,8 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
 
 
 def _copies(plan: ParallelPlan, top_k: int) -> str:
+    if plan.ep.exchange == "all_gather":
+        return "all tokens, once each,"
     if plan.ep.exchange == "deepep_normal":
         return "a copy of each token for each EP rank that it reaches"
     return f"tokens × {top_k}" + ("" if plan.ep.exchange == "all_to_all" else ", as DeepEP sends them,")

@@ -146,11 +146,16 @@ class Works(Parts):
         return Work(op="grouped_gemm", amount=self._routed(f, layer, s), shape=shape, shares=mine)
 
     def _between_ranks(self, name: str, f: Moe, layer: int) -> Work:
-        """Return the all-to-all that lasts as its most loaded rank: whose tokens, or whose experts' rows, are most."""
+        """Return what brings tokens to experts or back.
+
+        An all-to-all lasts as its most loaded rank does: whose tokens, or whose experts' rows, are most.
+        """
         ep, shared = self.plan.ep, self.deployment.expert_tp
+        row = copy_bytes(name, ep, self.deployment.precision, self.hidden)
+        if ep.exchange == "all_gather":
+            return Work(op="all_gather" if name == "dispatch" else "reduce_scatter", amount={"stage_tokens": row})
         loads = rank_loads(f, ep, self.deployment.moe_layers_before(layer))
         copies, most = copies_of(f, ep, loads)
-        row = copy_bytes(name, ep, self.deployment.precision, self.hidden)
         outer, inner = copies * row / self.tp * (shared if name == "dispatch" else 1), most * row
         inner /= 1 if name == "dispatch" else shared
         way = exchange_of(name, f, ep)

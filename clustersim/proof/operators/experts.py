@@ -6,6 +6,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.model.architecture import Moe
+from clustersim.plan.exchange import SUMMED
 from clustersim.plan.experts import Hosts, expert_hosts
 from clustersim.proof.operators.dense import activated
 from clustersim.proof.operators.values import ALL, Arrival, Columns, Routed, routed
@@ -66,7 +67,8 @@ def permute(at: Place, arrived: list[Arrival]) -> Routed:
 def dispatch(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
     """Send each rank's share of its tokens to every rank of the chosen experts' groups.
 
-    DeepEP's normal kernels send one copy to each of these ranks, however many of its experts are chosen.
+    DeepEP's normal kernels send one copy to each of these ranks, however many of its experts are chosen; an all-gather
+    sends one to every rank, which takes those that it has an expert of.
     """
     width = ats[0].setting.model.hidden
     sent = [chosen_pairs(at, inputs, at.share) for at, inputs in zip(ats, arrived, strict=True)]
@@ -74,7 +76,7 @@ def dispatch(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
     ats[0].memory.counts["dispatched"] += len(everything.token)
     home = homes(ats[0], everything.token, everything.expert)
     arriving = [everything.chosen(home == at.expert_group[0]) for at in ats]
-    if ats[0].setting.plan.ep.exchange == "deepep_normal":
+    if ats[0].setting.plan.ep.exchange in SUMMED:
         return [_from_copies(pairs) for pairs in arriving]
     return arriving
 
@@ -132,8 +134,8 @@ def bring_back(at: Place, arrived: list[Arrival]) -> Routed:
 def combine(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
     """Send each pair back to the rank that sent it; the ranks that share an expert take turns in sending.
 
-    DeepEP's normal kernels send the sum of what a rank's experts made of a token, which has the number of that EP rank
-    in place of an expert's.
+    DeepEP's normal kernels and a reduce-scatter send the sum of what a rank's experts made of a token, which has the
+    number of that EP rank in place of an expert's.
     """
     width = ats[0].node.width
     returned = []
@@ -141,7 +143,7 @@ def combine(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
         pairs = _pairs(inputs, width)
         _, place, parts = at.expert_group
         pairs = pairs.chosen(pairs.token % parts == place)
-        summed = at.setting.plan.ep.exchange == "deepep_normal"
+        summed = at.setting.plan.ep.exchange in SUMMED
         returned.append(_summed(pairs, at.expert_group[0]) if summed else pairs)
     everything = routed(returned, width)
     return [everything.chosen(np.isin(everything.token, at.share)) for at in ats]

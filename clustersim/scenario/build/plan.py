@@ -115,7 +115,7 @@ def as_the_engine(plan: ParallelPlan, engine: Engine) -> ParallelPlan:
     if not plan.ep.exchange_by_engine or plan.ep.degree == 1:
         return plan
     way = engine.experts_within if plan.has_experts_within else engine.experts_across
-    return replace(plan, ep=replace(plan.ep, exchange=way))
+    return replace(plan, ep=replace(plan.ep, exchange=way)).settled()
 
 
 def _routing(part: RoutingPart, document: Document, path: KeyPath) -> Routing | None:

@@ -337,6 +337,12 @@ def one_home(original: Any, *some: Any) -> Any:
     return tuple(mine[:1] for mine in original(*some))
 
 
+def half_gathered(patch: Patch) -> None:
+    """An all-gather of tokens for experts carries half of them."""
+    original = expert._gathered
+    patch.setattr(expert, "_gathered", lambda node, element: original(node, element / 2))
+
+
 def a_copy_for_each_rank(patch: Patch) -> None:
     """A token crosses to a node as often as it reaches ranks there."""
     original = Exchange.reached
@@ -404,6 +410,7 @@ DEEPEP = {
              "ep": {"degree": 8, "scope": "global", "exchange": "deepep_normal", "dispatch": "fp8"}},
 }  # fmt: skip
 KEPT = {"plan": {"tp": 4, "ep": {"degree": 4, "exchange": "all_reduce"}}, "model": EXPERTS}
+GATHERED = BIG | DEEPEP | {"plan": {"dp": 8, "ep": {"degree": 8, "scope": "global", "exchange": "all_gather"}}}
 STRAIGHT = DEEPEP | {"plan": {**DEEPEP["plan"], "ep": {**DEEPEP["plan"]["ep"], "exchange": "deepep_low_latency"}}}
 HALVES = {"plan": {"dp": 1, "tp": 2, "ep": {"degree": 2, "overlap": "two_batch"}}, "model": EXPERTS}
 LATE_HALVES = {
@@ -498,6 +505,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("a rank is sent a token for each of its experts", instead(Exchange, "reached", lambda self, ranks: min(
         1.0, self.top_k / self.ranks * len(ranks))), DEEPEP | BIG),
     ("a node is sent a token for each of its ranks", a_copy_for_each_rank, DEEPEP | BIG),
+    ("all ranks get half of the tokens", half_gathered, GATHERED),
     ("tokens are dispatched in bf16", instead(Precision, "dispatch_bytes", lambda self, dispatch: 2.0), DEEPEP | BIG),
     ("messages have no header", instead(expert, "MESSAGE_BYTES", 0), STRAIGHT | BIG),
     ("DeepEP is taken for NCCL", instead(Node, "communication", property(lambda self: self.op)), DEEPEP),
