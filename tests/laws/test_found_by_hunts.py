@@ -157,6 +157,21 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {},
         "faults": [],
     },
+    "a request that waits for room for all it will hold, on stages that are free": {
+        "name": "room", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},
+        "plan": {"dp": 1, "pp": 2, "tp": 1},
+        "serving": {
+            "scheduler": "continuous", "max_batch_requests": 8, "max_batch_tokens": 8, "kv_block_tokens": 1,
+            "kv_blocks": 48, "preemption": "never", "engine": "vllm-0.19",
+        },
+        "workload": {
+            "arrivals": {"process": "all_at_once"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 3,
+        },
+        "run": {},
+        "faults": [],
+    },
 }  # fmt: skip
 
 

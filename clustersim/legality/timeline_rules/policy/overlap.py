@@ -17,7 +17,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
-from clustersim.legality.history import ARRIVED, SWAPPED_OUT, Declared
+from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, SWAPPED_OUT, Declared
 from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies, keeps_whole
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -120,6 +120,7 @@ def _work_since(reading: Reading, policies: Policies, declared: Declared) -> Int
     came = _came(reading, declared)
     opening = np.flatnonzero(~pieces.follows & pieces.is_chunk)
     opening = opening[takes[pieces.first_run[opening]]]
+    opening = opening[_has_room(reading, declared, pieces.request[opening], pieces.first_run[opening])]
     np.minimum.at(found, pieces.first_run[opening], came[pieces.request[opening]])
     here = (runs.replica >= declared.first_replica) & (runs.replica < declared.first_replica + declared.dp)
     return np.where(here, found, NEVER)
@@ -132,6 +133,31 @@ def _in_episodes(runs: Runs, first: Int64Array, last: Int64Array) -> tuple[Int64
     np.add.at(through, runs.rank_in_slots[last], -1)
     goes_on = np.cumsum(through[:-1])[:-1] > 0
     return runs.slotted[:-1][goes_on], runs.slotted[1:][goes_on]
+
+
+def _has_room(reading: Reading, declared: Declared, request: Int64Array, run: Int64Array) -> BoolArray:
+    """Return for which requests there surely was room at the decision before a run of steps: for all they will hold.
+
+    Where sequences are evicted a request needs no more than its first chunk takes.
+    """
+    facts, requests, runs = reading.history.facts, reading.history.requests, reading.runs
+    if declared.policy is None or not declared.policy.keeps_room:
+        return np.ones(len(request), bool)
+    if facts is None or requests is None or runs is None or not declared.block_tokens or not declared.pool_blocks:
+        return np.zeros(len(request), bool)
+    holds = -(-(requests["prompt_tokens"] + requests["output_tokens"]) // declared.block_tokens)
+    rows = reading.facts_of(ADMITTED, FINISHED)
+    rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["replica"][rows]))]
+    change = np.where(facts["kind"][rows] == ADMITTED, 1, -1) * holds[facts["request"][rows]]
+    promised = np.append(0, np.cumsum(change))
+    before, replica = np.maximum(run - 1, 0), runs.replica[run]
+    decided = np.where(runs.replica[before] == replica, runs.start[before], -1)
+    first, last = (np.searchsorted(facts["replica"][rows], replica, side) for side in ("left", "right"))
+    times = facts["time_ns"][rows]
+    each = zip(first.tolist(), last.tolist(), decided.tolist(), strict=True)
+    at = np.array([low + np.searchsorted(times[low:high], time, "right") for low, high, time in each], np.int64)
+    found: BoolArray = promised[at] - promised[first] + holds[request] <= declared.pool_blocks
+    return found
 
 
 def _came(reading: Reading, declared: Declared) -> Int64Array:
