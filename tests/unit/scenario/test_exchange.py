@@ -74,5 +74,14 @@ def test_what_can_not_be_is_refused_where_it_is_written(plan, where, words):
 
 
 def test_an_engine_can_not_keep_tokens_of_experts_on_other_replicas():
-    with pytest.raises(InputError, match="experts_across: expected one of all_to_all, deepep_normal"):
+    with pytest.raises(InputError, match="experts_across: expected one of all_to_all, all_gather, deepep_normal"):
         built(WIDE, {"name": "vllm-0.19", "experts_across": "all_reduce"})
+
+
+def test_an_engine_gathers_tokens_only_where_each_expert_is_on_one_rank():
+    """TensorRT-LLM gathers over replicas; where ranks share an expert tokens are sent to each of them instead."""
+    assert built(WIDE, "trtllm-1.0").plan.ep.exchange == "all_gather"
+    shared = {"tp": 2, "dp": 2, "ep": {"degree": 2, "scope": "global"}}
+    assert built(shared, "trtllm-1.0").plan.ep.exchange == "all_to_all"
+    with pytest.raises(InputError, match="all_gather is for experts that are each on one rank"):
+        built({**shared, "ep": {**shared["ep"], "exchange": "all_gather"}}, "trtllm-1.0")
