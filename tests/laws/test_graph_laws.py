@@ -257,10 +257,10 @@ def test_dispatch_and_combine_bracket_the_experts(case: Case) -> None:
         nodes, edges = unit.body.nodes, [(e.source, e.target) for e in unit.body.edges]
         place = {node.name: n for n, node in enumerate(nodes)}
         spread = case.plan.ep.sends
-        for end in ("dispatch", "combine"):
-            assert (nodes[place[end]].op, nodes[place[end]].axis) == (
-                ("all_to_all", "stage") if spread else ("memory", None)
-            )
+        gathers = case.plan.ep.exchange == "all_gather"
+        for end, gathered in (("dispatch", "all_gather"), ("combine", "reduce_scatter")):
+            way = gathered if gathers else "all_to_all"
+            assert (nodes[place[end]].op, nodes[place[end]].axis) == ((way, "stage") if spread else ("memory", None))
         inside = [n for n, node in enumerate(nodes) if node.name.startswith("expert_")]
         assert {target for source, target in edges if source == place["dispatch"]} == {place["expert_up"]}
         assert {source for source, target in edges if target in inside} <= {place["dispatch"], *inside}
