@@ -139,6 +139,7 @@ def test_a_pool_that_requests_waited_for_is_read_off_the_log(folder):
     ("name", "text", "said"),
     [
         ("x.json", '{"completed": 5}', "total_input_tokens: is missing"),
+        ("x.json", '{"completed": 5}', "max_concurrency: is missing; expected a whole number of clients, or null"),
         ("x.json", '{"a": 1}', "is no log that is known; expected JSON lines"),
         (
             "x.jsonl",
@@ -174,3 +175,16 @@ def test_a_result_without_lists_has_mean_lengths_where_the_scenario_draws_none(f
 def test_the_output_is_a_yaml_file(folder):
     done = calibrate(folder, "lists.json", output="mine.txt")
     assert (done.exit_code, "expected a name that ends in .yaml" in done.stderr) == (2, True)
+
+
+def test_a_fit_that_is_worse_on_what_was_held_out_says_so(folder):
+    """The constants come from one log, and the part that is held out from a server of another kind."""
+    lists = json.loads((folder / "lists.json").read_text())
+    held = len(lists["ttfts"]) * 7 // 10
+    for number in range(held):  # slow where it is fitted
+        lists["itls"][number] = [3 * gap for gap in lists["itls"][number]]
+    (folder / "two-kinds.json").write_text(json.dumps(lists))
+    done = calibrate(folder, "two-kinds.json", output="two-kinds.yaml")
+    assert done.exit_code == 0, done.output
+    assert "do not use the fit" in done.output
+    assert "do not use the fit" not in calibrate(folder, "lists.json", output="one-kind.yaml").output

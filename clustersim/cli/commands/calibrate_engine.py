@@ -57,6 +57,11 @@ def engine(
     for what, held_out in (("fitted", False), ("held out", True)):
         before, after = (fit.error(row, held_out=held_out) for row in (fit.before_ms, fit.after_ms))
         click.echo(f"{what}: error median {before:.1%} before, {after:.1%} after")
+    if after > before:
+        click.echo(
+            "on what was held out the engine as it was is nearer: do not use the fit; does the scenario say what was "
+            "measured (model, devices, plan, limits)?"
+        )
     click.echo(f"wrote {output} and {page}")
 
 

@@ -177,6 +177,8 @@ def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Ser
     if rate is None:
         mistakes.append(f"request_rate: found {result.get('request_rate')!r}; expected a rate above 0, or inf")
     concurrency = result.get("max_concurrency")
+    if "max_concurrency" not in result:
+        mistakes.append("max_concurrency: is missing; expected a whole number of clients, or null where none was given")
     if concurrency is not None and (not isinstance(concurrency, int) or concurrency < 1):
         mistakes.append(f"max_concurrency: found {concurrency!r}; expected a whole number above 0")
     if mistakes:
