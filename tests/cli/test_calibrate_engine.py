@@ -150,6 +150,11 @@ def test_a_pool_that_requests_waited_for_is_read_off_the_log(folder):
         ("x.csv", "arrival_s,prompt_tokens,output_tokens,ttft\n", "x.csv:1: no column 'ttft_ms'; did you mean 'ttft'?"),
         ("x.csv", "arrival_s,prompt_tokens,output_tokens,ttft_ms,tpot_ms\n0,1,2,x,4\n", "x.csv:2: ttft_ms: found None"),
         ("x.json", "", "is empty; expected"),
+        (
+            "x.csv",
+            "arrival_s,prompt_tokens,output_tokens,ttft_ms,tpot_ms\n" + "0,100,10,0,0\n" * 60,
+            "x.csv: found no latency above 0 in the part that is fitted",
+        ),
     ],
 )  # fmt: skip
 def test_a_log_without_what_is_needed_says_which(folder, name, text, said):

@@ -54,7 +54,7 @@ def figures_of(logs: Sequence[ServerLog]) -> tuple[Figure, ...]:
     Raises
     ------
     InputError
-        When nothing could be held out.
+        When nothing could be fitted or held out.
     """
     found: list[Figure] = []
     plain = [place for place, log in enumerate(logs) if log.ttft_ms is None]
@@ -82,7 +82,11 @@ def figures_of(logs: Sequence[ServerLog]) -> tuple[Figure, ...]:
                     if len(known):
                         mean = float(values[known].mean())
                         found.append(_figure(place, metric, "mean", known, mean, is_held_out))
-    return tuple(figure for figure in found if figure.measured_ms > 0)
+    above = tuple(figure for figure in found if figure.measured_ms > 0)
+    if {figure.is_held_out for figure in above} != {False, True}:
+        message = "found no latency above 0 in the part that is fitted, or in the one that is held out"
+        raise InputError(Problem(file=logs[0].name, message=message))
+    return above
 
 
 def predicted_ms(figure: Figure, times: tuple[FloatArray, FloatArray]) -> float:
