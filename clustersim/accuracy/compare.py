@@ -79,7 +79,8 @@ def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
     if row.family in _REPLAYS:
         return routed(replays.scenario(row, traces), ROUTING)
     if row.family not in _SCENARIOS:
-        raise Inexpressible(f"unknown family {row.family!r}")
+        known = (*_SCENARIOS, *_REPLAYS, _COLLECTIVES)
+        raise Inexpressible(f"unknown family {row.family!r}; expected one of {', '.join(known)}")
     return routed(_SCENARIOS[row.family](row), ROUTING)
 
 

@@ -108,3 +108,12 @@ def test_the_page_draws_every_figure_and_asks_no_host(tmp_path):
     drawn = len(re.findall(r'class="point"', page))
     results = json.loads(accuracy("--json", "--only", "^F(5|7)").stdout)["points"]
     assert drawn >= sum(point["ratio"] is not None for point in results) > 0
+
+
+def test_what_cannot_be_expressed_is_told_with_its_reason(tmp_path):
+    done = accuracy(table(tmp_path / "t.csv", {"family": "mine"}, {"id": "mine-2", "parallel": "banana"}))
+    assert done.exit_code == 0, done.output
+    assert (
+        "not expressed: 1 of mine: unknown family 'mine'; expected one of F5-static-batch, F6-saturated" in done.output
+    )
+    assert "not expressed: 1 of F5-static-batch: not understood: 'banana'" in done.output

@@ -15,7 +15,7 @@ from clustersim.accuracy.compare import compare
 from clustersim.accuracy.document import document, picture
 from clustersim.accuracy.result import Result, read_results, result_of, written
 from clustersim.accuracy.row import Row, read_rows
-from clustersim.accuracy.score import Scoreboard, scoreboard
+from clustersim.accuracy.score import Scoreboard, reasons, scoreboard
 from clustersim.accuracy.tables import charts, headline, plain, summary_table, tables
 from clustersim.cli.options import Whole
 from clustersim.cli.tables import print_json, print_table
@@ -66,6 +66,9 @@ def accuracy(
     summary = summary_table(board)
     print_table(summary.columns, summary.rows, numbers_from=summary.numbers_from)
     click.echo(headline(board))
+    if table is not None:
+        for (family, reason), count in reasons(board.results).items():
+            click.echo(f"not expressed: {count} of {family}: {reason}")
     if output is not None:
         click.echo(f"wrote {output / 'accuracy.html'}")
 
