@@ -23,7 +23,8 @@ from clustersim.scenario.validate import known_as
 FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked")
 """Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for."""
-_VERSION: Final = re.compile(r"([a-z]+)-(\d{1,3}(?:\.\d{1,4}){1,2})")
+_VERSION: Final = re.compile(r"([a-z]+)-v?(\d{1,3}(?:\.\d{1,4}){1,3})(?:\.?(?:post|rc|dev|a|b)\d{1,4})?")
+"""A version as engines write it: also of a patch (``0.10.1.1``), behind one (``.post1``), or before it (``rc1``)."""
 _IMAGE: Final = re.compile(
     r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?(\d{1,3}(?:\.\d{1,4}){1,2})(?:[.+_-][\w.-]*)?"
 )

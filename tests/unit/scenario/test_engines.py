@@ -118,3 +118,15 @@ def test_the_tag_of_an_image_chooses_the_version(image, asked, stands):
     assert standing_for(image) == (stands, asked)
     assert standing_for("vllm/vllm-openai:v0.9.2:v1")[1] is None
     assert standing_for("vllm/vllm-openai:latest") == ("vllm/vllm-openai:latest", None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stands"),
+    [
+        ("vllm-0.10.1.1", "vllm-0.12"), ("sglang-0.5.4.post1", "sglang-0.5"), ("vllm-v0.9", "vllm-0.9"),
+        ("vllm-0.9rc1", "vllm-0.9"), ("trtllm-1.0.0rc3", "trtllm-1.0"),
+    ],
+)  # fmt: skip
+def test_versions_are_read_as_engines_write_them(asked, stands):
+    assert standing_for(asked) == (stands, asked)
+    assert standing_for("vllm-2025") == ("vllm-2025", None)
