@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
 from clustersim.accuracy.held_out import held_out_engine, is_in_sample
-from clustersim.accuracy.metrics import value_of
-from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.accuracy.metrics import check_metric, value_of
+from clustersim.accuracy.plans import check_devices
+from clustersim.accuracy.row import Inexpressible, Row, nearest_first
 from clustersim.accuracy.systems import ROUTING, ROUTING_FROM, routed
 from clustersim.errors import InputError
 from clustersim.processes import local_pool
@@ -34,6 +35,15 @@ _SCENARIOS: Final = {
 }
 _REPLAYS: Final = ("F1-replay-vllm", "F2-h100-70b-modes", "F3-distserve-a100", "F4-apex-h100")
 _COLLECTIVES: Final = "F11-collectives"
+FORMS: Final = {
+    **dict.fromkeys(_REPLAYS, replays.FORM),
+    "F5-static-batch": static_batch.FORM,
+    **dict.fromkeys(("F6-saturated", "F6-pp-tp-sweep"), offline.FORM),
+    **dict.fromkeys(("F7-closed-loop", "F7-moe-ep"), closed_loop.FORM),
+    "F10-cluster-published": f"{published.FORM}` with the plan `{published.PLAN}",
+    _COLLECTIVES: f"{collectives.FORM}`, `{collectives.EXPERTS_FORM}",
+}
+"""How the rows of a family give their workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +86,12 @@ def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
     Inexpressible
         When there can be none.
     """
-    if row.family in _REPLAYS:
-        return routed(replays.scenario(row, traces), ROUTING)
-    if row.family not in _SCENARIOS:
-        known = (*_SCENARIOS, *_REPLAYS, _COLLECTIVES)
-        raise Inexpressible(f"unknown family {row.family!r}; expected one of {', '.join(known)}")
-    return routed(_SCENARIOS[row.family](row), ROUTING)
+    if row.family not in FORMS:
+        raise Inexpressible(f"unknown family {row.family!r}; known are {nearest_first(row.family, FORMS)}")
+    document = replays.scenario(row, traces) if row.family in _REPLAYS else _SCENARIOS[row.family](row)
+    check_devices(row, document["plan"])
+    check_metric(row)
+    return routed(document, ROUTING)
 
 
 def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[Point]:

@@ -13,11 +13,18 @@ from clustersim.report.score_page import BAND, COLOURS, Dot, Table
 
 START: Final = "<!-- accuracy: made by `clustersim accuracy`; pytest --update-golden rewrites it -->"
 END: Final = "<!-- /accuracy -->"
+_SHIPPED: Final = """\
+Each figure was published by somebody else: see the `source` in each row of `scenarios/accuracy/results.csv`, which
+has what was predicted and its ratio to what was measured. `clustersim accuracy` shows this without simulating
+anything, and `clustersim accuracy TABLE` compares with a table of your own."""
+_OWN: Final = """\
+The measured figures are the rows of `{table}`; `results.csv` beside this document has, by their `id`, what was
+predicted and its ratio to what was measured."""
 _SIDE, _GAP, _EDGE, _HEAD = 300, 70, 46, 26
 
 
-def document(board: Scoreboard) -> str:
-    """Return the document."""
+def document(board: Scoreboard, table: str | None = None) -> str:
+    """Return the document of a table, named as it is called; of the results that ship without one."""
     sections = "\n\n".join(_section(table) for table in tables(board))
     return f"""# Accuracy
 
@@ -27,10 +34,8 @@ def document(board: Scoreboard) -> str:
 
 ![Predicted against measured, by family](accuracy.svg)
 
-Each figure was published by somebody else: see the `source` in each row of `scenarios/accuracy/results.csv`, which
-has what was predicted and its ratio to what was measured. `clustersim accuracy` shows this without simulating
-anything, and `clustersim accuracy TABLE` compares with a table of your own. Two measurements of one system differ by
-some percent themselves.
+{_SHIPPED if table is None else _OWN.format(table=table)} Two measurements of one system differ by some percent
+themselves.
 
 {sections}
 """
@@ -38,19 +43,22 @@ some percent themselves.
 
 def readme_block(board: Scoreboard) -> str:
     """Return what the README says, from its first mark to its last."""
+    summary = summary_table(board)
     return f"""{START}
 {headline(board)}.
 
-{_markdown(summary_table(board))}
+{_markdown(summary)}
+
+{summary.caption}
 
 ![Predicted against measured, by family](docs/accuracy.svg)
 {END}"""
 
 
-def with_block(text: str, block: str) -> str:
+def with_block(text: str, block: str, first: str = START, last: str = END) -> str:
     """Return a text whose block between the marks is another one; a text without marks as it is."""
-    start, end = text.find(START), text.find(END)
-    return text if start < 0 or end < start else text[:start] + block + text[end + len(END) :]
+    start, end = text.find(first), text.find(last)
+    return text if start < 0 or end < start else text[:start] + block + text[end + len(last) :]
 
 
 def picture(board: Scoreboard) -> str:

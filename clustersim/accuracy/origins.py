@@ -8,13 +8,14 @@ publication can be seen in both sources (``owner/repository@commit``), and such 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim import catalog
 from clustersim.accuracy.held_out import PUBLISHED, is_in_sample
 from clustersim.accuracy.result import Result
+from clustersim.accuracy.score import family_order
 from clustersim.accuracy.systems import ROUTING_FROM
 from clustersim.scenario.document import read_document
 
@@ -49,7 +50,7 @@ class Origin:
 
 def origins(results: Sequence[Result]) -> tuple[Origin, ...]:
     """Return where the constants of all devices and engines, and of the routing to experts, are from."""
-    return (*_devices(), *_engines(results), _routing())
+    return (*_devices(results), *_engines(results), _routing())
 
 
 def _routing() -> Origin:
@@ -62,19 +63,23 @@ def _routing() -> Origin:
     )
 
 
-def _devices() -> Iterator[Origin]:
+def _devices(results: Sequence[Result]) -> Iterator[Origin]:
+    found = {(one.family, name.partition("@")[0]) for one in results for name in PUBLISHED.findall(one.source)}
+    origins_of_figures = sorted(found, key=lambda pair: (family_order(pair[0]), pair[1]))
     for name in catalog.names("topologies/devices"):
         data = read_document(catalog.path_of("topologies/devices", name)).data
         for section in _SECTIONS:
             texts = list(_sources(data.get(section) or {}))
             errors = sorted(float(error) for text in texts for error in _FIT.findall(" ".join(text.split())))
             if errors:
+                told = " ".join(" ".join(texts).split())
+                shared = [(family, where) for family, where in origins_of_figures if re.search(rf"\b{where}\b", told)]
                 yield Origin(
                     constants=f"{section} of {name}",
                     found_by=f"fitted to measured {section}, {len(errors)} groups",
-                    source=_names(texts),
+                    source=_names(texts, (where for _, where in shared)),
                     fit=f"{errors[0]:g} to {errors[-1]:g} %",
-                    families=(),
+                    families=tuple(dict.fromkeys(family for family, _ in shared)),
                 )
 
 
@@ -102,6 +107,9 @@ def _sources(section: Any) -> Iterator[str]:
                 yield from _sources(value)
 
 
-def _names(texts: Sequence[str]) -> str:
+def _names(texts: Sequence[str], repositories: Iterable[str]) -> str:
+    """Return the publications that texts name, and the repositories that they name without a commit."""
     found = dict.fromkeys(name for text in texts for name in PUBLISHED.findall(text))
+    named = {name.partition("@")[0] for name in found}
+    found |= dict.fromkeys(where for where in repositories if where not in named)
     return ", ".join(found) or "see the file"

@@ -7,10 +7,11 @@ another one's tokens. With replicas, experts are spread over all of them.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
-from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.accuracy.row import Inexpressible, Row, nearest_first
 
 Plan = dict[str, Any]
 
@@ -26,6 +27,17 @@ _SILENT: Final = re.compile(
 )
 _ATTENTION_DP: Final = re.compile(r"\b(?:attention|attn)[\s_-]?(?:DP|data[\s-]parallel)\b(?![\s=_-]?\d)", re.I)
 _DEGREES: Final = ("tp", "pp", "dp", "ep")
+FORMS: Final = (
+    ("TP4 PP2", "degrees of axes, in any order: `TP`, `PP`, `DP`, `EP`; those that are not said are 1"),
+    ("TP4 moe_ep4", "experts over the ranks of a TP group; `moe_tp` says nothing"),
+    ("DP4 EP4", "experts over all replicas"),
+    ("attention DP TP4 EP4", "each rank attends to requests of its own"),
+    ("2 x TP4", "two replicas, also `2 replicas x TP4`"),
+    ("2DP4TP", "numbers before the axes"),
+    ("ctx TP2, dec TP1", "a pool for prefill and one for decode, also `prefill`, `context`, `decode`, `generation`"),
+    ("TP2 over PCIe", "where ranks are connected is the topology's; as `(…)` it says nothing"),
+)
+"""How plans are written, and what each is."""
 
 
 def plan_of(row: Row) -> Plan:
@@ -79,8 +91,34 @@ def _part(text: str, whole: str) -> Plan:
             note(short, int(degree))
     left = _AFTER.sub(" ", left)
     if re.sub(r"[\s,;x×+/]+", "", left) or not degrees:
-        raise Inexpressible(f"not understood: {whole!r}")
+        raise Inexpressible(
+            f"not understood: {whole!r}; plans are written as {nearest_first(whole, (form for form, _ in FORMS))}"
+        )
     return _checked(degrees, whole, apart=apart)
+
+
+def ranks_of(plan: Plan) -> int:
+    """Return how many ranks a plan has, of all pools.
+
+    Examples
+    --------
+    >>> ranks_of({"prefill": {"tp": 2}, "decode": {"dp": 3}})
+    5
+    """
+    pools = [plan[name] for name in ("prefill", "decode") if name in plan]
+    return sum(map(ranks_of, pools)) if pools else math.prod(plan.get(name, 1) for name in ("dp", "pp", "tp"))
+
+
+def check_devices(row: Row, plan: Plan) -> None:
+    """Raise where a plan has another number of ranks than a row has devices; a mean that is not whole is let be.
+
+    Raises
+    ------
+    Inexpressible
+    """
+    ranks = ranks_of(plan)
+    if float(row.num_gpus).is_integer() and ranks != row.num_gpus:
+        raise Inexpressible(f"the plan {row.parallel!r} has {ranks} ranks, and num_gpus says {row.num_gpus:g}")
 
 
 def _checked(degrees: dict[str, int], whole: str, *, apart: bool) -> Plan:

@@ -15,6 +15,7 @@ from typing import Final
 
 from clustersim import inputs
 from clustersim.accuracy.compare import Point
+from clustersim.accuracy.systems import profile
 from clustersim.errors import InputError, Problem
 
 INEXPRESSIBLE: Final = 1.0
@@ -33,6 +34,8 @@ class Result:
     ----------
     id, family, engine, device, model, precision, parallel, workload, metric, unit, source : str
         As in the row; ``engine`` is the row's framework, ``device`` its hardware.
+    given : float or None
+        What was measured, in ``unit``; None of results that were read: their table does not have it.
     devices : float
         How many.
     predicted : float or None
@@ -61,6 +64,12 @@ class Result:
     ratio: float | None
     held_out: float | None
     reason: str
+    given: float | None = None
+
+    @property
+    def profile(self) -> str:
+        """The profile of ``scenarios/engines`` that stands for the engine; empty where there is none."""
+        return profile(self.engine)
 
     @property
     def error(self) -> float:
@@ -74,7 +83,9 @@ class Result:
 
     @property
     def measured(self) -> float | None:
-        """What was measured, in ``unit``, as far as the digits of the ratio tell; None without a prediction."""
+        """What was measured, in ``unit``; of results that were read as far as the digits of the ratio tell."""
+        if self.given is not None:
+            return self.given
         return None if self.ratio is None or self.predicted is None else self.predicted / self.ratio
 
     @property
@@ -86,7 +97,7 @@ class Result:
         return "throughput" if "throughput" in self.metric else self.metric.partition(" ")[0]
 
 
-COLUMNS: Final = tuple(field.name for field in fields(Result))
+COLUMNS: Final = tuple(field.name for field in fields(Result) if field.name != "given")
 
 
 def result_of(point: Point) -> Result:
@@ -110,6 +121,7 @@ def result_of(point: Point) -> Result:
         ratio=_kept(point.ratio),
         held_out=_kept(None if held_out is None else held_out / row.value),
         reason=point.reason or "",
+        given=float(row.value),
     )
 
 

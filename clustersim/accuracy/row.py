@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,26 @@ from clustersim.errors import InputError, Problem, did_you_mean
 
 class Inexpressible(Exception):  # noqa: N818  (an answer, not an error)
     """Why a row has no prediction: the reason, in words that are the same for all rows that share it."""
+
+
+_MOST_NAMED: Final = 9
+
+
+def nearest_first(word: str, known: Iterable[str]) -> str:
+    """Return what is known, the most alike first; of many the first nine.
+
+    Examples
+    --------
+    >>> nearest_first("TP0T", ("TTFT", "TPOT"))
+    "'TPOT', 'TTFT'"
+    """
+
+    def unlike(other: str) -> float:
+        return -difflib.SequenceMatcher(None, word.lower(), other.lower()).ratio()
+
+    ranked = sorted(dict.fromkeys(known), key=unlike)
+    more = ["…"] if len(ranked) > _MOST_NAMED else []
+    return ", ".join([*(repr(name) for name in ranked[:_MOST_NAMED]), *more])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +94,7 @@ def read_rows(path: Path) -> list[Row]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[Row] = []
     problems: list[Problem] = []
+    lines_of: dict[str, int] = {}
     try:
         header = [name.strip() for name in next(reader, [])]
         problems += [Problem(message=message, file=str(path), line=1) for message in _header_mistakes(header)]
@@ -81,6 +103,9 @@ def read_rows(path: Path) -> list[Row]:
             if not any(cell.strip() for cell in cells):
                 continue
             found, mistakes = _row(header, cells)
+            if found and lines_of.setdefault(found.id, reader.line_num) != reader.line_num:
+                told = f"found {found.id!r}, which is in line {lines_of[found.id]}, too; expected an id of its own"
+                mistakes.append((None, "id", told))
             rows += [found] if found else []
             problems += [
                 Problem(message=message, file=str(path), line=reader.line_num, column=column, path=name)

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from clustersim import catalog
-from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.accuracy.row import Inexpressible, Row, nearest_first
 from clustersim.cost.unsaid import Place
 from clustersim.model.architecture import Moe
 from clustersim.scenario.build.engines import standing_for
@@ -42,6 +42,11 @@ TOPOLOGIES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Pattern in the hardware of a row → topology, the first that is found; the TPU slice of eight chips is 2 × 4 (Google's
 documentation of v6e)."""
+
+HARDWARE: Final = tuple(
+    (pattern.partition("-?(")[0].replace(" ?", " "), f"`{where['name']}`") for pattern, where in TOPOLOGIES.items()
+)
+"""What stands in the hardware of a row, in any case, and the topology that is taken for it."""
 
 ALIKE: Final[Mapping[str, str | Mapping[str, Any]]] = {
     # TensorRT-LLM attends to the whole context unless max_attention_window says otherwise, in version 0.1 too
@@ -88,7 +93,8 @@ def topology(row: Row) -> Part:
         if re.search(pattern, row.hardware, re.I):
             nodes = {} if "dims" in where else {"nodes": max(1, math.ceil(row.num_gpus / 8))}
             return dict(where) | nodes
-    raise Inexpressible(f"no device in the catalogs for {row.hardware!r}")
+    known = nearest_first(row.hardware, (form for form, _ in HARDWARE))
+    raise Inexpressible(f"no device in the catalogs for {row.hardware!r}; known are {known}")
 
 
 def model(row: Row) -> str | Part:
@@ -97,19 +103,35 @@ def model(row: Row) -> str | Part:
     name = _REST.sub("", _REST.sub("", name)).strip("- ")
     found = ALIKE.get(name, name)
     if name not in ALIKE and name not in catalog.names("scenarios/models"):
-        raise Inexpressible(f"no model in the catalogs for {row.model!r}")
+        known = nearest_first(name, (*ALIKE, *catalog.names("scenarios/models")))
+        raise Inexpressible(f"no model in the catalogs for {row.model!r}; known are {known}")
     return found if isinstance(found, str) else dict(found)
 
 
-def framework(row: Row) -> tuple[str, str]:
-    """Return family and version of the framework of a row."""
-    named = _NAMED.search(row.framework)
+def framework(text: str) -> tuple[str, str]:
+    """Return family and version of a framework."""
+    named = _NAMED.search(text)
     if not named:
-        raise Inexpressible(f"no engine in the catalogs for {row.framework!r}")
+        raise Inexpressible(f"no engine in the catalogs for {text!r}; known are {nearest_first(text, _UNVERSIONED)}")
     family = re.sub("tensorrt-?llm|trt-?llm", "trtllm", named[1].lower())
-    found = _VERSION.search(row.framework, named.end())
+    found = _VERSION.search(text, named.end())
     version = "2024" if family == "distserve" else found[1] if found else _UNVERSIONED[family]
     return family, _YEARS.get(version, version) if family == "vllm" else version
+
+
+@cache
+def profile(text: str) -> str:
+    """Return the profile that stands for a framework, such as ``vllm-0.9`` for ``vLLM 0.8.5``; empty where none does.
+
+    Parameters
+    ----------
+    text : str
+        ``framework`` of a row.
+    """
+    try:
+        return standing_for("-".join(framework(text)))[0]
+    except Inexpressible:
+        return ""
 
 
 def precision(row: Row) -> Part:
@@ -125,8 +147,8 @@ def precision(row: Row) -> Part:
 
 def serving(row: Row) -> Part:
     """Return the serving part of a row, with what the engine decides of itself where it served."""
-    family, version = framework(row)
-    engine = standing_for(f"{family}-{version}")[0]
+    family, version = framework(row.framework)
+    engine = profile(row.framework)
     where, of = json.dumps(topology(row)), json.dumps(model(row))
     decided = _decided(engine, where, of) | _served_otherwise(family, version, row)
     return {"engine": engine, **decided, "prefix_caching": "prefix caching on" in row.framework}
@@ -170,5 +192,5 @@ def _has_experts(model: str) -> bool:
 
 def _known(table: Mapping[str, Value], word: str, what: str) -> Value:
     if word not in table:
-        raise Inexpressible(f"no {what} in the catalogs for {word!r}")
+        raise Inexpressible(f"no {what} in the catalogs for {word!r}; known are {nearest_first(word, table)}")
     return table[word]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -33,7 +34,10 @@ def summary_table(board: Scoreboard) -> Table:
 
 def tables(board: Scoreboard) -> tuple[Table, ...]:
     """Return all tables of a scoreboard, the summary first."""
-    return (summary_table(board), _device_table(board), _order_table(board), _reason_table(board), _origin_table(board))
+    return (
+        summary_table(board), _engine_table(board), _device_table(board), _order_table(board), _reason_table(board),
+        _origin_table(board),
+    )  # fmt: skip
 
 
 def charts(board: Scoreboard) -> dict[str, list[Dot]]:
@@ -85,6 +89,10 @@ def plain(board: Scoreboard, *, recorded: bool) -> dict[str, Any]:
         "families": [_plain(score, "family", "engine", "metric", *_NUMBERS) for score in board.families],
         "totals": [_plain(score, "family", "metric", *_NUMBERS) for score in board.totals],
         "devices": [_plain(score, "family", "engine", "device", "metric", *_NUMBERS) for score in board.devices],
+        "profiles": [
+            {"engine": engine, "profile": profile, "rows": count}
+            for (engine, profile), count in profiles(board.results).items()
+        ],
         "order": [asdict(order) for order in board.order],
         "inexpressible": [
             {"family": family, "reason": reason, "rows": count}
@@ -92,7 +100,7 @@ def plain(board: Scoreboard, *, recorded: bool) -> dict[str, Any]:
         ],
         "constants": [asdict(origin) for origin in origins(board.results)],
         "points": [
-            _plain(result, "id", "family", "metric", "unit", "measured", "predicted", "ratio", "reason")
+            _plain(result, "id", "family", "metric", "unit", "profile", "measured", "predicted", "ratio", "reason")
             for result in board.results
         ],
     }
@@ -114,6 +122,22 @@ def _errors(score: Score) -> tuple[str, ...]:
         f"{score.p90:.1%}",
         bias,
         f"{score.held_out:.1%}",
+    )
+
+
+def profiles(results: Sequence[Result]) -> dict[tuple[str, str], int]:
+    """Return how many figures are of an engine, by (engine as it is written, the profile that stands for it)."""
+    return dict(sorted(Counter((one.engine, one.profile) for one in results if one.profile).items()))
+
+
+def _engine_table(board: Scoreboard) -> Table:
+    rows = [(engine, profile, f"{count:,}") for (engine, profile), count in profiles(board.results).items()]
+    return Table(
+        title="Engines",
+        caption="Which profile of scenarios/engines stands for an engine as it is written.",
+        columns=("engine", "simulated as", "figures"),
+        rows=rows or [("–", "–", "0")],
+        numbers_from=2,
     )
 
 
@@ -165,9 +189,11 @@ def _reason_table(board: Scoreboard) -> Table:
 def _origin_table(board: Scoreboard) -> Table:
     return Table(
         title="How the constants were found",
-        caption="No constant of a kernel or collective was fitted to a serving figure. Families beside an engine are "
-        "no prediction of it: their figures come from where its constants come from.",
-        columns=("constants", "found by", "from", "error of the fit", "families that share its source"),
+        caption="No constant of a kernel or collective was fitted to a serving figure. Families are those with figures "
+        "from the same publication. Beside an engine these are no prediction of it. Beside kernels and collectives "
+        "they are other measurements that the same people published; only of F11 some are the very figures of the fit, "
+        "as the file of the device says.",
+        columns=("constants", "found by", "from", "error of the fit", "families from the same publication"),
         rows=[(one.constants, one.found_by, one.source, one.fit, ", ".join(one.families) or "none")
               for one in origins(board.results)],
         numbers_from=5,

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from clustersim import catalog
+from clustersim.accuracy import vocabulary
 from clustersim.accuracy.document import END, START, document, picture, readme_block, with_block
 from clustersim.accuracy.result import read_results
+from clustersim.accuracy.row import COLUMNS
 from clustersim.accuracy.score import scoreboard
+from clustersim.accuracy.vocabulary import MEANINGS, reference
 from tests.architecture.documents import ROOT
+
+GUIDE = "docs/guide/accuracy.md"
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +21,7 @@ def board():
     return scoreboard(read_results(catalog.path_of("scenarios/accuracy", "results", ".csv")))
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/accuracy.md", "docs/accuracy.svg"])
+@pytest.mark.parametrize("name", ["README.md", "docs/accuracy.md", "docs/accuracy.svg", GUIDE])
 def test_document_is_up_to_date(board, name, request):
     path = ROOT / name
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -24,6 +29,7 @@ def test_document_is_up_to_date(board, name, request):
         "README.md": lambda: with_block(text, readme_block(board)),
         "docs/accuracy.md": lambda: document(board),
         "docs/accuracy.svg": lambda: picture(board),
+        GUIDE: lambda: with_block(text, reference(), vocabulary.START, vocabulary.END),
     }[name]()
     if made != text and request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
@@ -36,3 +42,9 @@ def test_readme_has_a_place_for_the_summary(board):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.count(START) == text.count(END) == 1
     assert with_block(text, "x").count("x") == text.count("x") - readme_block(board).count("x") + 1
+
+
+def test_the_guide_has_a_place_for_the_words_of_a_table():
+    text = (ROOT / GUIDE).read_text(encoding="utf-8")
+    assert text.count(vocabulary.START) == text.count(vocabulary.END) == 1
+    assert tuple(MEANINGS) == COLUMNS

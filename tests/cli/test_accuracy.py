@@ -33,7 +33,12 @@ def accuracy(*arguments: object):
 
 
 def test_json_has_the_keys_that_programs_rely_on(tmp_path):
-    path = table(tmp_path / "t.csv", {}, {"id": "mine-2", "hardware": "abacus"}, {"id": "mine-3", "parallel": "TP2"})
+    path = table(
+        tmp_path / "t.csv",
+        {},
+        {"id": "mine-2", "hardware": "abacus"},
+        {"id": "mine-3", "parallel": "TP2", "num_gpus": "2"},
+    )
     done = accuracy(path, "--json", "--workers", 1)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -43,9 +48,10 @@ def test_json_has_the_keys_that_programs_rely_on(tmp_path):
     assert family.keys() >= {"family", "engine", "metric", "rows", "expressed", "median", "p90", "bias"}
     assert family["metric"] == "TTFT"
     assert {point["id"]: point["ratio"] is None for point in found["points"]}["mine-2"]
-    assert {"family": "F5-static-batch", "reason": "no device in the catalogs for 'abacus'", "rows": 1} in found[
-        "inexpressible"
-    ]
+    (left,) = found["inexpressible"]
+    assert (left["family"], left["rows"]) == ("F5-static-batch", 1)
+    assert left["reason"].startswith("no device in the catalogs for 'abacus'; known are '")
+    assert found["profiles"] == [{"engine": "TensorRT-LLM 0.9.0", "profile": "trtllm-0.9", "rows": 3}]
     assert all(order.keys() >= {"workload", "metric", "spearman"} for order in found["order"])
 
 
@@ -110,10 +116,67 @@ def test_the_page_draws_every_figure_and_asks_no_host(tmp_path):
     assert drawn >= sum(point["ratio"] is not None for point in results) > 0
 
 
-def test_what_cannot_be_expressed_is_told_with_its_reason(tmp_path):
-    done = accuracy(table(tmp_path / "t.csv", {"family": "mine"}, {"id": "mine-2", "parallel": "banana"}))
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"family": "F7-closed"}, "unknown family 'F7-closed'; known are 'F7-closed-loop', '"),
+        ({"parallel": "banana"}, "not understood: 'banana'; plans are written as '"),
+        ({"parallel": "2 y TP4"}, "not understood: '2 y TP4'; plans are written as '2 x TP4', "),
+        ({"workload": "batch 2"}, "not understood: 'batch 2'; expected 'static batch N, ISL n, OSL m'"),
+        ({"metric": "TTFT p95"}, "no such metric: 'TTFT p95' in 'ms'; known are 'TTFT p"),
+        ({"metric": "thruput"}, "no such metric: 'thruput' in 'ms'; known are 'output throughput', "),
+        ({"unit": "minutes"}, "no such metric: 'first_token_latency' in 'minutes'; it is known in 'ms', 's'"),
+        ({"metric": "output throughput"}, "no such metric: 'output throughput' in 'ms'; it is known in 'tok/s', "),
+        ({"model": "Llama-2-8B"}, "no model in the catalogs for 'Llama-2-8B'; known are 'llama-2-"),
+        ({"precision": "fp7"}, "no number format in the catalogs for 'fp7'; known are 'fp"),
+        ({"framework": "lmdeploy"}, "no engine in the catalogs for 'lmdeploy'; known are '"),
+        ({"parallel": "TP2"}, "the plan 'TP2' has 2 ranks, and num_gpus says 1"),
+        ({"parallel": "ctx TP2, dec TP1", "num_gpus": "2"}, "has 3 ranks, and num_gpus says 2"),
+        (
+            {"family": "F11-collectives", "hardware": "H200"},
+            "no topology in the catalogs for 'H200'; known are 'H200 (",
+        ),
+    ],
+)
+def test_what_cannot_be_expressed_is_told_with_what_is_known_the_nearest_first(tmp_path, change, said):
+    done = accuracy(table(tmp_path / "t.csv", change))
     assert done.exit_code == 0, done.output
-    assert (
-        "not expressed: 1 of mine: unknown family 'mine'; expected one of F5-static-batch, F6-saturated" in done.output
-    )
-    assert "not expressed: 1 of F5-static-batch: not understood: 'banana'" in done.output
+    assert f"not expressed: 1 of {change.get('family', 'F5-static-batch')}: " in done.output
+    assert said in done.output
+
+
+def test_a_number_of_devices_that_is_not_whole_is_a_mean_and_not_held_against_the_plan(tmp_path):
+    change = {"num_gpus": "1.5", "metric": "output throughput", "unit": "tok/s/GPU"}
+    path = table(tmp_path / "t.csv", change, change | {"id": "mine-2", "num_gpus": "1", "unit": "tok/s"})
+    each, whole = json.loads(accuracy(path, "--json").stdout)["points"]
+    assert each["predicted"] == pytest.approx(whole["predicted"] / 1.5, rel=1e-3)
+
+
+def test_an_id_that_stands_twice_is_refused(tmp_path):
+    done = accuracy(table(tmp_path / "t.csv", {}, {"id": "mine-2"}, {"value": "21"}))
+    assert done.exit_code == 2
+    assert "t.csv:4: id: found 'mine-1', which is in line 2, too" in done.stderr
+
+
+def test_the_profile_that_stands_for_an_engine_is_told_everywhere(tmp_path):
+    path = table(tmp_path / "t.csv", {"framework": "TensorRT-LLM 0.12.0"})
+    done = accuracy(path, "-o", tmp_path / "out")
+    assert "TensorRT-LLM 0.12.0 is simulated as trtllm-0.14 (1 figure)" in done.stdout
+    assert "| TensorRT-LLM 0.12.0 | trtllm-0.14 | 1 |" in (tmp_path / "out/accuracy.md").read_text()
+    assert "<td>trtllm-0.14</td>" in (tmp_path / "out/accuracy.html").read_text().replace(' class="text"', "")
+    (point,) = json.loads(accuracy(path, "--json").stdout)["points"]
+    assert point["profile"] == "trtllm-0.14"
+
+
+def test_json_has_the_measured_figure_as_it_stands_in_the_table(tmp_path):
+    path = table(tmp_path / "t.csv", {"value": "20.123456"}, {"id": "mine-2", "parallel": "banana", "value": "3"})
+    assert [point["measured"] for point in json.loads(accuracy(path, "--json").stdout)["points"]] == [20.123456, 3.0]
+
+
+def test_a_document_says_whose_figures_it_has(tmp_path):
+    accuracy(table(tmp_path / "t.csv", {}), "-o", tmp_path / "own")
+    accuracy("-o", tmp_path / "shipped", "--only", "^F5")
+    own, shipped = ((tmp_path / name / "accuracy.md").read_text() for name in ("own", "shipped"))
+    assert "are the rows of `t.csv`" in own
+    assert "somebody else" not in own
+    assert "published by somebody else" in shipped

@@ -7,16 +7,19 @@ are in ``clustersim/accuracy/row.py``) for the optional check.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clustersim.accuracy import systems
+from clustersim.accuracy.compare import FORMS as FAMILY_FORMS
 from clustersim.accuracy.compare import compare
 from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
-from clustersim.accuracy.metrics import value_of
-from clustersim.accuracy.plans import plan_in
+from clustersim.accuracy.metrics import FORMS as METRIC_FORMS
+from clustersim.accuracy.metrics import check_metric, value_of
+from clustersim.accuracy.plans import FORMS, plan_in, ranks_of
 from clustersim.accuracy.result import result_of
 from clustersim.accuracy.row import COLUMNS, Inexpressible, Row, read_rows
 from clustersim.accuracy.score import score
@@ -163,6 +166,27 @@ def test_prefill_and_decode_on_devices_of_their_own_are_two_pools(tmp_path):
 )
 def test_plans_are_read_in_the_words_of_benchmarks(text, plan):
     assert plan_in(text) == plan
+
+
+@pytest.mark.parametrize("form", [form for form, _ in FORMS])
+def test_every_form_of_a_plan_that_is_documented_is_read(form):
+    assert ranks_of(plan_in(form)) > 1
+
+
+@pytest.mark.parametrize(
+    ("module", "row"),
+    [(closed_loop, LOOP), (offline, BURST), (static_batch, BATCH), (published, replace(LOOP, parallel=published.PLAN))],
+)
+def test_every_form_of_a_workload_that_is_documented_is_read(module, row):
+    assert f" {module.FORM} " in f" {FAMILY_FORMS[row.family]} " or module is published
+    filled = re.sub(r"\b[CNnm]\b", "16", module.FORM)
+    assert module.scenario(replace(row, workload=filled, parallel=row.parallel.replace("N", "16")))["workload"]
+
+
+@pytest.mark.parametrize(("name", "units"), [form for form in METRIC_FORMS if "F11" not in form[1]][:-1])
+def test_every_metric_that_is_documented_is_known_in_its_units(name, units):
+    for unit in re.findall("`([^`]*)`", units):
+        check_metric(replace(LOOP, metric=name.replace("STATISTIC", "p90"), unit=unit))
 
 
 @pytest.mark.parametrize("text", ["", "banana", "TP4 TP8", "DP2 EP4", "TP2 of 4"])

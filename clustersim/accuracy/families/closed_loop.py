@@ -16,6 +16,7 @@ from clustersim.accuracy.plans import plan_of
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"closed loop concurrency (\d+), ISL (\d+), OSL (\d+)")
+FORM: Final = "closed loop concurrency C, ISL n, OSL m"
 _WAVES: Final = 10
 
 
@@ -29,7 +30,7 @@ def scenario(row: Row) -> dict[str, Any]:
     """
     workload = _WORKLOAD.match(row.workload)
     if not workload:
-        raise Inexpressible(f"not understood: {row.workload!r}")
+        raise Inexpressible(f"not understood: {row.workload!r}; expected {FORM!r}")
     concurrency, prompt, output = (int(number) for number in workload.groups())
     lengths = _drawn if systems.DATED.match(row.note) else _fixed
     document = systems.base(row)

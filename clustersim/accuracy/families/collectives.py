@@ -19,14 +19,14 @@ import re
 from functools import cache
 from typing import Any, Final
 
-from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.accuracy.row import Inexpressible, Row, nearest_first
 from clustersim.cluster.topology import Topology
 from clustersim.collective import choose, plan_collective
 from clustersim.plan.exchange import MESSAGE_BYTES, Exchange
 from clustersim.scenario.build.topologies import build_cluster
 from clustersim.scenario.document import Document
 
-_TOPOLOGIES: Final[dict[str, str]] = {
+TOPOLOGIES: Final[dict[str, str]] = {
     "8xH200 (NVLink4)": "dgx-h200",
     "H200 (NVLink4)": "dgx-h200",
     "8xB200 P6-B200 (NVLink5)": "dgx-b200",
@@ -46,6 +46,9 @@ _NAMED: Final = {"Ring": "ring", "NVLS": "in_switch"}
 _BUS_FACTOR: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 _NCCL: Final = re.compile(r"payload (\d+) algo ?(Ring|NVLS|auto)?")
 _EXPERTS: Final = re.compile(r"payload (\d+) tok/rank x (\d+)(?: hidden)?, top(\d+)(?: \(top(\d+) groups\))?")
+FORM: Final = "payload BYTES algo Ring|NVLS|auto"
+EXPERTS_FORM: Final = "payload N tok/rank x HIDDEN, topK (topN groups)"
+KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "DeepEP dispatch fp8", "DeepEP combine bf16")
 _NUM_EXPERTS: Final = 256
 _NODE: Final = 8
 _BYTES: Final = {"dispatch fp8": 1.0 + 4.0 / 128.0, "combine bf16": 2.0}
@@ -61,11 +64,12 @@ def value(row: Row) -> float:
     """
     if "DCN" in row.parallel:
         raise Inexpressible("TPU slices joined over the data centre's network are not modelled")
-    if row.hardware not in _TOPOLOGIES:
-        raise Inexpressible(f"no topology in the catalogs for {row.hardware!r}")
+    if row.hardware not in TOPOLOGIES:
+        known = nearest_first(row.hardware, TOPOLOGIES)
+        raise Inexpressible(f"no topology in the catalogs for {row.hardware!r}; known are {known}")
     if row.num_gpus != int(row.num_gpus):
         raise Inexpressible("a collective of a number of devices that is not whole")
-    where = _topology(_TOPOLOGIES[row.hardware], int(row.num_gpus))
+    where = _topology(TOPOLOGIES[row.hardware], int(row.num_gpus))
     counted, seconds = _experts(row, where) if "DeepEP" in row.parallel else _library(row, where)
     seconds += CALLED_FROM_TORCH_S if "torch" in row.framework else 0.0
     return seconds * 1e6 if row.unit == "us" else counted / seconds / 1e9
@@ -82,7 +86,8 @@ def _library(row: Row, where: Topology) -> tuple[float, float]:
     """Return the bytes that a library counts, and seconds."""
     found, kind, count = _NCCL.match(row.workload), row.parallel, int(row.num_gpus)
     if not found or kind not in _BUS_FACTOR:
-        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+        known = nearest_first(kind, KINDS)
+        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}; expected {FORM!r} with {known}")
     payload = int(found[1])
     share = _BUS_FACTOR[kind] * (count - 1) / count
     if row.framework == "XLA":
@@ -98,7 +103,10 @@ def _experts(row: Row, where: Topology) -> tuple[float, float]:
     found = _EXPERTS.match(row.workload)
     direction = next((name for name in _BYTES if name in row.parallel), None)
     if not found or direction is None:
-        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+        known = nearest_first(row.parallel, KINDS)
+        raise Inexpressible(
+            f"not understood: {row.workload!r} with {row.parallel!r}; expected {EXPERTS_FORM!r} with {known}"
+        )
     tokens, hidden, top_k, visited = (int(number or 0) for number in found.groups())
     once = tokens * hidden * _BYTES[direction]
     count = int(row.num_gpus)

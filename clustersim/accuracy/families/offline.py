@@ -15,6 +15,7 @@ from clustersim.accuracy.plans import plan_of
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"offline burst (\d+) requests, ISL (\d+), OSL (\d+)")
+FORM: Final = "offline burst N requests, ISL n, OSL m"
 
 
 _NOTED: Final = "attention DP was on"
@@ -31,7 +32,7 @@ def scenario(row: Row) -> dict[str, Any]:
     """
     workload = _WORKLOAD.fullmatch(row.workload)
     if not workload:
-        raise Inexpressible(f"not understood: {row.workload!r}")
+        raise Inexpressible(f"not understood: {row.workload!r}; expected {FORM!r}")
     requests, prompt, output = (int(number) for number in workload.groups())
     document = systems.base(row)
     document["plan"] = plan_of(_apart(row))

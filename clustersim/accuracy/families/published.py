@@ -9,7 +9,9 @@ from clustersim.accuracy import systems
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"ISL (\d+) OSL (\d+) closed loop concurrency (\d+), (\d+) requests")
+FORM: Final = "ISL n OSL m closed loop concurrency C, N requests"
 _PARALLEL: Final = re.compile(r"TP(\d+), max-num-batched-tokens (\d+), max-num-seqs (\d+)")
+PLAN: Final = "TP8, max-num-batched-tokens N, max-num-seqs N"
 
 
 def scenario(row: Row) -> dict[str, Any]:
@@ -22,9 +24,9 @@ def scenario(row: Row) -> dict[str, Any]:
     """
     workload, parallel = _WORKLOAD.fullmatch(row.workload), _PARALLEL.fullmatch(row.parallel)
     if not workload:
-        raise Inexpressible("the workload is not given (no prompt and output lengths)")
+        raise Inexpressible(f"the workload is not given (no prompt and output lengths); expected {FORM!r}")
     if not parallel:
-        raise Inexpressible(f"the plan is not given: {row.parallel!r}")
+        raise Inexpressible(f"the plan is not given: {row.parallel!r}; expected {PLAN!r}")
     prompt, output, concurrency, requests = (int(number) for number in workload.groups())
     document = systems.base(row)
     document["plan"] = {"tp": int(parallel[1])}

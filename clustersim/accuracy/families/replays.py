@@ -14,6 +14,8 @@ _FILES: Final = ("{}", "{}.notext.jsonl", "distserve__{}")
 """How the file of a trace is called, given its name in the row."""
 
 _LIMITS: Final = re.compile(r"max_num_seqs (\d+), max_num_batched_tokens (\d+)(?:, (\d+) KV blocks x16)?")
+FORM: Final = "FILE: words"
+"""A trace is looked for by the name before the first colon or bracket."""
 POOLS: Final = ("prefill", "decode")
 
 

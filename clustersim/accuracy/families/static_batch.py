@@ -15,6 +15,7 @@ from clustersim.accuracy.plans import plan_of
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"static batch (\d+), ISL (\d+), OSL (\d+)")
+FORM: Final = "static batch N, ISL n, OSL m"
 
 
 def scenario(row: Row) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def scenario(row: Row) -> dict[str, Any]:
     """
     workload = _WORKLOAD.fullmatch(row.workload)
     if not workload:
-        raise Inexpressible(f"not understood: {row.workload!r}")
+        raise Inexpressible(f"not understood: {row.workload!r}; expected {FORM!r}")
     batch, prompt, output = (int(number) for number in workload.groups())
     document = systems.base(row)
     blocks = -(-(prompt + output) // document["serving"]["kv_block_tokens"])

@@ -16,12 +16,13 @@ from clustersim.accuracy.document import document, picture
 from clustersim.accuracy.result import Result, read_results, result_of, written
 from clustersim.accuracy.row import Row, read_rows
 from clustersim.accuracy.score import Scoreboard, reasons, scoreboard
-from clustersim.accuracy.tables import charts, headline, plain, summary_table, tables
+from clustersim.accuracy.tables import charts, headline, plain, profiles, summary_table, tables
 from clustersim.cli.options import Whole
 from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.score_page import score_page
+from clustersim.units import plural
 
 RECORDED: Final = ("scenarios/accuracy", "results", ".csv")
 _MOST_WORKERS: Final = 64
@@ -42,8 +43,9 @@ def accuracy(
     """Compare predictions with the measured figures in TABLE, a CSV with one figure per row.
 
     Columns: id, family, hardware, num_gpus, model, precision, framework, parallel, workload, metric, value, unit,
-    source and note. Each row is turned into a scenario and simulated; one that can't be expressed counts as an error
-    of 100 %. Without TABLE nothing is simulated: the results that ship are shown.
+    source and note; docs/guide/accuracy.md says what may stand in them. Each row is turned
+    into a scenario and simulated; one that can't be expressed counts as an error of 100 %. Without TABLE nothing is
+    simulated: the results that ship are shown.
 
     With -o, writes accuracy.html (predicted against measured), accuracy.md, accuracy.svg and results.csv.
     """
@@ -57,7 +59,7 @@ def accuracy(
         raise InputError(Problem(message=f"no figure has an id that matches {only!r}", file="--only"))
     board = scoreboard(results)
     if output is not None:
-        write(board, output)
+        write(board, output, table)
     if as_json:
         print_json(plain(board, recorded=table is None))
         return
@@ -66,6 +68,9 @@ def accuracy(
     summary = summary_table(board)
     print_table(summary.columns, summary.rows, numbers_from=summary.numbers_from)
     click.echo(headline(board))
+    click.echo(summary.caption)
+    for (engine, profile), count in profiles(board.results).items():
+        click.echo(f"{engine} is simulated as {profile} ({plural(count, 'figure')})")
     if table is not None:
         for (family, reason), count in reasons(board.results).items():
             click.echo(f"not expressed: {count} of {family}: {reason}")
@@ -73,12 +78,12 @@ def accuracy(
         click.echo(f"wrote {output / 'accuracy.html'}")
 
 
-def write(board: Scoreboard, folder: Path) -> None:
-    """Write page, document, picture and results into a folder; each is complete or as it was."""
+def write(board: Scoreboard, folder: Path, table: Path | None) -> None:
+    """Write page, document, picture and results of a table into a folder; each is complete or as it was."""
     page = score_page("Accuracy", headline(board), charts(board), tables(board))
     texts = {
         "accuracy.html": page,
-        "accuracy.md": document(board),
+        "accuracy.md": document(board, None if table is None else table.name),
         "accuracy.svg": picture(board),
         "results.csv": written(board.results),
     }

@@ -7,6 +7,7 @@ import pytest
 from clustersim import catalog
 from clustersim.accuracy.held_out import held_out_engine, is_in_sample
 from clustersim.accuracy.origins import origins
+from clustersim.accuracy.result import read_results
 
 
 @pytest.fixture
@@ -51,3 +52,13 @@ def test_origins_name_every_device_with_a_fit_and_every_engine():
     assert {f"engine {name}" for name in catalog.names("scenarios/engines")} <= found.keys()
     assert found["kernels of h100-sxm-80gb"].fit.endswith("%")
     assert "aiconfigurator" in found["kernels of h100-sxm-80gb"].source
+
+
+def test_a_family_from_the_publication_of_a_fit_is_named_beside_it():
+    """Kernels of the RTX 4090 name a repository without a commit, H800's collectives a commit in fewer letters."""
+    results = read_results(catalog.path_of("scenarios/accuracy", "results", ".csv"))
+    found = {origin.constants: origin.families for origin in origins(results)}
+    assert found["kernels of rtx-4090"] == ("F1-replay-vllm", "F2-h100-70b-modes")
+    assert "F11-collectives" in found["collectives of h800-sxm-80gb"]
+    assert "F7-closed-loop" in found["kernels of h100-sxm-80gb"]
+    assert "F7-closed-loop" not in found["kernels of rtx-4090"]
