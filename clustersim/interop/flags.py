@@ -47,7 +47,7 @@ class Flag:
 
 
 READ: Final = """
-    --block-size= --cudagraph-capture-sizes=* --data-parallel-external-lb --data-parallel-hybrid-lb
+    --all2all-backend= --block-size= --cudagraph-capture-sizes=* --data-parallel-external-lb --data-parallel-hybrid-lb
     --data-parallel-rank= --data-parallel-size= --dbo-decode-token-threshold= --dbo-prefill-token-threshold= --dtype=
     --enable-chunked-prefill --enable-dbo --enable-expert-parallel --enable-prefix-caching --enforce-eager
     --expert-placement-strategy= --gpu-memory-utilization= --hf-config-path= --kv-cache-dtype=
@@ -117,7 +117,6 @@ IGNORED: Final[Mapping[str, str]] = {
 
 INEXACT: Final[Mapping[str, str]] = {
     "options of a platform are not looked at": "--additional-config={}",
-    "tokens go to experts and back by an all-to-all, of the cheapest algorithm there is": "--all2all-backend=",
     "the engine's overheads are those of asynchronous scheduling": "--async-scheduling~",
     "kernels take what the cost model says, whichever they are": """
         --attention-backend= --attention-config={} --disable-cascade-attn --enable-flashinfer-autotune~

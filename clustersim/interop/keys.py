@@ -20,6 +20,7 @@ VLLM: Final[Mapping[str, str]] = {
     "plan.stages": "VLLM_PP_LAYER_PARTITION",
     "plan.ep.degree": "--enable-expert-parallel",
     "plan.ep.placement": "--expert-placement-strategy",
+    "plan.ep.exchange": "--all2all-backend",
     "plan.ep.overlap": "--enable-dbo",
     "plan.ep.overlap_decode_tokens": "--dbo-decode-token-threshold",
     "plan.ep.overlap_prefill_tokens": "--dbo-prefill-token-threshold",
@@ -76,6 +77,11 @@ KV_DTYPES: Final[Mapping[str, str]] = {
 SGLANG_KV_DTYPES: Final = {"bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 BALANCERS: Final = {"round_robin": "round_robin", "auto": "round_robin", "total_requests": "least_outstanding"}
 """SGLang's ``--load-balance-method`` → router; ``auto`` takes turns (serving_hook.py:217)."""
+ALL2ALL: Final[Mapping[str, str]] = {
+    "allgather_reducescatter": "all_gather", "naive": "all_gather", "pplx": "all_to_all",
+    "deepep_high_throughput": "deepep_normal", "deepep_low_latency": "deepep_low_latency",
+}  # fmt: skip
+"""vLLM's ``--all2all-backend`` → exchange of a plan; ``naive`` broadcasts what an all-gather brings."""
 DEEPEP_MODES: Final = {"auto": "all_to_all", "normal": "deepep_normal", "low_latency": "deepep_low_latency"}
 """SGLang's ``--deepep-mode`` → exchange of a plan; ``auto`` is both in turn, and what costs neither stands for it."""
 PLACES: Final = {"linear": "contiguous", "round_robin": "strided"}

@@ -110,5 +110,6 @@ class Options:
         return f"{name}: {self.command.grammar.engine}'s default"
 
     def wrong(self, choice: Choice, message: str) -> None:
-        """Add a problem of an option."""
-        self.problems.append(choice.place.problem(f"{choice.flag.name}: {message}"))
+        """Add a problem of an option, which a switch names by its place."""
+        named = choice.place.text == choice.flag.name
+        self.problems.append(choice.place.problem(message if named else f"{choice.flag.name}: {message}"))

@@ -118,14 +118,13 @@ def _experts(
     if not moe and degree > 1:
         draft.note(f"{origin.partition(' ')[0]} has no effect here: the model has no experts.")
     degree = degree if moe else 1
-    sends = degree > 1 and (backend != "none" or replicas > 1)
     lines: list[tuple[str, Any, str]] = [("plan.ep.degree", degree, origin)] if moe else []
     if degree > 1 and replicas > 1:
         lines.append(("plan.ep.scope", "global", "SGLang spreads experts over the ranks of all its attention replicas"))
     redundant, origin = options.value(SGLANG["plan.ep.redundant"], whole, 0)
     lines += [("plan.ep.redundant", redundant, origin)] if redundant else []
     lines += _exchange(options, backend, draft) if degree > 1 else []
-    return [*lines, *_two_batches(options, sends, pp, draft)]
+    return [*lines, *_two_batches(options, backend, degree, pp, draft)]
 
 
 def _exchange(options: Options, backend: str, draft: Draft) -> list[tuple[str, Any, str]]:
@@ -145,12 +144,16 @@ def _exchange(options: Options, backend: str, draft: Draft) -> list[tuple[str, A
     return [("plan.ep.exchange", DEEPEP_MODES[mode], origin)]
 
 
-def _two_batches(options: Options, sends: bool, pp: int, draft: Draft) -> list[tuple[str, Any, str]]:
-    """Return the entries of two batches that overlap."""
+def _two_batches(options: Options, backend: str, degree: int, pp: int, draft: Draft) -> list[tuple[str, Any, str]]:
+    """Return the entries of two batches that overlap, which SGLang refuses without a backend (``server_args.py``)."""
     switch = options.given(SGLANG["plan.ep.overlap"])
     if switch is None:
         return []
-    if not sends:
+    if backend == "none":
+        options.wrong(
+            switch, "SGLang refuses it with --moe-a2a-backend none, its default; add --moe-a2a-backend deepep"
+        )
+    if degree == 1 or backend == "none":
         draft.note(
             f"{switch.name} has no effect here: no tokens are dispatched that another batch could compute beside."
         )

@@ -16,11 +16,12 @@ from clustersim.interop.command import Grammar
 from clustersim.interop.deployment import Degrees, Lines
 from clustersim.interop.entries import Draft
 from clustersim.interop.flags import ALIASES, FLAGS, VERSION
-from clustersim.interop.keys import KV_DTYPES, PLACES, VLLM
+from clustersim.interop.keys import ALL2ALL, KV_DTYPES, PLACES, VLLM
 from clustersim.interop.options import Options, choice_of, count, share, whole
 from clustersim.interop.serve import Reader, Setting
 from clustersim.interop.served_model import ServedModel
 from clustersim.model.architecture import ModelSpec, Moe
+from clustersim.plan.exchange import DEEPEP
 from clustersim.scenario.parts import load_engine
 
 ENGINE: Final = "vllm-0.19"
@@ -44,6 +45,11 @@ QUANTIZATIONS: Final[Mapping[str, str]] = {
 """vLLM's ``--quantization`` → format of weights; of AWQ, GPTQ and the like the usual four bits."""
 BY_CHECKPOINT: Final = frozenset({"compressed-tensors", "quark", "auto-round", "inc"})
 """Methods whose format only the checkpoint tells."""
+ALONE: Final = (
+    "flashinfer_all2allv", "flashinfer_nvlink_one_sided", "flashinfer_nvlink_two_sided", "deepep_v2", "mori",
+    "mori_high_throughput", "mori_low_latency", "nixl_ep",
+)  # fmt: skip
+"""Values of ``--all2all-backend`` whose kernels are not modelled: an all-to-all stands for them."""
 
 
 def _or_none(text: str) -> int | None:
@@ -77,13 +83,15 @@ def _degrees(options: Options, model: ModelSpec | None, draft: Draft) -> Degrees
     for key in ("serving.max_batch_requests", "serving.max_batch_tokens"):
         options.value(VLLM[key], count, 1)  # what is wrong is told beside the rest
     tp, pp, dp = (options.value(VLLM[f"plan.{axis}"], count, 1) for axis in ("tp", "pp", "dp"))
-    experts = () if model is None else tuple(_experts(options, model, tp=tp[0], dp=dp[0], pp=pp[0]))
+    experts = () if model is None else tuple(_experts(options, model, draft, tp=tp[0], dp=dp[0], pp=pp[0]))
     if options.on(VLLM["plan.ep.overlap"], False)[0] and all(path != "plan.ep.overlap" for path, _, _ in experts):
         draft.note("--enable-dbo has no effect here: no tokens are dispatched that another batch could compute beside.")
     return Degrees(tp=tp, pp=pp, dp=dp, experts=experts, router=_router(options, dp[0]))
 
 
-def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int, pp: int) -> list[tuple[str, Any, str]]:
+def _experts(
+    options: Options, model: ModelSpec, draft: Draft, *, tp: int, dp: int, pp: int
+) -> list[tuple[str, Any, str]]:
     """Return the entries of expert parallelism: vLLM spreads experts over TP × DP, or splits each over them."""
     on, origin = options.on(VLLM["plan.ep.degree"], False)
     switch = options.given(VLLM["plan.ep.degree"])
@@ -100,18 +108,43 @@ def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int, pp: int) -
     if on and dp > 1:
         lines.append(("plan.ep.scope", "global", "vLLM spreads experts over the ranks of all replicas"))
     place, origin = options.value(VLLM["plan.ep.placement"], choice_of(*PLACES), "linear")
+    exchange = _exchange(options, draft, sends=on and dp > 1)
     if not on:
         return lines
-    return [*lines, ("plan.ep.placement", PLACES[place], origin), *_two_batches(options, ranks=tp * dp, pp=pp)]
+    return [*lines, ("plan.ep.placement", PLACES[place], origin), *exchange, *_two_batches(options, dp=dp, pp=pp)]
 
 
-def _two_batches(options: Options, *, ranks: int, pp: int) -> list[tuple[str, Any, str]]:
-    """Return the entries of dual-batch overlap, with the thresholds from which on vLLM splits a step."""
+def _exchange(options: Options, draft: Draft, *, sends: bool) -> list[tuple[str, Any, str]]:
+    """Return how tokens get to experts of other replicas; without the option the profile's way stands."""
+    name = VLLM["plan.ep.exchange"]
+    backend, origin = options.value(name, choice_of(*ALL2ALL, *ALONE), "allgather_reducescatter")
+    if options.given(name) is None:
+        return []
+    if not sends:
+        draft.note(f"{name} has no effect here: no tokens go to experts of other replicas.")
+        return []
+    if backend in ALONE:
+        draft.note(f"{name} {backend} is not modelled: an all-to-all of the cheapest algorithm there is stands for it.")
+    return [("plan.ep.exchange", ALL2ALL.get(backend, "all_to_all"), origin)]
+
+
+def _two_batches(options: Options, *, dp: int, pp: int) -> list[tuple[str, Any, str]]:
+    """Return the entries of dual-batch overlap, with the thresholds from which on vLLM splits a step.
+
+    vLLM overlaps two batches with DeepEP's kernels only (``vllm/config/vllm.py`` of 0.11 on: "Microbatching currently
+    only supports the deepep_low_latency and deepep_high_throughput all2all backend").
+    """
     on, origin = options.on(VLLM["plan.ep.overlap"], False)
     switch = options.given(VLLM["plan.ep.overlap"])
     decode, of_decode = options.value(VLLM["plan.ep.overlap_decode_tokens"], whole, 32)
     prefill, of_prefill = options.value(VLLM["plan.ep.overlap_prefill_tokens"], whole, 512)
-    if not on or switch is None or ranks == 1:
+    if not on or switch is None:
+        return []
+    backend = options.given(VLLM["plan.ep.exchange"])
+    if backend is None or ALL2ALL.get(backend.text) not in DEEPEP:
+        options.wrong(switch, f"vLLM overlaps two batches with {VLLM['plan.ep.exchange']} deepep_high_throughput or "
+                      "deepep_low_latency only; add it")  # fmt: skip
+    if dp == 1:
         return []
     if pp > 1:
         options.wrong(switch, "two batches that overlap are simulated at --pipeline-parallel-size 1 only")

@@ -47,7 +47,7 @@ def served(draw: st.DrawFn, engine: str) -> dict[str, Any]:
         if whole and pp == 1 and tp * dp > 1 and draw(st.booleans()):
             plan["ep"] |= {"overlap": "two_batch", "overlap_decode_tokens": 40, "overlap_prefill_tokens": 600}
         if plan["ep"]["degree"] > 1:
-            ways = ("all_to_all", "deepep_normal", "deepep_low_latency") if whole and dp > 1 else ("all_reduce",)
+            ways = ("all_gather", "all_to_all", "deepep_low_latency") if whole and dp > 1 else ("all_reduce",)
             plan["ep"]["exchange"] = draw(st.sampled_from((None, "deepep_normal", *ways)))
             if plan["ep"]["placement"] == "contiguous" and draw(st.booleans()):
                 plan["ep"]["redundant"] = plan["ep"]["degree"]

@@ -55,6 +55,11 @@ class Account:
         for key in keys:
             self._said.update(self._places(server, key))
 
+    def says_exchange(self, server: Server, across: str) -> None:
+        """Take note of what the engine does of itself: an all-reduce inside TP, and its own way over replicas."""
+        if server.plan.ep.exchange == (across if server.plan.is_lockstep else "all_reduce"):
+            self.says(server, "plan.ep.exchange")
+
     def leaves(self, server: Server | None, key: str, why: str, value: Any = None) -> None:
         """List a key that is not said, with what happens instead; its value is that of the document."""
         places = self._places(server, key)
@@ -77,14 +82,8 @@ class Account:
     def leave_the_rest(self) -> None:
         """List all that differs from the defaults, and that nothing said."""
         for path, value in self._differing():
-            if path.endswith("ep.exchange") and value in self._exchanges():
-                continue  # what the engine does of itself
             if not any(path == said or path.startswith(f"{said}.") for said in (*self._said, *WITHOUT_MATTER)):
                 self.unsaid.append(Unsaid(path=path, value=value, why=f"no option of {self.engine} says it"))
-
-    def _exchanges(self) -> tuple[Any, ...]:
-        engine = self.document["serving"]["engine"]
-        return tuple(engine.get(key, "all_to_all") for key in ("experts_within", "experts_across"))
 
     def _places(self, server: Server | None, key: str) -> tuple[str, ...]:
         """Return where a key may stand: in the part of a pool, or for both."""

@@ -75,6 +75,11 @@ class Server:
         return any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
 
     @property
+    def experts_per_token(self) -> int:
+        """How many experts a token visits at most; 0 of a model without any."""
+        return max((layer.ffn.top_k for layer in self.model.layers if isinstance(layer.ffn, Moe)), default=0)
+
+    @property
     def longest(self) -> int | None:
         """The longest sequence that is let in: by the context window, or what the model takes."""
         return self.serving.context_window or self.model.max_positions

@@ -84,7 +84,8 @@ def _plan(started: Started, account: Account) -> None:
         account.says(server, "plan.ep")  # with one rank nothing is placed
     elif server.is_moe:
         _put(started, account, "plan.ep.degree", ep.degree)
-        if ep.exchange != "all_reduce" and ep.degree == inside:
+        account.says_exchange(server, "all_gather")
+        if ep.exchange not in ("all_reduce", "all_gather") and ep.degree == inside:
             started.options["--moe-a2a-backend"] = "deepep"
             account.says(server, "plan.ep.exchange")
             if (mode := word_for(ep.exchange, DEEPEP_MODES)) != "auto":
@@ -94,6 +95,11 @@ def _plan(started: Started, account: Account) -> None:
         if ep.placement != "contiguous":
             account.leaves(server, "plan.ep.placement", "SGLang places experts in order, or by what it measured")
         if ep.overlap == "two_batch":
+            if "--moe-a2a-backend" not in started.options:
+                account.refuse(
+                    f"SGLang overlaps two batches with --moe-a2a-backend only, found plan.ep.exchange: {ep.exchange}; "
+                    "take plan.ep.exchange=deepep_normal, over all ranks"
+                )
             _put(started, account, "plan.ep.overlap")
             for kind in ("decode", "prefill"):
                 account.leaves(server, f"plan.ep.overlap_{kind}_tokens", "SGLang has thresholds of its own")

@@ -72,6 +72,7 @@ def _plan(started: Started, account: Account) -> None:
         config |= {"moe_tensor_parallel_size": inside // ep.degree, "moe_expert_parallel_size": ep.degree}
     elif server.is_moe:
         account.refuse(f"TensorRT-LLM keeps experts inside the {inside} ranks of TP, found plan.ep.degree: {ep.degree}")
+    account.says_exchange(server, "all_to_all" if ep.degree > server.experts_per_token else "all_gather")
     if ep.degree == 1:
         account.says(server, "plan.ep")  # with one rank nothing is placed
     elif ep.placement != "contiguous":

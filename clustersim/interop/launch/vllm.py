@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from clustersim.interop.keys import DTYPES, KV_DTYPES, PLACES, VLLM, word_for
+from clustersim.interop.keys import ALL2ALL, DTYPES, KV_DTYPES, PLACES, VLLM, word_for
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Server, Started
 from clustersim.interop.launch.utilization import utilization
@@ -138,8 +138,7 @@ class _Writer:
             account.leaves(server, "plan.ep.placement", "vLLM places experts linearly or in turn, not by a list")
         elif place != "linear":
             self._put("plan.ep.placement", place)
-        if ep.exchange in DEEPEP:
-            account.leaves(server, "plan.ep.exchange", "over replicas --all2all-backend says it; give it with --add")
+        self._exchange()
         if ep.redundant:
             account.leaves(
                 server,
@@ -152,10 +151,28 @@ class _Writer:
                 account.refuse("vLLM refuses two batches that overlap (--enable-dbo) with several stages")
             if not self._has(VLLM["plan.ep.overlap"]):
                 account.refuse(f"{self._words} has no {VLLM['plan.ep.overlap']}; take plan.ep.overlap=none")
+            if ep.exchange not in DEEPEP:
+                account.refuse(
+                    f"vLLM overlaps two batches with DeepEP's kernels only, found plan.ep.exchange: {ep.exchange}; "
+                    "take plan.ep.exchange=deepep_normal or deepep_low_latency"
+                )
             self._put("plan.ep.overlap")
             self._put("plan.ep.overlap_decode_tokens", ep.overlap_decode_tokens)
             self._put("plan.ep.overlap_prefill_tokens", ep.overlap_prefill_tokens)
         return inside
+
+    def _exchange(self) -> None:
+        """Write how tokens get to experts of other replicas; inside one, vLLM keeps them where they are."""
+        plan, account, server = self._server.plan, self._account, self._server
+        key, way = "plan.ep.exchange", plan.ep.exchange
+        account.says_exchange(server, "all_gather")
+        if plan.is_lockstep and way == "all_to_all" and reaches(self._version, "0.14.0"):
+            account.leaves(server, key, "vLLM has no plain all-to-all since 0.14; of itself it gathers all tokens")
+        elif plan.is_lockstep and way != "all_gather":
+            backend = word_for(way, ALL2ALL)
+            self._put(key, backend)
+        elif not plan.is_lockstep and way != "all_reduce":
+            account.leaves(server, key, "inside one replica vLLM keeps tokens where they are, and all-reduces")
 
     def _router(self, inside: bool) -> None:
         server, account = self._server, self._account

@@ -135,12 +135,14 @@ def test_the_budgets_of_vllm_depend_on_the_device(topology: str, requests: int, 
             {"plan.ep": {"degree": 16, "scope": "global", "placement": "contiguous"}},
         ),
         (
-            "vllm serve deepseek-ai/DeepSeek-V3 -dp 16 -ep --enable-dbo --dbo-decode-token-threshold 64",
+            "vllm serve deepseek-ai/DeepSeek-V3 -dp 16 -ep --enable-dbo --dbo-decode-token-threshold 64 "
+            "--all2all-backend deepep_low_latency",
             {
                 "plan.ep": {
                     "degree": 16,
                     "scope": "global",
                     "placement": "contiguous",
+                    "exchange": "deepep_low_latency",
                     "overlap": "two_batch",
                     "overlap_decode_tokens": 64,
                     "overlap_prefill_tokens": 512,
@@ -286,6 +288,44 @@ def test_an_option_that_asks_for_nothing_is_not_refused(neutral: str) -> None:
     found = scenario_from_command(f"{SERVE} {neutral}")
     assert parse_yaml(found.text, "text").data == DEFAULTS
     assert found.notes == ()
+
+
+WIDE = "vllm serve deepseek-ai/DeepSeek-V3 -dp 16 -ep"
+
+
+@pytest.mark.parametrize(
+    ("backend", "exchange", "note"),
+    [
+        ("allgather_reducescatter", "all_gather", ""),
+        ("naive", "all_gather", ""),
+        ("pplx", "all_to_all", ""),
+        ("deepep_high_throughput", "deepep_normal", ""),
+        ("deepep_low_latency", "deepep_low_latency", ""),
+        ("nixl_ep", "all_to_all", "--all2all-backend nixl_ep is not modelled"),
+    ],
+)
+def test_a_backend_says_how_tokens_get_to_experts(backend: str, exchange: str, note: str) -> None:
+    found = scenario_from_command(f"{WIDE} --all2all-backend {backend}")
+    assert at(parse_yaml(found.text, "text").data, "plan.ep")["exchange"] == exchange
+    assert any(note in text for text in found.notes) if note else not any("all2all" in text for text in found.notes)
+    alone = scenario_from_command(f"{WIDE.replace('-dp 16', '-tp 8')} --all2all-backend {backend}")
+    assert "exchange" not in at(parse_yaml(alone.text, "text").data, "plan.ep")
+    assert any("--all2all-backend has no effect here" in text for text in alone.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--all2all-backend deepep_low", "did you mean 'deepep_low_latency'"),
+        ("--enable-dbo", "deepep_high_throughput or deepep_low_latency only; add it"),
+        ("--enable-dbo --all2all-backend naive", "deepep_high_throughput or deepep_low_latency only; add it"),
+    ],
+)
+def test_a_backend_that_can_not_be_is_refused(options: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        scenario_from_command(f"{WIDE} {options}")
+    (problem,) = caught.value.problems
+    assert message in problem.message
 
 
 @pytest.mark.parametrize(
@@ -470,14 +510,16 @@ def test_no_option_is_read_in_vain(name: str) -> None:
         "--model": "", "--hf-config-path": "", "--nnodes": "2", "--dtype": "half", "--kv-cache-dtype": "fp8",
         "--quantization": "fp8", "--performance-mode": "throughput", "--optimization-level": "0",
         "--gpu-memory-utilization": "0.5", "--data-parallel-rank": "0", "--scheduling-policy": "priority",
-        "--expert-placement-strategy": "round_robin",
+        "--expert-placement-strategy": "round_robin", "--all2all-backend": "deepep_low_latency",
     }  # fmt: skip
     if not values.get(name, "8"):
         return  # tests of models have these
     base = "vllm serve mixtral-8x7b -tp 4"
     base += " -dp 2 -ep" if name.startswith(("--data-parallel-", "--expert")) and name != "--data-parallel-size" else ""
-    base += " -ep" if name in ("--data-parallel-size", "--enable-dbo") else ""
-    base += " -ep --enable-dbo" if name.startswith("--dbo") else ""
+    base += " -ep" if name == "--data-parallel-size" else ""
+    base += " -dp 2 -ep" if name in ("--all2all-backend", "--enable-dbo") or name.startswith("--dbo") else ""
+    base += " --all2all-backend deepep_low_latency" if "dbo" in name else ""
+    base += " --enable-dbo" if name.startswith("--dbo") else ""
     takes = flags.FLAGS[name].takes
     off = name in ("--enable-chunked-prefill",)
     option = f"--no-{name[2:]}" if off else name if takes == "switch" else f"{name} {values.get(name, '8')}"

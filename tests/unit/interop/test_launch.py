@@ -134,6 +134,11 @@ def command(found: Launch, at: int = 0) -> str:
     return str(found.commands[at]["command"])
 
 
+WIDE: dict[str, Any] = {"model": "deepseek-v3", "plan": {"dp": 16, "ep": {"degree": 16, "scope": "global"}}}
+WIDE["precision"] = {}
+TWO_BATCH = {"dp": 16, "ep": {"degree": 16, "scope": "global", "overlap": "two_batch"}}
+
+
 @pytest.mark.parametrize(
     ("target", "parts", "message"),
     [
@@ -171,6 +176,8 @@ def command(found: Launch, at: int = 0) -> str:
         ("k8s", {"serving": {"engine": "trtllm-0.14"}}, "no manifest has; take --for trtllm"),
         ("k8s", {"serving": {"engine": "vllm-0.9"}, "plan": {"tp": 8, "pp": 2}}, "--nnodes from 0.12.0 on; before"),
         ("sglang", {"serving": {"max_batch_tokens": 1000}}, "validation_hook.py:244"),
+        ("vllm", {**WIDE, "plan": TWO_BATCH}, "take plan.ep.exchange=deepep_normal or deepep_low_latency"),
+        ("sglang", {**WIDE, "plan": TWO_BATCH}, "take plan.ep.exchange=deepep_normal, over all ranks"),
         ("trtllm", {"precision": {"weights": "fp8"}}, "--model"),
         ("llm-d", {"plan": {"tp": 2, "pp": 2}}, "no key for stages"),
         ("k8s", {"plan": {"tp": 8, "pp": 2}, "serving": {"engine": "trtllm-1.0"}}, "under MPI"),
@@ -306,17 +313,42 @@ def test_the_context_window_is_the_longest_sequence(target: str, option: str) ->
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("sglang", "--tp-size 16 --attn-dp-size 16 --ep-size 16 --moe-a2a-backend deepep"),
+        ("sglang", "--tp-size 16 --attn-dp-size 16 --ep-size 16"),
         ("vllm", "--enable-expert-parallel --data-parallel-size 16 --data-parallel-size-local 8"),
         ("trtllm", "srun -N2 --ntasks 16 --mpi=pmix trtllm-llmapi-launch trtllm-serve deepseek-ai/DeepSeek-V3"),
     ],
 )
 def test_experts_over_all_replicas_are_one_server(target: str, words: str) -> None:
-    wide = {"model": "deepseek-v3", "plan": {"dp": 16, "ep": {"degree": 16, "scope": "global"}}}
-    found = launch_of(scenario(**wide, precision={}), target)
+    found = launch_of(scenario(**WIDE), target)
     whole = command(found).split()
     assert all(word in whole for word in words.split())
     assert found.servers[0].copies == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "exchange", "words", "unsaid"),
+    [
+        ("vllm", None, "", False),
+        ("vllm", "all_gather", "", False),
+        ("vllm", "deepep_normal", "--all2all-backend deepep_high_throughput", False),
+        ("vllm", "deepep_low_latency", "--all2all-backend deepep_low_latency", False),
+        ("vllm", "all_to_all", "", True),
+        ("sglang", "all_gather", "", False),
+        ("sglang", "all_to_all", "--moe-a2a-backend deepep", False),
+        ("sglang", "deepep_normal", "--moe-a2a-backend deepep --deepep-mode normal", False),
+        ("trtllm", "all_to_all", "", False),  # more EP ranks than a token has experts
+        ("trtllm", "all_gather", "", True),
+    ],
+)
+def test_how_tokens_get_to_experts_is_said_or_listed(
+    target: str, exchange: str | None, words: str, unsaid: bool
+) -> None:
+    plan = {"dp": 16, "ep": {"degree": 16, "scope": "global", "exchange": exchange}}
+    found = launch_of(scenario(**{**WIDE, "plan": plan}), target)
+    whole = command(found).split()
+    assert all(word in whole for word in words.split())
+    assert words or not {"--all2all-backend", "--moe-a2a-backend"} & set(whole)
+    assert ("plan.ep.exchange" in [one.path for one in found.unsaid]) is unsaid
 
 
 POOLS = {
@@ -375,8 +407,7 @@ def test_a_group_of_nodes_counts_ranks_from_the_leader() -> None:
     leader, worker = (containers(template[kind])[0]["command"] for kind in ("leaderTemplate", "workerTemplate"))
     assert worker[:-1] == leader
     assert worker[-2:] == ["$(LWS_WORKER_INDEX)", "--headless"]
-    wide = {"model": "deepseek-v3", "plan": {"dp": 16, "ep": {"degree": 16, "scope": "global"}}}
-    template = launch_of(scenario(**wide, precision={}), "k8s").manifest[0]["spec"]["leaderWorkerTemplate"]
+    template = launch_of(scenario(**WIDE), "k8s").manifest[0]["spec"]["leaderWorkerTemplate"]
     command = containers(template["workerTemplate"])[0]["command"]
     assert command[:2] == ["sh", "-c"]
     assert command[2].endswith("--headless --data-parallel-start-rank $((LWS_WORKER_INDEX * 8))")

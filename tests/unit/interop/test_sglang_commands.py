@@ -184,6 +184,7 @@ def test_a_mistake_is_pointed_at(options: str, column: int, message: str) -> Non
         ("--tp 8 --ep 4 --moe-runner-backend flashinfer_cutlass", "must be 1 or the same as the tensor parallel size"),
         ("--tp 8 --attn-dp-size 8", "splits each expert over the ranks of all replicas, which is not simulated; add"),
         ("--tp 8 --pp-size 2 --moe-a2a-backend deepep --enable-two-batch-overlap", "at --pp-size 1 only"),
+        ("--tp 8 --ep 8 --enable-two-batch-overlap", "add --moe-a2a-backend deepep"),
         ("--tp 1 --ep-num-redundant-experts 2", "--ep-num-redundant-experts becomes plan.ep.redundant"),
     ],
 )  # fmt: skip
@@ -212,7 +213,7 @@ def test_an_option_that_asks_for_nothing_changes_nothing(neutral: str) -> None:
         ("--enable-hicache", "--enable-hierarchical-cache has no effect here"),
         ("--tp 2 --tp 4", "--tp-size is given twice; as in SGLang, the last one counts"),
         ("--tp 2 --ep 2", "--ep-size has no effect here: the model has no experts"),
-        ("--enable-two-batch-overlap", "no tokens are dispatched"),
+        ("--enable-two-batch-overlap --moe-a2a-backend deepep", "no tokens are dispatched"),
         ("--model-path deepseek-v3 --tp 8 --moe-a2a-backend deepep", "normal or low_latency takes that kernel"),
         ("--model-path deepseek-v3 --tp 8 --ep 8 --deepep-mode normal", "no effect without --moe-a2a-backend deepep"),
         ("", "without --enable-mixed-chunk SGLang cuts long prompts into chunks"),
@@ -234,6 +235,7 @@ def test_no_option_is_read_in_vain(name: str) -> None:
     }  # fmt: skip
     base = f"{START} --model-path mixtral-8x7b --tp-size 4 --ep 4"
     base += " --dp-size 2" if name in ("--load-balance-method", "--enable-dp-attention") else ""
+    base += " --moe-a2a-backend mori" if name == "--enable-two-batch-overlap" else ""
     base = base.removesuffix(" --ep 4") if name in ("--ep-size", "--moe-a2a-backend") else base
     option = name if GRAMMAR.flags[name].takes == "switch" else f"{name} {values.get(name, '8')}"
     assert said_by(base) != said_by(f"{base} {option}")
