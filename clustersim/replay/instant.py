@@ -2,7 +2,8 @@
 
 Completions, network, hand-overs, arrivals, departures (failures, timeouts, cancellations), scheduling, the end.
 
-Then come serial numbers: SimPy orders events by (time, priority, serial number). Completions of one instant commute:
+Then come serial numbers: SimPy orders events by (time, priority, serial number); what :func:`at` is told to call is in
+its queue as such, without an event around it. Completions of one instant commute:
 they only count down, set flags and record. What does not commute (shares of links, routing, scheduling) has a phase of
 its own, and goes through its participants in the order of their numbers.
 """
@@ -10,9 +11,10 @@ its own, and goes through its participants in the order of their numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any, Final
 
-from simpy import Environment, Event
+from simpy import Environment
 
 from clustersim.clock import LATEST_NS, too_late
 
@@ -37,6 +39,19 @@ class Clock(Environment):
 
     asked_ns: int = -1
 
+    def step(self) -> None:
+        """Do what comes next: make a call, or process an event of SimPy's."""
+        queue: list[Any] = self._queue
+        if not queue or len(queue[0]) != _CALL:
+            super().step()
+            return
+        self._now, _, _, action, value = heappop(queue)
+        action(value)
+
+
+_CALL: Final = 5
+"""Fields of a call in the queue: time, phase, serial number, what is called, and with what; of an event there are 4."""
+
 
 def asked(env: Environment, now: int) -> bool:
     """Whether schedulers have been asked at this instant already."""
@@ -48,24 +63,16 @@ def now_ns(env: Environment) -> int:
     return env._now  # type: ignore[return-value]
 
 
-def _act(event: Event) -> None:
-    action, value = event._value
-    action(value)
-
-
-def at(env: Environment, delay: int, phase: int, action: Callable[[Any], Any], value: Any = None) -> Event:
-    """Call ``action(value)`` after ``delay`` ns, in the given phase of that instant.
+def at(env: Environment, delay: int, phase: int, action: Callable[[Any], Any], value: Any = None) -> None:
+    """Call ``action(value)`` after ``delay`` ns, in the given phase of that instant; the clock is a :class:`Clock`.
 
     Raises
     ------
     InputError
         When int64 does not hold that instant; in an array it is one of the past.
     """
-    if not 0 <= delay <= LATEST_NS - env._now:
+    now = env._now
+    if not 0 <= delay <= LATEST_NS - now:
         raise too_late()
-    event = Event(env)
-    event._ok = True
-    event._value = action, value
-    event.callbacks = [_act]
-    env.schedule(event, phase, delay)  # type: ignore[arg-type]
-    return event
+    queue: list[Any] = env._queue
+    heappush(queue, (now + delay, phase, next(env._eid), action, value))

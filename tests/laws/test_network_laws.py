@@ -6,10 +6,9 @@ from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
-from simpy import Environment
 
 from clustersim.collective import plan_collective
-from clustersim.replay.instant import COMPLETION, at
+from clustersim.replay.instant import COMPLETION, Clock, at
 from clustersim.replay.links.sharing_by_events import Network
 from tests.effort import examples
 from tests.round_numbers import two_leaves
@@ -26,7 +25,7 @@ SENDS = st.lists(
 
 def ends(sends: list[Send], order: list[int]) -> list[int]:
     """Let sends begin, those of one instant in the given order; return when each ends."""
-    env = Environment(initial_time=0)
+    env = Clock(initial_time=0)
     network = Network(env, TOPOLOGY.link_capacity)
     found = [0] * len(sends)
 

@@ -5,8 +5,7 @@ Each replica is a lane or takes its steps as events; ``mode: full`` and the laws
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import simpy
@@ -104,7 +103,7 @@ class EventReplay:
         if self.input.requests.concurrency is not None:
             at(self.env, 0, ARRIVAL, lambda _: self._release(self.input.requests.concurrency or 0))
         else:
-            self.env.process(self._arrivals())
+            self._expect()
         if horizon is not None:
             at(self.env, horizon, END, lambda _: self._stop())
         for number, outage in enumerate(self.admission.outages):
@@ -126,18 +125,18 @@ class EventReplay:
         if not self.finished.triggered:
             self.finished.succeed()
 
-    def _arrivals(self) -> Generator[simpy.Event, Any, None]:
-        """The process that lets recorded or drawn requests arrive."""
-        while self.next_request < self.total:
-            event = simpy.Event(self.env)
-            event._ok, event._value = True, None
-            delay = self.times[self.next_request] - now_ns(self.env)
-            self.env.schedule(event, ARRIVAL, delay)  # type: ignore[arg-type]
-            yield event
-            while self.next_request < self.total and self.times[self.next_request] == now_ns(self.env):
-                self.next_request += 1
-                if not self.sessions.holds(self.next_request - 1):
-                    self._arrive(self.next_request - 1)
+    def _expect(self) -> None:
+        """Wait for the next recorded or drawn request."""
+        if self.next_request < self.total:
+            at(self.env, self.times[self.next_request] - now_ns(self.env), ARRIVAL, self._arrivals)
+
+    def _arrivals(self, _: None) -> None:
+        """Let the requests of this instant arrive."""
+        while self.next_request < self.total and self.times[self.next_request] == now_ns(self.env):
+            self.next_request += 1
+            if not self.sessions.holds(self.next_request - 1):
+                self._arrive(self.next_request - 1)
+        self._expect()
 
     def _undisturbed(self) -> int:
         """Return an instant before which no request arrives."""

@@ -1,7 +1,7 @@
 """A stage's pass as events: every operator starts when its stream is free and all that it needs has ended.
 
 This is the definition of a pass; the closed form of ``graph.template`` must give the same times wherever no flow of
-the pass meets another one. Operators are callbacks on SimPy events, not processes: a process per operator costs ten
+the pass meets another one. Operators are calls on SimPy's clock, not processes: a process per operator costs ten
 times as much.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
-from simpy import Environment, Event
+from simpy import Environment
 
 from clustersim.clock import Int64Array
 from clustersim.replay.events.pass_program import EventProgram
-from clustersim.replay.instant import COMPLETION, now_ns
+from clustersim.replay.instant import COMPLETION, at, now_ns
 
 Communicate = Callable[[int, int, tuple[int, ...], int, Callable[[Any], None]], None]
 """(operator, cost class, local ranks, duration in ns, done) starts a communication; it calls ``done(operator)``."""
@@ -77,44 +77,32 @@ class EventPass:
     def begin(self) -> None:
         """Start every operator that waits for nothing.
 
-        The rest follows in ``ended``, a closure, since names of a closure are twice as fast as attributes. An
-        operator that ends hands its event on to the first one that it lets start.
+        The rest follows in ``ended``, a closure, since names of a closure are twice as fast as attributes.
         """
-        env, program, communicate = self.env, self.program, self.communicate
-        starts, ends, pending, durations = self.starts, self.ends, self.pending, self.durations
+        env, communicate, ended_at = self.env, self.communicate, self.ends
+        starts, pending, durations = self.starts, self.pending, self.durations
+        program = self.program
         successors, members, exits, classes = program.successors, program.members, program.exits, program.cls
-        schedule, on_exit, on_end, marks = env.schedule, self.on_exit, self.on_end, self.marks
+        on_exit, on_end, marks = self.on_exit, self.on_end, self.marks
         left = len(pending)
 
-        def start(operator: int, event: Event | None, now: int) -> Event | None:
+        def start(operator: int, now: int) -> None:
             starts[operator] = now
             group = members[operator]
-            if group is not None:
-                communicate(operator, classes[operator], group, durations[operator], finish)
-                return event
-            if event is None:
-                event = Event(env)
-                event._ok = True
-            event._value = operator
-            event.callbacks = callbacks
-            schedule(event, COMPLETION, durations[operator])  # type: ignore[arg-type]
-            return None
+            if group is None:
+                at(env, durations[operator], COMPLETION, ended, operator)
+            else:
+                communicate(operator, classes[operator], group, durations[operator], ended)
 
-        def ended(event: Event) -> None:
-            advance(event._value, event)
-
-        def finish(operator: int) -> None:
-            advance(operator, None)
-
-        def advance(operator: int, event: Event | None) -> None:
+        def ended(operator: int) -> None:
             nonlocal left
-            now: int = env._now  # type: ignore[assignment]
-            ends[operator] = now
+            now = now_ns(env)
+            ended_at[operator] = now
             for after in successors[operator]:
                 waits = pending[after] - 1
                 pending[after] = waits
                 if not waits:
-                    event = start(after, event, now)
+                    start(after, now)
             left -= 1
             if operator in exits:
                 on_exit(exits[operator])
@@ -123,10 +111,9 @@ class EventPass:
             if not left:
                 on_end()
 
-        callbacks: list[Callable[[Any], None]] = [ended]
         for operator, waits in enumerate(program.indegree):
             if waits == 0:
-                start(operator, None, now_ns(env))
+                start(operator, now_ns(env))
 
     def waiting(self) -> list[tuple[int, int]]:
         """Return (operator, unfinished predecessors) of what has not started, for a stall's story."""

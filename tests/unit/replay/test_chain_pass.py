@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simpy import Environment
 
 from clustersim.collective import plan_collective
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.events.chain import ChainPass, ChainShape, chain_shape
-from clustersim.replay.instant import COMPLETION, at
+from clustersim.replay.instant import COMPLETION, Clock, at
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.prepared import Prepared
 from tests.round_numbers import crossbar, deployment
@@ -31,7 +30,7 @@ class Toy:
 
     def __init__(self, *, watches: bool = True, shape: ChainShape = SHAPE) -> None:
         self.topology = crossbar(3)
-        self.env = Environment(initial_time=0)
+        self.env = Clock(initial_time=0)
         self.network = Network(self.env, self.topology.link_capacity)
         (self.plan,) = plan_collective(self.topology, "ring_shift", (0, 1))
         watched = tuple(self.plan.links.tolist()) if watches else None

@@ -6,11 +6,10 @@ A prefill of 4 tokens takes 6,700 ns, of 1 token 6,610 ns (see ``tests.round_num
 from __future__ import annotations
 
 import pytest
-from simpy import Environment
 
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.events.replica import Replica
-from clustersim.replay.instant import ARRIVAL, COMPLETION, DEPARTURE, END, HAND_OVER, NETWORK, SCHEDULING, at
+from clustersim.replay.instant import ARRIVAL, COMPLETION, DEPARTURE, END, HAND_OVER, NETWORK, SCHEDULING, Clock, at
 from clustersim.serving.decision import ADMITTED
 from tests.round_numbers import deployment, step_ends
 
@@ -24,7 +23,7 @@ def step_rows(result, *columns):
 
 
 def test_events_of_an_instant_go_by_phase_and_then_by_serial_number():
-    env, seen = Environment(initial_time=0), []
+    env, seen = Clock(initial_time=0), []
     for phase in (END, SCHEDULING, DEPARTURE, ARRIVAL, HAND_OVER, NETWORK, COMPLETION):
         for serial in range(2):
             at(env, 5, phase, seen.append, (phase, serial))
@@ -34,7 +33,7 @@ def test_events_of_an_instant_go_by_phase_and_then_by_serial_number():
 
 
 def test_a_completion_asked_for_by_an_arrival_comes_before_scheduling():
-    env, seen = Environment(initial_time=0), []
+    env, seen = Clock(initial_time=0), []
     at(env, 5, SCHEDULING, seen.append, "scheduling")
     at(env, 5, ARRIVAL, lambda _: at(env, 0, COMPLETION, seen.append, "completion"))
     env.run()

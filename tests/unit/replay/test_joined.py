@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simpy
 
 from clustersim.clock import Int64Array
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
@@ -15,6 +14,7 @@ from clustersim.replay.events.joined import joined
 from clustersim.replay.events.pass_program import EventProgram, expanded_program
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.wiring import StageWiring
+from clustersim.replay.instant import Clock
 from clustersim.replay.prepared import Prepared
 from tests.round_numbers import SPARSE, deployment
 
@@ -24,7 +24,7 @@ RING = ParallelPlan(sp=SequencePlan(degree=2, scheme="ring"))
 
 def ran(program: EventProgram, durations: list[int], slower: int) -> tuple[Int64Array, Int64Array]:
     """Run a pass whose communications take ``slower`` times as long as they should."""
-    env = simpy.Environment(initial_time=0)
+    env = Clock(initial_time=0)
 
     def communicate(operator: int, cls: int, members: Any, ns: int, done: Callable[[int], None]) -> None:
         env.timeout(ns * slower).callbacks.append(lambda _: done(operator))  # type: ignore[union-attr]

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simpy import Environment
 
 from clustersim.clock import to_ns
 from clustersim.collective import plan_collective
-from clustersim.replay.instant import COMPLETION, at
+from clustersim.replay.instant import COMPLETION, Clock, at
 from clustersim.replay.links.sharing_by_events import Network
 from tests.round_numbers import crossbar, two_leaves
 
@@ -21,7 +20,7 @@ class Sends:
 
     def __init__(self) -> None:
         self.topology = two_leaves(2)
-        self.env = Environment(initial_time=0)
+        self.env = Clock(initial_time=0)
         self.network = Network(self.env, self.topology.link_capacity)
         self.ends: dict[str, int] = {}
 
@@ -135,7 +134,7 @@ def test_a_flow_may_be_entered_late_when_it_was_alone_until_now(sends):
 
 
 class Watcher:
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, env: Clock) -> None:
         self.env = env
         self.seen: list[tuple[str, int]] = []
 
@@ -170,7 +169,7 @@ def test_watch_says_how_many_foreign_flows_are_there_already_link_by_link(sends)
 
 def test_a_collective_and_a_send_share_the_link_that_both_use():
     """All-gather of 2,000 bytes on two devices: 1 µs of α, then 1,000 bytes on each of four links."""
-    topology, env = crossbar(3), Environment(initial_time=0)
+    topology, env = crossbar(3), Clock(initial_time=0)
     network, ends = Network(env, topology.link_capacity), {}
     (gather,) = plan_collective(topology, "all_gather", (0, 1), "ring")
     (send,) = plan_collective(topology, "send", (0, 2))
