@@ -42,7 +42,7 @@ class CommTable:
         self.candidates = candidates
         self._plans: dict[tuple[Kind, tuple[int, ...]], tuple[CommPlan, ...]] = {}
         self._seconds: dict[tuple[int, float], float] = {}
-        self._chosen: dict[tuple[Kind, tuple[int, ...], float], CommPlan | None] = {}
+        self._chosen: dict[tuple[Kind, tuple[int, ...], float], CommPlan] = {}
         self._numbers: dict[tuple[Kind, Signature], int] = {}
         self._by_number: list[tuple[CommPlan, ...]] = []
 
@@ -91,12 +91,14 @@ class CommTable:
 
     def chosen(self, op: Kind, devices: tuple[int, ...], payload_bytes: float) -> CommPlan | None:
         """Return the plan that a payload takes, or None where nothing has to move."""
+        plans = self.plans(op, devices)
+        if len(plans) < 2:
+            return plans[0] if plans else None
         key = (op, devices, payload_bytes)
         if key not in self._chosen:
             if len(self._chosen) >= MOST_CHOICES:
                 self._chosen.clear()
-            plans = self.plans(op, devices)
-            self._chosen[key] = plans[int(choose(plans, payload_bytes)[0])] if plans else None
+            self._chosen[key] = plans[int(choose(plans, payload_bytes)[0])]
         return self._chosen[key]
 
     def links(self, op: Kind, devices: tuple[int, ...]) -> frozenset[int]:

@@ -9,7 +9,7 @@ two of its groups without a common rank use the same link.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -31,6 +31,8 @@ class Contention:
         Of the other stages that can be disturbed: the links on which sends may appear.
     boundaries : frozenset
         Boundaries whose sends can meet anything.
+    alone : frozenset of (int, int)
+        Pairs of devices between which K/V entries move and meet nothing; a device sends and receives one at a time.
     shared : tuple of str
         What may meet where, for people to read.
     """
@@ -38,6 +40,7 @@ class Contention:
     crowded: frozenset[tuple[int, int]]
     watched: dict[tuple[int, int], tuple[int, ...]]
     boundaries: frozenset[tuple[int, int]]
+    alone: frozenset[tuple[int, int]]
     shared: tuple[str, ...]
 
     @property
@@ -108,7 +111,8 @@ def find_contention(
             for rank, pair in enumerate(zip(found.devices, found.after, strict=True)):
                 for link in sorted(comm.links("send", pair)):
                     owners.setdefault(link, []).append(("boundary", replica, stage, rank))
-    for link in sorted(set().union(*(comm.links("send", pair) for pair in dict.fromkeys(moves)))):
+    moved = _moved_over(comm, moves)
+    for link in sorted(moved):
         owners.setdefault(link, []).append(MOVES)
     watched: dict[tuple[int, int], list[int]] = {}
     boundaries: dict[tuple[int, int], None] = {}
@@ -132,8 +136,31 @@ def find_contention(
         crowded=frozenset(crowded),
         watched={stage: tuple(links) for stage, links in watched.items() if stage not in crowded},
         boundaries=frozenset(boundaries),
+        alone=_alone(moved, {link for link, here in owners.items() if len(here) > 1}),
         shared=tuple(shared),
     )
+
+
+Pairs = dict[tuple[int, int], None]
+
+
+def _moved_over(comm: CommTable, moves: Iterable[tuple[int, int]]) -> dict[int, Pairs]:
+    """Return which pairs of devices use each link."""
+    found: dict[int, Pairs] = {}
+    for pair in dict.fromkeys(moves):
+        for link in comm.links("send", pair):
+            found.setdefault(link, {})[pair] = None
+    return found
+
+
+def _alone(moved: Mapping[int, Pairs], shared: Collection[int]) -> frozenset[tuple[int, int]]:
+    """Return the pairs of which each link is used by nobody else, or only by pairs with the same end, in turn."""
+    meeting: set[tuple[int, int]] = set()
+    for link, pairs in moved.items():
+        sources, targets = ({pair[end] for pair in pairs} for end in range(2))
+        if link in shared or min(len(sources), len(targets)) > 1:
+            meeting |= pairs.keys()
+    return frozenset(pair for pairs in moved.values() for pair in pairs if pair not in meeting)
 
 
 def _group_links(

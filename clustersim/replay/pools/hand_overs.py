@@ -69,7 +69,8 @@ class HandOvers(KvTransfers):
         lose: Callable[[int, Sequence, str], None],
     ) -> None:
         inputs = prepared.input
-        moves = KvMoves(env, network, inputs.comm, prepared.recorder, self._moved, network.weak)
+        alone = () if network.weak else prepared.contention.alone
+        moves = KvMoves(env, network, inputs.comm, prepared.recorder, self._moved, alone, network.weak)
         super().__init__(env, prepared, replicas, moves, on_done, lose)
         self.shards = inputs.shards
         self.layerwise = inputs.entry.serving.transfer == "layerwise"

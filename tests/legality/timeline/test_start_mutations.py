@@ -69,8 +69,11 @@ def a_stack(patch: Patch) -> None:
         queue = self.queues.setdefault(move.source[1], deque())
         if move.source[1] in self.sending:
             queue.insert(1, move)
-        else:
-            queue.appendleft(move)
+            return
+        for waiting in list(queue)[:1]:
+            self.firsts[waiting.target[1]].remove((waiting.serial, waiting))
+        queue.appendleft(move)
+        self._is_first(move)
 
     patch.setattr(KvMoves, "ask", ask)
 
@@ -115,20 +118,20 @@ def frees_late(patch: Patch) -> None:
     """Ranks are free a microsecond after what kept them was cut off."""
     real = KvMoves.drop
 
+    start = KvMoves.start
+
     def drop(self: KvMoves, request: int) -> None:
-        sending, reached = set(self.sending), set(self.reached)
+        sending = len(self.sending)
         real(self, request)
-        sending, reached = sending - self.sending, reached - self.reached
-        self.sending |= sending
-        self.reached |= reached
+        if len(self.sending) == sending:
+            return
 
         def free(_: object) -> None:
-            self.sending -= sending
-            self.reached -= reached
+            self.start = lambda: start(self)  # type: ignore[method-assign]
             self.start()
 
-        if sending:
-            at(self.env, 1_000, HAND_OVER, free)
+        self.start = lambda: None  # type: ignore[method-assign]
+        at(self.env, 1_000, HAND_OVER, free)
 
     patch.setattr(KvMoves, "drop", drop)
 
