@@ -1,7 +1,8 @@
 """From the words of a row to parts of a scenario: topology, model, number formats, serving configuration.
 
 Unsaid in the rows and taken here: what the measured software does when it is not told otherwise. Engines
-are the nearest that ``scenarios/engines`` has. One node is taken, and the devices of a plan are its first ones.
+are the profiles of ``scenarios/engines`` in force at their versions. One node is taken, and the devices of a plan are
+its first ones.
 """
 
 from __future__ import annotations

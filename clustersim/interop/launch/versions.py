@@ -128,7 +128,7 @@ def version_of(name: str, family: str) -> Version | None:
     >>> version_of("vllm-0.12", "vllm"), version_of("vllm-0.9.2", "vllm"), version_of("trtllm-1.0", "vllm")
     ((0, 12), (0, 9, 2), None)
     """
-    found = re.fullmatch(rf"{family}-(\d+\.\d+(?:\.\d+)?)(-.*)?", name)
+    found = re.fullmatch(rf"{family}-v?(\d{{1,3}}(?:\.\d+){{0,2}})([.a-z-].*)?", name)
     return numbers(found[1]) if found else None
 
 

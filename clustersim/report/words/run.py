@@ -155,7 +155,7 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
     engine = ((summary.get("scenario") or {}).get("serving") or {}).get("engine")
     if isinstance(engine, Mapping) and engine.get("asked"):
         found.append(
-            f"No engine {engine['asked']!r} is described: {_name(engine)!r}, the nearest version, stands for it."
+            f"No engine {engine['asked']!r} is described: {_name(engine)!r}, the profile in force, stands for it."
         )
     if counts["unfinished"]:
         found.append(

@@ -1,7 +1,8 @@
 """The engine of a scenario: by name or path, by name with changes, or written out; and what engines inherit.
 
 ``inherits`` names the engine whose keys are taken where an engine does not say its own. A version that no file
-describes is stood for by the profile that was in force: the one with the largest ``since`` that is not newer.
+describes is stood for by the profile in force: the newest that is not newer than it, by ``since``, the first version
+that a profile describes (its own where it does not say). Before all of them the oldest is taken, past all the newest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from clustersim.scenario.validate import known_as
 FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked")
 """Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for."""
-_VERSION: Final = re.compile(r"([a-z]+)-v?(\d{1,3}(?:\.\d{1,4}){1,3})(?:\.?(?:post|rc|dev|a|b)\d{1,4})?")
+_VERSION: Final = re.compile(r"([a-z]+)-v?(\d{1,3}(?:\.\d{1,4}){0,3})(?:\.?(?:post|rc|dev|a|b)\d{1,4})?")
 """A version as engines write it: also of a patch (``0.10.1.1``), behind one (``.post1``), or before it (``rc1``)."""
 _IMAGE: Final = re.compile(
     r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?(\d{1,3}(?:\.\d{1,4}){1,2})(?:[.+_-][\w.-]*)?"
@@ -57,6 +58,7 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
     else:
         name, asked = standing_for(name_in(document, path, "vllm-0.19"))
         if asked is None:
+            _refuse_family(document, path, name)
             file = referred_file(document, path, folder=FOLDER, kind="engine", example="vllm-0.19")
         else:
             file = catalog.path_of(FOLDER, name)
@@ -74,6 +76,14 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
         raise InputError(problems) from None
     about = {"name": name} if asked is None else {"name": name, "asked": asked}
     return engine, {**about, **found.values}
+
+
+def _refuse_family(document: Document, path: KeyPath, name: str) -> None:
+    """Refuse a name that is that of a family, which has no version."""
+    if of_family := newest(name):
+        where = (*path, "name") if (*path, "name") in document.marks else path
+        message = f"no engine {name!r}; expected a version, such as {of_family!r}, the newest that is described"
+        raise InputError(document.problem(where, message))
 
 
 def _of_file(file: Path, depth: int) -> _Keys:
@@ -109,22 +119,32 @@ def standing_for(name: str) -> tuple[str, str | None]:
     The image of a container names the version of its tag. A name that no version of the catalog can stand for is
     returned as it is.
     """
-    known = catalog.names(FOLDER)
     image = _IMAGE.fullmatch(name)
     name = f"{_OF_IMAGE[image[1]]}-{image[2]}" if image else name
-    asked = _VERSION.fullmatch(name)
-    if name in known or asked is None:
+    version = _VERSION.fullmatch(name)
+    if name in catalog.names(FOLDER) or version is None:
         return name, None
-    version, versions = _numbers(asked[2]), {}
-    for other in known:
-        told = _VERSION.fullmatch(other)
-        if told and told[1] == asked[1]:
+    profiles = _profiles(version[1])
+    older = [profile for since, profile in profiles if since <= _numbers(version[2])]
+    return ((older or [profiles[0][1]])[-1], name) if profiles else (name, None)
+
+
+def newest(family: str) -> str | None:
+    """Return the newest profile of a family of engines such as ``vllm``; None where it has none with a version."""
+    profiles = _profiles(family)
+    return profiles[-1][1] if profiles else None
+
+
+def _profiles(family: str) -> list[tuple[tuple[int, ...], str]]:
+    """Return (since which version it is in force, profile) of a family, the oldest first."""
+    found = []
+    for other in catalog.names(FOLDER):
+        named = _VERSION.fullmatch(other)
+        if other.partition("-")[0] == family:
             since = read_mapping(catalog.path_of(FOLDER, other), "engine", (*COSTS, "inherits")).data.get("since")
-            versions[_numbers(str(since)) if since is not None else _numbers(told[2])] = other
-    if not versions:
-        return name, None
-    older = [since for since in versions if since <= version]
-    return versions[max(older) if older else min(versions)], name
+            if since is not None or named:
+                found.append((_numbers(str(since) if since is not None else named[2] if named else ""), other))
+    return sorted(found)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

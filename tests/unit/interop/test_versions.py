@@ -230,3 +230,9 @@ def test_every_profile_of_an_engine_is_launched_as_its_release() -> None:
             serving = {"engine": name, "scheduler": "continuous", "prefix_caching": False, "max_batch_tokens": 8192}
             found = launch_of(scenario(serving=serving), family)
             assert f"install {ENGINES[family]}" in " ".join(found.notes)
+
+
+def test_the_release_is_known_behind_each_spelling_of_a_version():
+    told = {name: version_of(name, "vllm") for name in ("vllm-v0.9", "vllm-0.10.1.1", "vllm-0.9rc1", "vllm-99")}
+    assert told == {"vllm-v0.9": (0, 9), "vllm-0.10.1.1": (0, 10, 1), "vllm-0.9rc1": (0, 9), "vllm-99": (99,)}
+    assert version_of("vllm-2023", "vllm") is None

@@ -13,6 +13,7 @@ from clustersim.scenario import load, load_engine, load_topology
 from clustersim.scenario.build.engines import standing_for
 from clustersim.simulation.simulate import simulate
 
+ROOT = Path(__file__).parents[3]
 OWN = "inherits: vllm-0.12\nsource: an example\nschedule: 3 ms\n"
 
 
@@ -59,7 +60,12 @@ def test_a_mistake_in_an_engine_is_told_at_its_line(tmp_path: Path, text: str, w
         ("vllm-0.13", "vllm-0.12"),
         ("vllm-0.11.2", "vllm-0.12"),
         ("vllm-0.8", "vllm-0.9"),
-        ("vllm-0.2", "vllm-0.6"),
+        ("vllm-0.2", "vllm-0.3-eager"),
+        ("vllm-0.3", "vllm-0.3-eager"),
+        ("vllm-0.1", "vllm-0.3-eager"),
+        ("vllm-0.4", "vllm-0.6"),
+        ("vllm-99", "vllm-0.19"),
+        ("vllm-1", "vllm-0.19"),
         ("trtllm-0.11", "trtllm-0.14"),
         ("trtllm-1.3", "trtllm-1.0"),
     ],
@@ -98,6 +104,23 @@ def test_devices_that_do_not_reach_each_other_are_said_so_by_the_topology() -> N
     assert {apart[name]["max_payload_bytes"] for name in ("one_shot", "two_shot")} == {0.0}
     with pytest.raises(InputError, match="peer_access"):
         load_topology(node, ("peer_access=7",))
+
+
+@pytest.mark.parametrize(
+    ("name", "newest"), [("vllm", "vllm-0.19"), ("sglang", "sglang-0.5"), ("trtllm", "trtllm-1.0")]
+)
+def test_an_engine_without_a_version_is_refused_with_the_newest(name, newest):
+    with pytest.raises(InputError, match=f"no engine '{name}'; expected a version, such as '{newest}'"):
+        load("quickstart", (f"serving.engine={name}",))
+
+
+def test_all_texts_say_one_rule_of_which_profile_stands_for_a_version():
+    for name in ("docs/guide/engines.md", "docs/guide/accuracy.md", "clustersim/scenario/keys/meanings.yaml"):
+        assert "profile in force" in " ".join((ROOT / name).read_text(encoding="utf-8").split())
+    for folder in ("clustersim/report", "clustersim/scenario", "clustersim/accuracy/systems.py", "docs/guide"):
+        path = ROOT / folder
+        for file in [path] if path.is_file() else [*path.rglob("*.py"), *path.rglob("*.md"), *path.rglob("*.yaml")]:
+            assert "nearest version" not in file.read_text(encoding="utf-8"), file
 
 
 def test_an_engine_that_no_version_of_is_known_is_refused() -> None:
