@@ -27,16 +27,24 @@ class Limits:
 
     Parameters
     ----------
-    memory_bytes, seconds, size_bytes : float
-        Memory of the process, real time, and the size of what is written.
+    memory_bytes, seconds, total_seconds, size_bytes : float
+        Memory of the process, real time of a run and of all runs together, and the size of what is written.
     """
 
     memory_bytes: float = math.inf
     seconds: float = math.inf
+    total_seconds: float = math.inf
     size_bytes: float = math.inf
 
     def refuse(
-        self, what: str, advice: str, *, memory_bytes: float = 0.0, seconds: float = 0.0, size_bytes: float = 0.0
+        self,
+        what: str,
+        advice: str,
+        *,
+        memory_bytes: float = 0.0,
+        seconds: float = 0.0,
+        total_seconds: float = 0.0,
+        size_bytes: float = 0.0,
     ) -> None:
         """Refuse work whose estimate is above a limit.
 
@@ -46,7 +54,7 @@ class Limits:
             What would be done, with its numbers.
         advice : str
             What to change instead.
-        memory_bytes, seconds, size_bytes : float
+        memory_bytes, seconds, total_seconds, size_bytes : float
             The estimate.
 
         Raises
@@ -57,6 +65,7 @@ class Limits:
         told = (
             ("--max-memory", memory_bytes, self.memory_bytes, format_bytes, "of memory"),
             ("--max-time", seconds, self.seconds, format_seconds, "of real time"),
+            ("--max-total", total_seconds, self.total_seconds, format_seconds, "of real time"),
             ("--max-size", size_bytes, self.size_bytes, format_bytes, "on disk"),
         )
         above = [one for one in told if one[1] > one[2]]

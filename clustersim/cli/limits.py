@@ -19,6 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _SHARE: Final = 0.9
 """Of the machine's memory: the rest is the system's (assumed)."""
 LONGEST: Final = "1 h"
+LONGEST_TOTAL: Final = "12 h"
 LARGEST: Final = "1 GB"
 
 
@@ -53,6 +54,15 @@ def memory_and_time(command: Command) -> Command:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def total_time(command: Command) -> Command:
+    """Add ``--max-total``; the command gets ``max_total`` in seconds."""
+    option = click.option(
+        "--max-total", callback=_quantity("time"), default=LONGEST_TOTAL, show_default=True, metavar="TIME",
+        help="Refuse beforehand what would roughly take longer in all.",
+    )  # fmt: skip
+    return option(command)
 
 
 def largest_size(command: Command) -> Command:

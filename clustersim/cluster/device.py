@@ -15,6 +15,9 @@ from clustersim.errors import InputError, Problem
 DTYPES: Final = ("bf16", "fp16", "fp8", "int8", "fp4")
 
 
+_USABLE: Final = 1.1
+"""Most that is usable of a data sheet's capacity: GB may mean GiB there, and is rounded (TPU v5p: 95 GB, 95.74 GiB)."""
+
 Limits = tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
 """An engine's own all-reduces → largest payloads in bytes, each up to so many ranks, the fewest first."""
 
@@ -122,6 +125,8 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
     name, vendor = top.text("name"), top.text("vendor")
     sheet_bytes = memory.quantity("capacity", "bytes")
     usable_bytes = memory.maybe("usable", "bytes")
+    if usable_bytes is not None and usable_bytes > _USABLE * sheet_bytes:
+        memory.problem("usable", f"expected no more than memory.capacity ({memory.raw('capacity')}; as GiB)")
     kernels, engine_kernels, grids, engine_grids = _kernels(top.section("kernels"))
     device = Device(
         name=name,

@@ -22,7 +22,7 @@ import numpy as np
 
 from clustersim.cluster.device import Device
 from clustersim.cluster.node import Node, mesh_node, nvswitch_node, pcie_node
-from clustersim.cluster.reading import Reader
+from clustersim.cluster.reading import MOST_OVERSUBSCRIBED, Reader
 from clustersim.cluster.topology import MAX_GROUPED, DeviceKinds, Edge, Topology, topology_from_edges
 
 NODES: Final = {"nvswitch": nvswitch_node, "mesh": mesh_node, "pcie": pcie_node}
@@ -79,7 +79,7 @@ def read_groups(fabric: Reader) -> Groups:
         groups=groups,
         spines=fabric.count("spines", 1),
         fabric_latency_s=fabric.quantity("fabric_latency", "time", zero=True),
-        oversubscription=fabric.number("oversubscription", 1.0, least=1.0),
+        oversubscription=fabric.number("oversubscription", 1.0, least=1.0, most=MOST_OVERSUBSCRIBED),
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from clustersim.cluster.reading import Reader
+from clustersim.cluster.reading import MOST_OVERSUBSCRIBED, Reader
 
 NETWORK_KEYS: Final = (
     "nics_per_node", "nic_bandwidth", "nic_latency", "fabric_latency", "nodes_per_unit", "nodes_per_leaf",
@@ -120,7 +120,7 @@ def leaf_spine(
         rails = 1
     nodes_per_unit = fabric.count(unit, 32)
     spines = fabric.count("spines", 16)
-    oversubscription = fabric.number("oversubscription", 1.0, least=1.0)
+    oversubscription = fabric.number("oversubscription", 1.0, least=1.0, most=MOST_OVERSUBSCRIBED)
     nic_bandwidth = fabric.quantity("nic_bandwidth", "bandwidth")
     num_leaves = -(-nodes // nodes_per_unit) * rails
     leaf_bandwidth = nodes_per_unit * (nics_per_node // rails) * nic_bandwidth

@@ -6,20 +6,23 @@ holds the list of problems raises one :class:`~clustersim.errors.InputError` at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from clustersim.errors import Problem, did_you_mean
 from clustersim.units import UnitError, parse
 
-_LONGEST_S: Final = 2**63 / 1e9
-"""292 years: what int64 nanoseconds hold."""
-_MOST: Final = {"bytes": 1e18, "bandwidth": 1e18, "flops": 1e24, "power": 1e9, "price": 1e9}
-"""In base units (assumed: at least a thousand times beyond the largest that there is, a wafer's memory at 21 PB/s)."""
+_LONGEST_S: Final = 10.0
+"""Of a latency (assumed: a link over geostationary satellites has 0.3 s)."""
+_MOST: Final = {"bytes": 1e15, "bandwidth": 1e18, "flops": 1e21, "power": 1e6, "price": 1e6}
+"""In base units (assumed: some tens of times beyond the largest that there is, a wafer's memory at 21 PB/s)."""
+MOST_OVERSUBSCRIBED: Final = 1000.0
+"""Of a fabric (assumed; a hundred is a very lean one)."""
 _MOST_COUNT: Final = 1_000_000
 """Of nodes, devices, links and switches of one kind (assumed: ten times beyond the largest cluster)."""
-_SLOWEST: Final = {"bandwidth": "B/s", "flops": "FLOP/s"}
-"""Dimensions of which nothing is below 1 (assumed): what is slower works no more."""
+_LEAST: Final = {"bytes": (1e6, "1 MB"), "bandwidth": (1e3, "1 kB/s"), "flops": (1e6, "1 MFLOP/s")}
+"""Dimensions of which there is nothing smaller (assumed): what is slower works no more."""
 
 
 class Reader:
@@ -166,13 +169,15 @@ class Reader:
             return (1,)
         return counts
 
-    def number(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
-        """Read a plain number of at least ``least``."""
-        value = self._value(key, default, f"a number of at least {least:g}")
+    def number(self, key: str, default: float | None = None, *, least: float = 0.0, most: float = math.inf) -> float:
+        """Read a plain number of at least ``least``, and at most ``most``."""
+        wanted = f"a number of at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
+        value = self._value(key, default, wanted)
         if value is None:
             return max(least, 1.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
-            self.problem(key, f"expected a number of at least {least:g}, but found {value!r}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not least <= value <= most or value == math.inf:
+            self.problem(key, f"expected {wanted}, but found {value!r}")
             return max(least, 1.0)
         return float(value)
 
@@ -190,14 +195,15 @@ class Reader:
             wanted = "no negative" if zero else "a positive"
             self.problem(key, f"expected {wanted} {dimension}, but found {value!r}")
             return 1.0
-        if dimension == "time" and quantity >= _LONGEST_S:
-            self.problem(key, f"expected a time of less than 292 years, but found {value!r}")
+        if dimension == "time" and quantity > _LONGEST_S:
+            self.problem(key, f"expected a time of at most {_LONGEST_S:g} s, but found {value!r}")
             return 1.0
         if quantity > _MOST.get(dimension, float("inf")):
             self.problem(key, f"expected a {dimension} of at most {_MOST[dimension]:g}, but found {value!r}")
             return 1.0
-        if dimension in _SLOWEST and quantity < 1:
-            self.problem(key, f"expected at least 1 {_SLOWEST[dimension]}, but found {value!r}")
+        least, written = _LEAST.get(dimension, (0.0, ""))
+        if quantity < least:
+            self.problem(key, f"expected at least {written}, but found {value!r}")
             return 1.0
         return quantity
 

@@ -140,6 +140,8 @@ def family(device: Device, name: str, ranks: int | None = None) -> Family:
     return replace(found, max_payload_bytes=next((most for upto, most in limits if ranks <= upto), 0.0))
 
 
+LEAST_SHARE: Final = 1e-6
+"""Of a link's bandwidth (assumed; the fits have 0.3 at least)."""
 LONGEST_S: Final = 10.0
 """Of one constant in seconds (assumed; the fits have 25 µs at most)."""
 MOST_BYTES: Final = 1e18
@@ -158,10 +160,10 @@ def check_collectives(device: Device) -> None:
             problems.append(Problem(message=f"unknown family{did_you_mean(name, FAMILIES)}", path=where))
             continue
         for key, value in constants.items():
-            wrong = f"{value!r} is not between 0 (excluded) and 1"
+            wrong = f"{value!r} is not between {LEAST_SHARE:g} and 1"
             if key not in known:
                 problems.append(Problem(message=f"unknown constant{did_you_mean(key, known)}", path=f"{where}.{key}"))
-            elif key.endswith("efficiency") and not 0.0 < value <= 1.0:
+            elif key.endswith("efficiency") and not LEAST_SHARE <= value <= 1.0:
                 problems.append(Problem(message=wrong, path=f"{where}.{key}"))
             elif value < 0.0 or (key == "ramp_half_s" and value == 0.0):
                 problems.append(Problem(message=f"{value!r} is not positive", path=f"{where}.{key}"))

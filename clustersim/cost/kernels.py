@@ -97,6 +97,15 @@ MOST: Final = 1e12
 """Of any other constant (assumed; the fits have a cache of 72 MB at most)."""
 
 
+LEAST_SHARE: Final = 1e-6
+"""Of a peak (assumed; the fits have 0.2 at least)."""
+
+
+def least(constant: str) -> float:
+    """Return the smallest value of a constant that makes sense."""
+    return LEAST_SHARE if constant in SHARES else 0.0
+
+
 def most(constant: str) -> float:
     """Return the largest value of a constant that makes sense."""
     return SHARES.get(constant, LONGEST_S if constant.endswith("_s") else MOST)

@@ -206,9 +206,8 @@ def kernel_problems(groups: Mapping[str, Mapping[str, float]], section: str) -> 
             if key not in kernels.ASSUMED[family]:
                 guess = did_you_mean(key, list(kernels.ASSUMED[family]))
                 problems.append(Problem(message=f"unknown constant{guess}", path=path))
-            elif not 0.0 <= value <= kernels.most(key) or (value == 0.0 and key in kernels.SHARES):
-                above = " (excluded)" if key in kernels.SHARES else ""
-                message = f"expected a number from 0{above} to {kernels.most(key):g}, but found {value!r}"
+            elif not kernels.least(key) <= value <= kernels.most(key):
+                message = f"expected a number from {kernels.least(key):g} to {kernels.most(key):g}, but found {value!r}"
                 problems.append(Problem(message=message, path=path))
     return problems
 

@@ -28,6 +28,7 @@ SCHEDULERS: Final = ("static", "continuous", "chunked_prefill")
 POOLS: Final = ("prefill", "decode")
 PREEMPTIONS: Final = ("recompute", "never")
 MOST: Final = 1_000_000_000
+MOST_BYTES: Final = 1e15
 """Largest budget (as in scenarios)."""
 
 
@@ -153,6 +154,8 @@ def bytes_from(value: object) -> float:
     found = units.parse(value, "bytes")
     if found < 0:
         raise ValueError(f"expected at least 0 B, but found {value!r}")
+    if found > MOST_BYTES:
+        raise ValueError(f"expected at most {MOST_BYTES:g} B, but found {value!r}")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, isqrt
 
 from clustersim.cost.precision import Precision
 from clustersim.model.architecture import ModelSpec, Moe
@@ -98,4 +98,5 @@ def either(choices: list[str]) -> str:
 
 def divisors(number: int) -> list[int]:
     """Return every divisor of a positive number, ascending."""
-    return [candidate for candidate in range(1, number + 1) if number % candidate == 0]
+    small = [candidate for candidate in range(1, isqrt(number) + 1) if number % candidate == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})

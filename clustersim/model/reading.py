@@ -19,8 +19,10 @@ SHARED: Final = ("model_type", "tie_word_embeddings", "dtype", "torch_dtype", "q
 """Keys that a nested language model inherits from the level above when it lacks them."""
 
 
-MOST: Final = 10**9
-"""A larger size is taken for a mistake (assumed: a thousand times beyond any published one)."""
+MOST: Final = 2**24
+"""A larger size is taken for a mistake (assumed: published ones end at 10,485,760 positions, and 262,208 words)."""
+_MOST_NUMBER: Final = 1e9
+"""Likewise of what is no size."""
 
 
 class ConfigReader:
@@ -121,7 +123,7 @@ class ConfigReader:
         if key is None:
             return None
         found = self._values[key]
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= MOST:
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= _MOST_NUMBER:
             self.fail(key, f"expected a number above 0, but found {found!r}")
             return None
         return float(found)

@@ -24,6 +24,9 @@ HIGHEST: Final = {"bytes": 1e15, "rate": 1e9}
 BASE: Final = {"bytes": "B", "rate": "/s"}
 """Largest quantities (assumed: a petabyte per device; a request per tick of the clock), and their base unit."""
 
+SHORTEST_S: Final = 0.5e-9
+"""Half a tick of the clock: what is shorter is no time at all."""
+
 
 class Part(BaseModel):
     """Base of every mapping in a scenario: unknown keys are errors, values are not coerced."""
@@ -58,6 +61,8 @@ def quantity(dimension: str, example: str, *, zero: bool = False) -> Any:
             raise ValueError(f"must be at most {HIGHEST[dimension]:g} {BASE[dimension]}, but is {value}")
         if dimension == "time" and number >= LONGEST_S:
             raise ValueError(f"must be less than 292 years, but is {value}")
+        if dimension == "time" and 0 < number < SHORTEST_S:
+            raise ValueError(f"must be at least 1 ns{', or 0' if zero else ''}, but is {value}")
         return number
 
     schema = {"type": "string", "examples": [example]}

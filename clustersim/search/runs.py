@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +25,9 @@ from clustersim.search.journal import Journal, key_of
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.point import Row, run_point, words_of
 from clustersim.serving.user_class import code_allowed
-from clustersim.simulation.estimate import refuse_many, requests_within
+from clustersim.simulation.estimate import estimate, refuse_many, requests_within
 from clustersim.simulation.legality import refuse_if_too_large
+from clustersim.units import format_seconds
 from clustersim.workload.requests import Requests
 
 Changes = Sequence[str]
@@ -34,6 +36,9 @@ Told = Callable[[int, int], None]
 """Called with how many runs are done, and how many there are."""
 
 _MOST_WORKLOADS: Final = 8
+S_PER_RUN: Final = 0.1
+"""Of reading a scenario, working out its prices and writing its row: 0.05 to 0.2 s of the scenarios that ship."""
+_SAMPLE: Final = 16
 FEW: Final = 2_000
 """Requests of a run up to which working out prices is most of it (measured: a fifth of a second)."""
 NOT_FINISHED: Final = "not finished"
@@ -119,6 +124,22 @@ class Variants:
             self._requests.popitem(last=False)
         return played
 
+    def seconds(self, changes: Changes) -> float:
+        """Return how long a variant will roughly take; 0 where it can't be simulated.
+
+        Raises
+        ------
+        InputError
+            When a change names a key that no scenario has.
+        """
+        try:
+            scenario = self.scenario(changes)
+            found = estimate(scenario, requests := self.requests(scenario), len(requests))
+        except InputError as error:
+            _refuse_unknown(error.problems)
+            return 0.0
+        return found.seconds + S_PER_RUN
+
 
 def _unshared(document: Document) -> Document:
     return replace(document, data=copy.deepcopy(document.data))
@@ -154,6 +175,28 @@ class Runs:
         self._alone = executors.copies
         self.cpu_s = 0.0
         """What the runs that were made took, wherever they were."""
+
+    def refuse_long(self, all_changes: Sequence[Changes], limits: Limits) -> None:
+        """Refuse runs that would take too long together, by some of them; those that are finished take nothing.
+
+        Raises
+        ------
+        InputError
+            With the estimate and what to change.
+        """
+        few = all_changes[:: -(-len(all_changes) // _SAMPLE)]
+        mean_s = math.fsum(0.0 if self._is_finished(one) else self.variants.seconds(one) for one in few) / len(few)
+        limits.refuse(
+            f"{len(all_changes):,} runs of about {format_seconds(mean_s)} each, {self._executors.workers:,} at a time,",
+            "sweep fewer values or simulate fewer requests (workload), or in more processes (--workers, --executor)",
+            total_seconds=mean_s * len(all_changes) / self._executors.workers,
+        )
+
+    def _is_finished(self, changes: Changes) -> bool:
+        try:
+            return self._is_there(key_of(self.variants.scenario(changes).digest, self._audit))
+        except InputError:
+            return False
 
     def row(self, changes: Changes) -> Row:
         """Return the row of one variant."""

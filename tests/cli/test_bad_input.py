@@ -250,15 +250,15 @@ def test_an_output_directory_that_cannot_be_written(folder: Path) -> None:
     [
         ("serving.engine.launch=1e30 h", "expected a duration of at least 0 s and at most 10 s, but found '1e30 h'"),
         ("serving.engine.sample=25 h", "expected a duration of at least 0 s and at most 10 s, but found '25 h'"),
-        ("topology.scaleup_latency=1e6 h", "expected less than a day; look at the figures of the device, its links"),
-        ("topology.scaleup_bandwidth=1 B/s", "expected less than a day"),
+        ("topology.scaleup_latency=1e6 h", "topology.scaleup_latency: expected a time of at most 10 s, but found '1e6 h'"),
+        ("topology.scaleup_bandwidth=1 B/s", "expected at least 1 kB/s, but found '1 B/s'"),
         (
             "topology.host_latency=1e9 h",
-            "--set #1: topology.host_latency: expected a time of less than 292 years, but found '1e9 h'",
+            "--set #1: topology.host_latency: expected a time of at most 10 s, but found '1e9 h'",
         ),
         (
             "topology.host_bandwidth=1e-30 B/s",
-            "--set #1: topology.host_bandwidth: expected at least 1 B/s, but found '1e-30 B/s'",
+            "--set #1: topology.host_bandwidth: expected at least 1 kB/s, but found '1e-30 B/s'",
         ),
         ("run.horizon=1e300 h", "--set #1: run.horizon: must be less than 292 years, but is 1e300 h"),
     ],

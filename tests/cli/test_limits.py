@@ -102,6 +102,20 @@ def test_requests_that_are_too_many_are_neither_drawn_nor_repeated(folder: Path,
     assert "allow it with --max-memory" in found.output + found.stderr
 
 
+def test_runs_that_together_take_too_long_are_refused_and_those_that_are_finished_take_nothing(folder: Path):
+    words = ("sweep", "quickstart", "--set", "workload.trace.requests=5", "--workers", "1", "--quiet", "--out", "s")
+    found = told(*words, "--vary", "workload.trace.rate_scale=1..100:0.001", "--set", "run.replay=full")
+    assert found.exit_code == 2
+    assert "99,001 runs of about " in found.stderr
+    assert "sweep fewer values or simulate fewer requests" in found.stderr
+    assert "allow it with --max-total '" in found.stderr
+    few = (*words, "--vary", "workload.trace.rate_scale=1,2")
+    assert told(*few, "--max-total", "1 ms").exit_code == 2
+    assert told(*few).exit_code == 0
+    assert told(*few, "--max-total", "1 ms").exit_code == 0
+    assert told(*few, "--max-total", "1 ms", "--vary", "plan.tp=4").exit_code == 2
+
+
 def test_check_reads_a_trace_that_is_repeated_once_only():
     assert told("check", "quickstart", *MANY).exit_code == 0
 

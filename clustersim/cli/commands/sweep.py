@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from clustersim.cli import options
-from clustersim.cli.limits import memory_and_time
+from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.status import ILLEGAL
 from clustersim.inputs import is_file
 from clustersim.limits import Limits
@@ -37,6 +37,7 @@ from clustersim.search.varied import SweepFile, combinations, read_sweep, varied
 @click.option("--audit/--no-audit", default=False, help="Check step graphs and what was recorded, too [no].")
 @options.many_runs
 @memory_and_time
+@total_time
 @click.pass_context
 def sweep(
     ctx: click.Context,
@@ -56,18 +57,20 @@ def sweep(
     quiet: bool,
     max_memory: float,
     max_time: float,
+    max_total: float,
 ) -> None:
     """Simulate variants of SCENARIO (a path, the name of one that ships, or a file with its `vary`).
 
     Writes points.parquet (a row per run) and sweep.html into --out. A sweep that was interrupted goes on where it was
-    when it is started again. What can't be simulated has the reason in its row; limits are those of each run.
+    when it is started again. What can't be simulated has the reason in its row; limits are those of each run,
+    but for --max-total.
     """
     file = _sweep_file(scenario)
     keys = (*file.varied, *map(varied_of, varied))
     swept = Sweep(varied=keys, chosen=tuple(combinations(keys, zipped=zipped or file.zipped)))
     page = read(layout)
     check_layout(page)
-    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
     variants = Variants(file.scenario, (*file.overrides, *overrides), allow_code=allow_code or None, limits=limits)
     folder = out or Path("sweeps") / f"{Path(file.scenario).stem}-{_digest(variants, swept)}"
     told = None if as_json or quiet else RunsLeft()
@@ -75,7 +78,9 @@ def sweep(
     kept = Kept(folder=folder / "runs", layout=overview(), above=None if above is None else 2) if keep_runs else None
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
         try:
-            rows = Runs(variants, executors, journal, audit=audit, kept=kept).rows(swept.all_changes, told)
+            runs = Runs(variants, executors, journal, audit=audit, kept=kept)
+            runs.refuse_long(swept.all_changes, limits)
+            rows = runs.rows(swept.all_changes, told)
         finally:
             if told is not None:
                 told.close()

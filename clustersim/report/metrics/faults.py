@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S
 from clustersim.cluster.fault import Fault
-from clustersim.replay.prepared import Prepared, PreparedPool
+from clustersim.replay.prepared import Prepared
 from clustersim.report.metrics.latencies import summarise, target_met, targets_ns
 from clustersim.simulation.simulate import RunResult, without_faults
 from clustersim.timeline.passes import Passes
@@ -75,7 +75,7 @@ def _named(fault: Fault, number: int) -> dict[str, Any]:
 def _lost(result: RunResult) -> Iterator[dict[str, Any]]:
     """Yield what each fault took."""
     prepared, end = Prepared(result.input), result.timeline.end_ns
-    stages = [(replica, stage) for pool in prepared.pools for replica in pool.replicas for stage in _stages(pool)]
+    stages = [one for pool in prepared.pools for one in pool.programs]  # of replicas in lockstep the first has all
     slowdowns = {replica: prepared.slowdowns(replica) for replica, _ in stages}
     passes = list(_longer(result.timeline))
     for fault in result.input.faults:
@@ -92,10 +92,6 @@ def _lost(result: RunResult) -> Iterator[dict[str, Any]]:
         mine = [one for one in passes if one[0] in hit and fault.covers(one[1])]
         lost, whole = sum(one[2] for one in mine), sum(one[3] for one in mine)
         yield {"lost_s": lost / NS_PER_S, "share": lost / whole if whole else None}
-
-
-def _stages(pool: PreparedPool) -> range:
-    return range(pool.input.plan.pp)
 
 
 def _longer(timeline: Timeline) -> Iterator[tuple[tuple[int, int], int, int, int]]:

@@ -113,7 +113,9 @@ def _model_file(document: Document, path: KeyPath) -> tuple[Path, Shipped]:
     try:
         file = referred_file(document, path, folder="scenarios/models", kind="model", example="llama-3.1-8b")
     except InputError:
-        named = mapping_at(document, path).get("name") or ""
+        named = mapping_at(document, path).get("name")
+        if not isinstance(named, str):
+            raise
         shipped = shipped_model(named)
         if shipped is None and (why := why_unknown(named)) is not None:
             raise InputError(document.problem(path, why)) from None

@@ -49,9 +49,9 @@ def test_every_mistake_in_kernels_is_named_at_once():
     assert [str(problem) for problem in caught.value.problems] == [
         "some-device: kernels.gem_bf16: unknown group; did you mean 'gemm'?",
         "some-device: kernels.gemm_bf16.flor_s: unknown constant; did you mean 'floor_s'?",
-        "some-device: kernels.gemm_bf16.compute: expected a number from 0 (excluded) to 1, but found 0.0",
+        "some-device: kernels.gemm_bf16.compute: expected a number from 1e-06 to 1, but found 0.0",
         "some-device: kernels.gemm_bf16.floor_s: expected a number from 0 to 1, but found -1.0",
-        "some-device: kernels.gemm_bf16.memory: expected a number from 0 (excluded) to 1, but found inf",
+        "some-device: kernels.gemm_bf16.memory: expected a number from 1e-06 to 1, but found inf",
     ]
 
 

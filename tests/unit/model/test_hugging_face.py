@@ -353,7 +353,7 @@ def test_size_that_is_no_positive_whole_number_is_refused(key, value):
         ({"num_key_value_heads": 3}, "num_key_value_heads", "3 K/V heads do not divide 8 query heads"),
         ({"num_attention_heads": 6}, "head_dim", "6 heads do not divide the hidden size 64"),
         ({"num_hidden_layers": 1_000_000}, "num_hidden_layers", "from 1 to 10000"),
-        ({"vocab_size": 10**12}, "vocab_size", "from 1 to 1000000000"),
+        ({"vocab_size": 10**12}, "vocab_size", "from 1 to 16777216"),
         ({"layer_types": ["full_attention"]}, "layer_types", "1 entry, but the model has 4 layers"),
         ({"layer_types": "full"}, "layer_types", "expected a list"),
         ({"layer_types": ["sliding_attention"] * 4}, "sliding_window", "is missing"),

@@ -151,6 +151,18 @@ def test_what_a_fault_took_is_what_passes_lasted_above_their_cost() -> None:
     assert 0.4 < fault["share"] < 0.5
 
 
+@pytest.mark.parametrize(
+    "faults", ["{link: [n0.g1, n0.nvswitch], factor: 0.5, at: 0 s}", "{device: 0, slowdown: 2, at: 0 s}"]
+)
+def test_what_a_fault_took_of_replicas_in_lockstep_is_told_once(faults: str) -> None:
+    text = (PLAIN % ("", faults, 40, 6)).replace("{tp: 2}", "{dp: 2, ep: {degree: 2, scope: global}}")
+    text = text.replace("llama-3.1-8b", "{name: mixtral-8x7b, config: {num_hidden_layers: 2}}")
+    found = summary_of(simulate(build_scenario(parse_yaml(text, "prepared.yaml"), allow_code=False)), also=ALSO)
+    (fault,) = found["without_faults"]["faults"]
+    assert 0 < fault["lost_s"] < found["makespan_s"]
+    assert 0 < fault["share"] < 1
+
+
 def test_faults_are_not_lifted_where_every_target_is_met() -> None:
     met = summary(faults=WEAK % "0 s", rate=1, requests=6, more="targets: {ttft: 1 h}\n")
     assert met["without_faults"] is None

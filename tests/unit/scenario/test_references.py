@@ -32,9 +32,9 @@ def test_constants_of_a_device_are_checked_where_they_are_written(tmp_path: Path
     with pytest.raises(InputError) as caught:
         load_topology("dgx-h100", (f"device={tmp_path}/dev.yaml",))
     assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
-        "dev.yaml:7:24: kernels.gemm_bf16.compute: expected a number from 0 (excluded) to 1, but found 0.0",
+        "dev.yaml:7:24: kernels.gemm_bf16.compute: expected a number from 1e-06 to 1, but found 0.0",
         "dev.yaml:8:13: kernels.gem_bf16: unknown group; did you mean 'gemm'?",
-        "dev.yaml:9:34: collectives.ring.efficiency: 2.0 is not between 0 (excluded) and 1",
+        "dev.yaml:9:34: collectives.ring.efficiency: 2.0 is not between 1e-06 and 1",
     ]
 
 
