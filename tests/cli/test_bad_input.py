@@ -250,7 +250,7 @@ def test_an_output_directory_that_cannot_be_written(folder: Path) -> None:
     [
         ("serving.engine.launch=1e30 h", "expected a duration of at least 0 s and at most 10 s, but found '1e30 h'"),
         ("serving.engine.sample=25 h", "expected a duration of at least 0 s and at most 10 s, but found '25 h'"),
-        ("topology.scaleup_latency=1e6 h", "topology.scaleup_latency: expected a time of at most 10 s, but found '1e6 h'"),
+        ("topology.scaleup_latency=1e6 h", "scaleup_latency: expected a time of at most 10 s, but found '1e6 h'"),
         ("topology.scaleup_bandwidth=1 B/s", "expected at least 1 kB/s, but found '1 B/s'"),
         (
             "topology.host_latency=1e9 h",

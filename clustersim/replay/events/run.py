@@ -148,7 +148,7 @@ class EventReplay:
 
     def _release(self, count: int) -> None:
         """Let the next ``count`` requests of a closed loop arrive."""
-        for _ in range(count):
+        for _ in range(min(count, self.total - self.next_request)):
             if self.next_request < self.total:
                 self.next_request += 1
                 self._arrive(self.next_request - 1)

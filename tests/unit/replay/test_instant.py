@@ -5,6 +5,8 @@ A prefill of 4 tokens takes 6,700 ns, of 1 token 6,610 ns (see ``tests.round_num
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 
 from clustersim.plan.parallel import ParallelPlan
@@ -98,6 +100,14 @@ def test_in_a_closed_loop_the_next_request_arrives_when_one_ends_and_is_in_the_n
 def test_in_a_closed_loop_a_rejected_request_makes_room_at_once(run, mode):
     result = run(deployment([(0, 9_999, 1), (0, 9_999, 1), (0, 4, 1)], mode=mode, concurrency=1))
     assert result.arrived_ns.tolist() == [0, 0, 0]
+
+
+@MODES
+def test_a_closed_loop_of_more_clients_than_requests_costs_no_more(run, mode):
+    began = process_time()
+    result = run(deployment([(0, 4, 1), (0, 4, 1)], mode=mode, concurrency=10**8))
+    assert result.arrived_ns.tolist() == [0, 0]
+    assert process_time() - began < 2
 
 
 def test_replicas_that_wake_at_one_instant_are_scheduled_by_number(run, monkeypatch):
