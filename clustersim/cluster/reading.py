@@ -7,12 +7,14 @@ holds the list of problems raises one :class:`~clustersim.errors.InputError` at 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from clustersim.errors import Problem, did_you_mean
 from clustersim.units import UnitError, parse
 
+_FINITE: Final = sys.float_info.max
 _LONGEST_S: Final = 10.0
 """Of a latency (assumed: a link over geostationary satellites has 0.3 s)."""
 _MOST: Final = {"bytes": 1e15, "bandwidth": 1e18, "flops": 1e21, "power": 1e6, "price": 1e6}
@@ -175,8 +177,7 @@ class Reader:
         value = self._value(key, default, wanted)
         if value is None:
             return max(least, 1.0)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not least <= value <= most or value == math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= min(most, _FINITE):
             self.problem(key, f"expected {wanted}, but found {value!r}")
             return max(least, 1.0)
         return float(value)
