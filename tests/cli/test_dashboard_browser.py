@@ -49,10 +49,10 @@ LAYOUT: dict[str, Any] = {"figures": [{"figure": name} for name in FIGURES]}
 UNFOLDED = {
     "quickstart": ("workload.trace.requests=8",),
     "failing-decode": ("workload.requests=20", "faults=[{device: 2, at: 5 s, until: 6 s, lose: recompute}]"),
-    "oversubscribed-fabric": (),
+    "oversubscribed-fabric": ("faults=[{link: [n0.g1, n0.nvswitch], at: 20 ms, until: 100 ms, factor: 0.1}]",),
     "long-context-ring": (),
 }
-"""Scenario → overrides: stages with sends; two pools, moves and a fault; contention; operators that overlap."""
+"""Scenario → overrides: sends; two pools, moves, a fault; contention, a weak link; operators that overlap."""
 FURTHER: dict[str, tuple[str, ...]] = {
     "mixtral-ep": (), "failing-node": (), "splitwise-h100-a100": (), "deepseek-v3-two-batch": (),
     "deepseek-v3-wide-ep": (), "deepseek-v3-pools": (), "azure-hour-fleet": (), "shared-prefixes": (),
@@ -140,9 +140,13 @@ async function act() {
     seen.bounds[part.id] = [Array.from(run.runs.start), Array.from(run.runs.end)];
     seen.phases[part.id] = Array.from(requests.request.keys(), phasesOf);
     const load = await LinkLoad.read(data, run);
+    const partNs = load => run.end / load.parts, countOf = load => [...Array(load.parts).keys()];
+    const parts = load => countOf(load).map(part => [part * partNs(load), (part + 1) * partNs(load)]);
+    const lanesOf = load => load.lanes.map(({name, links}, lane) =>
+      [name, links, parts(load).map(part => load.laneCould(lane, ...part)), Array.from(load.sharesOf(lane))]);
     const carried = (...window) => Array.from(load.bytesOf(load.payloadsIn(...window)));
     seen.links[part.id] = load && {
-      numbers: load.links.map(link => link[0]), could: Array.from(load.couldIn(0, run.end)),
+      numbers: load.links.map(link => link[0]), lanes: lanesOf(load), could: Array.from(load.couldIn(0, run.end)),
       whole: carried(0, run.end, true), step: carried(run.runs.start[0], run.endOf(0, 0), false),
       ...(run.words.windows ? {} : {exact: carried(0, run.end, false)}),
     };
@@ -319,6 +323,21 @@ def test_the_browser_adds_up_what_links_carried_as_the_summary_does(
     np.testing.assert_allclose(links["whole"], expected, rtol=2e-3, atol=1e-4 * expected.max())
     could = capacity_bytes(run.input.topology, run.input.faults, 0, run.timeline.end_ns)[links["numbers"]]
     np.testing.assert_allclose(links["could"], could, rtol=1e-9)
+
+
+def test_a_weak_link_has_a_lane_whose_shares_are_of_what_is_left(seen: dict[str, Any]) -> None:
+    links = seen["links"]["oversubscribed-fabric"]
+    carried = dict(zip(links["numbers"], links["whole"], strict=True))
+    could = dict(zip(links["numbers"], links["could"], strict=True))
+    assert "n0.g1 to n0.nvswitch" in [name for name, *_ in links["lanes"]]
+    for name, some, parts, shares in links["lanes"]:
+        assert sum(parts) == pytest.approx(sum(could[link] for link in some)), name
+        assert np.dot(parts, shares) == pytest.approx(sum(carried[link] for link in some), rel=1e-3, abs=1e3), name
+    (weak,) = (np.array(shares) for name, _, _, shares in links["lanes"] if name.startswith("n0.g1"))
+    (others,) = (np.array(shares) for name, _, _, shares in links["lanes"] if name == "n0 scaleup")
+    both = others > 0.01
+    assert np.max(weak[both] / others[both]) == pytest.approx(10, rel=0.01)  # a tenth of it is left
+    assert np.min(weak[both] / others[both]) == pytest.approx(1, rel=0.01)  # before and after
 
 
 def moved(run: RunResult) -> FloatArray:

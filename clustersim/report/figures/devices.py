@@ -29,6 +29,12 @@ def lanes_figure(whole: Mapping[str, Any], height: int) -> go.Figure:
     return row_axes(whole["end"], rows, max(names), int(np.clip(rows * ROW_PIXELS + 110, 220, height)))
 
 
+def fault_rows(whole: Mapping[str, Any]) -> list[list[int]]:
+    """Return the rows of the devices that each fault names."""
+    devices = [whole["devices"][rank] for rank, _ in whole["rows"]]
+    return [[row for row, device in enumerate(devices) if device in some] for some, _ in whole["faults"]]
+
+
 def row_axes(end_ns: int, rows: int, letters: int, height: int) -> go.Figure:
     """Return axes for rows over the time of a run, beneath which a canvas is drawn.
 

@@ -17,6 +17,12 @@ def link_lanes_figure(load: Mapping[str, Any], end_ns: int, height: int) -> go.F
     return row_axes(end_ns, len(names), max(map(len, names)), int(np.clip(len(names) * ROW_PIXELS + 90, 150, height)))
 
 
+def fault_lanes(whole: Mapping[str, Any]) -> list[list[int]]:
+    """Return the lanes of the links that each fault names."""
+    lanes = [links for _, links, _ in whole["link_load"]["lanes"]]
+    return [[lane for lane, links in enumerate(lanes) if set(links) & set(some)] for _, some in whole["faults"]]
+
+
 def link_lanes_html(identity: str) -> str:
     """Return room for what tells of the view."""
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
@@ -13,11 +13,11 @@ import plotly.graph_objects as go
 from clustersim.clock import NS_PER_S
 from clustersim.report.figures.arrivals import requests_figure
 from clustersim.report.figures.causes import causes_figure
-from clustersim.report.figures.devices import lanes_figure, lanes_html
+from clustersim.report.figures.devices import fault_rows, lanes_figure, lanes_html
 from clustersim.report.figures.distributions import latencies_figure
-from clustersim.report.figures.fault_marks import add_fault_marks, fault_marks
+from clustersim.report.figures.fault_marks import add_fault_frames, add_fault_marks, fault_marks
 from clustersim.report.figures.layout import Panel
-from clustersim.report.figures.links import link_lanes_figure, link_lanes_html
+from clustersim.report.figures.links import fault_lanes, link_lanes_figure, link_lanes_html
 from clustersim.report.figures.request_rows import rows_figure, rows_html
 from clustersim.report.figures.series import batch_figure, kv_figure
 from clustersim.report.figures.topology import topology_drawing, topology_figure, topology_html
@@ -91,7 +91,7 @@ def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
         "to zoom in, double-click to see all of it; with the keyboard + and - zoom, arrows go on, 0 shows all. "
         f"Figures over time show the same window.{_left_out(run)}",
         html=lanes_html(identity),
-        figure=_marked(run, lanes_figure(run.whole, panel.options["height"]), above=True, filled=False),
+        figure=_framed(run, lanes_figure(run.whole, panel.options["height"]), fault_rows(run.whole)),
         then=f'.then(() => clustersimLanes("{identity}", {json.dumps(words)}))',
     )
 
@@ -99,18 +99,18 @@ def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
 def _link_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
     title = "What every link carried"
     load = _load(run)
-    if load is None:
+    if run.whole is None or load is None:
         return Drawn(title=title, html=_empty(_NO_LINKS))
     return Drawn(
         title=title,
-        caption="The links that the run used, a row per tier of a node: the share of their capacity that is taken, and "
-        "closer by each collective and transfer in flight, with its bytes. Bytes include the share of the protocol.",
+        caption="The links that the run used, a row per tier of a node and one for what a fault weakens: the share of "
+        "the capacity there is that is taken, and closer by each collective and transfer in flight, with its bytes. "
+        "Bytes include the share of the protocol.",
         html=link_lanes_html(identity),
-        figure=_marked(
+        figure=_framed(
             run,
-            link_lanes_figure(load, run.whole["end"] if run.whole else 1, panel.options["height"]),
-            above=True,
-            filled=False,
+            link_lanes_figure(load, run.whole["end"], panel.options["height"]),
+            fault_lanes(run.whole),
         ),
         then=f'.then(() => clustersimLinkLanes("{identity}"))',
     )
@@ -259,13 +259,21 @@ def _utilisation(run: Run, panel: Panel, identity: str) -> Drawn:
     )
 
 
-def _marked(run: Run, figure: go.Figure, *, above: bool = False, filled: bool = True) -> go.Figure:
+def _marked(run: Run, figure: go.Figure, *, above: bool = False) -> go.Figure:
     """Shade a figure over time where something was failing."""
-    marks = fault_marks(run.summary)
-    ends = [run.steps["end_ns"], run.requests["arrived_ns"]]
-    end_ns = max((int(column.max()) for column in ends if len(column)), default=0)
-    add_fault_marks(figure, marks, end_ns / NS_PER_S, above=above, filled=filled)
+    add_fault_marks(figure, fault_marks(run.summary), _end_s(run), above=above)
     return figure
+
+
+def _framed(run: Run, figure: go.Figure, rows: Sequence[Sequence[int]]) -> go.Figure:
+    """Frame what was failing of a figure of rows over time."""
+    add_fault_frames(figure, fault_marks(run.summary), _end_s(run), rows.__getitem__)
+    return figure
+
+
+def _end_s(run: Run) -> float:
+    ends = [run.steps["end_ns"], run.requests["arrived_ns"]]
+    return max((int(column.max()) for column in ends if len(column)), default=0) / NS_PER_S
 
 
 def _linked(identity: str) -> str:

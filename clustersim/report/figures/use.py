@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from clustersim.report.figures.style import BLUE, GREEN, GRID, INK, ORANGE, YELLOW, faded, template
+from clustersim.report.figures.style import BLUE, GREEN, GRID, INK, ORANGE, TARGET, YELLOW, faded, template
 
 _PARTS: Final = (
     ("compute", "computing", BLUE),
@@ -49,7 +49,7 @@ def use_figure(utilisation: Mapping[str, Any], links: Mapping[str, Any] | None, 
     _add_bars(figure, names, idle, "idle", GRID)
     busiest = (links or {}).get("busiest")
     if busiest:
-        _add_links(figure, busiest)
+        _add_links(figure, busiest, {one["link"]: one["capacity"] for one in (links or {}).get("weakened") or ()})
         figure.update_layout(xaxis={"domain": [0, _LINKS_FROM - 0.08]})
     return figure
 
@@ -68,16 +68,20 @@ def _add_bars(figure: go.Figure, names: list[str], shares: list[float], word: st
     )  # fmt: skip
 
 
-def _add_links(figure: go.Figure, busiest: list[Mapping[str, Any]]) -> None:
+def _add_links(figure: go.Figure, busiest: list[Mapping[str, Any]], weak: Mapping[str, float]) -> None:
+    """Add the busiest links; in red those that faults weakened: link → the share of its capacity that was left."""
     names = [escape(link["link"]) for link in busiest]
+    left = [f", {weak[link['link']]:.0%} left" if link["link"] in weak else "" for link in busiest]
     figure.add_trace(
         go.Bar(
-            orientation="h", y=names, text=names, textposition="inside", insidetextanchor="start", textangle=0,
-            constraintext="none", insidetextfont={"color": INK, "size": 11}, cliponaxis=False,
+            orientation="h", y=names, text=[name + some for name, some in zip(names, left, strict=True)],
+            textposition="inside", insidetextanchor="start", textangle=0, constraintext="none",
+            insidetextfont={"color": INK, "size": 11}, cliponaxis=False,
             x=[link["utilisation"] for link in busiest],
-            customdata=[[escape(link["tier"]), link["bytes"]] for link in busiest],
-            xaxis="x2", yaxis="y2", showlegend=False, marker={"color": faded(ORANGE, 0.45)},
-            hovertemplate="%{y} (%{customdata[0]}): %{x:.2%} of its capacity, "
+            customdata=[[escape(link["tier"]), link["bytes"], some] for link, some in zip(busiest, left, strict=True)],
+            xaxis="x2", yaxis="y2", showlegend=False,
+            marker={"color": [faded(TARGET if some else ORANGE, 0.45) for some in left]},
+            hovertemplate="%{y} (%{customdata[0]}%{customdata[2]}): %{x:.2%} of its capacity, "
             "%{customdata[1]:.3~s}B with the protocol's share<extra></extra>",
         )
     )  # fmt: skip

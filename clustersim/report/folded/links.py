@@ -65,6 +65,7 @@ def link_part(
         np.concatenate([*sizes, *(some for some, _ in sent)]), len(ways.loads), parts, timeline.end_ns
     )
     links = _links(topology, ways)
+    weak = {link: fault.name.removeprefix("link ") for fault in inputs.faults for link in fault.links}
     units = np.maximum(carried.max(axis=1, initial=0.0), 1e-9) / LEVELS
     rows = [
         _row_columns(load, pool.first_replica, _steps_in(passes, windows, pool.first_replica))
@@ -72,7 +73,7 @@ def link_part(
     ]
     return {
         "links": links,
-        "lanes": _lanes(links),
+        "lanes": _lanes(links, weak),
         "kinds": _kinds(topology, links),
         "faults": [
             [list(fault.links), fault.at_ns, fault.until_ns, fault.share, fault.name]
@@ -173,15 +174,19 @@ def node_of(vertex: str) -> str:
     return vertex.split(".", maxsplit=1)[0] if "." in vertex else ""
 
 
-def _lanes(links: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Return [name, links, bytes of capacity per second together]: links that are used, node by node, others last."""
+def _lanes(links: Sequence[Sequence[Any]], weak: Mapping[int, str]) -> list[list[Any]]:
+    """Return [name, links, bytes of capacity per second together]: links that are used, node by node, others last.
+
+    Links that faults weaken have lanes of their own, since they would not stand out among those of their tier; ``weak``
+    has their names.
+    """
     found: dict[str, list[Any]] = {}
     nodes = dict.fromkeys(node for _, *ends, _, _, _ in links for node in map(node_of, ends) if node)
     order = {node: number for number, node in enumerate([*nodes, ""])}
     links = sorted(links, key=lambda link: order[node_of(link[1]) or node_of(link[2])])
     for number, tail, head, tier, capacity, used in links:
         if used:
-            name = f"{node_of(tail) or node_of(head)} {tier}".strip()
+            name = weak.get(number) or f"{node_of(tail) or node_of(head)} {tier}".strip()
             lane = found.setdefault(name, [name, [], 0.0])
             lane[1].append(number)
             lane[2] += capacity

@@ -103,12 +103,18 @@ def whole_run(
         "waits": [[WORDS[cause], COLOURS[cause]] for cause in WAITS],
         "arrived": len(requests["request"]),
         "link_load": link_load,
+        "faults": [] if inputs is None else _faults(inputs),
         "windows": None if kept is None else kept.windows.tolist(),
         "sections": {
             **_sections(timeline, passes, steps),
             **{name: packed(table) for name, table in zip(("requests", "decided", "chunks"), tables, strict=True)},
         },
     }
+
+
+def _faults(inputs: ReplayInput) -> list[list[list[Any]]]:
+    """Return [devices, links] of each fault, as the scenario lists them."""
+    return [[[inputs.topology.devices[device] for device in one.devices], list(one.links)] for one in inputs.faults]
 
 
 def _programs(timeline: Timeline, passes: FoldedPasses, shapes: Sequence[Shapes]) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ class LinkLanes extends TimeFigure {
     const rows = load.lanes.map((_, lane) => resampled(load.sharesOf(lane), this.end, view, bins));
     this.run.eachMove(view.from, view.to, move => load.moveOn(move, (way, payload, start, end) => {
       for (const [lane, taken] of load.laneOfWay[way])
-        addBusy(rows[lane], (start - view.from) / binNs, (end - view.from) / binNs, taken * payload * NS / load.lanes[lane].capacity / Math.max(1, end - start));
+        addBusy(rows[lane], (start - view.from) / binNs, (end - view.from) / binNs, taken * payload / Math.max(1, load.laneCould(lane, start, end)));
     }));
     rows.forEach((busy, row) => { if (row > view.top - 1 && row < view.bottom + 1) this.levels.heatRow(raster, row, busy); });
     this.busy = rows;
@@ -73,7 +73,7 @@ class LinkLanes extends TimeFigure {
 
   put(lane, bar) {
     if (!this.bars.has(lane)) this.bars.set(lane, []);
-    this.bars.get(lane).push({...bar, share: bar.bytes * NS / this.load.lanes[lane].capacity / Math.max(1, bar.end - bar.start)});
+    this.bars.get(lane).push({...bar, share: bar.bytes / Math.max(1, this.load.laneCould(lane, bar.start, bar.end))});
   }
 
   stepBars(pass, index) {

@@ -110,31 +110,43 @@ class LinkLoad {
 
   /* The bytes that each link could carry in [from, to), with what faults left of it. */
   couldIn(from, to) {
-    const found = this.capacity.map(capacity => capacity * (to - from) / NS);
-    const weak = new Set(this.faults.flatMap(([links]) => links));
-    const instants = this.faults.flatMap(([, at, until]) => [at, until ?? to]).filter(one => one > from && one < to);
+    return Float64Array.from(this.links, ([link], at) => this.capacity[at] * this.lasting(link, from, to) / NS);
+  }
+
+  /* The time in [from, to) in which a link without faults carries as much as this one does with them. */
+  lasting(link, from, to) {
+    const mine = this.faultsOf(link);
+    if (!mine.length) return to - from;
+    const instants = mine.flatMap(([, at, until]) => [at, until ?? to]).filter(one => one > from && one < to);
     const bounds = [...new Set([from, ...instants, to])].sort((a, b) => a - b);
-    for (const link of weak) {
-      if (!this.place.has(link)) continue;
-      let lasting = 0;
-      for (let i = 0; i + 1 < bounds.length; i++) lasting += (bounds[i + 1] - bounds[i]) * this.left(link, bounds[i]);
-      found[this.place.get(link)] = this.capacity[this.place.get(link)] * lasting / NS;
-    }
-    return found;
+    return bounds.slice(1).reduce((sum, bound, i) => sum + (bound - bounds[i]) * this.left(link, bounds[i]), 0);
+  }
+
+  faultsOf(link) {
+    this.weakened ||= new Map(this.faults.flatMap(([links]) => links).map(one => [one, this.faults.filter(([links]) => links.includes(one))]));
+    return this.weakened.get(link) || [];
+  }
+
+  /* The bytes that the links of a lane could carry in [from, to). */
+  laneCould(lane, from, to) {
+    const {links, capacity} = this.lanes[lane];
+    if (!links.some(link => this.faultsOf(link).length)) return capacity * (to - from) / NS;
+    return links.reduce((sum, link) => sum + this.capacity[this.place.get(link)] * this.lasting(link, from, to), 0) / NS;
   }
 
   /* What faults leave of a link at an instant. */
   left(link, instant) {
-    return this.faults.filter(([links, at, until]) => links.includes(link) && at <= instant && (until === null || instant < until)).reduce((share, fault) => share * fault[3], 1);
+    return this.faultsOf(link).filter(([, at, until]) => at <= instant && (until === null || instant < until)).reduce((share, fault) => share * fault[3], 1);
   }
 
-  /* The share of capacity of a lane that was taken, in parts of the run, moves left out. */
+  /* The share of what faults leave of a lane's capacity that was taken, in parts of the run, moves left out. */
   sharesOf(lane) {
     this.shares ||= this.lanes.map(() => null);
     if (this.shares[lane]) return this.shares[lane];
-    const found = new Float32Array(this.parts), could = this.lanes[lane].capacity * Math.max(1, this.run.end) / this.parts / NS;
+    const found = new Float32Array(this.parts), partNs = Math.max(1, this.run.end) / this.parts;
+    const could = Float64Array.from(found, (_, part) => Math.max(1, this.laneCould(lane, part * partNs, (part + 1) * partNs)));
     this.laneOfWay.forEach((some, way) => some.forEach(([of, load]) => {
-      if (of === lane) for (let part = 0; part < this.parts; part++) found[part] += load * this.units[way] * this.carried[way * this.parts + part] / could;
+      if (of === lane) for (let part = 0; part < this.parts; part++) found[part] += load * this.units[way] * this.carried[way * this.parts + part] / could[part];
     }));
     return this.shares[lane] = found;
   }

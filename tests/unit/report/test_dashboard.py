@@ -19,7 +19,7 @@ from clustersim.units import format_seconds, plural
 LAYOUT: dict[str, Any] = {"figures": [{"figure": name} for name in FIGURES]}
 WHOLE: dict[str, Any] = {
     "end": 10**9, "rows": [[0, 0]], "devices": ["</script><script>alert(2)</script>"], "streams": ["compute"],
-    "sections": {}, "windows": None, "link_load": None,
+    "sections": {}, "windows": None, "link_load": None, "faults": [],
 }  # fmt: skip
 
 

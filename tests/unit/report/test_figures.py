@@ -10,7 +10,9 @@ import pytest
 from report_data import small_run
 
 from clustersim.report.figures.arrivals import requests_figure
-from clustersim.report.figures.fault_marks import FaultMark, add_fault_marks, fault_marks
+from clustersim.report.figures.devices import fault_rows
+from clustersim.report.figures.fault_marks import FaultMark, add_fault_frames, add_fault_marks, fault_marks
+from clustersim.report.figures.links import fault_lanes
 from clustersim.report.figures.series import kv_figure
 from clustersim.report.figures.use import use_figure
 
@@ -46,11 +48,42 @@ def test_marks_end_with_the_run_and_those_after_it_are_left_out() -> None:
     assert [note.text for note in figure.layout.annotations] == ["device 4 1.5 × slower", "node n1 down"]
 
 
-def test_faults_frame_what_has_a_scale_of_colours_and_tint_nothing_of_it() -> None:
-    figure = go.Figure()
-    add_fault_marks(figure, fault_marks({"scenario": {"faults": FAULTS}}), 2.0, above=True, filled=False)
-    assert {shape.fillcolor.split(",")[-1].strip(" )") for shape in figure.layout.shapes} == {"0"}
-    assert all(shape.line.width == 1 for shape in figure.layout.shapes)
+def test_words_above_have_a_line_each_and_room_for_it() -> None:
+    figure = go.Figure(layout={"height": 100, "margin": {"t": 18}})
+    add_fault_marks(figure, fault_marks({"scenario": {"faults": FAULTS}}), 9.0, above=True)
+    assert [note.yshift for note in figure.layout.annotations] == [0, 12, 24]
+    assert (figure.layout.height, figure.layout.margin.t) == (124, 42)
+
+
+def test_a_fault_frames_its_own_rows_and_tints_nothing_of_them() -> None:
+    figure, rows = go.Figure(layout={"height": 100, "margin": {"t": 18}}), [[0, 1, 2], [], [0, 5, 6]]
+    add_fault_frames(figure, fault_marks({"scenario": {"faults": FAULTS}}), 9.0, rows.__getitem__)
+    # In order of time: fault 2, of rows that are apart; 1, of none; 0.
+    framed = {(shape.x0, shape.x1, shape.y0, shape.y1) for shape in figure.layout.shapes}
+    spans = {number: (mark.start_s, 9.0 if mark.end_s is None else mark.end_s)
+             for mark in fault_marks({"scenario": {"faults": FAULTS}}) for number in [mark.number]}  # fmt: skip
+    assert framed == {(*spans[2], -0.5, 0.5), (*spans[2], 4.5, 6.5), (*spans[0], -0.5, 2.5)}
+    assert all(shape.fillcolor is None for shape in figure.layout.shapes)
+    assert [(note.y, note.yshift) for note in figure.layout.annotations] == [(-0.5, 0), (-0.5, 12)]
+    assert (figure.layout.height, figure.layout.margin.t) == (112, 30)
+
+
+def test_rows_of_a_fault_are_those_of_the_devices_and_links_that_it_names() -> None:
+    whole = {
+        "devices": ["n0.g1", "n0.g0"],
+        "rows": [[0, 0], [0, 1], [1, 0]],
+        "link_load": {"lanes": [["n0 scaleup", [1, 2], 2.0], ["n0.g0 to n0.switch", [3, 4], 2.0]]},
+        "faults": [[["n0.g1"], []], [["n0.g0", "n0.g7"], []], [[], [4, 9]]],
+    }
+    assert fault_rows(whole) == [[0, 1], [2], []]
+    assert fault_lanes(whole) == [[], [], [1]]
+
+
+def test_a_weak_link_is_red_among_the_busiest_and_says_what_was_left_of_it() -> None:
+    links = {"busiest": [LINK, {**LINK, "link": "b → a"}], "weakened": [{"link": "b → a", "capacity": 0.1}]}
+    bars = use_figure({"stages": ROWS}, links, 300).data[-1]
+    assert list(bars.text) == ["a → b", "b → a, 10% left"]
+    assert bars.marker.color[0] != bars.marker.color[1]
 
 
 def test_a_run_without_faults_has_no_marks() -> None:
