@@ -121,6 +121,26 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def alike_column(name: str, spare: Sequence[str]) -> str:
+    """Return ``; did you mean 'x'?`` of a column that is missing, or which there are besides those that are known.
+
+    A column of another meaning is no hint: what is not nearly the same is listed.
+
+    Examples
+    --------
+    >>> alike_column("ttft_ms", ["ttft", "latency_ms"]), alike_column("ttft_ms", ["latency_ms"])
+    ("; did you mean 'ttft'?", "; besides known ones it has 'latency_ms'")
+    """
+    found = [one for one in spare if difflib.SequenceMatcher(None, name, one).ratio() > _ALIKE_COLUMN]
+    if found:
+        return f"; did you mean {max(found, key=lambda one: difflib.SequenceMatcher(None, name, one).ratio())!r}?"
+    return f"; besides known ones it has {', '.join(map(repr, spare[:_MOST_SPARE]))}" if spare else ""
+
+
+_ALIKE_COLUMN: Final = 0.7
+_MOST_SPARE: Final = 9
+
+
 def _has_stem_of(name: str, other: str) -> bool:
     """Tell whether two file names are the same but for a few letters and the suffix."""
     first, second = (text.rpartition(".")[0] or text for text in (name, other))

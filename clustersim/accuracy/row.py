@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from clustersim import inputs
-from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.errors import InputError, Problem, alike_column
 
 
 class Inexpressible(Exception):  # noqa: N818  (an answer, not an error)
@@ -130,7 +130,7 @@ def _header_mistakes(header: Sequence[str]) -> list[str]:
         return [f"is no table of measured points: it has none of the columns {', '.join(COLUMNS)}"]
     absent = [name for name in COLUMNS if name not in header]
     spare = [name for name in header if name not in COLUMNS]
-    told = [f"no column {name!r}{did_you_mean(name, spare)}" for name in absent]
+    told = [f"no column {name!r}{alike_column(name, spare)}" for name in absent]
     return told + [f"column {name!r} stands twice" for name in COLUMNS if header.count(name) > 1]
 
 

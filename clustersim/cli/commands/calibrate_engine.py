@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -18,6 +18,11 @@ from clustersim.scenario.resolve import to_yaml
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.calibration.fit import CONSTANTS, EngineFit, fit_engine
 from clustersim.simulation.calibration.log import ServerLog, read_log
+
+_WORSE: Final = 0.01
+"""By how much the error may grow on what was held out: two measurements differ by 2 %."""
+_MOST_ERROR: Final = 0.5
+"""Above it a file of an engine is not written: it describes something else."""
 
 
 @click.command("engine")
@@ -42,7 +47,12 @@ def engine(
         raise InputError(Problem(file=str(output), message="expected a name that ends in .yaml"))
     deployed = load(scenario, overrides)
     read = [read_log(path, deployed) for path in logs]
+    for note in (note for log in read for note in log.notes):
+        click.echo(f"note: {note}", err=True)
     fit = fit_engine(deployed, read, workers=workers)
+    _refuse_useless(output, fit)
+    for told in fit.at_limit:
+        click.echo(f"warning: {told}", err=True)
     _write(output, _engine_yaml(deployed, read, fit))
     page = output.with_suffix(".html")
     _write(page, _page(output.stem, deployed, read, fit))
@@ -57,12 +67,21 @@ def engine(
     for what, held_out in (("fitted", False), ("held out", True)):
         before, after = (fit.error(row, held_out=held_out) for row in (fit.before_ms, fit.after_ms))
         click.echo(f"{what}: error median {before:.1%} before, {after:.1%} after")
-    if after > before:
-        click.echo(
-            "on what was held out the engine as it was is nearer: do not use the fit; does the scenario say what was "
-            "measured (model, devices, plan, limits)?"
-        )
     click.echo(f"wrote {output} and {page}")
+
+
+def _refuse_useless(output: Path, fit: EngineFit) -> None:
+    """Raise where the fit is no better on what was held out than the engine as it was, or far off as it is."""
+    before, after = (fit.error(row, held_out=True) for row in (fit.before_ms, fit.after_ms))
+    told = "; ".join((f"error median {before:.1%} before, {after:.1%} after", *fit.at_limit))
+    ask = "does the scenario say what was measured (model, devices, plan, limits), and are the logs of one server?"
+    why = ""
+    if after > before + _WORSE:
+        why = "on what was held out the engine as it was is nearer"
+    elif after > _MOST_ERROR:
+        why = f"on what was held out an error above {_MOST_ERROR:.0%} remains"
+    if why:
+        raise InputError(Problem(file=str(output), message=f"is not written: {why} ({told}); {ask}"))
 
 
 def _written(scenario: Scenario, fit: EngineFit) -> list[tuple[str, str, str, str]]:
@@ -125,7 +144,8 @@ def _plain(scenario: Scenario, fit: EngineFit) -> dict[str, Any]:
             unit = "_s" if one.field.endswith("_s") else ""
             was = float(getattr(scenario.engine, one.field))
             constants[one.key] = {f"before{unit}": was, f"after{unit}": fit.constants[one.key]}
-    return {"constants": constants, "refused": dict(fit.refused), "kv_blocks": fit.kv_blocks, "errors": errors}
+    return {"constants": constants, "refused": dict(fit.refused), "kv_blocks": fit.kv_blocks,
+            "at_limit": list(fit.at_limit), "errors": errors}  # fmt: skip
 
 
 def _write(path: Path, text: str) -> None:

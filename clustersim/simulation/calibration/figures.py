@@ -56,6 +56,11 @@ def figures_of(logs: Sequence[ServerLog]) -> tuple[Figure, ...]:
     InputError
         When nothing could be fitted or held out.
     """
+    digests = [log.digest for log in logs]
+    for place, log in enumerate(logs):
+        if log.digest and (first := digests.index(log.digest)) < place:
+            message = f"is the same as {logs[first].name}: one run counts once, and can't be held out from itself"
+            raise InputError(Problem(file=log.name, message=message))
     found: list[Figure] = []
     plain = [place for place, log in enumerate(logs) if log.ttft_ms is None]
     if plain and len(plain) == len(logs) and len(logs) < _FEWEST_LOGS:

@@ -32,6 +32,8 @@ _LEAST_OWN: Final = 0.15
 """The same where less than this of its effect is not that of the others."""
 _SMALL: Final = 0.02
 _FEWEST_WAITS: Final = 20
+_MOST_INSTANTS: Final = 2_000
+"""Of a log at which the blocks that are held are counted, each over all of its requests."""
 
 Times = tuple[FloatArray, FloatArray]
 
@@ -100,6 +102,19 @@ class EngineFit:
     figures: tuple[Figure, ...]
     before_ms: FloatArray
     after_ms: FloatArray
+
+    @property
+    def at_limit(self) -> tuple[str, ...]:
+        """What is to say of constants that ended at the least or the most that they may be."""
+        told = []
+        for one in CONSTANTS:
+            value = self.constants.get(one.key)
+            if value is not None and value in (one.least, one.most):
+                which = "least" if value == one.least else "most"
+                told.append(
+                    f"{one.key} ended at {one.written(value)}, the {which} that it may be: the logs ask for more"
+                )
+        return tuple(told)
 
     def error(self, predicted_ms: FloatArray, *, held_out: bool) -> float:
         """Return the median relative error of the figures that were fitted, or held out."""
@@ -171,10 +186,11 @@ def pool_blocks_of(scenario: Scenario, logs: Sequence[ServerLog]) -> tuple[int |
             continue
         first = log.queued_s + log.ttft_ms / 1e3
         prompt, output = log.requests.prompt_tokens, log.requests.output_tokens
-        of_log, most = [], 0
-        for now in np.sort(log.admitted_s):
+        of_log, instants = [], np.sort(log.admitted_s)
+        ended = np.searchsorted(np.sort(log.ended_s), instants, side="right")
+        most = int(np.max(np.searchsorted(instants, instants, side="right") - ended))
+        for now in instants[:: -(-len(instants) // _MOST_INSTANTS)]:
             running = (log.admitted_s <= now) & (now < log.ended_s)
-            most = max(most, int(running.sum()))
             if np.any((log.queued_s <= now) & (now < log.admitted_s)):
                 share = np.clip((now - first) / np.maximum(log.ended_s - first, 1e-9), 0.0, 1.0)
                 tokens = (prompt + share * output)[running]

@@ -15,11 +15,12 @@ Prompts are not in logs: what a prefix cache saved is not told apart from a fast
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ import numpy as np
 
 from clustersim import inputs
 from clustersim.clock import NS_PER_S, FloatArray
-from clustersim.errors import InputError, Problem, did_you_mean, unreadable
+from clustersim.errors import InputError, Problem, alike_column, unreadable
 from clustersim.scenario.scenario import Scenario
 from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload, generate
@@ -52,6 +53,10 @@ _FIGURES: Final = {
 }
 _MOST_PROBLEMS: Final = 20
 _FEWEST_REQUESTS: Final = 20
+_MOST_REQUESTS: Final = 10_000
+"""Of a log: it is simulated some thirty times, and what it tells of a few constants does not grow any more."""
+_LEAST_JUMP_S: Final = 1.0
+"""By which stamps may go back in order of arrival: requests pass each other on the way to the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,6 +77,10 @@ class ServerLog:
         Instants of one clock at which the engine had a request, took it up, and was done with it.
     has_front_end : bool
         Whether times are those of clients, outside the server.
+    notes : tuple of str
+        What a reader must know of how it was read.
+    digest : str
+        Of the text: two logs with one are the same.
     """
 
     name: str
@@ -83,6 +92,8 @@ class ServerLog:
     admitted_s: FloatArray | None = None
     ended_s: FloatArray | None = None
     has_front_end: bool = False
+    notes: tuple[str, ...] = ()
+    digest: str = ""
 
 
 def read_log(path: Path, scenario: Scenario) -> ServerLog:
@@ -94,20 +105,25 @@ def read_log(path: Path, scenario: Scenario) -> ServerLog:
         When it is none of these, lacks columns, or has values that can't be used, by line.
     """
     text = inputs.read_text(path, most=inputs.TEXT_BYTES)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return replace(_read(path, text, scenario), digest=digest)
+
+
+def _read(path: Path, text: str, scenario: Scenario) -> ServerLog:
     if path.suffix == ".csv":
-        return _of_cells(path, text)
+        return _of_cells(path, text, scenario)
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise InputError(Problem(file=str(path), message=f"is empty; expected {_EXPECTED}"))
     first = _parsed(path, *lines[0]) if len(lines) > 1 and lines[0][1].rstrip().endswith("}") else None
     if isinstance(first, dict):
-        return _of_stamps(path, [(number, _parsed(path, number, line)) for number, line in lines])
+        return _of_stamps(path, ((number, _parsed(path, number, line)) for number, line in lines), scenario)
     result = _parsed(path, 1, text)
     if not isinstance(result, dict) or not inputs.recognised(result, (*_RESULT, *_STAMPS)):
         raise InputError(
             Problem(file=str(path), message=f"is no log that is known; expected {_EXPECTED}", quotes=False)
         )
-    return _of_stamps(path, [(1, result)]) if "input_toks" in result else _of_result(path, result, scenario)
+    return _of_stamps(path, [(1, result)], scenario) if "input_toks" in result else _of_result(path, result, scenario)
 
 
 _EXPECTED: Final = "JSON lines with a request each, CSV with a request each, or the JSON result of vllm bench serve"
@@ -120,55 +136,101 @@ def _parsed(path: Path, line: int, text: str) -> Any:
         raise InputError(Problem(file=str(path), line=line, message=f"not JSON: {unreadable(error)}")) from None
 
 
-def _of_stamps(path: Path, lines: Sequence[tuple[int, Any]]) -> ServerLog:
-    rows, problems = [], []
+def _tokens(values: Sequence[float], names: Sequence[str], scenario: Scenario) -> list[str]:
+    """Return what is wrong with prompt and output tokens."""
+    mistakes = [f"{name}: found {value:g}; expected a whole number" for name, value in zip(names, values, strict=True)
+                if value != int(value)]  # fmt: skip
+    most, spec = scenario.model.max_positions, scenario.model.name
+    if not mistakes and most is not None and values[0] + values[1] > most:
+        told = f"{int(values[0]):,} prompt and {int(values[1]):,} output tokens"
+        mistakes.append(f"{names[0]}: {told} are more than the {most:,} of {spec}'s longest sequence")
+    if not mistakes and not values[0]:
+        mistakes.append(f"{names[0]}: found 0; expected a whole number above 0")
+    return mistakes
+
+
+def _of_stamps(path: Path, lines: Iterable[tuple[int, Any]], scenario: Scenario) -> ServerLog:
+    rows: list[tuple[float, ...]] = []
+    problems: list[Problem] = []
     for number, line in lines:
         found = line if isinstance(line, dict) else {}
         values, mistakes = _numbers(found, _STAMPS)
         if not mistakes and not values[3] <= values[4] <= values[5]:
             mistakes = ["expected queued_ts ≤ first_token_ts ≤ last_token_ts"]
+        mistakes = mistakes or _tokens(values[:2], _STAMPS[:2], scenario)
         problems += [Problem(file=str(path), line=number, message=mistake) for mistake in mistakes]
         if len(problems) >= _MOST_PROBLEMS:
             break
         scheduled = found.get("scheduled_ts")
-        rows.append((*values, scheduled if isinstance(scheduled, int | float) else math.nan))
-    prompt, output, arrived, queued, first, last, scheduled_s = _columns(path, rows, problems, by=2)
+        rows.append((*values, scheduled if isinstance(scheduled, int | float) else math.nan, number))
+    (prompt, output, arrived, queued, first, last, scheduled_s, line_of), notes = _columns(path, rows, problems, by=2)
+    falls = np.flatnonzero(np.diff(queued) < -_LEAST_JUMP_S)
+    if len(falls):
+        where, back = int(falls[0]) + 1, queued[falls[0]] - queued[falls[0] + 1]
+        message = f"queued_ts: goes back by {back:.4g} s where arrival_time goes on; expected stamps of one clock"
+        raise InputError(Problem(file=str(path), line=int(line_of[where]), message=message))
     gaps = np.maximum(output - 1.0, 1.0)
     return ServerLog(
         name=path.name,
         requests=_requests(path, arrived, prompt, output),
         ttft_ms=(first - queued) * 1e3,
-        tpot_ms=np.where(output > 1.0, (last - first) / gaps * 1e3, np.nan),
+        tpot_ms=_per_token(path, line_of, output, (last - first) / gaps * 1e3),
         figures={},
         queued_s=queued,
         admitted_s=None if np.isnan(scheduled_s).any() else scheduled_s,
         ended_s=last,
+        notes=notes,
     )
 
 
-def _of_cells(path: Path, text: str) -> ServerLog:
+def _of_cells(path: Path, text: str, scenario: Scenario) -> ServerLog:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     header = [name.strip() for name in reader.fieldnames or ()]
     absent = [name for name in _CELLS if name not in header]
     if absent:
-        messages = [f"no column {name!r}{did_you_mean(name, header)}" for name in absent]
+        spare = [name for name in header if name not in _CELLS]
+        messages = [f"no column {name!r}{alike_column(name, spare)}" for name in absent]
         raise InputError(Problem(file=str(path), line=1, message=message) for message in messages)
-    rows, problems = [], []
+    rows: list[tuple[float, ...]] = []
+    problems: list[Problem] = []
     for line in reader:
-        values, mistakes = _numbers({str(key).strip(): _float(cell) for key, cell in line.items()}, _CELLS)
+        cells = {str(key).strip(): cell if _float(cell) is None else _float(cell) for key, cell in line.items()}
+        values, mistakes = _numbers(cells, _CELLS)
+        mistakes = mistakes or _tokens(values[1:3], _CELLS[1:3], scenario)
         problems += [Problem(file=str(path), line=reader.line_num, message=mistake) for mistake in mistakes]
         if len(problems) >= _MOST_PROBLEMS:
             break
-        rows.append(values)
-    arrived, prompt, output, ttft, tpot = _columns(path, rows, problems, by=0)
+        rows.append((*values, reader.line_num))
+    falls = [place for place in range(1, len(rows)) if rows[place][0] < rows[place - 1][0]]
+    (arrived, prompt, output, ttft, tpot, line_of), notes = _columns(path, rows, problems, by=0)
+    if falls:
+        at, back = int(rows[falls[0]][-1]), rows[falls[0] - 1][0] - rows[falls[0]][0]
+        many = f" ({len(falls):,} lines do)" if len(falls) > 1 else ""
+        notes = (*notes, f"{path}:{at}: arrival_s goes back by {back:.4g} s{many}; taken in order of arrival")
     return ServerLog(
         name=path.name,
         requests=_requests(path, arrived, prompt, output),
         ttft_ms=ttft,
-        tpot_ms=np.where(output > 1.0, tpot, np.nan),
+        tpot_ms=_per_token(path, line_of, output, tpot),
         figures={},
         has_front_end=True,
+        notes=notes,
     )
+
+
+def _per_token(path: Path, line_of: FloatArray | None, output: FloatArray, tpot_ms: FloatArray) -> FloatArray:
+    """Return TPOT of the requests that have any.
+
+    Raises
+    ------
+    InputError
+        When none has.
+    """
+    if np.all(output <= 1.0):
+        message = "no request has more than one output token: times per output token can't be told"
+        line = None if line_of is None else int(line_of.min())
+        raise InputError(Problem(file=str(path), line=line, message=message))
+    return np.where(output > 1.0, tpot_ms, np.nan)
 
 
 def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> ServerLog:
@@ -176,11 +238,16 @@ def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Ser
     rate = _rate(result.get("request_rate"))
     if rate is None:
         mistakes.append(f"request_rate: found {result.get('request_rate')!r}; expected a rate above 0, or inf")
+    count = result.get("completed")
+    if "completed" in result and (not isinstance(count, int) or count < 1):
+        mistakes = [one for one in mistakes if not one.startswith("completed")]
+        mistakes.append(f"completed: found {count!r}; expected a whole number of requests above 0")
     concurrency = result.get("max_concurrency")
     if "max_concurrency" not in result:
         mistakes.append("max_concurrency: is missing; expected a whole number of clients, or null where none was given")
     if concurrency is not None and (not isinstance(concurrency, int) or concurrency < 1):
         mistakes.append(f"max_concurrency: found {concurrency!r}; expected a whole number above 0")
+    mistakes = mistakes or _lists_wrong(result, scenario)
     if mistakes:
         raise InputError(Problem(file=str(path), path=mistake.partition(":")[0], message=mistake.partition(": ")[2])
                          for mistake in mistakes)  # fmt: skip
@@ -190,6 +257,8 @@ def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Ser
         requests=count,
         **_lengths(result, count, scenario),
     )
+    if result["total_output_tokens"] <= count:
+        _per_token(path, None, np.ones(1), np.ones(1))
     drawn = generate(workload, np.random.SeedSequence(scenario.seed))
     if not all(
         isinstance(result.get(name), list) and len(result[name]) == count for name in ("input_lens", "ttfts", "itls")
@@ -212,6 +281,26 @@ def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Ser
         figures={},
         has_front_end=True,
     )
+
+
+def _lists_wrong(result: Mapping[str, Any], scenario: Scenario) -> list[str]:
+    """Return what is wrong with the lists of ``--save-detailed``, by name and place."""
+    for name in ("ttfts", "start_times", "input_lens", "output_lens"):
+        for place, value in enumerate(_listed(result, name)):
+            if _numbers({name: value}, (name,))[1]:
+                return [f"{name}[{place}]: found {value!r}; expected a number"]
+    for place, gaps in enumerate(_listed(result, "itls")):
+        if not isinstance(gaps, list) or any(_numbers({"itls": gap}, ("itls",))[1] for gap in gaps):
+            return [f"itls[{place}]: expected a list of seconds"]
+    for place, lengths in enumerate(zip(_listed(result, "input_lens"), _listed(result, "output_lens"), strict=False)):
+        if wrong := _tokens(lengths, (f"input_lens[{place}]", f"output_lens[{place}]"), scenario):
+            return wrong
+    return []
+
+
+def _listed(result: Mapping[str, Any], name: str) -> Sequence[Any]:
+    value = result.get(name)
+    return value if isinstance(value, list) else ()
 
 
 def _arrivals(rate: float, concurrency: int | None, burstiness: object) -> Arrivals:
@@ -244,7 +333,7 @@ def _numbers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[floa
         value = found.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             told = f"found {value!r}; expected a number" if name in found else "is missing"
-            hint = "" if name in found else did_you_mean(name, [key for key in found if key not in names])
+            hint = "" if name in found else alike_column(name, [key for key in found if key not in names])
             mistakes.append(f"{name}: {told}{hint}")
         else:
             values.append(float(value))
@@ -258,8 +347,10 @@ def _float(value: object) -> float | None:
         return None
 
 
-def _columns(path: Path, rows: Sequence[tuple[float, ...]], problems: list[Problem], *, by: int) -> FloatArray:
-    """Return rows as columns, sorted by one of them."""
+def _columns(
+    path: Path, rows: Sequence[tuple[float, ...]], problems: list[Problem], *, by: int
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """Return rows as columns, sorted by one of them and no more than can be simulated, and what is to say of it."""
     if not problems and len(rows) < _FEWEST_REQUESTS:
         problems.append(
             Problem(file=str(path), message=f"has {len(rows)} requests; expected {_FEWEST_REQUESTS} or more")
@@ -267,7 +358,9 @@ def _columns(path: Path, rows: Sequence[tuple[float, ...]], problems: list[Probl
     if problems:
         raise InputError(problems)
     columns = np.array(rows, dtype=np.float64).T
-    return np.asarray(columns[:, np.argsort(columns[by], kind="stable")])
+    chosen = np.argsort(columns[by], kind="stable")[:_MOST_REQUESTS]
+    told = f"{path}: of its {len(rows):,} requests the first {_MOST_REQUESTS:,} in order of arrival are taken"
+    return np.asarray(columns[:, chosen]), (told,) if len(rows) > _MOST_REQUESTS else ()
 
 
 def _requests(
