@@ -8,6 +8,8 @@ from typing import Any, Final
 from clustersim.errors import InputError, Problem
 
 MOST_TOKENS: Final = 1_000_000_000
+MOST_BY: Final = 65_536
+"""Of sizes of captured batches (assumed: engines capture up to 8192 tokens)."""
 """Largest step that a captured graph is for (assumed)."""
 _EXPECTED: Final = "expected sizes that grow, such as [1, 2, 4, {by: 8, upto: 256}, {by: 16}]"
 
@@ -57,7 +59,10 @@ def sizes_from(value: object) -> tuple[Sizes, ...]:
         if isinstance(one, dict):
             by, upto = one.get("by"), one.get("upto")
         known = not isinstance(one, dict) or set(one) <= {"by", "upto"}
-        if not known or not _counts(by) or (upto is not None and not _counts(upto)):
+        if isinstance(by, int) and by > MOST_BY:
+            message = f"expected a size of a captured batch up to {MOST_BY:,}, but found {one!r}"
+            problems.append(Problem(message=message, path=f"[{place}]"))
+        elif not known or not _counts(by) or (upto is not None and not _counts(upto)):
             problems.append(Problem(message=f"{_EXPECTED}, but found {one!r}", path=f"[{place}]"))
         elif last is None or (upto is not None and upto <= last):
             problems.append(Problem(message=f"{_EXPECTED}, but {one!r} comes too late", path=f"[{place}]"))

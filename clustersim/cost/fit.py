@@ -37,6 +37,11 @@ _START_AT: Final = {"key_s": 1e-9, "cache_bytes": 3e7, "quantise_bytes": 3.0, "h
 _NEVER_ZERO: Final = ("compute", "memory", "cached", "latency_k")
 _AT_MOST: Final = {"compute": 1.0, "memory": 1.0, "latency_k": 65536.0}
 _FEWEST_POINTS: Final = 12
+_MOST_OFF: Final = 50.0
+"""How many times what is assumed for a device points may last in the median, or the other way round (assumed)."""
+_ABOVE_PEAK: Final = 1.25
+"""Clocks above the data sheet's reach a little more than its peak (assumed)."""
+_UNITS: Final[Mapping[str, float]] = {"milliseconds": 1e-3, "microseconds": 1e-6, "nanoseconds": 1e-9, "hours": 3600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +100,28 @@ def fit_device(device: PricedDevice, measured: Sequence[MeasuredPoints]) -> tupl
             problems.append(Problem(message=f"{group}: {found} points; expected at least {_FEWEST_POINTS}"))
         if _peak(device, points) is None:
             problems.append(Problem(message=f"{group}: {device.name} has no peak for {points.dtype!r}"))
+        elif told := _implausible(device, points):
+            problems.append(Problem(message=f"{group}: {told}"))
     if problems:
         raise InputError(problems)
     return tuple(fit_points(device, points) for points in measured)
+
+
+def _implausible(device: PricedDevice, points: MeasuredPoints) -> str:
+    """Say of points that no device of this kind can have measured in seconds why; empty where one can."""
+    expected = predict(device, points, {})
+    ratio = float(np.median(points.seconds / expected))
+    if ratio > _MOST_OFF or ratio < 1.0 / _MOST_OFF:
+        unit = min(_UNITS, key=lambda name: abs(np.log(ratio * _UNITS[name])))
+        many = f"{ratio:,.3g} times what {device.name} is expected to take"
+        return f"the median of its points lasts {many}; expected seconds, are these {unit}?"
+    peak = _peak(device, points)
+    if points.op == "gemm" and peak is not None:
+        rates = 2.0 * points.shape["m"] * points.shape["n"] * points.shape["k"] / points.seconds
+        if float(np.max(rates)) > _ABOVE_PEAK * peak:
+            most = f"{float(np.max(rates)) / 1e12:,.4g} TFLOP/s, above the peak of {peak / 1e12:,.4g}"
+            return f"a point reaches {most} of {device.name}; expected seconds of this device"
+    return ""
 
 
 def fit_points(device: PricedDevice, points: MeasuredPoints) -> FamilyFit:

@@ -241,5 +241,5 @@ def read_mapping(path: Path, kind: str, known: Collection[str]) -> Document:
 def _unquoted(problem: Problem, kind: str) -> Problem:
     """Say that a file can't be read, and nothing of what is in it."""
     plain = problem.message.startswith(("not valid", "nested"))  # the words of the parser
-    message = problem.message if plain else f"not readable as a {kind}"
+    message = problem.message if plain else f"not readable as {'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
     return replace(problem, message=message, path="", quotes=False)

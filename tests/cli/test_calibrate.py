@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -142,3 +143,21 @@ def test_a_run_takes_prices_from_the_table_and_says_where_it_does_not_reach(tmp_
     assert table["tpot_ms"]["mean"] > 10 * plain["tpot_ms"]["mean"]
     shown = CliRunner().invoke(main, [*run, "--set", "cost={table: slow.csv}"]).output
     assert "lay outside the measured table" in shown
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1e3, "expected seconds, are these milliseconds?"),
+        (1e6, "expected seconds, are these microseconds?"),
+        (1e9, "expected seconds, are these nanoseconds?"),
+        (0.5, "TFLOP/s, above the peak of 989 of h100-sxm-80gb"),
+    ],
+)
+def test_points_in_another_unit_or_above_the_peak_are_refused(tmp_path: Path, times: float, said: str) -> None:
+    header, *lines = ideal_gemms(peak=0.8 * 989e12, bandwidth=0.9 * 3.35e12).splitlines()
+    cells = [line.rsplit(",", 1) for line in lines]
+    rows = [f"{shape},{min(float(seconds) * times, 8e4):.9g}" for shape, seconds in cells]
+    (tmp_path / "points.csv").write_text("\n".join([header, *rows]) + "\n")
+    found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(tmp_path / "points.csv")])
+    assert (found.exit_code, said in found.stderr) == (2, True), found.stderr

@@ -88,6 +88,9 @@ def _refuse_family(document: Document, path: KeyPath, name: str) -> None:
 
 def _of_file(file: Path, depth: int) -> _Keys:
     read = read_mapping(file, "engine", (*COSTS, "inherits"))
+    if "inherits" in read.data and "source" not in read.data:
+        message = "source: is missing: that of what it inherits says nothing of what it changes; expected a sentence"
+        raise InputError(read.problem(("inherits",), message))
     return _own(read, (), depth)
 
 

@@ -41,6 +41,8 @@ def test_a_scenario_shows_every_key_of_an_engine_that_inherits(tmp_path: Path) -
         ("inherits: ./mine.yaml\nsource: x\nlaunch: 1 us\n", ":1:11", "inherits from itself"),
         ("inherits: vllm-0.12\nsource: x\nstages: 1 ms\n", ":3:9", "did you mean 'stage'"),
         ("source: x\nlaunch: 1 us\n", "", "schedule: is missing"),
+        ("inherits: vllm-0.12\nlaunch: 1 us\n", ":1:11", "source: is missing: that of what it inherits says nothing"),
+        ("inherits: vllm-0.12\nsource: x\ngraph_sizes: [{by: 1000000000}]\n", ":3:15", "captured batch up to 65,536"),
     ],
 )
 def test_a_mistake_in_an_engine_is_told_at_its_line(tmp_path: Path, text: str, where: str, message: str) -> None:
@@ -50,6 +52,12 @@ def test_a_mistake_in_an_engine_is_told_at_its_line(tmp_path: Path, text: str, w
     told = str(caught.value)
     assert message in told
     assert f"mine.yaml{where}" in told
+
+
+def test_a_file_that_is_no_engine_is_told_in_english(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("a: 1\na: 2\n")
+    with pytest.raises(InputError, match="not readable as an engine"):
+        load("quickstart", (f"serving.engine={tmp_path / 'mine.yaml'}",))
 
 
 @pytest.mark.parametrize(
