@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import NS_PER_MS, NS_PER_S
+from clustersim.collective.constants import ASSUMED
 from clustersim.report.figures.bins import bin_function, time_edges
 from clustersim.report.metrics.gauges import gauge
 from clustersim.report.metrics.latencies import LATENCIES, Columns, target_met, targets_ns
@@ -157,6 +158,7 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
         found.append(
             f"No engine {engine['asked']!r} is described: {_name(engine)!r}, the profile in force, stands for it."
         )
+    found += _assumed_exchanges(summary.get("scenario") or {})
     if counts["unfinished"]:
         found.append(
             f"{counts['unfinished']:,} of {arrived} requests did not finish before the end of the run; "
@@ -182,6 +184,27 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
     found += _preemptions(summary.get("preempted") or {})
     if 0 < (finished := counts["finished"]) < _FEW:
         found.append(f"Only {plural(finished, 'request')} finished: p99 is little more than the slowest of them.")
+    return found
+
+
+def _assumed_exchanges(scenario: Mapping[str, Any]) -> list[str]:
+    """Say which constants stand in where the device's file has none of the DeepEP kernels that a plan asks for."""
+    plan, device = scenario.get("plan") or {}, (scenario.get("topology") or {}).get("device")
+    if not isinstance(device, Mapping):
+        return []
+    pools = [part for part in (plan, plan.get("prefill"), plan.get("decode")) if isinstance(part, Mapping)]
+    found = []
+    for way in dict.fromkeys((pool.get("ep") or {}).get("exchange") for pool in pools):
+        kernels = [f"{str(way).removeprefix('deepep_')}_{direction}" for direction in ("dispatch", "combine")]
+        lacking = [name for name in kernels if name in ASSUMED and name not in (device.get("collectives") or {})]
+        if lacking:
+            told = " and ".join(
+                f"{format_seconds(ASSUMED[name]['base_s'])} and {ASSUMED[name]['efficiency']:.0%} of the links ({name})"
+                for name in lacking
+            )
+            found.append(
+                f"No DeepEP kernels were measured on {device.get('name')}; assumed constants stand in: {told}."
+            )
     return found
 
 

@@ -161,3 +161,16 @@ def test_the_tag_of_an_image_chooses_the_version(image, asked, stands):
 def test_versions_are_read_as_engines_write_them(asked, stands):
     assert standing_for(asked) == (stands, asked)
     assert standing_for("vllm-2025") == ("vllm-2025", None)
+
+
+@pytest.mark.parametrize(("topology", "is_told"), [("dgx-a100", True), ("dgx-h100", False)])
+@pytest.mark.parametrize("way", ["deepep_normal", "deepep_low_latency"])
+def test_a_run_says_where_constants_of_deepep_are_assumed(topology, is_told, way):
+    document = load("quickstart", (
+        f"topology={{name: {topology}, nodes: 1}}", "model=mixtral-8x7b", "expect={}",
+        f"plan={{dp: 2, tp: 2, ep: {{degree: 4, scope: global, exchange: {way}}}}}",
+    )).document  # fmt: skip
+    counts = dict.fromkeys(("arrived", "finished", "unfinished", "rejected"), 0)
+    told = remarks({"throughput": {"requests_per_s": None}, "requests": counts, "scenario": document})
+    kernel = f"{way.removeprefix('deepep_')}_dispatch"
+    assert any("assumed constants stand in" in one and kernel in one for one in told) == is_told
