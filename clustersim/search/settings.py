@@ -12,7 +12,7 @@ from clustersim.report.why.lifted import BINDS, METRICS, met
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.lifts import Lift, as_resolved, pools_of, roomy_topology
 from clustersim.search.point import Row
-from clustersim.simulation.legality import pool_blocks, scenario_memory
+from clustersim.simulation.legality import memory_blocks, pool_blocks, scenario_memory
 from clustersim.units import format_bytes
 
 MOST_TIMES: Final = 16
@@ -147,21 +147,13 @@ class _Pool:
             key = "kv_blocks" if share is None else "memory_utilization"
             if share is None and self.scenario.serving.kv_blocks is None:
                 continue
-            found = _memory_blocks(self.scenario, share)
+            found = memory_blocks(self.scenario, share)
             if found >= each and (share is None or share > self.scenario.serving.memory_utilization):
                 return f"serving.{self.at}{key}={each if share is None else share}", ""
         rank = max(one.kv_bytes_per_token for one in scenario_memory(self.scenario))
-        lacks = (each - _memory_blocks(self.scenario, None)) * rank * self.scenario.serving.kv_block_tokens
+        lacks = (each - memory_blocks(self.scenario, None)) * rank * self.scenario.serving.kv_block_tokens
         whose = f"a {self.at[:-1]} replica" if self.at else "a replica"
         return "", f"{blocks:,} K/V blocks of {whose}, for which each device needs {format_bytes(lacks)} more"
-
-
-def _memory_blocks(scenario: Scenario, share: float | None) -> int:
-    """Return how many blocks memory leaves each owner of K/V, at a share of it or at that of the scenario."""
-    serving = replace(scenario.serving, kv_blocks=None)
-    serving = serving if share is None else replace(serving, memory_utilization=share)
-    one = scenario.with_entry(serving=serving)
-    return pool_blocks(one, scenario_memory(one))
 
 
 def _blocks(scenario: Scenario, roomy: Row, is_enough: Callable[[Row], bool]) -> Setting | None:

@@ -112,6 +112,14 @@ def pool_blocks(scenario: Scenario, memory: tuple[RankMemory, ...]) -> int:
     )
 
 
+def memory_blocks(scenario: Scenario, share: float | None = None) -> int:
+    """Return how many blocks memory leaves each owner of K/V, at a share of it or at that of the scenario."""
+    serving = replace(scenario.serving, kv_blocks=None)
+    serving = serving if share is None else replace(serving, memory_utilization=share)
+    one = scenario.with_entry(serving=serving)
+    return pool_blocks(one, scenario_memory(one))
+
+
 def _numbers(scenario: Scenario) -> dict[str, Any]:
     serving = scenario.serving
     return {

@@ -15,6 +15,7 @@ import numpy as np
 from clustersim.report.metrics.faults import MOST_STEPS, all_met
 from clustersim.report.metrics.latencies import summarise
 from clustersim.report.metrics.preempted import preempted
+from clustersim.simulation.legality import memory_blocks
 from clustersim.simulation.simulate import RunResult, with_blocks
 
 PLENTY: Final = 16
@@ -29,7 +30,8 @@ def enough_blocks(result: RunResult, causes: Mapping[str, Any]) -> dict[str, Any
 
     None where K/V blocks are no cause of half of a latency, every target is met, more than ``MOST_STEPS`` steps ran, or
     requests wait with ``PLENTY`` times as many, too. Otherwise ``kv_blocks`` of each owner of K/V (a list, of each pool
-    in order), and ``ttft_ms``, ``tpot_ms`` and ``e2e_ms`` of the same requests with them.
+    in order), how many there is memory for (``memory_blocks``, which may be fewer), and ``ttft_ms``, ``tpot_ms`` and
+    ``e2e_ms`` of the same requests with them.
 
     Parameters
     ----------
@@ -47,7 +49,8 @@ def enough_blocks(result: RunResult, causes: Mapping[str, Any]) -> dict[str, Any
         found = with_blocks(result, blocks)
         if not _waits(found):
             told = summarise(found.columns, found.token_gaps)
-            return {"kv_blocks": blocks, **{name: told[name] for name in _LATENCIES}}
+            room = [memory_blocks(one) for one in result.scenario.each_pool()]
+            return {"kv_blocks": blocks, "memory_blocks": room, **{name: told[name] for name in _LATENCIES}}
         blocks = [min(2 * some, limit) for some, limit in zip(blocks, most, strict=True)]
     return None
 

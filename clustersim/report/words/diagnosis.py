@@ -20,6 +20,7 @@ WORK: Final = ("compute", "front_end")
 """Causes that are what was asked for, and no reason to complain."""
 
 _POOLS: Final = ("prefill", "decode")
+MEMORY: Final = "more memory_utilization, more devices or another plan is needed: memory holds"
 
 WORDS: Final = {
     "batch_wait": "waiting for a place in the batch",
@@ -131,7 +132,10 @@ def _blocks(serving: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
         for name in ("ttft", "tpot")
         if enough[f"{name}_ms"]
     )
-    return f" ({key + '; ' if key else ''}with {told} nobody waits for them: {better})"
+    room = enough["memory_blocks"]
+    more = any(some > most for some, most in zip(many, room, strict=True))
+    held = f"; {MEMORY} {' and '.join(f'{most:,}' for most in room)}" if more else ""
+    return f" ({key + '; ' if key else ''}with {told} nobody waits for them: {better}{held})"
 
 
 def _network(summary: Mapping[str, Any]) -> str:

@@ -12,11 +12,12 @@ from clustersim.clock import NS_PER_S
 from clustersim.report.files.summary import ALSO, summary_of
 from clustersim.report.metrics.steady import steady_rates
 from clustersim.report.words.causes import cause_lines
-from clustersim.report.words.diagnosis import diagnoses
+from clustersim.report.words.diagnosis import MEMORY, diagnoses
 from clustersim.report.words.run import remarks, share_words
 from clustersim.report.words.terminal import print_summary
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
+from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.simulate import simulate
 from clustersim.units import format_seconds
 
@@ -133,6 +134,19 @@ def test_blocks_that_are_said_to_be_enough_are() -> None:
     assert diagnoses(found)[0].endswith(f"(100 = serving.kv_blocks; with serving.kv_blocks={blocks} {words}")
     assert summary(serving="kv_blocks: 100", rate=100, more="targets: {ttft: 1 h}\n")["enough_blocks"] is None
     assert summary(serving="max_batch_requests: 4", rate=100)["enough_blocks"] is None
+
+
+def test_blocks_that_are_enough_may_be_more_than_memory_holds() -> None:
+    """So few that memory decides: a run with as many as are enough is refused, and the cause says what is lacking."""
+    found = summary(serving="memory_utilization: 0.115", rate=100)
+    (blocks,), (held,) = (found["enough_blocks"][name] for name in ("kv_blocks", "memory_blocks"))
+    assert blocks > held == found["kv_blocks"]
+    assert diagnoses(found)[0].endswith(f"; {MEMORY} {held:,})")
+    for some, legal in ((held, True), (blocks, False)):
+        text = PLAIN % (f"memory_utilization: 0.115, kv_blocks: {some}", "", 100, 120)
+        scenario = build_scenario(parse_yaml(text, "prepared.yaml"), allow_code=False)
+        assert bool(check_scenario(scenario).violations) is not legal
+    assert MEMORY not in diagnoses(summary(serving="kv_blocks: 100", rate=100))[0]
 
 
 def test_of_several_faults_those_that_took_most_are_named() -> None:
