@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -139,6 +139,26 @@ class Prepared:
                         for _, end in target.ranks_of(other, to_stage, to_t):
                             yield device, end
 
+    @property
+    def links_on_the_way(self) -> frozenset[int]:
+        """Links that K/V may use from replica to replica, or to and from a host."""
+        found = [self.input.comm.links("send", pair) for pair in dict.fromkeys(self._hand_over_pairs())]
+        for pool in self.pools:
+            devices = [device for replica in pool.replicas for device in self._devices_of(replica)]
+            found += self._host_paths(pool, devices)
+        return frozenset().union(*found)
+
+    def _devices_of(self, replica: int) -> list[int]:
+        pool = self.pool_of(replica)
+        stages = range(pool.input.plan.pp)
+        return list(dict.fromkeys(device for stage in stages for device in pool.stage_devices(replica, stage)))
+
+    def _host_paths(self, pool: PreparedPool, devices: Iterable[int]) -> list[frozenset[int]]:
+        hosts = self.input.topology.hosts
+        if pool.input.host is None or hosts is None:
+            return []
+        return [frozenset(hosts.host_path(device, out=out)) for device in devices for out in (True, False)]
+
     @cached_property
     def schedulers(self) -> list[Scheduler]:
         """A scheduler per replica, nothing in it."""
@@ -188,15 +208,12 @@ class Prepared:
     def links_of(self, replica: int) -> frozenset[int]:
         """Return every link that the communications of a replica, its hand-overs or its copies to a host may use."""
         pool = self.pool_of(replica)
-        stages = range(pool.input.plan.pp)
-        devices = {device for stage in stages for device in pool.stage_devices(replica, stage)}
-        found = [self.links_of_stage(replica, stage) for stage in stages]
+        devices = self._devices_of(replica)
+        found = [self.links_of_stage(replica, stage) for stage in range(pool.input.plan.pp)]
         found += [
-            self.input.comm.links("send", pair) for pair in self._hand_over_pairs() if not devices.isdisjoint(pair)
+            self.input.comm.links("send", pair) for pair in self._hand_over_pairs() if not set(devices).isdisjoint(pair)
         ]
-        hosts = self.input.topology.hosts
-        if pool.input.host is not None and hosts is not None:
-            found += [frozenset(hosts.host_path(device, out=out)) for device in devices for out in (True, False)]
+        found += self._host_paths(pool, devices)
         return frozenset().union(*found)
 
     def links_of_stage(self, replica: int, stage: int) -> frozenset[int]:

@@ -20,7 +20,7 @@ from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_lane import SharedLane
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
-from clustersim.replay.links.within_replica import SharedLinks, find_shared_links, told_by_counts
+from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, told_by_counts, users_of
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.serving.scheduler import Scheduler
 
@@ -41,6 +41,7 @@ class LaneBuilder:
         self.prepared = prepared
         self.of_pools = [self._of_pool(pool) for pool in prepared.pools]
         """Why no replica of a pool can be a lane."""
+        self._shared: dict[int, SharedLinks] = {}
 
     @cached_property
     def obstacle(self) -> str:
@@ -90,7 +91,7 @@ class LaneBuilder:
         stages = [(replica, stage) for stage in range(pool.input.plan.pp)]
         meets = prepared.contention.stages | prepared.contention.boundaries
         if not meets.isdisjoint(stages):
-            yield self._meeting(replica) if self.shared is None else self.shared.obstacle
+            yield self._meeting(replica)
         slowdowns = prepared.slowdowns(replica)
         if slowdowns is not None and any(slowdowns.by_stage):
             yield "devices or links get slower"
@@ -103,10 +104,10 @@ class LaneBuilder:
             yield "operators of a pass overlap, or ranks of one group differ"
 
     def _meeting(self, replica: int) -> str:
-        """Return why a replica can't be a lane whose communications may meet K/V on its way; empty if it can."""
+        """Return why a replica can't be a lane whose communications may meet others; empty if it can."""
         pool, contention = self.prepared.pool_of(replica), self.prepared.contention
         if pool.input.plan.pp > 1:
-            return "K/V on its way can meet communications of a pipeline on a link"
+            return self.shared(replica).obstacle
         if pool.input.plan.sp.degree > 1:
             return "K/V on its way can meet communications between SP ranks on a link"
         if (replica, 0) in contention.crowded:
@@ -119,20 +120,21 @@ class LaneBuilder:
         """Return the links of a replica of one stage on which K/V on its way may be."""
         return self.prepared.contention.watched.get((replica, 0), ())
 
+    def shared(self, replica: int) -> SharedLinks:
+        """Return how sends of a replica share links with its collectives."""
+        if replica not in self._shared:
+            self._shared[replica] = find_shared_links(self.prepared, replica, self._users)
+        return self._shared[replica]
+
     @cached_property
-    def shared(self) -> SharedLinks | None:
-        """How sends share links with collectives; None where nothing meets, or where K/V is on links, too."""
-        contention = self.prepared.contention
-        meets = len(self.prepared.pools) == 1 and (contention.crowded or contention.boundaries)
-        return find_shared_links(self.prepared) if meets else None
+    def _users(self) -> Users:
+        return users_of(self.prepared)
 
     def lane(self, replica: int, scheduler: Scheduler, log: LaneLog) -> Lane:
         """Return a replica in its first state."""
         prices = self._prices_of(replica)
-        if self.shared is not None and not self.shared.obstacle:
-            return self._shared_lane(replica, scheduler, prices, log, self.shared)
         if len(prices) > 1:
-            return PipeLane(scheduler, prices, log)
+            return self._pipe(replica, scheduler, prices, log)
         kind = StretchedLane if self.watched(replica) else OwnerLane if len(scheduler.pool.free) > 1 else DecodeJumpLane
         return kind(scheduler, prices, log)
 
@@ -154,14 +156,17 @@ class LaneBuilder:
         stages = range(pool.input.plan.pp)
         return [step_prices(pool.input.pricer, pool.programs[replica, stage]) for stage in stages]
 
-    def _shared_lane(
-        self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog, shared: SharedLinks
-    ) -> SharedLane:
-        inputs, pool = self.prepared.input, self.prepared.pool_of(replica)
-        devices = [pool.stage_devices(replica, stage) for stage in range(pool.input.plan.pp + 1)]
+    def _pipe(self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog) -> Lane:
+        """Return a replica with stages: one whose sends meet its collectives where they may."""
+        inputs, pool, contention = self.prepared.input, self.prepared.pool_of(replica), self.prepared.contention
+        count = pool.input.plan.pp
+        if (contention.stages | contention.boundaries).isdisjoint((replica, stage) for stage in range(count)):
+            return PipeLane(scheduler, prices, log)
+        devices = [pool.stage_devices(replica, stage) for stage in range(count + 1)]
         stages = [
             SharedStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
             for stage, (mine, after) in enumerate(pairwise(devices))
         ]
         flows = SharedFlows(inputs.topology.link_capacity)
-        return SharedLane(scheduler, prices, log, SharedPipe(stages, pool.input.plan.tp, shared.meets[replica], flows))
+        pipe = SharedPipe(stages, pool.input.plan.tp, self.shared(replica).meets, flows)
+        return SharedLane(scheduler, prices, log, pipe)

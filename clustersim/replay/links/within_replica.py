@@ -28,34 +28,54 @@ Loads = dict[int, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLinks:
-    """Per replica and boundary: the stages whose collectives its sends may meet.
+    """Per boundary of a replica: the stages whose collectives its sends may meet.
 
     Parameters
     ----------
-    meets : tuple of tuple of tuple of int
+    meets : tuple of tuple of int
     obstacle : str
         Why sends and collectives that meet have to be events; empty when they need not.
     """
 
-    meets: tuple[tuple[tuple[int, ...], ...], ...]
+    meets: tuple[tuple[int, ...], ...]
     obstacle: str
 
 
-def find_shared_links(prepared: Prepared) -> SharedLinks:
-    """Analyse plan, placement and routes."""
-    contention = prepared.contention
-    programs = list(chain.from_iterable(kinds.values() for kinds in prepared.pools[0].programs.values()))
-    if contention.crowded:
+Users = dict[int, set[int]]
+"""Link → the replicas that may use it, and :data:`ON_ITS_WAY` where K/V between replicas, or to a host, may."""
+ON_ITS_WAY: Final = -1
+
+
+def users_of(prepared: Prepared) -> Users:
+    """Return who may use which links."""
+    found: Users = {}
+    for pool in prepared.pools:
+        for replica in pool.replicas:
+            for link in _Replica(prepared, replica).links():
+                found.setdefault(link, set()).add(replica)
+    for link in prepared.links_on_the_way:
+        found.setdefault(link, set()).add(ON_ITS_WAY)
+    return found
+
+
+def find_shared_links(prepared: Prepared, replica: int, users: Users) -> SharedLinks:
+    """Analyse plan, placement and routes of a replica."""
+    stages = range(prepared.pool_of(replica).input.plan.pp)
+    programs = [program for at in stages for program in prepared.pool_of(replica).programs[replica, at].values()]
+    if not prepared.contention.crowded.isdisjoint((replica, stage) for stage in stages):
         return _refused("collectives can meet on a link")
     if not all(contraction_is_exact(program) and _whole_groups(program) for program in programs):
         return _refused("communications can meet on a link, and not all ranks of a stage do the same")
     if not all(map(told_by_counts, programs)):
         return _refused("communications can meet on a link, and what they carry depends on contexts")
+    here = _Replica(prepared, replica)
+    others = set().union(*(users[link] for link in here.links())) - {replica}
+    if ON_ITS_WAY in others:
+        return _refused("K/V on its way can meet communications of a pipeline on a link")
     try:
-        meets = tuple(_Replica(prepared, replica).meets() for replica in prepared.pools[0].replicas)
+        return _refused("replicas can meet on a link") if others else SharedLinks(meets=here.meets(), obstacle="")
     except _Unlike as reason:
         return _refused(str(reason))
-    return SharedLinks(meets=meets, obstacle="") if _apart(prepared) else _refused("replicas can meet on a link")
 
 
 def _refused(why: str) -> SharedLinks:
@@ -77,16 +97,6 @@ def told_by_counts(program: StageProgram) -> bool:
     """Whether what the communications of a program carry depends on counts of tokens and sequences alone."""
     amounts = (cls.node.amount for cls in program.classes if cls.comm is not None)
     return all(COUNTS.get(name, PAYLOAD_COUNTS) < PAYLOAD_COUNTS for name, _ in chain.from_iterable(amounts))
-
-
-def _apart(prepared: Prepared) -> bool:
-    """Whether no link is used by two replicas."""
-    owner: dict[int, int] = {}
-    for replica in prepared.pools[0].replicas:
-        for link in _Replica(prepared, replica).links():
-            if owner.setdefault(link, replica) != replica:
-                return False
-    return True
 
 
 def _loads(comm: CommTable, groups: Iterable[tuple[Kind, tuple[int, ...]]]) -> Loads:

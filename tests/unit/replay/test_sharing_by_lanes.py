@@ -7,9 +7,13 @@ import pytest
 
 from clustersim.errors import BrokenLawError
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
-from clustersim.replay.links.within_replica import find_shared_links
+from clustersim.replay.links.within_replica import find_shared_links, users_of
 from clustersim.replay.prepared import Prepared
+from clustersim.replay.replay import replay
+from clustersim.scenario.load import load
+from clustersim.simulation.replay_input import replay_input
 from clustersim.timeline.stretch import Stretch
 from tests.round_numbers import DENSE, SPARSE, crossbar, deployment, lane, two_leaves
 
@@ -92,10 +96,40 @@ def test_ranks_that_get_different_rates_break_a_law():
     ],
 )
 def test_what_the_analysis_says(plan, topology, obstacle):
-    found = find_shared_links(Prepared(deployment(TWO_PROMPTS, plan=plan, topology=topology, layers=2)))
-    assert found.obstacle == obstacle
-    if not obstacle:
-        assert found.meets == (((0, 1),),) * plan.dp
+    prepared = Prepared(deployment(TWO_PROMPTS, plan=plan, topology=topology, layers=2))
+    for replica in range(plan.dp):
+        found = find_shared_links(prepared, replica, users_of(prepared))
+        assert found.obstacle == obstacle
+        assert obstacle or found.meets == ((0, 1),)
+
+
+TWO_POOLS = (
+    "expect={}", "workload.requests=20", "topology={name: dgx-a100, nodes: 3, scaleup_bandwidth: 10 GB/s}",
+)  # fmt: skip
+BESIDE = "K/V on its way can meet communications of a pipeline on a link"
+
+
+@pytest.mark.parametrize(
+    ("decode", "obstacles"),
+    [
+        ("{tp: 2, placement: [16, 17]}", ["", "", ""]),
+        ("{tp: 2, placement: [8, 9]}", ["", BESIDE, ""]),
+        ("{tp: 2, pp: 2, placement: [8, 9, 10, 11]}", ["", BESIDE, BESIDE]),
+    ],
+)
+def test_stages_of_one_of_two_pools_are_lanes_where_no_kv_comes_by(decode, obstacles):
+    """Each of two prefill replicas meets itself on its node's links, and K/V where a decode replica is on that node."""
+    prefill = "{tp: 2, pp: 2, dp: 2, placement: [0, 1, 2, 3, 12, 13, 14, 15]}"
+    results = {}
+    for mode in ("full", "folded"):
+        changes = (*TWO_POOLS, f"plan.prefill={prefill}", f"plan.decode={decode}", f"run.replay={mode}")
+        scenario = load("distserve-tp2-pp2", changes)
+        given = replay_input(scenario, scenario.requests())
+        results[mode] = replay(given)
+    builder = LaneBuilder(Prepared(given))
+    assert [builder.obstacle_of(one) for pool in builder.prepared.pools for one in pool.replicas] == obstacles
+    assert (results["folded"].timeline.passes["irregular"] >= 0).any()
+    assert results["folded"].timeline.digest == results["full"].timeline.digest
 
 
 ONE_EACH = {"layers": 2, "max_batch_tokens": 4, "max_batch_requests": 4}
