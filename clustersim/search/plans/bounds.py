@@ -117,9 +117,13 @@ class _Dual:
 
         Directions are searched on a part of the columns, to which those are added that allow least there.
         """
-        if not self.work[1:].any():  # nothing else is carried than prompts
+        with np.errstate(over="ignore"):  # of what next to nothing is taken of, all is allowed
+            if self.work[1:].any():
+                return self._searched()
             values, all_prices, _ = self._scaled(np.full((1, 5 if self.flight else 3), -np.inf))
-            return float(values[0]), all_prices[0]
+            return float(values[0]), all_prices[0]  # nothing else is carried than prompts
+
+    def _searched(self) -> tuple[float, FloatArray]:
         part = np.zeros(len(self.ns), np.bool_)
         part[::_STRIDE] = True
         starts = np.array([(*start, -3.0, -3.0)[: 5 if self.flight else 3] for start in _STARTS])
@@ -170,8 +174,7 @@ class _Dual:
         if self.waiting is not None:
             cost = cost + np.exp(at[:, 2:3]) * self.waiting
         taken = along @ self.carried
-        with np.errstate(over="ignore"):  # of what next to nothing is taken of, all is allowed
-            each = np.divide(cost, taken, out=np.where(cost < 0.0, -np.inf, np.inf), where=taken > 0)
+        each = np.divide(cost, taken, out=np.where(cost < 0.0, -np.inf, np.inf), where=taken > 0)
         least = each.argmin(axis=1)
         scale = each[np.arange(len(at)), least]
         scale = np.where(np.isfinite(scale), scale, 0.0)

@@ -30,6 +30,7 @@ from clustersim.clock import FloatArray
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import LeastCost, TableCost
 from clustersim.graph.blueprint import Blueprint
+from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.compile import compile_stage
@@ -68,6 +69,8 @@ class Columns:
 
 
 Duty = Literal["both", "prefill", "decode"]
+Compiled = dict[object, dict[str, StageProgram]]
+"""What stages run alike → their programs, by kind of step."""
 _BY_COLUMN: Final = ("prompt", "decodes", "least_prompt", "least_decodes", "stage_ns", "latency_ns", "key_ns")
 
 
@@ -86,6 +89,7 @@ def columns_of(
     apart: bool = False,
     duty: Duty = "both",
     ratio: float = RATIO,
+    compiled: Compiled | None = None,
 ) -> Columns | None:
     """Return the columns of a plan with one replica, or of replicas in lockstep; None where nothing is proven.
 
@@ -105,6 +109,8 @@ def columns_of(
         Of a pool: ``prefill`` leaves out steps that decode, ``decode`` those with prompts.
     ratio : float
         Of neighbours on the grid.
+    compiled : dict, optional
+        Where programs of stages are kept, for others of the same ``found``.
     """
     plan = plan.lockstep
     if plan.is_two_batch:
@@ -113,7 +119,7 @@ def columns_of(
     low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
     points = low[0][kept], low[1][kept]
-    stages = stages_of(plan, found, points, context, apart=apart)
+    stages = stages_of(plan, found, points, context, apart=apart, compiled=compiled)
     ends = [stages[stage] for stage in sorted({0, plan.pp - 1})]
     return Columns(
         prompt=high[0][kept],
@@ -128,16 +134,23 @@ def columns_of(
 
 
 def stages_of(
-    plan: ParallelPlan, found: Priced, points: tuple[FloatArray, FloatArray], context: float, *, apart: bool = False
+    plan: ParallelPlan,
+    found: Priced,
+    points: tuple[FloatArray, FloatArray],
+    context: float,
+    *,
+    apart: bool = False,
+    compiled: Compiled | None = None,
 ) -> list[StageTimes]:
     """Return the least times of each stage, where steps carry at least so many prompt tokens and decodes.
 
     Parameters
     ----------
-    plan, found, context, apart
+    plan, found, context, apart, compiled
         See :func:`columns_of`.
     points : (array, array)
     """
+    compiled = {} if compiled is None else compiled
     ((blueprints, pricer),) = found.pools
     pricer = replace(pricer, cost=least_cost(pricer.cost))
     known: dict[object, StageTimes] = {}
@@ -145,8 +158,9 @@ def stages_of(
     for stage in range(plan.pp):
         alike = _alike(plan, blueprints, found, stage)
         if alike not in known:
-            programs = compile_stage(Mesh(plan=plan), blueprints, found.comm, stage)
-            known[alike] = stage_times(pricer, programs, points, context, several=apart or plan.sp.degree > 1)
+            if alike not in compiled:
+                compiled[alike] = compile_stage(Mesh(plan=plan), blueprints, found.comm, stage)
+            known[alike] = stage_times(pricer, compiled[alike], points, context, several=apart or plan.sp.degree > 1)
         stages.append(known[alike])
     return stages
 

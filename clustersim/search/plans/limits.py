@@ -115,6 +115,7 @@ class _Group:
             tokens=max(one.tokens for one in members),
             requests=max(one.requests for one in members),
             context=float((own.keys / np.maximum(own.decodes, 1.0)).mean()),
+            compiled={},
         )
         self._columns = self._every()
         self._of_ranks: dict[object, Columns] = {}

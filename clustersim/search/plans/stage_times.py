@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_S, FloatArray
+from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.blueprint import HOST_OPS, Node
 from clustersim.graph.prices.pricer import Pricer, active_experts
 from clustersim.graph.prices.table import SHAPE_KEYS
@@ -88,7 +88,7 @@ def stage_times(
         if not here.any():
             continue
         program = programs[kind]
-        axes = _axes(prompt[here], decodes[here], kind if several else "")
+        axes = _Axes(_axes(prompt[here], decodes[here], kind if several else ""))
         total, sending, by_key = (np.zeros(int(here.sum())) for _ in range(3))
         counts = _counts(program)
         least = []
@@ -98,7 +98,7 @@ def stage_times(
             if not times and not sends:
                 continue
             gap = [pricer.gap_s(graph=graph) for graph in (False, True)]
-            graph = kind == "decode" and axes["decodes"] <= pricer.engine.graph_max_tokens
+            graph = kind == "decode" and axes.by_column["decodes"] <= pricer.engine.graph_max_tokens
             own, slope = _class(pricer, cls, axes, 0.0 if several else context)
             if cls.node.op not in HOST_OPS and cls.comm is None and not cls.node.included and not cls.node.fused:
                 own = own + np.where(graph, gap[1], gap[0])
@@ -114,6 +114,22 @@ def stage_times(
         if kind != "decode":
             pair_ns = sum(least) if kind == "prefill" else min(pair_ns, sum(least))
     return StageTimes(ns=ns, send_ns=send_ns, key_ns=key_ns, pair_ns=pair_ns)
+
+
+class _Axes:
+    """What steps carry by axis, and the distinct values of each axis, sorted out once for all classes."""
+
+    def __init__(self, by_column: dict[str, FloatArray]) -> None:
+        self.by_column = by_column
+        self._distinct: dict[str | None, tuple[FloatArray, Int64Array]] = {}
+
+    def distinct(self, name: str | None) -> tuple[FloatArray, Int64Array]:
+        """Return the values of an axis (zero: of none), and which of them each column has."""
+        if name not in self._distinct:
+            axis = np.zeros_like(self.by_column["tokens"]) if name is None else self.by_column[name]
+            values, back = np.unique(axis, return_inverse=True)
+            self._distinct[name] = values, back
+        return self._distinct[name]
 
 
 def _axes(prompt: FloatArray, decodes: FloatArray, kind: str) -> dict[str, FloatArray]:
@@ -144,17 +160,14 @@ def _counts(program: StageProgram) -> FloatArray:
     return np.bincount(template.instance_class[kept], minlength=template.num_classes).astype(np.float64)
 
 
-def _class(
-    pricer: Pricer, cls: CostClass, axes: Mapping[str, FloatArray], context: float
-) -> tuple[FloatArray, FloatArray]:
+def _class(pricer: Pricer, cls: CostClass, axes: _Axes, context: float) -> tuple[FloatArray, FloatArray]:
     """Return the seconds of a class without gaps between kernels, and what each key more of decodes adds."""
     node = cls.node
     names = {_AXES[name] for name, _ in node.amount if name in _AXES}
-    none = np.zeros_like(axes["tokens"])
+    none = np.zeros_like(axes.by_column["tokens"])
     if len(names) > 1:
         return none, none
-    axis = axes[next(iter(names))] if names else none
-    values, back = np.unique(axis, return_inverse=True)
+    values, back = axes.distinct(next(iter(names), None))
     each = sum(each for name, each in node.amount if name in _AXES)
     if node.op == "attention_decode":
         own, slope = _decoding(pricer, node, values, context)
