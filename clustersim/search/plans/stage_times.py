@@ -88,7 +88,7 @@ def stage_times(
         if not here.any():
             continue
         program = programs[kind]
-        axes = _Axes(_axes(prompt[here], decodes[here], kind if several else ""))
+        axes = _Columns(_axes(prompt[here], decodes[here], kind if several else ""))
         total, sending, by_key = (np.zeros(int(here.sum())) for _ in range(3))
         counts = _counts(program)
         least = []
@@ -116,7 +116,7 @@ def stage_times(
     return StageTimes(ns=ns, send_ns=send_ns, key_ns=key_ns, pair_ns=pair_ns)
 
 
-class _Axes:
+class _Columns:
     """What steps carry by axis, and the distinct values of each axis, sorted out once for all classes."""
 
     def __init__(self, by_column: dict[str, FloatArray]) -> None:
@@ -160,7 +160,7 @@ def _counts(program: StageProgram) -> FloatArray:
     return np.bincount(template.instance_class[kept], minlength=template.num_classes).astype(np.float64)
 
 
-def _class(pricer: Pricer, cls: CostClass, axes: _Axes, context: float) -> tuple[FloatArray, FloatArray]:
+def _class(pricer: Pricer, cls: CostClass, axes: _Columns, context: float) -> tuple[FloatArray, FloatArray]:
     """Return the seconds of a class without gaps between kernels, and what each key more of decodes adds."""
     node = cls.node
     names = {_AXES[name] for name, _ in node.amount if name in _AXES}
