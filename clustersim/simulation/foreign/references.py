@@ -20,6 +20,8 @@ KEYS: Final = {
     "held": ("replica", "block", "request", "taken_ns"),
 }
 """Table → the columns that make a row unique."""
+SPREAD: Final = ("dispatch", "combine", "kv_move")
+"""Operators that are collectives of one kind or another, as the plan has it."""
 NAMES_STEPS: Final = ("chunks", "decodes", "routes")
 NAMES_REQUESTS: Final = ("facts", "chunks", "decodes", "routes", "held")
 
@@ -140,7 +142,7 @@ def _kinds(spans: ForeignTable) -> Iterator[Problem]:
         return
     for row, (name, op) in enumerate(zip(spans.columns["name"].tolist(), spans.columns["op"].tolist(), strict=True)):
         kind = kind_of(name)
-        spread = name in ("dispatch", "combine") and op in COLLECTIVE_OPS
+        spread = name in SPREAD and op in COLLECTIVE_OPS
         if op in OPS and kind is not None and op != kind and not spread:
             yield spans.problem(row, "op", f"found {op!r}; expected {kind!r}, as {name} is (or words of your own)")
             return

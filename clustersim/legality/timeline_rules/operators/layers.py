@@ -51,7 +51,7 @@ def _numbers(sheet: Sheet, rows: Int64Array, part: int) -> list[Int64Array]:
 
 def _skipped(sheet: Sheet, rows: Int64Array) -> Finding:
     """Judge whether any step lacks a layer of this module; the last one before a horizon may be cut off."""
-    layer, stage, place = sheet.layer[rows], sheet.stage[rows], sheet.place[rows]
+    layer, stage, place = sheet.layer[rows], sheet.holder[rows], sheet.place[rows]
     width = int(layer.max(initial=0)) + 2
     held = np.unique(stage * width + layer)
     ran = np.unique(place * width + layer)
@@ -66,18 +66,22 @@ def _skipped(sheet: Sheet, rows: Int64Array) -> Finding:
 
     broken = had < wanted
     if sheet.declared.horizon_ns is not None:
-        latest = Groups(sheet.replica[rows] * sheet.declared.pp + stage)
-        ends = places.most(sheet.end[rows])
-        last = (
-            ends
-            == latest.most(sheet.end[rows])[latest.find(sheet.replica[rows] * sheet.declared.pp + stage)][places.some]
-        )
+        held_by = _held_by(sheet, rows)
+        latest = Groups(held_by)
+        last = places.most(sheet.end[rows]) == latest.most(sheet.end[rows])[latest.find(held_by)][places.some]
         for i in np.flatnonzero(broken & last).tolist():
             broken[i] = bool(lacking(i)[0] < layer[place == places.keys[i]].max())
     return judged(
         len(places), broken, Rows(sheet, rows, places.some),
         "runs without layer {layer}, which other steps of its stage run", FIX, layer=lambda i: lacking(i)[0],
     )  # fmt: skip
+
+
+def _held_by(sheet: Sheet, rows: Int64Array) -> Int64Array:
+    """Return a number per row that is equal for the stage of one replica; of one rank, where nobody knows the stage."""
+    most = int(sheet.holder.max(initial=0)) + 1
+    held_by: Int64Array = sheet.replica[rows] * most + sheet.holder[rows]
+    return held_by
 
 
 def _seats(sheet: Sheet, module: Int64Array) -> tuple[Int64Array, ...]:
@@ -113,8 +117,9 @@ def _are_of(number: Int64Array, some: Int64Array, mine: Int64Array) -> BoolArray
 
 def _cut_off(sheet: Sheet, rows: Int64Array) -> BoolArray:
     """Return which rows are of the last layer of the last pass of a stage: a horizon may have cut it off."""
-    stage = Groups(sheet.replica[rows] * sheet.declared.pp + sheet.stage[rows])
-    of = stage.find(sheet.replica[rows] * sheet.declared.pp + sheet.stage[rows])
+    held_by = _held_by(sheet, rows)
+    stage = Groups(held_by)
+    of = stage.find(held_by)
     began = sheet.pass_begins[rows]
     places = Groups(sheet.place[rows])
     deepest = places.most(sheet.layer[rows])[places.find(sheet.place[rows])]

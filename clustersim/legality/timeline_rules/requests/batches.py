@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
-from clustersim.legality.history import KINDS
+from clustersim.legality.history import KINDS, Declared
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -67,16 +67,30 @@ def as_carried(reading: Reading) -> Finding:
 
 
 def _together(reading: Reading) -> tuple[Int64Array, Int64Array]:
-    """Return the pool of each step, and how many replicas may share the step, so that it is what any of them brings."""
+    """Return the pool of each step, and how many replicas may share the step, so that it is what any of them brings.
+
+    Where the degrees were not declared, there are as many replicas as took steps.
+    """
     runs = reading.runs
     assert runs is not None
     pools = reading.history.pools
     at = np.searchsorted([declared.first_replica for declared in pools], runs.replica, side="right") - 1
-    alone = [
-        declared.ep_scope == "replica" or (declared.ep_scope == "global" and declared.ep == 1) for declared in pools
-    ]
-    many = [1 if own else declared.dp for own, declared in zip(alone, pools, strict=True)]
+    took = [len(np.unique(runs.replica[at == pool])) for pool in range(len(pools))]
+    many = [1 if _share(one) is False else max(one.dp, took[pool]) for pool, one in enumerate(pools)]
     return at, np.array(many, np.int64)[at]
+
+
+def _share(declared: Declared) -> bool | None:
+    """Return whether the replicas of a pool share experts; None where nobody said it, or of how many ranks' experts."""
+    if declared.ep_scope == "replica":
+        return False
+    if declared.ep_scope is None or (declared.ep == 1 and declared.deployment is None):
+        return None
+    return declared.ep > 1
+
+
+def _due(prefills: BoolArray, decodes: BoolArray) -> Int64Array:
+    return np.where(prefills & decodes, MIXED, np.where(prefills, PREFILL, DECODE))
 
 
 def _kinds(reading: Reading, kind: Int64Array, prefills: BoolArray, decodes: BoolArray, clear: BoolArray) -> Finding:
@@ -84,17 +98,23 @@ def _kinds(reading: Reading, kind: Int64Array, prefills: BoolArray, decodes: Boo
     runs = reading.runs
     assert runs is not None
     (pool, many), told = _together(reading), NOTHING
+    own, has = _due(prefills, decodes), prefills | decodes
     if (many > 1).any():
         key = np.where(many > 1, (pool << 40) + runs.step, -1 - np.arange(len(runs)))
         steps = Groups(key)
         of = steps.find(key)
         whole = (steps.counts[of] == many) & (steps.least(runs.count) == steps.most(runs.count))[of]
-        whole &= all(declared.ep_scope is not None for declared in reading.history.pools)
+        said = all(_share(declared) is not None for declared in reading.history.pools)
         prefills, decodes = (steps.most(some.astype(np.int64))[of] > 0 for some in (prefills, decodes))
-        clear = clear & whole
         if not whole.all():
             told = lacking("which kind steps are that replicas share (not all of them recorded the same steps)")
-    due = np.where(prefills & decodes, MIXED, np.where(prefills, PREFILL, DECODE))
+        elif not said and (_due(prefills, decodes) != own).any():
+            told = lacking(
+                "whether replicas share experts, so that all of them take steps of one kind: say ep_scope and ep"
+            )
+        lacks_own = has & (kind != own) & (kind != MIXED)  # whoever takes the step as well
+        clear = clear & (lacks_own | (whole & (said | (kind != own))))
+    due = _due(prefills, decodes)
     nothing = ~prefills & ~decodes
     if runs.column("prefill_tokens") is not None and runs.column("decode_tokens") is not None:
         clear = clear & ~nothing  # it says itself that it has none

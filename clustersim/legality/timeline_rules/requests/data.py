@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
-from clustersim.legality.history import ADMITTED, RECEIVED
+from clustersim.legality.history import ADMITTED, PREEMPTED, RECEIVED
 from clustersim.legality.timeline_rules.operators.tensor import EXPERTS, same_as
 from clustersim.legality.timeline_rules.transfers.hand_overs import whole_cache
 from clustersim.legality.timeline_rules.transfers.owners import kept_where_it_moves
@@ -40,7 +40,7 @@ def stays(reading: Reading) -> Finding:
         requests = Groups(facts["request"].astype(np.int64)[rows])
         lowest, highest = requests.least(replica), requests.most(replica)
         astray = lowest != highest
-        if reading.declared.down:
+        if reading.declared.down or reading.may_have_failed:
             findings.append(_after_failures(reading, fix))
             astray &= ~np.isin(requests.keys, _moved_by_failures(reading))
         findings.append(judged(
@@ -80,6 +80,8 @@ def _moved_by_failures(reading: Reading) -> Int64Array:
     request, replica, time = (facts[name][order].astype(np.int64) for name in ("request", "replica", "time_ns"))
     moves = np.flatnonzero((request[1:] == request[:-1]) & (replica[1:] != replica[:-1]))
     legal = reading.failed_between(replica[moves], time[moves], time[moves + 1])
+    if reading.may_have_failed:  # what was given up there is done again
+        legal |= facts["kind"][order[moves]] == PREEMPTED
     if len(hand_overs):
         at = hand_overs.of(request[moves], time[moves + 1])
         handed = (at >= 0) & (facts["kind"][order[moves + 1]] == RECEIVED) & (hand_overs.came_ns[at] == time[moves + 1])

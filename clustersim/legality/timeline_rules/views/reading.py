@@ -181,13 +181,36 @@ class Reading:
         assert pieces is not None
         before = np.arange(len(pieces)) - 1
         found: BoolArray = pieces.follows & (pieces.replica != pieces.replica[before])
-        found &= ~self.failed_between(pieces.replica[before], pieces.end[before], pieces.begin)
+        found &= ~self.retried & ~self.failed_between(pieces.replica[before], pieces.end[before], pieces.begin)
         hand_overs = self.hand_overs
         if hand_overs.again and len(hand_overs):  # or on a replica that received it and took no step with it
             at = hand_overs.of(pieces.request, pieces.begin)
             via = (at >= 0) & (hand_overs.source[at] == pieces.replica[before])
             found &= ~(via & self.failed_between(hand_overs.target[at], hand_overs.came_ns[at], pieces.begin))
         return found
+
+    @property
+    def may_have_failed(self) -> bool:
+        """Whether nobody could declare what is down: tables from elsewhere do not say which replicas failed when."""
+        return self.declared.deployment is None and not self.declared.down
+
+    @cached_property
+    def retried(self) -> BoolArray:
+        """Whether a piece computes a prompt anew whose entries were given up since the piece before it.
+
+        Only of replicas that may have failed.
+        """
+        pieces = self.pieces
+        assert pieces is not None
+        if not self.may_have_failed or self.history.facts is None:
+            return np.zeros(len(pieces), bool)
+        before = np.arange(len(pieces)) - 1
+        given_up = np.zeros(len(pieces), bool)
+        request, time = self._told(PREEMPTED)
+        for at in np.flatnonzero(pieces.follows & pieces.is_chunk & (pieces.start == 0)).tolist():
+            mine = time[np.searchsorted(request, pieces.request[at]) : np.searchsorted(request, pieces.request[at] + 1)]
+            given_up[at] = bool(((mine >= pieces.end[before[at]]) & (mine <= pieces.begin[at])).any())
+        return given_up
 
     def failed_between(self, replica: Int64Array, since: Int64Array, until: Int64Array) -> BoolArray:
         """Return whether something that a replica needs was out of order at some instant in [since, until].

@@ -76,6 +76,11 @@ class Sheet:
         return self.pass_of * self.declared.stage_ranks + self.rank
 
     @cached_property
+    def holder(self) -> Int64Array:
+        """Equal for the spans of what holds the same layers: a stage; a rank, where nobody knows which is where."""
+        return self.stage if self.declared.mesh else self.rank
+
+    @cached_property
     def pass_begins(self) -> Int64Array:
         """When the pass of each span starts, of both halves together."""
         number = self.pass_of // 2
