@@ -258,7 +258,7 @@ class _Compiler:
 
         def absolute(needs: Needs) -> tuple[int, ...]:
             if needs and needs[0] >= 0:  # they are sorted
-                return tuple([base + need for need in needs])
+                return (base + needs[0],) if len(needs) == 1 else tuple([base + need for need in needs])
             found = {leaving[~need] if need < 0 else base + need for need in needs for leaving in before}
             return tuple(sorted(found - {-1}))
 

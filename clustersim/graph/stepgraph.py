@@ -184,21 +184,17 @@ class _Expansion:
                      np.full(nodes, index), tile.stream, np.full(nodes, unit.half)]
                 )
             )  # fmt: skip
-            inner = tile.edges.copy()
-            inner[:2] += self.count
-            self.edges.append(inner)
             of = (unit.half,) if unit.half else (1, 2)
             entering = np.concatenate([leaving[half][tile.entry_rank] for half in of])
-            linked = entering != NO_RANK
-            nodes_in, kinds_in = (np.tile(column, len(of))[linked] for column in (tile.entry_node, tile.entry_kind))
-            kinds, width = len(EDGE_KINDS), self.count + nodes
-            joined = np.unique((entering[linked] * width + nodes_in + self.count) * kinds + kinds_in)
-            self.edges.append(np.stack([joined // kinds // width, joined // kinds % width, joined % kinds]))
+            for edges in (tile.edges, tile.joined(entering, self.count)):
+                moved = edges.copy()
+                moved[:2] += self.count
+                self.edges.append(moved)
             turns = self.turns.of(unit.body, unit.half)
             self.turn += [turns[position] for position in tile.position]
-            for local, node in enumerate(tile.exit_node):
-                for half in of if node != NO_RANK else ():
-                    leaving[half][local] = node + self.count
+            leaves = tile.exit_node != NO_RANK
+            for half in of:
+                leaving[half][leaves] = tile.exit_node[leaves] + self.count
             self._rendezvous(unit.body, tile, base, received)
             self.count += nodes
 
@@ -256,7 +252,9 @@ class _Tile:
         for index, item in enumerate(placed):
             for member in item.members:
                 at[item.position, member] = index
-        self.symbol = np.array([symbols.setdefault(item.node, len(symbols)) for item in placed], np.int64)
+        nodes = {id(item.node): item.node for item in placed}  # one on many ranks, whose hash takes long
+        numbers = {key: symbols.setdefault(node, len(symbols)) for key, node in nodes.items()}
+        self.symbol = np.array([numbers[id(item.node)] for item in placed], np.int64)
         members = [tuple(base + m for m in item.members) for item in placed]
         self.group = np.array([groups.setdefault(m, len(groups)) for m in members], np.int64)
         self.stream = np.array(
@@ -280,3 +278,22 @@ class _Tile:
         entry = np.array(list(entries), np.int64).reshape(-1, 3).T
         self.entry_rank, self.entry_node, self.entry_kind = entry
         self.exit_node = np.array([at.get((body.exit, local), NO_RANK) for local in range(plan.stage_ranks)], np.int64)
+        self._joined: dict[bytes, Int64Array] = {}
+
+    def joined(self, entering: Int64Array, count: int) -> Int64Array:
+        """Return the edges, each once and in order, from what enters to nodes; positions count from ``count`` on.
+
+        Layers that are alike are entered from as far before them: what is found of one is kept for the next.
+        """
+        linked = entering != NO_RANK
+        behind = (entering - count)[linked]
+        key = linked.tobytes() + behind.tobytes()
+        found = self._joined.get(key)
+        if found is None:
+            copies, first = len(entering) // max(len(self.entry_rank), 1), int(behind.min(initial=0))
+            nodes, kinds = (np.tile(column, copies)[linked] for column in (self.entry_node, self.entry_kind))
+            many, width = len(EDGE_KINDS), len(self.symbol)
+            edges = np.unique(((behind - first) * width + nodes) * many + kinds)
+            found = np.stack([edges // many // width + first, edges // many % width, edges % many])
+            self._joined[key] = found
+        return found
