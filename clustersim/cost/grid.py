@@ -21,6 +21,7 @@ group                       before the colon               before each ``=``; be
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -44,8 +45,9 @@ def operator_of(group: str) -> tuple[str, str | None]:
     return _OPERATORS.get(family, family), group[len(family) + 1 :] or None
 
 
+@lru_cache(maxsize=64)  # a device is checked, and priced, by each scenario that names it
 def read_grid(group: str, text: str) -> MeasuredPoints:
-    """Read the points of a group.
+    """Read the points of a group, which nobody changes.
 
     Parameters
     ----------
