@@ -17,6 +17,7 @@ from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.kernels import Kernels
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.parts import load_engine, load_model, load_topology
+from tests.effort import crossed
 
 GROUP = {"compute": 0.5, "memory": 0.5, "floor_s": 1e-6, "source": "an example"}
 DOCUMENT = {
@@ -70,11 +71,16 @@ def test_old_kernels_decode_heads_that_share_keys_as_long_as_those_that_do_not()
     assert alone["trtllm-0.14"] > 4 * grouped["trtllm-0.14"]
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
-@pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("engine", ["trtllm-1.0", "trtllm-0.14", "trtllm-0.9", "sglang-0.5", "vllm-0.19"])
-@pytest.mark.parametrize("topology", ["dgx-a100", "dgx-h100", "dgx-h200", "l40s-node", "dgx-b200"])
-@pytest.mark.parametrize("kernel_time", [1.0, 1.3])
+@pytest.mark.parametrize(
+    ("kernel_time", "topology", "engine", "heads", "dtype"),
+    crossed(
+        (1.0, 1.3),
+        ("dgx-a100", "dgx-h100", "dgx-h200", "l40s-node", "dgx-b200"),
+        ("trtllm-1.0", "trtllm-0.14", "trtllm-0.9", "sglang-0.5", "vllm-0.19"),
+        tuple(HEADS),
+        ("bf16", "fp8"),
+    ),
+)
 def test_the_second_opinion_is_the_same(kernel_time, topology, engine, heads, dtype):
     deployment = PricedDeployment(
         model=load_model("llama-3.1-8b"),
