@@ -9,15 +9,20 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.cpu import SpentTime
-from tests.effort import PLAIN, set_factor
+from tests.effort import PLAIN, is_whole, set_factor
 
 if TYPE_CHECKING:
     from clustersim.replay.replay import ReplayInput, ReplayResult
+
+ALL_FILES: Final = 300
+"""Files from which on a run is one of all tests."""
+LONGEST: Final = {"azure-hour-fleet", "deepseek-v3-pools", "deepseek-v3-two-batch", "deepseek-v3-wide-ep"}
+"""Scenarios that take as long as all others: a plain pytest of all files runs them shorter (``test_digests.py``)."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,7 +61,11 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests into one order in all processes, which xdist asks for."""
+    """Leave out what is run shorter elsewhere; put tests into one order in all processes, which xdist asks for."""
+    if not is_whole() and len({item.path for item in items}) >= ALL_FILES:
+        left = [item for item in items if item.path.suffix == ".yaml" and item.path.stem in LONGEST]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     if _number(config) >= 0:
         items.sort(key=lambda item: item.path)
 

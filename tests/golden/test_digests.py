@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from clustersim import run
 from clustersim.scenario.load import load
 from tests.audit import simulated
 
 STORED = Path(__file__).with_name("digests.json")
 FIRST_STEPS = "run.horizon=300 ms"
+FOUR_LAYERS = "model={name: deepseek-v3, config: {num_hidden_layers: 4}}"
 
 
 def check(request: pytest.FixtureRequest, name: str, digest: str) -> None:
@@ -46,3 +48,19 @@ def test_the_first_steps_of_quickstart_are_as_they_were(request, replay):
 def test_shipped_scenarios_are_as_they_were(request, name, override):
     result = simulated(load(name, (override,)))
     check(request, f"{name}, {override}", result.timeline.digest)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("azure-hour-fleet", ("workload.requests=300",)),
+        ("deepseek-v3-pools", (FOUR_LAYERS, "workload.requests=8")),
+        ("deepseek-v3-two-batch", (FOUR_LAYERS, "workload.requests=256", "workload.output_tokens.fixed=8")),
+        ("deepseek-v3-wide-ep", (FOUR_LAYERS, "workload.requests=64")),
+    ],
+)
+def test_the_longest_that_ship_are_legal_and_as_they_were_when_they_are_shorter(request, name, overrides):
+    """Whole they run with ``--long=1``, and where they are named (``LONGEST`` of ``tests/conftest.py``)."""
+    result = run(name, [*overrides, "expect={legal: true}"])
+    assert result.legal
+    check(request, f"{name}, {', '.join(overrides)}", result.timeline.digest)
