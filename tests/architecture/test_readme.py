@@ -27,7 +27,7 @@ from clustersim.scenario.keys.json_schema import key_texts
 from clustersim.timeline.spans import SPAN_COLUMNS
 from tests.architecture.documents import GUIDE, ROOT, blocks, commands, rows, write_files
 from tests.architecture.reference import commands_page, documented_keys, rules_page, with_key_tables
-from tests.effort import is_long
+from tests.effort import is_long, is_whole
 
 TRIED: Final = ("README.md", *(page for page in GUIDE if page != "docs/calibrate-engine.md"))
 """Documents whose commands run; those of the other one need logs of a server."""
@@ -47,6 +47,8 @@ FEW: Final = ("--set", "workload.trace.requests=12", "--set", "expect={legal: tr
 NO_PAGE: Final = ("--no-dashboard",)
 PAGES: Final = {"scenarios/quickstart.yaml", "cost.table=kernels.csv"}
 """What runs have whose page is looked at, or told of: those of others differ in nothing that a document says."""
+CHECKED: Final = {"--set"}
+"""Of a run of which nothing else is read ``check`` says in a plain pytest whether it is a scenario, and a legal one."""
 MANY_RUNS: Final = ("accuracy", "rate", "search", "size", "sweep", "why")
 """Commands that run candidates in processes of their own, which take longer to start than so few requests to run."""
 QUICKSTART: Final = re.compile(r"^```\n(quickstart .*?)^```$", re.MULTILINE | re.DOTALL)
@@ -63,6 +65,14 @@ def fewer(words: list[str]) -> tuple[str, ...]:
     if words[:2] == ["run", "quickstart"] and not {"runs/quick", "runs/other"}.intersection(words):
         few = few if "workload={" in " ".join(words) else FEW
     return (*few, *NO_PAGE) if words[0] == "run" and not PAGES.intersection(words) else few
+
+
+def tried(words: list[str]) -> tuple[str, ...]:
+    """Return what is called for a command of a document."""
+    alone = words[0] == "run" and not {"scenarios/quickstart.yaml", "cost.table=kernels.csv"}.intersection(words)
+    if alone and not is_whole() and {word for word in words if word.startswith("-")} <= CHECKED:
+        return ("check", *words[1:])
+    return (*words, *fewer(words))
 
 
 def each_once(documents: tuple[str, ...]) -> list[list[str]]:
@@ -87,7 +97,7 @@ def test_commands_of_the_documents_run_in_their_order_and_give_what_they_show(
         write_files(name, tmp_path)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     monkeypatch.chdir(tmp_path)
-    done = {tuple(words): CliRunner().invoke(main, [*words, *fewer(words)]) for words in each_once(TRIED)}
+    done = {tuple(words): CliRunner().invoke(main, tried(words)) for words in each_once(TRIED)}
     assert {words: run.output for words, run in done.items() if run.exit_code != STATUS.get(words, 0)} == {}
     check_columns(tmp_path)
     check_quickstart(
