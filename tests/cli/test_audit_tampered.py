@@ -141,7 +141,8 @@ def test_no_change_of_a_table_is_legal(name: str, copy: Path, other_dir: Path) -
     dice = random.Random(7)
     values = [*tampered_values(table, dice)]
     rows = [*tampered_rows(table, dice)]
-    few = rows if is_whole() else dice.sample(rows, min(len(rows), 3))
+    first = FILES.index(name)  # tables take turns at the kinds
+    few = rows if is_whole() else rows[first % len(rows) : first % len(rows) + 1]
     cases = [*few, *dice.sample(values, min(len(values), times(10) if len(table) else 1))]
     for what, found in cases:
         pq.write_table(found, file)

@@ -12,6 +12,7 @@ from clustersim.search.plans.demand import Demand
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.pool_replays import DecodeTimes, PrefillTimes
 from clustersim.search.plans.trial import try_rate
+from tests.effort import is_whole
 from tests.unit.search.searching import SMALL, search
 
 SPARE = 1
@@ -32,6 +33,7 @@ def test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_pa
         plain = [one for one in found.standings() if len(one.candidate.replicas) == 2]
         plain = [one for one in plain if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
         plain = [one for one in plain if one.bound.why == limits.RATE and one.bound.step is not None]
+        plain = plain if is_whole() else plain[::3]
         found.look([(one, one.bound.step - 150) for one in plain])
         looked = 0
         for one in plain:
@@ -69,8 +71,9 @@ def test_a_prefill_pool_alone_reaches_next_to_what_it_does_at_the_least_times(tm
                 if first.plan.sp.degree == 1 and one.candidate.counts == (1, 1):
                     pools.setdefault((first.plan.tp, first.plan.pp), one)
         assert {pp for _, pp in pools} >= {1, 2, 3, 4}
-        found.look([(one, one.bound.step - 200) for one in pools.values()])
-        for one in pools.values():
+        looked = [one for (_, pp), one in pools.items() if is_whole() or pp > 1]
+        found.look([(one, one.bound.step - 200) for one in looked])
+        for one in looked:
             trial = replace(found.sides.prefill_alone(one.candidate).trial, step=one.alone - SHORT)
             assert try_rate(trial)["numbers"]["goodput.share"] >= 0.9, one.words
 
