@@ -52,6 +52,12 @@ def implied_axis(node: Node, ranks: tuple[int, ...], plan: ParallelPlan) -> Axis
         return "stage"
     if node.name.startswith("expert_"):
         return "expert_tp" if plan.ep.degree > 1 else "tp"
+    if (
+        node.name in COLLECTIVE_OPS
+        and plan.ep.degree > 1
+        and len(ranks) == plan.stage_ranks // plan.ep.degree != plan.tp
+    ):
+        return "expert_tp"  # nothing says of what it is, and no other group is so large
     several_s = len({rank % plan.stage_ranks // plan.tp for rank in ranks}) > 1
     several_t = len({rank % plan.tp for rank in ranks}) > 1
     if several_s == several_t:  # one rank alone is no group: of TP, where there is no other axis

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -67,6 +67,7 @@ class _Row:
     names: tuple[str, ...]
     places: Mapping[str, int]
     own: bool
+    moment: tuple[str, str] | None = None
 
     @property
     def layer(self) -> int | None:
@@ -97,6 +98,8 @@ class _Renaming:
         self.document, self.tables = document, tables
         self.read: dict[str, Named] = {}
         self.rows = [self.row(node) for node in nodes]
+        if len({row.moment for row in self.rows if row.moment is not None}) > 1:  # a file holds one step
+            self.rows = [row if row.moment is None else replace(row, names=()) for row in self.rows]
         known = {name for row in self.rows for name in row.names}
         self.whole_attention = not known & set(_OF_MODULE)
         self.normed = {row.layer for row in self.rows if {"ffn_norm", "moe_norm"} & set(row.names)}
@@ -118,12 +121,14 @@ class _Renaming:
             node["op"] = OP_WORDS.get(re.sub(r"[\W_]", "", node["op"]).lower(), node["op"])
         names: tuple[str, ...] = (str(node["name"]),) if is_known(node) else ()
         places: dict[str, int] = {}
+        moment = None
         for text in texts:
             found = self.said(text)
+            moment = moment if names else found.moment
             names = names or found.names
             places = {**found.places, **places}
         node.setdefault("name", texts[0] if texts else "")
-        return _Row(node=node, name=str(node["name"]), names=names, places=places, own=own)
+        return _Row(node=node, name=str(node["name"]), names=names, places=places, own=own, moment=moment)
 
     def naming(self) -> Naming:
         unknown: dict[str, Unknown] = {}
@@ -173,7 +178,9 @@ class _Renaming:
         names = tuple(_OF_EXPERTS.get(name, name) if row.layer in self.moes else name for name in names)
         if CORE in names:
             op = row.node.get("op")
-            core = op if op in ("attention_prefill", "attention_decode") else self.core()
+            phase = row.moment[0] if row.moment is not None else _phase(row.node)
+            said = f"attention_{phase}" if phase else self.core()
+            core = op if op in ("attention_prefill", "attention_decode") else said
             whole = (("qkv_proj", core, "o_proj") if self.whole_attention else (core,)) if core else ()
             names = tuple(inner for name in names for inner in (whole if name == CORE else (name,)))
         part = row.places.get("part")
@@ -203,11 +210,19 @@ class _Renaming:
         if "ranks" not in node and (ranks := self.ranks(places)) is not None:
             node["ranks"] = ranks
         if names and node.get("op") not in OPS:
-            kind = kind_of(names[0])
+            kind = self.move() if names[0] == "kv_move" else kind_of(names[0])
             spread = names[0] in ("dispatch", "combine") and len(node.get("ranks", ())) != 1
             node["op"] = "all_to_all" if spread else kind
         elif not names and node.get("op") not in OPS:
             node["op"] = "memory"
+            for key in ("amount", "bytes", "flops"):  # what it counts is not known either
+                node.pop(key, None)
+
+    def move(self) -> str:
+        """Return the collective by which K/V leaves the ranks that a prompt was split over, as the plan says."""
+        plan = self.document.get("plan")
+        sp = plan.get("sp") if isinstance(plan, Mapping) else None
+        return "gather" if isinstance(sp, Mapping) and sp.get("decode") == "idle" else "all_to_all"
 
     def ranks(self, places: Mapping[str, int]) -> list[int] | None:
         """Return the ranks that numbers in a name tell."""
@@ -306,6 +321,14 @@ def _texts(node: Mapping[str, Any]) -> Iterator[str]:
         if key in TELLING:
             yield f"{key} {text}"
             yield text
+
+
+def _phase(node: Mapping[str, Any]) -> str | None:
+    """Return the phase whose tokens an operator takes, where it says what it takes, and that is of one phase."""
+    amount = node.get("amount")
+    terms = amount.get("terms") if isinstance(amount, Mapping) else None
+    found = {str(term).partition("_")[0] for term in terms} if isinstance(terms, Mapping) else set()
+    return found.pop() if found in ({"prefill"}, {"decode"}) else None
 
 
 def _degrees(plan: Any) -> dict[str, int] | None:
