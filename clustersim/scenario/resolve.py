@@ -79,7 +79,28 @@ def to_yaml(data: Mapping[str, Any]) -> str:
     - 1
     - 2.5
     """
-    text: str = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return "".join(_entry(key, value) for key, value in data.items()) or _dumped({})
+
+
+def _dumped(data: dict[str, Any]) -> str:
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+_ENTRIES: Final[dict[str, str]] = {}
+"""What was written, and its text: runs of one process share most parts, and a device is a thousand lines."""
+_MOST_ENTRIES: Final = 64
+
+
+def _entry(key: str, value: Any) -> str:
+    """Return one entry of a mapping as YAML, which no other entry changes."""
+    known = repr((key, value))
+    text = _ENTRIES.get(known)
+    if text is None:
+        text = _dumped({key: value})
+        if len(_ENTRIES) >= _MOST_ENTRIES:
+            _ENTRIES.clear()
+        _ENTRIES[known] = text
     return text
 
 
