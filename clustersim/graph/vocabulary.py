@@ -47,6 +47,19 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """Name → kind of operator. ``dispatch`` and ``combine`` are collectives where experts are spread."""
 
+_MODULES: Final = {
+    "host": r"schedule|sample",
+    "boundary": r"boundary",
+    "pipeline": r"send|recv",
+    "embedding": r"embedding",
+    "lm_head": r"final_norm|lm_head|logits_cap",
+    "moe": r"gate|dispatch|combine|aggregate|(expert|shared|moe)_\w+",
+    "ffn": r"ffn_\w+",
+    "attention": r"rope|(q|k|v|kv|qk|qkv|o|out|attention)_\w+",
+}
+MODULES: Final = frozenset(_MODULES)
+"""Modules by the names that step graphs give them; other programs have some of their own."""
+
 CORE: Final = "attention"
 """As a name: the prefill or the decode attention, whichever the step has."""
 
@@ -68,6 +81,16 @@ def kind_of(name: str) -> str | None:
         return "ring_shift" if found[1] == "kv_ring" else "attention_prefill"
     joined = _JOINED.fullmatch(name)
     return joined["op"] if joined is not None and kind_of(joined["of"]) is not None else None
+
+
+def module_of(name: str) -> str | None:
+    """Return the module of the operator that a name stands for; None where nothing has that name, or it tells none."""
+    if kind_of(name) is None:
+        return None
+    plain = name.partition(PART_MARK)[0]
+    joined = None if plain in KINDS else _JOINED.fullmatch(plain)
+    own = plain if joined is None else joined["of"]
+    return next((module for module, names in _MODULES.items() if re.fullmatch(names, own)), None)
 
 
 def is_known(node: Mapping[str, Any]) -> bool:

@@ -172,6 +172,32 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {},
         "faults": [],
     },
+    "a failure before any step of two pools ends, behind which transfers layer by layer were under way": {
+        "name": "cut", "seed": 512, "topology": {"name": "h100-and-a100"},
+        "model": {"name": "tiny", "source": "a test", "config": {
+            "model_type": "deepseek_v3", "hidden_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 8,
+            "intermediate_size": 8192, "moe_intermediate_size": 1024, "n_routed_experts": 16, "num_experts_per_tok": 4,
+            "n_shared_experts": 1, "first_k_dense_replace": 1, "q_lora_rank": 64, "kv_lora_rank": 32,
+            "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "vocab_size": 1024, "n_group": 4,
+            "topk_group": 2, "num_hidden_layers": 3,
+        }},
+        "plan": {
+            "prefill": {"dp": 1, "pp": 3, "tp": 2, "placement": "h100-sxm-80gb"},
+            "decode": {"dp": 1, "pp": 2, "tp": 1, "placement": "a100-sxm-80gb"},
+        },
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 8, "max_batch_tokens": 256, "kv_block_tokens": 4,
+            "kv_blocks": 20, "engine": "ideal", "prefill": {"scheduler": "continuous", "router": "fewest_waiting"},
+            "decode": {"scheduler": "continuous", "router": "power_of_two"}, "transfer": "layerwise", "queue_limit": 1,
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "1000/s"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 5,
+            "cancel_after": {"share": 1.0, "exponential": "1 ms"},
+        },
+        "run": {"horizon": None},
+        "faults": [{"device": 2, "at": "100 us"}],
+    },
 }  # fmt: skip
 
 

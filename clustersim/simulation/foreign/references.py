@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.errors import Problem
 from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS
-from clustersim.graph.vocabulary import kind_of
+from clustersim.graph.vocabulary import MODULES, kind_of, module_of
 from clustersim.simulation.foreign.table import ForeignTable
 
 Tables = Mapping[str, ForeignTable]
@@ -43,6 +43,7 @@ def problems_of(tables: Tables) -> Iterator[Problem]:
     if "spans" in tables:
         yield from _needs(tables["spans"])
         yield from _kinds(tables["spans"])
+        yield from _modules(tables["spans"])
     if "flows" in tables:
         yield from _capacities(tables["flows"])
 
@@ -145,6 +146,19 @@ def _kinds(spans: ForeignTable) -> Iterator[Problem]:
         spread = name in SPREAD and op in COLLECTIVE_OPS
         if op in OPS and kind is not None and op != kind and not spread:
             yield spans.problem(row, "op", f"found {op!r}; expected {kind!r}, as {name} is (or words of your own)")
+            return
+
+
+def _modules(spans: ForeignTable) -> Iterator[Problem]:
+    """An operator is in the module that its name says, where both are words of step graphs."""
+    if not {"name", "module"} <= spans.recorded:
+        return
+    told = list(zip(spans.columns["name"].tolist(), spans.columns["module"].tolist(), strict=True))
+    due = {name: module_of(name) for name, _ in dict.fromkeys(told)}
+    for row, (name, module) in enumerate(told):
+        if module in MODULES and due[name] not in (None, module):
+            message = f"found {module!r}; expected {due[name]!r}, where {name} is (or words of your own)"
+            yield spans.problem(row, "module", message)
             return
 
 

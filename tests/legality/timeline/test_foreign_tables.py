@@ -33,6 +33,13 @@ def refused(paths: Sequence[Path], given: Sequence[str] = ()) -> str:
         ("spans", 1, "rank", "-1", "spans.csv:2: rank: found '-1'; expected a whole number from 0 to"),
         ("spans", 1, "stream", "gpu", "spans.csv:2: stream: found 'gpu'; expected one of compute, comm, send"),
         ("spans", 1, "op", "all_reduce", "spans.csv:2: op: found 'all_reduce'; expected 'gemm', as o_proj is"),
+        (
+            "spans",
+            1,
+            "module",
+            "moe",
+            "spans.csv:2: module: found 'moe'; expected 'attention', where o_proj is (or words",
+        ),
         ("requests", 0, "first_token_ns", "ttft_ms", "requests.csv:1: ttft_ms: is read by no rule; expected the insta"),
         ("requests", 0, "arrived_ns", "arrived_s", "requests.csv:1: arrived_s: is read by no rule; expected arrived_n"),
         ("spans", 0, "start_ns", "start_us", "spans.csv:1: start_us: is read by no rule; expected start_ns, in whole"),
@@ -166,7 +173,7 @@ def test_ranks_are_nowhere_without_the_degrees(tmp_path: Path) -> None:
 
 
 def test_experts_across_replicas_are_not_checkable_unless_their_scope_is_declared(tmp_path: Path) -> None:
-    spans = COLLECTIVE.replace("o_proj_all_reduce", "dispatch")
+    spans = COLLECTIVE.replace("attention,o_proj_all_reduce", "moe,dispatch")
     plan = ["tp=1", "sp=1", "pp=1", "dp=2"]
     assert verdict_on(tmp_path, plan, spans=spans).of("DP-3", "T") == "not_checkable"
     assert verdict_on(tmp_path, [*plan, "ep_scope=global"], spans=spans).of("DP-3", "T") == "legal"

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import FloatArray
+from clustersim.clock import LATEST_NS, FloatArray
 from clustersim.legality.declared.slowness import windows
 from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, REJECTED, Declared
@@ -63,6 +63,8 @@ def _cut_off(reading: Reading) -> list[tuple[int, int]]:
     for pool in history.pools:
         found += [] if reading.runs is None else _steps_cut_off(reading.runs, pool, cuts)
     if cuts and moves is not None and len(moves["request"]) and history.hands_over and reading.pieces is not None:
+        if not len(reading.pieces):  # each step was cut off, and nothing tells what those transfers were that it let go
+            return [(0, LATEST_NS)]
         reserved = Reserved(reading)
         lacks = np.unique(reserved.lacks(moves))
         found += zip(reserved.time[lacks].tolist(), reserved.until[lacks].tolist(), strict=True)
