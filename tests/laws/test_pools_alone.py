@@ -78,6 +78,22 @@ def test_a_prefill_pool_alone_reaches_next_to_what_it_does_at_the_least_times(tm
             assert try_rate(trial)["numbers"]["goodput.share"] >= 0.9, one.words
 
 
+def test_a_prefill_pool_with_sp_does_no_better_than_alone_at_the_least_times(tmp_path):
+    with search(tmp_path, STAGES, devices=5) as found:
+        pools = {}
+        for one in found.standings():
+            plan, counts = one.candidate.replicas[0].plan, one.candidate.counts
+            if counts == (1, 1) and plan.sp.degree > 1 and one.bound.why == limits.RATE:
+                pools.setdefault((plan.sp.degree, plan.sp.scheme, min(plan.pp, 2)), one)
+        assert {pp for _, _, pp in pools} == {1, 2}
+        assert len({scheme for _, scheme, _ in pools}) > 1
+        found.look([(one, one.bound.step - 200) for one in pools.values()])
+        for one in pools.values():
+            alone = replace(found.sides.prefill_alone(one.candidate).trial, step=one.alone + SPARE)
+            assert try_rate(alone)["numbers"]["goodput.share"] < 0.9, one.words
+        assert any(one.alone < one.bound.step for one in pools.values())
+
+
 def _prefill(*, stages: int = 1, tokens: int = 100, pair: float = 0.0) -> PrefillTimes:
     """Return a pool each stage of which takes 10 ms for a step."""
     return PrefillTimes(budget=tokens, stages=[([10e6] * 101, [0.0] * 101, pair)] * stages)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_S
+from clustersim.clock import NS_PER_S, FloatArray
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.prices.table import attention_shape
@@ -42,8 +42,26 @@ def exposed(columns: Columns, plan: ParallelPlan, scenario: Scenario, found: Pri
     alone : sequence of int
         How often each stage of that rank by itself attends in a step with prompts.
     """
-    ((_, pricer),) = found.pools
     prompt, at = np.unique(columns.least_prompt, return_inverse=True)
+    extra = [each[at] for each in exposures(prompt, plan, scenario, found, alone)]
+    ends = [extra[stage] for stage in sorted({0, plan.pp - 1})]
+    return replace(
+        columns, stage_ns=columns.stage_ns + np.array(ends), latency_ns=columns.latency_ns + np.sum(extra, axis=0)
+    )
+
+
+def exposures(
+    prompt: FloatArray, plan: ParallelPlan, scenario: Scenario, found: Priced, alone: Sequence[int]
+) -> list[FloatArray]:
+    """Return the nanoseconds by stage that ranks exchange in steps of which one has so many prompt tokens.
+
+    Parameters
+    ----------
+    prompt : array
+    plan, scenario, found, alone
+        See :func:`exposed`.
+    """
+    ((_, pricer),) = found.pools
     blueprint = blueprint_of(scenario.model, plan, scenario.precision, "prefill")
     mesh, extra = Mesh(plan=plan), []
     for stage, (units, attends) in enumerate(zip(blueprint.stages, alone, strict=True)):
@@ -60,11 +78,8 @@ def exposed(columns: Columns, plan: ParallelPlan, scenario: Scenario, found: Pri
                 least = float(least_cost(pricer.cost).seconds("attention_prefill", shape)) + pricer.gap_s(graph=False)
                 total += max(0, times - attends) * (least * NS_PER_S - _SPARE_NS)
                 attends = max(0, attends - times)
-        extra.append(np.where(prompt > 0, total, 0.0)[at])
-    ends = [extra[stage] for stage in sorted({0, plan.pp - 1})]
-    return replace(
-        columns, stage_ns=columns.stage_ns + np.array(ends), latency_ns=columns.latency_ns + np.sum(extra, axis=0)
-    )
+        extra.append(np.where(prompt > 0, total, 0.0))
+    return extra
 
 
 def attentions(scenario: Scenario) -> list[int]:

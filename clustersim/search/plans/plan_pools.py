@@ -90,11 +90,13 @@ class PlanPools:
         )
 
     def pool_alone(self, side: PlanPool) -> PoolAlone | None:
-        """Return one of two pools to be looked at by itself; None where it is not known who it gets, or with SP."""
+        """Return one of two pools to be looked at by itself; None where its steps, or who it gets, are not known."""
         place, pools, setting, one, count = side
         scenario = self.pool(setting, pools, place)
         in_turn = self.in_turn(scenario, one.plan) and self._gets_all(count)
-        if one.plan.sp.degree > 1 or not self._first_come(scenario) or not (in_turn or one.plan.is_lockstep):
+        sp = one.plan.sp if one.plan.sp.degree > 1 else None
+        known = sp is None or (place == 0 and one.plan.ep.degree == 1)
+        if not known or not self._first_come(scenario) or not (in_turn or one.plan.is_lockstep):
             return None
         member = self.member(side)
         return PoolAlone(
@@ -104,6 +106,7 @@ class PlanPools:
             tokens=member.tokens,
             requests=member.requests,
             kv_tokens=member.kv_tokens,
+            sp=sp,
         )
 
     def _first_come(self, scenario: Scenario) -> bool:

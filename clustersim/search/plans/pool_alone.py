@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final
 
+from clustersim.plan.parallel import SequencePlan
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.columns import Duty
 from clustersim.search.plans.demand import may_miss
+from clustersim.search.plans.exposure import attentions, exposures
 from clustersim.search.plans.grid import demand_at, requests_at, step_of
 from clustersim.search.plans.pool_replays import DecodeTimes, PrefillTimes, decode_times, prefill_times
 from clustersim.simulation.priced import priced
@@ -38,9 +40,11 @@ class PoolAlone:
     replicas : int
         Of which one is replayed, with every so many-th request.
     ranks : int
-        Replicas that share experts, in lockstep; else 1.
+        Replicas that share experts, in lockstep, or SP ranks; else 1.
     tokens, requests, kv_tokens : int
         Most of a step, of these together; see :class:`~clustersim.search.plans.limits.Member`.
+    sp : SequencePlan, optional
+        How prompts are split, of a prefill pool with SP.
     """
 
     duty: Duty
@@ -49,6 +53,7 @@ class PoolAlone:
     tokens: int
     requests: int
     kv_tokens: int
+    sp: SequencePlan | None = None
 
 
 def failing_all(
@@ -59,7 +64,7 @@ def failing_all(
     Parameters
     ----------
     scenario : Scenario
-        Of one pool, with one replica, or those that share experts.
+        Of one pool, with one replica at sp 1, or those that share experts.
     load : Load
     share : float
     asked : sequence of (PoolAlone, int, int)
@@ -105,7 +110,11 @@ def _times(side: _Asked) -> PrefillTimes | DecodeTimes:
     )
     context = float((requests.prompt_tokens + requests.output_tokens / 2.0).mean())
     if pool.duty == "prefill":
-        return prefill_times(plan, found, tokens=pool.tokens, ranks=pool.ranks, context=context)
+        exchanged = None
+        if pool.sp is not None:
+            whole, alone = replace(plan, sp=pool.sp), attentions(scenario)
+            exchanged = partial(exposures, plan=whole, scenario=scenario, found=found, alone=alone)
+        return prefill_times(plan, found, tokens=pool.tokens, ranks=pool.ranks, context=context, exchanged=exchanged)
     return decode_times(
         plan,
         found,

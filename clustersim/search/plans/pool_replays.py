@@ -12,7 +12,8 @@ Not replayed: blocks of the prefill pool, a limit on chunks of long prompts, and
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -184,7 +185,15 @@ class DecodeTimes:
         return True
 
 
-def prefill_times(plan: ParallelPlan, found: Priced, *, tokens: int, ranks: int, context: float) -> PrefillTimes:
+def prefill_times(
+    plan: ParallelPlan,
+    found: Priced,
+    *,
+    tokens: int,
+    ranks: int,
+    context: float,
+    exchanged: Callable[[FloatArray], list[FloatArray]] | None = None,
+) -> PrefillTimes:
     """Return the least times of a replica that computes prompts.
 
     Parameters
@@ -196,13 +205,17 @@ def prefill_times(plan: ParallelPlan, found: Priced, *, tokens: int, ranks: int,
     tokens : int
         Most of a step.
     ranks : int
-        How many share experts; else 1.
+        How many share experts, or prompts (SP); else 1.
     context : float
         Keys of a decode where tangents are taken.
+    exchanged : callable, optional
+        Of SP ranks: prompt tokens of the one with most → nanoseconds that they exchange, by stage.
     """
     low, high = cells(tokens // ranks, FINE)
-    at = np.searchsorted(high * ranks, np.arange(tokens + 1.0))
-    stages = stages_of(plan.lockstep, found, (low, np.zeros_like(low)), context)
+    at = np.minimum(np.searchsorted(high * ranks, np.arange(tokens + 1.0)), len(low) - 1)
+    stages = stages_of(plan.lockstep, found, (low, np.zeros_like(low)), context, apart=exchanged is not None)
+    if exchanged is not None:
+        stages = [replace(one, ns=one.ns + more) for one, more in zip(stages, exchanged(low), strict=True)]
     alike = {id(one): (one.ns[at].tolist(), one.send_ns[at].tolist(), one.pair_ns) for one in stages}
     if ranks > 1:
         alike = {number: (own, sending, 0.0) for number, (own, sending, _) in alike.items()}
