@@ -97,7 +97,10 @@ def read_rows(path: Path) -> list[Row]:
     lines_of: dict[str, int] = {}
     try:
         header = [name.strip() for name in next(reader, [])]
-        problems += [Problem(message=message, file=str(path), line=1) for message in _header_mistakes(header)]
+        known = inputs.recognised(header, COLUMNS)  # of what is no such table nothing is quoted
+        problems += [
+            Problem(message=message, file=str(path), line=1, quotes=known) for message in _header_mistakes(header)
+        ]
         lines = iter(()) if problems else iter(reader)
         for cells in lines:
             if not any(cell.strip() for cell in cells):

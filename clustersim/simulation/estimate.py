@@ -28,7 +28,9 @@ _WORTH_A_SAMPLE: Final = 1_000_000
 _SLOWER: Final = 2.0
 """Attention, communication and the prompts in between double what a decode step takes to read weights (assumed)."""
 FULL_S_PER_SPAN: Final = 1.8e-6
-"""Of ``full``: 10 and 40 requests of the quickstart took 1.76 and 1.70 µs per operator."""
+"""Of ``full``: 10 and 40 requests of the quickstart took 1.76 and 1.70 µs per operator …"""
+FULL_S_PER_STEP: Final = 0.4e-3
+"""… and two layers on two ranks, 74 operators a step, 0.5 ms a step."""
 FOLDED_S_PER_REQUEST: Final = 60e-6
 """Of ``folded``: a million requests took 51 s with checks and report."""
 FOLDED_S_PER_STEP: Final = 10e-6
@@ -125,7 +127,8 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         taken = math.fsum(carried.values())
         steps += taken
         rows += taken * one.plan.pp if full or one.plan.pp > 1 else 0.0
-    seconds = FULL_S_PER_SPAN * spans if spans else (SLOWED_S_PER_STEP if slowed else FOLDED_S_PER_STEP) * steps
+    per_step = FULL_S_PER_STEP if spans else SLOWED_S_PER_STEP if slowed else FOLDED_S_PER_STEP
+    seconds = FULL_S_PER_SPAN * spans + per_step * steps
     return Estimate(
         requests=count,
         steps=steps,

@@ -180,3 +180,11 @@ def test_a_document_says_whose_figures_it_has(tmp_path):
     assert "are the rows of `t.csv`" in own
     assert "somebody else" not in own
     assert "published by somebody else" in shipped
+
+
+def test_what_is_no_table_is_not_quoted(tmp_path):
+    (tmp_path / "mine").write_text("root:secret:0\nmore\n")
+    done = accuracy(tmp_path / "mine")
+    assert done.exit_code == 2
+    assert "is no table of measured points" in done.stderr
+    assert "secret" not in done.output + done.stderr
