@@ -186,7 +186,7 @@ def test_an_option_beyond_all_sense_is_refused(words: list[str]) -> None:
     assert "expected a whole number from " in result.stderr
 
 
-@pytest.mark.parametrize(("seconds", "status"), [("9e18", 2), ("86401", 2), ("2e-5", 0)])
+@pytest.mark.parametrize(("seconds", "status"), [("9e18", 2), ("86401", 2), ("2e-4", 0)])
 def test_a_measurement_that_took_years_is_refused(tmp_path: Path, seconds: str, status: int) -> None:
     rows = "".join(f"gemm,{m},4096,4096,{seconds}\n" for m in range(16, 2048, 97))
     (tmp_path / "p.csv").write_text(f"op,m,n,k,seconds\n{rows}")
