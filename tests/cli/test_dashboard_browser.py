@@ -114,6 +114,15 @@ async function act() {
   rows.show(...rows.whole); await pause(); seen.listed.push([rows.view.from, rows.view.to, listed()]);
   const last = Math.max(...rows.requests.finished_ns); rows.follows(last / NS - 0.5, last / NS - 0.1); await pause();
   seen.listed.push([rows.view.from, rows.view.to, listed()]);
+  const few = async change => { change(); await pause(); seen.few.push([rows.view.from, rows.view.to, listed()]); };
+  const choose = value => { rows.by.value = value; rows.by.dispatchEvent(new Event("change")); };
+  seen.few = []; rows.many = 3; rows.asked = []; rows.show(...rows.whole);
+  await few(() => rows.list(null));
+  await few(() => rows.open(6));
+  await few(() => { rows.find.value = 1; rows.find.dispatchEvent(new Event("change")); });
+  await few(() => rows.show(...rows.whole));
+  await few(() => { rows.asked = []; choose("ttft"); });
+  choose("e2e"); rows.many = 24;
   rows.open(3); await pause();
   seen.waits = Array.from(rows.requests.request.keys(), row => (rows.requests.waitOf(row) || [null])[0]);
   rows.open(1000); seen.missing = rows.note.textContent;
@@ -410,6 +419,29 @@ def test_rows_of_a_window_are_of_requests_that_are_there(seen: dict[str, Any], r
     assert int(np.argmax(finished)) in elsewhere[2]
     assert len(elsewhere[2]) < 4
     assert sorted(whole[2]) == list(range(8))
+
+
+def test_of_more_requests_than_rows_the_slowest_are_listed_behind_those_asked_for(
+    seen: dict[str, Any], results: dict[str, RunResult]
+) -> None:
+    """Three rows: of the run; around 6; around 1, which was looked for by its number; of the run again; by TTFT."""
+    columns = results["quickstart"].columns
+    arrived, finished = columns["arrived_ns"], columns["finished_ns"]
+
+    def slowest(ends: str) -> list[int]:
+        return np.argsort(arrived - columns[ends], kind="stable").tolist()
+
+    asked = ([], [6], [1, 6], [1, 6], [])
+    by = ("finished_ns",) * 4 + ("first_token_ns",)
+    for (begin, end, listed), first, column in zip(seen["few"], asked, by, strict=True):
+        there = set(np.flatnonzero((arrived < end) & (finished >= begin)).tolist())
+        wanted = [row for row in [*first, *(row for row in slowest(column) if row not in first)] if row in there]
+        assert listed == wanted[:3]
+    whole, around, looked_for, _, by_ttft = seen["few"]
+    assert whole[:2] == [0, results["quickstart"].timeline.end_ns]
+    assert (around[2][0], looked_for[2][0]) == (6, 1)
+    assert around[2][1:] != whole[2][:2]  # some of the slowest are not there around request 6
+    assert whole[2] != by_ttft[2]
 
 
 def test_waiting_has_the_colour_of_what_was_waited_for_longest(
