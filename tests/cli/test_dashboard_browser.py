@@ -11,11 +11,13 @@ import random
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from clustersim.catalog import names
 from clustersim.clock import FloatArray
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.compile import programs_of
@@ -34,7 +36,7 @@ from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.spans import SPAN_COLUMNS
 from clustersim.timeline.timeline import Timeline
 from tests.audit import simulated
-from tests.effort import is_long, times
+from tests.effort import is_whole, times
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
@@ -53,12 +55,8 @@ UNFOLDED = {
     "long-context-ring": (),
 }
 """Scenario → overrides: sends; two pools, moves, a fault; contention, a weak link; operators that overlap."""
-FURTHER: dict[str, tuple[str, ...]] = {
-    "mixtral-ep": (), "failing-node": (), "splitwise-h100-a100": (), "deepseek-v3-two-batch": (),
-    "deepseek-v3-wide-ep": (), "deepseek-v3-pools": (), "azure-hour-fleet": (), "shared-prefixes": (),
-    "distserve-tp2-pp2": (),
-}  # fmt: skip
-"""With ``--long``."""
+FURTHER = sorted({*names("scenarios")} - {*UNFOLDED, "illegal-five-ways"})
+"""With ``--long=1``, in a page each: all other scenarios that ship and are legal."""
 SPANS = 1500
 """About so many are unfolded in a window."""
 
@@ -171,6 +169,20 @@ act().catch(error => seen.errors.push(String(error.stack))).finally(() => {
 """
 
 
+UNFOLD = """
+<script>
+const seen = {};
+(async () => {
+  const part = document.querySelector("[data-windows]"), run = await FoldedRun.read(JSON.parse(part.textContent));
+  seen.unfolded = JSON.parse(part.dataset.windows).map(([from, to]) => run.unfold(from, to));
+})().catch(error => { seen.error = String(error.stack); }).finally(() => {
+  const out = document.createElement("pre");
+  out.id = "seen"; out.textContent = JSON.stringify(seen); document.body.append(out);
+});
+</script>
+"""
+
+
 def windows_of(timeline: Timeline, draw: random.Random) -> list[tuple[int, int]]:
     """Draw windows in which something happens, of about as many spans as can be compared quickly."""
     width = max(1, SPANS * timeline.end_ns // timeline.num_spans)
@@ -183,8 +195,7 @@ def windows_of(timeline: Timeline, draw: random.Random) -> list[tuple[int, int]]
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, RunResult]:
-    found = {name: simulated(load(name, overrides)) for name, overrides in UNFOLDED.items()}
-    return found | {name: simulate(load(name, overrides)) for name, overrides in FURTHER.items() if is_long()}
+    return {name: simulated(load(name, overrides)) for name, overrides in UNFOLDED.items()}
 
 
 @pytest.fixture(scope="module")
@@ -201,23 +212,11 @@ def data_part(name: str, run: RunResult, windows: list[tuple[int, int]], kept: K
     )
 
 
-@pytest.fixture(scope="module")
-def seen(
-    tmp_path_factory: pytest.TempPathFactory,
-    results: dict[str, RunResult],
-    windows: dict[str, list[tuple[int, int]]],
-) -> dict[str, Any]:
-    """What a visitor of the dashboard of the quickstart sees, and what is unfolded of all runs."""
-    run = results["quickstart"]
-    shown = (summary_of(run), run.table_columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
-    page = dashboard_of(*shown, shapes=shapes_of(run.scenario), inputs=run.input)
-    parts = [data_part(name, one, windows[name]) for name, one in results.items()]
-    kept = Kept(windows=np.array(windows["quickstart"][:1]), requests=np.array([2, 3]))
-    parts.append(data_part("coarse", run, windows["quickstart"][:1], kept))
+def told_by(page: str, first: str, last: str, folder: Path) -> dict[str, Any]:
+    """Return what scripts at the beginning and at the end of a page write into it."""
     head, tail = page.index("<body>") + len("<body>"), page.rindex("</body>")
-    folder = tmp_path_factory.mktemp("browser")
     file = folder / "dashboard.html"
-    file.write_text(page[:head] + PROBE + page[head:tail] + "".join(parts) + ACT + page[tail:], encoding="utf-8")
+    file.write_text(page[:head] + first + page[head:tail] + last + page[tail:], encoding="utf-8")
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
         f"--user-data-dir={folder / 'profile'}", "--window-size=1500,9000", "--virtual-time-budget=40000",
@@ -227,6 +226,28 @@ def seen(
     found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found is not None, done.stderr
     return dict(json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")))
+
+
+@pytest.fixture(scope="module")
+def page(results: dict[str, RunResult]) -> str:
+    """The dashboard of the quickstart."""
+    run = results["quickstart"]
+    shown = (summary_of(run), run.table_columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
+    return dashboard_of(*shown, shapes=shapes_of(run.scenario), inputs=run.input)
+
+
+@pytest.fixture(scope="module")
+def seen(
+    tmp_path_factory: pytest.TempPathFactory,
+    page: str,
+    results: dict[str, RunResult],
+    windows: dict[str, list[tuple[int, int]]],
+) -> dict[str, Any]:
+    """What a visitor of the dashboard of the quickstart sees, and what is unfolded of all runs."""
+    parts = [data_part(name, one, windows[name]) for name, one in results.items()]
+    kept = Kept(windows=np.array(windows["quickstart"][:1]), requests=np.array([2, 3]))
+    parts.append(data_part("coarse", results["quickstart"], windows["quickstart"][:1], kept))
+    return told_by(page, PROBE, "".join(parts) + ACT, tmp_path_factory.mktemp("browser"))
 
 
 def test_every_figure_is_drawn_without_an_error(seen: dict[str, Any]) -> None:
@@ -251,19 +272,26 @@ def test_no_host_is_contacted(seen: dict[str, Any]) -> None:
 def test_the_browser_unfolds_the_spans_of_the_timeline(
     seen: dict[str, Any], results: dict[str, RunResult], windows: dict[str, list[tuple[int, int]]], name: str
 ) -> None:
-    for window, rows in zip(windows[name], seen["unfolded"][name], strict=True):
-        spans = results[name].timeline.unfold(*window)
+    assert_unfolded(seen["unfolded"][name], results[name].timeline, windows[name])
+
+
+def assert_unfolded(found: list[list[list[int]]], timeline: Timeline, windows: list[tuple[int, int]]) -> None:
+    """Hold what a browser unfolded in windows to the spans there."""
+    for window, rows in zip(windows, found, strict=True):
+        spans = timeline.unfold(*window)
         expected = np.stack([getattr(spans, column).astype(np.int64) for column in SPAN_COLUMNS], axis=1)
         assert sorted(rows) == sorted(expected.tolist())
         assert rows
 
 
-@pytest.mark.skipif(not is_long(), reason="with --long only: these runs take long")
+@pytest.mark.skipif(not is_whole(), reason="with --long=1 only: these runs take long")
 @pytest.mark.parametrize("name", FURTHER)
-def test_the_browser_unfolds_further_runs(
-    seen: dict[str, Any], results: dict[str, RunResult], windows: dict[str, list[tuple[int, int]]], name: str
-) -> None:
-    test_the_browser_unfolds_the_spans_of_the_timeline(seen, results, windows, name)
+def test_the_browser_unfolds_further_runs(page: str, tmp_path: Path, name: str) -> None:
+    run = simulate(load(name, allow_code=True))
+    windows = windows_of(run.timeline, random.Random(name))
+    told = told_by(page, "", data_part(name, run, windows) + UNFOLD, tmp_path)
+    assert "error" not in told, told
+    assert_unfolded(told["unfolded"], run.timeline, windows)
 
 
 def test_a_page_that_cannot_hold_all_keeps_windows_and_where_steps_are(
