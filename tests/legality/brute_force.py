@@ -82,7 +82,11 @@ class BruteForce:
         one = self.scenario
         self.pools = [Pool(pool.name, pool.plan, pool.serving) for pool in one.pools]
         self.devices = len(one.topology.devices)
-        self.written = parse_json(json.dumps(one.document), "written")
+        document = json.loads(json.dumps(one.document))
+        for pool in self.pools:
+            if pool.plan.ep.exchange_by_engine:  # a plan of one rank has none, and nobody asked for it
+                (document["plan"][pool.name] if pool.name else document["plan"])["ep"]["exchange"] = None
+        self.written = parse_json(json.dumps(document), "written")
 
     def nearer(self, told: State, most: float) -> Iterator[tuple[float, State]]:
         """Yield every legal combination of changes whose distance is less than ``most``."""

@@ -68,21 +68,21 @@ LONGER: Final = Mutation(
 LATE: Final[dict[str, tuple[Mutation, str]]] = {
     "a kernel idles before it starts": (
         Mutation(
-            EventPass, "begin", "schedule(event, COMPLETION, durations[operator])",
-            "starts[operator] += 1_000; schedule(event, COMPLETION, durations[operator] + 1_000)",
+            EventPass, "begin", "at(env, durations[operator], COMPLETION, ended, operator)",
+            "starts[operator] += 1_000; at(env, durations[operator] + 1_000, COMPLETION, ended, operator)",
         ), "one stage",
     ),
     "a kernel idles for a nanosecond": (
         Mutation(
-            EventPass, "begin", "schedule(event, COMPLETION, durations[operator])",
-            "starts[operator] += 1; schedule(event, COMPLETION, durations[operator] + 1)",
+            EventPass, "begin", "at(env, durations[operator], COMPLETION, ended, operator)",
+            "starts[operator] += 1; at(env, durations[operator] + 1, COMPLETION, ended, operator)",
         ), "rings",
     ),
     "a collective idles before it starts": (
         Mutation(
-            EventPass, "begin", "communicate(operator, classes[operator], group, durations[operator], finish)",
+            EventPass, "begin", "communicate(operator, classes[operator], group, durations[operator], ended)",
             "starts[operator] += 1_000; "
-            "communicate(operator, classes[operator], group, durations[operator] + 1_000, finish)",
+            "communicate(operator, classes[operator], group, durations[operator] + 1_000, ended)",
         ), "one stage",
     ),
     "operators wait for all before them": (IN_A_ROW, "one stage"),
