@@ -13,10 +13,13 @@ from typing import Final
 
 from clustersim import catalog
 from clustersim.errors import InputError, Problem, did_you_mean, nearest_file
+from clustersim.inputs import is_file
 from clustersim.scenario.document import Mark, shown
 
 RESOLVED: Final = "scenario.yaml"
 """In a run directory: the scenario of the run, with everything written out."""
+_LONGEST: Final = 200
+"""Letters of a name that is quoted."""
 
 
 def is_path(text: str) -> bool:
@@ -104,15 +107,16 @@ def find_scenario(text: str) -> Path:
     known = catalog.names("scenarios")
     if not is_path(text) and text in known:
         return catalog.path_of("scenarios", text)
-    if (Path(text) / RESOLVED).is_file():
+    if is_file(Path(text) / RESOLVED):
         return Path(text) / RESOLVED
-    if is_path(text) or Path(text).is_file():
+    if is_path(text) or is_file(Path(text)):
         return Path(text)
     raise InputError(Problem(message=_unknown(text, "scenario", known, [Path.cwd()])))
 
 
 def _unknown(text: str, kind: str, known: Sequence[str], bases: Sequence[Path]) -> str:
     near = {entry.name for folder in bases for entry in _listed(folder)}
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     if f"{text}.yaml" in near:
         return f"no {kind} {text!r}; did you mean './{text}.yaml'?"
     holds = {"model": "config.json", "scenario": RESOLVED}.get(kind, "")

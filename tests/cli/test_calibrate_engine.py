@@ -81,9 +81,7 @@ def test_constants_of_the_server_come_back_from_its_benchmarks(folder):
     assert found["constants"].pop("kernel_time")["after"] == pytest.approx(1.2, rel=0.01)
     values = {key: one["after_s"] * 1e6 for key, one in found["constants"].items()}
     assert values.pop("launch", 2.0) == pytest.approx(2.0, abs=0.5)
-    assert (
-        values.pop("front_end") < 500
-    )  # clients of a simulation are at the replicas; the engine that is left has 6 ms
+    assert "front_end" in found["refused"]  # clients of a simulation are at the replicas
     assert values == pytest.approx({"schedule": 900, "schedule_per_request": 25}, rel=0.05)
     assert "500 us more move no figure by more than 0.0%" in found["refused"]["stage"]
     assert found["errors"]["held_out"]["after"] < 0.01 < found["errors"]["held_out"]["before"]
@@ -185,8 +183,8 @@ def test_the_output_is_a_yaml_file(folder):
 
 
 def lists(folder: Path, name: str, **changes: object) -> str:
-    """Write the result with lists with some keys changed, and return its name."""
-    result = json.loads((folder / "lists.json").read_text())
+    """Write the result with lists as a server of its own with some keys changed, and return its name."""
+    result = json.loads((folder / "lists.json").read_text()) | {"backend": "vllm"}
     (folder / name).write_text(json.dumps(result | changes))
     return name
 
@@ -247,6 +245,9 @@ def stamps(*changes: dict[str, object]) -> str:
         ("a.jsonl", stamps({}, {"output_toks": 2.5}), "a.jsonl:2: output_toks: found 2.5; expected a whole number"),
         ("a.jsonl", stamps({}, {"input_toks": 10**7}), "a.jsonl:2: input_toks: 10,000,000 prompt and 9 output tokens"),
         ("a.jsonl", stamps(*[{"output_toks": 1}] * 30), "a.jsonl:1: no request has more than one output token"),
+        ("a.jsonl", stamps({"request_id": "r0"}, {"request_id": "r1"}, {"request_id": "r0"}),
+         "a.jsonl:3: request_id: 'r0' stands in line 1, too"),
+        ("a.jsonl", stamps(*[{}] * 29, {"arrival_time": 1e12}), "a.jsonl:30: requests arrive over 1e+12 s"),
         ("a.jsonl", stamps(*[{}] * 29, {"queued_ts": 1.0}),
          "a.jsonl:30: queued_ts: goes back by 27 s where arrival_time goes on"),
     ],

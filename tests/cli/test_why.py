@@ -156,6 +156,8 @@ def test_blocks_that_no_share_of_the_memory_holds_are_told_with_what_devices_lac
 def test_some_limits_only(tmp_path: Path) -> None:
     found = asked(tmp_path, "--only", "host, faults")
     assert [one["limit"] for one in found["lifted"] + found["not_lifted"]] == ["no host time", "no faults"]
+    none = called("why", "quickstart", "--only", ", ,", "--out", str(tmp_path / "odd"))
+    assert (none.exit_code, "names no limit; expected some of faults" in none.stderr) == (2, True)
     odd = called("why", "quickstart", "--only", "hots", "--out", str(tmp_path / "odd"))
     assert (odd.exit_code, "'hots' is no limit; expected some of faults, batch" in odd.stderr) == (2, True)
     assert "did you mean 'host'" in odd.stderr

@@ -117,6 +117,8 @@ def why(
 def _chosen(only: str | None) -> tuple[str, ...]:
     """Return the names of limits that are asked for."""
     names = tuple(filter(None, (one.strip() for one in (only or "").split(","))))
+    if only is not None and not names:
+        raise click.BadParameter(f"names no limit; expected some of {', '.join(NAMES)}", param_hint="--only")
     for name in names:
         if name not in NAMES:
             expected = f"expected some of {', '.join(NAMES)}"

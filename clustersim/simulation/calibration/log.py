@@ -55,6 +55,10 @@ _MOST_PROBLEMS: Final = 20
 _FEWEST_REQUESTS: Final = 20
 _MOST_REQUESTS: Final = 10_000
 """Of a log: it is simulated some thirty times, and what it tells of a few constants does not grow any more."""
+_OWN: Final = "clustersim"
+"""Backend of results that ``--vllm-json`` wrote: its clients are at the replicas, behind any front end."""
+_LONGEST_S: Final = 3.2e7
+"""A year: a log over a longer time counts in another unit."""
 _LEAST_JUMP_S: Final = 1.0
 """By which stamps may go back in order of arrival: requests pass each other on the way to the engine."""
 
@@ -152,12 +156,16 @@ def _tokens(values: Sequence[float], names: Sequence[str], scenario: Scenario) -
 def _of_stamps(path: Path, lines: Iterable[tuple[int, Any]], scenario: Scenario) -> ServerLog:
     rows: list[tuple[float, ...]] = []
     problems: list[Problem] = []
+    line_by_name: dict[Any, int] = {}
     for number, line in lines:
         found = line if isinstance(line, dict) else {}
         values, mistakes = _numbers(found, _STAMPS)
         if not mistakes and not values[3] <= values[4] <= values[5]:
             mistakes = ["expected queued_ts ≤ first_token_ts ≤ last_token_ts"]
         mistakes = mistakes or _tokens(values[:2], _STAMPS[:2], scenario)
+        name = found.get("request_id")
+        if isinstance(name, str | int) and line_by_name.setdefault(name, number) != number:
+            mistakes = [f"request_id: {name!r} stands in line {line_by_name[name]}, too; expected each request once"]
         problems += [Problem(file=str(path), line=number, message=mistake) for mistake in mistakes]
         if len(problems) >= _MOST_PROBLEMS:
             break
@@ -259,6 +267,7 @@ def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Ser
     )
     if result["total_output_tokens"] <= count:
         _per_token(path, None, np.ones(1), np.ones(1))
+    outside = result.get("backend") != _OWN
     drawn = generate(workload, np.random.SeedSequence(scenario.seed))
     if not all(
         isinstance(result.get(name), list) and len(result[name]) == count for name in ("input_lens", "ttfts", "itls")
@@ -266,7 +275,7 @@ def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Ser
         figures = {
             name: float(result[key]) for name, key in _FIGURES.items() if isinstance(result.get(key), int | float)
         }
-        return ServerLog(name=path.name, requests=drawn, figures=figures, has_front_end=True)
+        return ServerLog(name=path.name, requests=drawn, figures=figures, has_front_end=outside)
     prompt, output = (np.asarray(result[name], np.float64) for name in ("input_lens", "output_lens"))
     starts = result.get("start_times")
     arrived = drawn.arrived_at_ns / NS_PER_S
@@ -279,7 +288,7 @@ def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Ser
         ttft_ms=np.asarray(result["ttfts"], np.float64)[order] * 1e3,
         tpot_ms=np.array([np.mean(gaps) * 1e3 if gaps else np.nan for gaps in result["itls"]])[order],
         figures={},
-        has_front_end=True,
+        has_front_end=outside,
     )
 
 
@@ -358,6 +367,10 @@ def _columns(
     if problems:
         raise InputError(problems)
     columns = np.array(rows, dtype=np.float64).T
+    span = float(np.ptp(columns[by]))
+    if span > _LONGEST_S:
+        message = f"requests arrive over {span:.3g} s, more than a year; expected seconds (are these ns or us?)"
+        raise InputError(Problem(file=str(path), line=int(columns[-1][int(columns[by].argmax())]), message=message))
     chosen = np.argsort(columns[by], kind="stable")[:_MOST_REQUESTS]
     told = f"{path}: of its {len(rows):,} requests the first {_MOST_REQUESTS:,} in order of arrival are taken"
     return np.asarray(columns[:, chosen]), (told,) if len(rows) > _MOST_REQUESTS else ()

@@ -234,3 +234,8 @@ def test_an_unknown_key_means_the_one_that_goes_on_from_it(scenario_file: Path) 
 def test_problem_places_a_path_in_the_scenario(scenario_file: Path) -> None:
     problem = load(scenario_file, ["plan.pp=1"]).problem("plan.tp", "too much")
     assert (problem.line, problem.column, problem.path) == (17, 12, "plan.tp")
+
+
+def test_a_name_too_long_for_a_file_is_not_found() -> None:
+    with pytest.raises(InputError, match=r"no scenario 'x{200}…'"):
+        load("x" * 5000)
