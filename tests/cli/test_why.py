@@ -72,6 +72,20 @@ def test_the_table_fits_80_columns(tmp_path: Path) -> None:
     assert max(map(len, table)) <= 80
 
 
+def test_a_limit_that_keeps_requests_from_finishing_binds(tmp_path: Path) -> None:
+    """Latencies of the few that finish are better with the limit, and of none there are none."""
+    for blocks, finished in ((10, 0), (17, 12)):
+        found = asked(tmp_path, "--only", "memory", kv_blocks=blocks)
+        (one,) = found["lifted"]
+        assert (found["baseline"]["requests.finished"], one["metrics"]["requests.finished"]) == (finished, 12)
+        assert one["binds"]
+    file = str(tmp_path / "tiny.yaml")
+    words = ("--set", "serving.kv_blocks=10", "--only", "memory", "--workers", "1", "--out", str(tmp_path / "why"))
+    table = called("why", file, *words).stdout.splitlines()
+    assert any(line.endswith(" finished ") for line in table)
+    assert max(map(len, table[:8])) <= 80
+
+
 def test_a_slow_link_comes_first(tmp_path: Path) -> None:
     fault = "faults=[{link: [n0.g1, n0.nvswitch], factor: 0.01, at: 0 s}]"
     found = asked(tmp_path, "--set", fault, "--set", "workload.requests=2")

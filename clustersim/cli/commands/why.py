@@ -20,7 +20,7 @@ from clustersim.files import written_whole
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
 from clustersim.report.metrics.latencies import targets_ns
-from clustersim.report.why.lifted import METRICS, Lifted, misses
+from clustersim.report.why.lifted import FINISHED, GOODPUT, METRICS, Lifted, misses
 from clustersim.report.why.page import check_layout, enough_words, shown, why_html
 from clustersim.report.words.progress import RunsLeft
 from clustersim.scenario.scenario import Scenario, TraceWorkload
@@ -201,11 +201,15 @@ def _plain(
 
 
 def _print(baseline: Mapping[str, float | None], found: Sequence[Lifted], targets: Mapping[str, float]) -> None:
+    some = [baseline, *(one.metrics for one in found if one.binds)]
+    left_out = GOODPUT if len({metrics[FINISHED] for metrics in some}) > 1 else FINISHED
+    told = [name for name in METRICS if name != left_out]
+
     def cells(metrics: Mapping[str, float | None]) -> list[str]:
-        return [_short(metrics[name]) + MISSED * misses(name, metrics[name], targets) for name in METRICS]
+        return [_short(metrics[name]) + MISSED * misses(name, metrics[name], targets) for name in told]
 
     rows = [("as it is", *cells(baseline)), *((_named(one), *cells(one.metrics)) for one in found if one.binds)]
-    columns = ("limit and key", *("\n".join(words.split(" ", 1)) for words, _ in METRICS.values()))
+    columns = ("limit and key", *("\n".join(METRICS[name][0].split(" ", 1)) for name in told))
     print_table(columns, rows, numbers_from=1)
     if any(MISSED in cell for row in rows for cell in row[1:]):
         limits = (f"{name.upper()} {format_seconds(limit / NS_PER_S)}" for name, limit in targets.items())

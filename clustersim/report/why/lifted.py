@@ -9,13 +9,17 @@ from typing import Any, Final
 
 from clustersim.clock import NS_PER_MS
 
+GOODPUT: Final = "goodput.requests_per_s"
+FINISHED: Final = "requests.finished"
+"""Latencies are those of requests that finish: where a limit keeps some from it, this tells what they hide."""
 METRICS: Final = {
     "ttft_ms.p50": ("TTFT p50 ms", -1),
     "ttft_ms.p99": ("TTFT p99 ms", -1),
     "tpot_ms.p50": ("TPOT p50 ms", -1),
     "tpot_ms.p99": ("TPOT p99 ms", -1),
     "throughput.output_tokens_per_s": ("output tokens/s", 1),
-    "goodput.requests_per_s": ("goodput /s", 1),
+    GOODPUT: ("goodput /s", 1),
+    FINISHED: ("finished", 1),
 }
 """Key of a summary → what it is called, and whether more of it is better (1) or less (−1)."""
 _LEAST: Final = 1e-6
@@ -98,6 +102,8 @@ def lifted(
         before, (_, better) = baseline["numbers"].get(metric), METRICS[metric]
         if before and value is not None:
             gains[metric] = min(better * (value - before) / before, 1.0 - _LEAST if better < 0 else math.inf)
+        elif value and better > 0:  # out of nothing
+            gains[metric] = 1.0 / _LEAST
     return Lifted(limit=limit, key=key, metrics=metrics, gains=gains, why_not=reason, name=name)
 
 
