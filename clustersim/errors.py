@@ -4,6 +4,7 @@
 
     ClustersimError
     ├── InputError          the user's input cannot be used; carries every problem found (exit status 2)
+    │   └── LimitError      runs would take longer together than they may: no one of them is to blame
     ├── IllegalPlanError    the input is readable, but breaks legality rules (exit status 1)
     ├── IllegalDecisionError  a user's scheduler or router decided what a rule forbids (exit status 1)
     └── BrokenLawError      a law of the simulation broke: a defect of clustersim or of a user's scheduler
@@ -67,6 +68,10 @@ class InputError(ClustersimError):
         return "\n".join(str(problem) for problem in self.problems)
 
 
+class LimitError(InputError):
+    """Runs would take longer together than they may; whoever passes over a run that can't be made, not over this."""
+
+
 class IllegalPlanError(ClustersimError):
     """The plan breaks legality rules; the message lists every violation."""
 
@@ -100,6 +105,17 @@ _AXES: Final = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", 
 """What other programs call an axis of a plan, before ``_parallel_size`` or the like."""
 
 
+def _close(word: str, known: list[str]) -> list[str]:
+    """Return the choice with most letters of a word; with only half of them, one that begins alike."""
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return [
+        one
+        for one in found
+        if difflib.get_close_matches(word, [one], cutoff=0.51)
+        or one.startswith(word[: (min(len(word), len(one)) + 1) // 2])
+    ]
+
+
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice that is most like ``word``, or None when nothing is alike.
 
@@ -115,8 +131,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     words = re.split(r"[\W_]+", word.lower())
     longer = [choice for choice in known if choice.startswith(f"{word}_")]
     axes = [_AXES[one] for one in words if "parallel" in words and _AXES.get(one) in known]
-    found = longer or axes or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    found = found or difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
+    found = longer or axes or _close(word, known) or _close(word.lower(), known)
     found = found or [choice for choice in known if choice in words]
     return found[0] if found else None
 

@@ -105,9 +105,22 @@ def _take_place(beside: Path, place: Path) -> None:
         os.replace(beside, place)
     elif not _exchanged(beside, place):
         replaced = beside.with_suffix(".old")
-        os.replace(place, replaced)
-        os.replace(beside, place)
+        try:
+            try:
+                os.replace(place, replaced)
+                os.replace(beside, place)
+            finally:
+                _settle(replaced, place)
+        finally:  # once more, as in ``_beside``
+            _settle(replaced, place)
+
+
+def _settle(replaced: Path, place: Path) -> None:
+    """Remove what was replaced, or put it back where nothing has taken its place: whoever wrote was asked to end."""
+    if os.path.lexists(place):
         shutil.rmtree(replaced, ignore_errors=True)
+    elif replaced.exists():
+        os.replace(replaced, place)
 
 
 def _exchanged(one: Path, other: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError, LimitError, Problem
 from clustersim.units import format_bytes, format_seconds
 
 
@@ -60,7 +60,8 @@ class Limits:
         Raises
         ------
         InputError
-            With the estimate, what is above its limit, and the option that allows it.
+            With the estimate, what is above its limit, and the option that allows it; a :class:`LimitError` where all
+            runs together are.
         """
         told = (
             ("--max-memory", memory_bytes, self.memory_bytes, format_bytes, "of memory"),
@@ -75,7 +76,7 @@ class Limits:
         most = " and ".join(_as_asked(limit, form(limit)) for _, _, limit, form, _ in above)
         allow = " ".join(f"{option} '{form(1.5 * value)}'" for option, value, _, form, _ in above)
         message = f"{what} would take roughly {would}, above the limit of {most}; {advice}, or allow it with {allow}"
-        raise InputError(Problem(message=message))
+        raise (LimitError if total_seconds > self.total_seconds else InputError)(Problem(message=message))
 
 
 def _as_asked(limit: float, shown: str) -> str:

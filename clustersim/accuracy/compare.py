@@ -15,7 +15,7 @@ from clustersim.accuracy.held_out import held_out_engine, is_in_sample
 from clustersim.accuracy.metrics import check_metric, value_of
 from clustersim.accuracy.plans import check_devices
 from clustersim.accuracy.row import Inexpressible, Row, nearest_first
-from clustersim.accuracy.systems import ROUTING, ROUTING_FROM, routed
+from clustersim.accuracy.systems import ROUTING, ROUTING_FROM, pooled, routed
 from clustersim.errors import InputError
 from clustersim.processes import local_pool
 from clustersim.report.files.summary import summary_of
@@ -91,7 +91,7 @@ def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
     document = replays.scenario(row, traces) if row.family in _REPLAYS else _SCENARIOS[row.family](row)
     check_devices(row, document["plan"])
     check_metric(row)
-    return routed(document, ROUTING)
+    return routed(pooled(document), ROUTING)
 
 
 def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[Point]:
@@ -143,7 +143,8 @@ def run(document: dict[str, Any]) -> dict[str, Any]:
             raise Inexpressible("; ".join(f"{found.rule}: {found.message}" for found in verdict.violations))
         summary = summary_of(simulate(scenario, kept=_PRICES))
     except InputError as error:
-        raise Inexpressible("; ".join(problem.message for problem in error.problems)) from None
+        told = (str(replace(problem, file=None, line=None, column=None)) for problem in error.problems)
+        raise Inexpressible("; ".join(told)) from None
     requests = summary["requests"]
     if requests["finished"] < requests["arrived"]:
         raise Inexpressible(f"only {requests['finished']} of {requests['arrived']} requests finish")

@@ -8,7 +8,7 @@ from html import escape
 from typing import Final
 
 from clustersim.accuracy.score import Scoreboard, family_order
-from clustersim.accuracy.tables import charts, headline, summary_table, tables
+from clustersim.accuracy.tables import charts, headline, short_table, tables
 from clustersim.report.score_page import BAND, COLOURS, Dot, Table
 
 START: Final = "<!-- accuracy: made by `clustersim accuracy`; pytest --update-golden rewrites it -->"
@@ -43,7 +43,7 @@ themselves.
 
 def readme_block(board: Scoreboard) -> str:
     """Return what the README says, from its first mark to its last."""
-    summary = summary_table(board)
+    summary = short_table(board)
     return f"""{START}
 {headline(board)}.
 
@@ -130,7 +130,7 @@ def _section(table: Table) -> str:
 
 def _markdown(table: Table) -> str:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+        return "| " + " | ".join(escape(cell, quote=False).replace("|", "/") for cell in cells) + " |"
 
     rule = ["---" if place < table.numbers_from else "---:" for place in range(len(table.columns))]
     return "\n".join([line(table.columns), "|" + "|".join(rule) + "|", *(line(row) for row in table.rows)])

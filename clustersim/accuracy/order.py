@@ -27,8 +27,8 @@ class Order:
         The plans, from the lowest measured figure to the highest; those without a prediction last.
     expressed : int
         How many have a prediction.
-    spearman : float
-        Correlation of the ranks, −1 to 1; 0 where a plan has no prediction.
+    spearman : float or None
+        Correlation of the ranks, −1 to 1; 0 where a plan has no prediction; None where all were measured alike.
     """
 
     family: str
@@ -39,7 +39,7 @@ class Order:
     metric: str
     plans: tuple[str, ...]
     expressed: int
-    spearman: float
+    spearman: float | None
 
 
 def orders(results: Sequence[Result]) -> tuple[Order, ...]:
@@ -64,7 +64,8 @@ def _order(key: tuple[str, ...], plans: dict[str, Result]) -> Order:
     known = [(one.measured, one.predicted, plan) for plan, one in plans.items()]
     pairs = sorted((measured, predicted, plan) for measured, predicted, plan in known if measured and predicted)
     names = [plan for _, _, plan in pairs] + [plan for plan, one in plans.items() if one.predicted is None]
-    whole = len(pairs) == len(plans)
+    alike = len({measured for measured, _, _ in known}) == 1 and known[0][0] is not None
+    told = 0.0 if len(pairs) < len(plans) else spearman([pair[0] for pair in pairs], [pair[1] for pair in pairs])
     family, engine, device, model, _, workload, metric = key
     return Order(
         family=family,
@@ -75,7 +76,7 @@ def _order(key: tuple[str, ...], plans: dict[str, Result]) -> Order:
         metric=metric,
         plans=tuple(names),
         expressed=len(pairs),
-        spearman=spearman([pair[0] for pair in pairs], [pair[1] for pair in pairs]) if whole else 0.0,
+        spearman=None if alike else told,
     )
 
 

@@ -17,7 +17,7 @@ Plan = dict[str, Any]
 
 _PREFILL: Final = r"(?:context|ctx|prefill)[\s:=]*(.+?)"
 _DECODE: Final = r"(?:generation|decode|gen|dec)[\s:=]*(.+)"
-_POOLS: Final = re.compile(rf"{_PREFILL}\s*[,;/+]\s*{_DECODE}", re.I)
+_POOLS: Final = re.compile(rf"{_PREFILL}(?:\s*[,;/+]|\s)\s*{_DECODE}", re.I)
 _TIMES: Final = re.compile(r"(\d+)\s*(?:replicas?\s*)?[x×]\s*(?=\D)", re.I)
 _COMPACT: Final = re.compile(r"\b(?:\d+(?:TP|PP|DP|EP))+\b", re.I)
 _BEFORE: Final = re.compile(r"(\d+)(TP|PP|DP|EP)", re.I)
@@ -73,6 +73,8 @@ def _part(text: str, whole: str) -> Plan:
     degrees: dict[str, int] = {}
 
     def note(name: str, degree: int) -> None:
+        if degree < 1:
+            raise Inexpressible(f"not understood: {whole!r} has {name} {degree}; a degree is 1 or more")
         if degrees.setdefault(name, degree) != degree:
             raise Inexpressible(f"not understood: {whole!r} has {name} twice")
 

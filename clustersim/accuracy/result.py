@@ -1,7 +1,7 @@
 """What came out for one measured figure, and the table of all of them that is kept.
 
-A table of results has no measured figure in it, but what the simulator said and how far off that was: it is what
-the project ships of a comparison with tables that it does not own.
+The table that ships has no measured figure in it, but what the simulator said and how far off that was: it is what
+the project ships of a comparison with tables that it does not own. What is written of a user's table has both.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ class Result:
 
 
 COLUMNS: Final = tuple(field.name for field in fields(Result) if field.name != "given")
+_GIVEN: Final = ("measured", "error")
+"""What follows them where the measured figures are known."""
 
 
 def result_of(point: Point) -> Result:
@@ -126,11 +128,12 @@ def result_of(point: Point) -> Result:
 
 
 def written(results: Iterable[Result]) -> str:
-    """Return results as CSV."""
-    text = io.StringIO(newline="")
+    """Return results as CSV, with the measured figures where they were given."""
+    rows, text = list(results), io.StringIO(newline="")
+    columns = COLUMNS + (_GIVEN if all(result.given is not None for result in rows) else ())
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([_cell(getattr(result, name)) for name in COLUMNS] for result in results)
+    writer.writerow(columns)
+    writer.writerows([_cell(getattr(result, name)) for name in columns] for result in rows)
     return text.getvalue()
 
 
@@ -143,7 +146,7 @@ def read_results(path: Path) -> tuple[Result, ...]:
         When it is no such table.
     """
     reader = csv.DictReader(io.StringIO(inputs.read_text(path, most=inputs.TEXT_BYTES), newline=""))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+    if tuple(reader.fieldnames or ()) not in (COLUMNS, COLUMNS + _GIVEN):
         raise InputError(Problem(message="is no table of results", file=str(path), line=1))
     return tuple(_result(line) for line in reader)
 
@@ -156,13 +159,14 @@ def by_id(results: Sequence[Result]) -> dict[str, Result]:
 def _result(line: Mapping[str, str]) -> Result:
     texts = {name: line[name] for name in COLUMNS if name not in _NUMBERS}
     numbers = {name: float(line[name]) if line[name] else None for name in _NUMBERS[1:]}
-    return Result(devices=float(line["devices"]), **numbers, **texts)  # type: ignore[arg-type]
+    given = float(line["measured"]) if "measured" in line else None
+    return Result(devices=float(line["devices"]), given=given, **numbers, **texts)  # type: ignore[arg-type]
 
 
 def _cell(value: str | float | None) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else f"{value:g}"
+    return value if isinstance(value, str) else f"{value:.10g}"
 
 
 def _kept(value: float | None) -> float | None:

@@ -7,7 +7,7 @@ import difflib
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -95,6 +95,7 @@ def read_rows(path: Path) -> list[Row]:
     rows: list[Row] = []
     problems: list[Problem] = []
     lines_of: dict[str, int] = {}
+    lines_of_figures: dict[Row, int] = {}
     try:
         header = [name.strip() for name in next(reader, [])]
         known = inputs.recognised(header, COLUMNS)  # of what is no such table nothing is quoted
@@ -109,6 +110,10 @@ def read_rows(path: Path) -> list[Row]:
             if found and lines_of.setdefault(found.id, reader.line_num) != reader.line_num:
                 told = f"found {found.id!r}, which is in line {lines_of[found.id]}, too; expected an id of its own"
                 mistakes.append((None, "id", told))
+            figure = replace(found, id="") if found else None
+            if figure and lines_of_figures.setdefault(figure, reader.line_num) != reader.line_num:
+                told = f"all but the id is as in line {lines_of_figures[figure]}; expected each figure once"
+                mistakes.append((None, "id", f"{told} (of runs that were repeated `note` says which)"))
             rows += [found] if found else []
             problems += [
                 Problem(message=message, file=str(path), line=reader.line_num, column=column, path=name)

@@ -57,14 +57,15 @@ class Scoreboard:
         Figure by figure.
     overall : Score
         Of all.
-    totals, families, devices : tuple of Score
-        By family and metric; by engine, too; by device, too.
+    metrics, totals, families, devices : tuple of Score
+        By metric; by family, too; by engine, too; by device, too.
     order : tuple of Order
         Of plans.
     """
 
     results: tuple[Result, ...]
     overall: Score
+    metrics: tuple[Score, ...]
     totals: tuple[Score, ...]
     families: tuple[Score, ...]
     devices: tuple[Score, ...]
@@ -82,6 +83,7 @@ def scoreboard(results: Sequence[Result]) -> Scoreboard:
     return Scoreboard(
         results=tuple(results),
         overall=score(results),
+        metrics=_by(results, "metric"),
         totals=_by(results, "family", "metric"),
         families=_by(results, "family", "engine", "metric"),
         devices=_by(results, "family", "engine", "device", "metric"),
@@ -105,14 +107,13 @@ def score(results: Sequence[Result], **shared: str) -> Score:
     )
 
 
-def reasons(results: Sequence[Result]) -> dict[tuple[str, str], int]:
-    """Return how many figures of a family can't be expressed, by (family, reason)."""
-    counts: dict[tuple[str, str], int] = {}
+def reasons(results: Sequence[Result]) -> dict[tuple[str, str], list[str]]:
+    """Return the ids of figures of a family that can't be expressed, by (family, reason)."""
+    found: dict[tuple[str, str], list[str]] = {}
     for result in results:
         if result.ratio is None:
-            key = (result.family, result.reason)
-            counts[key] = counts.get(key, 0) + 1
-    return dict(sorted(counts.items()))
+            found.setdefault((result.family, result.reason), []).append(result.id)
+    return dict(sorted(found.items()))
 
 
 def family_order(family: str) -> tuple[int, str]:

@@ -24,6 +24,7 @@ from clustersim.scenario.parts import load_engine, load_model, load_topology
 Part = dict[str, Any]
 DATED: Final = re.compile(r"\d{4}_\d{2}_\d{2}_")
 """How the notes of InferenceX begin: the day of the run."""
+POOLS: Final = frozenset({"prefill", "decode"})
 Value = TypeVar("Value")
 
 TOPOLOGIES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -65,6 +66,7 @@ WEIGHTS: Final = {
 
 
 _NAMED: Final = re.compile(r"(vllm|trt-?llm|tensorrt-?llm|sglang|distserve)\b", re.I)
+_TRTLLM: Final = re.compile("tensorrt-?llm|trt-?llm")
 _VERSION: Final = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,4}){1,2}|20\d\d)")
 _UNVERSIONED: Final = {"vllm": "0.19", "trtllm": "1.0", "sglang": "0.5", "distserve": "2024"}
 _YEARS: Final = {"2023": "2023", "2024": "2023", "2025": "0.12", "2026": "0.19"}
@@ -110,11 +112,14 @@ def model(row: Row) -> str | Part:
 
 
 def framework(text: str) -> tuple[str, str]:
-    """Return family and version of a framework."""
+    """Return family and version of a framework; of one without version that of the newest profile."""
     named = _NAMED.search(text)
     if not named:
         raise Inexpressible(f"no engine in the catalogs for {text!r}; known are {nearest_first(text, _UNVERSIONED)}")
-    family = re.sub("tensorrt-?llm|trt-?llm", "trtllm", named[1].lower())
+    families = {_TRTLLM.sub("trtllm", name.lower()): None for name in _NAMED.findall(text)}
+    if len(families) > 1:
+        raise Inexpressible(f"{text!r} names several engines ({', '.join(families)}); expected one")
+    (family,) = families
     found = _VERSION.search(text, named.end())
     version = "2024" if family == "distserve" else found[1] if found else _UNVERSIONED[family]
     return family, _YEARS.get(version, version) if family == "vllm" else version
@@ -175,10 +180,20 @@ def base(row: Row) -> Part:
     }
 
 
+def pooled(document: Part) -> Part:
+    """Return a scenario whose pools, where its plan has any, each serve as its engine does."""
+    if not document["plan"].keys() >= POOLS:
+        return document
+    serving = {key: value for key, value in document["serving"].items() if key != "preemption"}  # pools can't reserve
+    scheduler = serving.pop("scheduler")
+    pools = {pool: {"scheduler": scheduler} for pool in sorted(POOLS)}
+    return {**document, "serving": {**serving, "scheduler": "disaggregated", **pools}}
+
+
 def routed(document: Part, routing: Mapping[str, float]) -> Part:
     """Return a scenario whose tokens visit experts in some proportion, where its model has any."""
     model, plan = document["model"], document["plan"]
-    pools = [plan[name] for name in ("prefill", "decode") if name in plan] or [plan]
+    pools = [plan[name] for name in plan if name in POOLS] or [plan]
     if not _has_experts(model if isinstance(model, str) else model["name"]):
         return document
     for pool in pools:

@@ -32,6 +32,21 @@ def summary_table(board: Scoreboard) -> Table:
     )
 
 
+def short_table(board: Scoreboard) -> Table:
+    """Return the errors by quantity, with the family that is worst predicted, those of all figures last."""
+    rows = []
+    for one in board.metrics:
+        worst = max((total for total in board.totals if total.metric == one.metric), key=lambda total: total.median)
+        rows.append((one.metric, *_errors(one), f"{worst.family} {worst.median:.1%}"))
+    return Table(
+        title="By metric",
+        caption=summary_table(board).caption,
+        columns=("metric", *_ERRORS, "worst family, median"),
+        rows=[*rows, ("all", *_errors(board.overall), "")],
+        numbers_from=1,
+    )
+
+
 def tables(board: Scoreboard) -> tuple[Table, ...]:
     """Return all tables of a scoreboard, the summary first."""
     return (
@@ -66,7 +81,7 @@ def words(result: Result) -> str:
 def headline(board: Scoreboard) -> str:
     """Return the errors of all figures in a sentence."""
     score = board.overall
-    ranks = [order.spearman for order in board.order]
+    ranks = _told(board.order)
     order = f"; order of plans {_mean(ranks):.2f} over {len(ranks)} workloads (Spearman)" if ranks else ""
     return (
         f"{score.rows:,} measured figures, {score.expressed:,} expressed: error median {score.median:.1%}, "
@@ -95,8 +110,8 @@ def plain(board: Scoreboard, *, recorded: bool) -> dict[str, Any]:
         ],
         "order": [asdict(order) for order in board.order],
         "inexpressible": [
-            {"family": family, "reason": reason, "rows": count}
-            for (family, reason), count in reasons(board.results).items()
+            {"family": family, "reason": reason, "rows": len(ids)}
+            for (family, reason), ids in reasons(board.results).items()
         ],
         "constants": [asdict(origin) for origin in origins(board.results)],
         "points": [
@@ -156,18 +171,24 @@ def _order_table(board: Scoreboard) -> Table:
     for order in board.order:
         groups.setdefault((order.family, order.engine, order.device, order.model), []).append(order)
     rows = [
-        (*key, _counted(orders), str(len(orders)), f"{_mean([order.spearman for order in orders]):.2f}",
-         f"{min(order.spearman for order in orders):.2f}")
+        (*key, _counted(orders), str(len(orders)), *([f"{_mean(told):.2f}", f"{min(told):.2f}"] if told else "––"))
         for key, orders in groups.items()
+        for told in [_told(orders)]
     ]  # fmt: skip
     return Table(
         title="Order of plans",
         caption="Spearman's correlation of ranks, predicted and measured, wherever several plans served one workload: "
-        "1 where they are ranked as measured, 0 where a plan can't be expressed.",
+        "1 where they are ranked as measured, 0 where a plan can't be expressed; left out, –, where all were measured "
+        "alike: they have no order.",
         columns=("family", "engine", "device", "model", "plans", "workloads", "mean", "least"),
         rows=rows,
         numbers_from=5,
     )
+
+
+def _told(orders: Iterable[Order]) -> list[float]:
+    """Return the correlations of those orders that have one."""
+    return [order.spearman for order in orders if order.spearman is not None]
 
 
 def _counted(orders: Sequence[Order]) -> str:
@@ -176,7 +197,7 @@ def _counted(orders: Sequence[Order]) -> str:
 
 
 def _reason_table(board: Scoreboard) -> Table:
-    rows = [(family, reason, str(count)) for (family, reason), count in reasons(board.results).items()]
+    rows = [(family, reason, str(len(ids))) for (family, reason), ids in reasons(board.results).items()]
     return Table(
         title="What can't be expressed",
         caption="Each of these figures counts as an error of 100 %.",

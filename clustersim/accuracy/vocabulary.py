@@ -20,7 +20,7 @@ _NODES: Final = tuple((text, f"of F11, as it stands here: `{name}`") for text, n
 _HEADS: Final = ("form", "what it is")
 
 MEANINGS: Final = {
-    "id": "of the figure; each stands once",
+    "id": "of the figure; each stands once, and so does each figure: rows that differ in nothing else are refused",
     "family": "which says how `workload` and `parallel` are read: see the workloads below",
     "hardware": "the device, see below",
     "num_gpus": "devices of the whole deployment: what the plan has. One that is not whole is a mean over deployments: "
@@ -28,7 +28,8 @@ MEANINGS: Final = {
     "model": "a model that ships, also by the name of its checkpoint (`meta-llama/Llama-3.1-8B-Instruct`)",
     "precision": "of the weights, see below",
     "framework": "engine and version, such as `vllm 0.12.0`, `SGLang 0.5.4`, `TensorRT-LLM 1.0` or `distserve`; which "
-    "profile of `scenarios/engines` stands for it is printed. `prefix caching on` in it switches that on",
+    "profile of `scenarios/engines` stands for it is printed. Without a version it is the newest one, and `vLLM "
+    "(2025)` what was used in that year; two engines are refused. `prefix caching on` in it switches that on",
     "parallel": "the plan, see below; of F11 the collective",
     "workload": "what was sent, see below; of F1 to F4 the file of a trace below the folder of `--traces`, of F11 the "
     "payload",

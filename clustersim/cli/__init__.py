@@ -74,8 +74,12 @@ class _LazyGroup(click.Group):
         usable_streams()
         return super().main(*args, **options)
 
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with exit_status():  # --help and --version print here
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
-        with exit_status(ctx):
+        with exit_status():
             try:
                 return super().invoke(ctx)
             except click.NoSuchOption as error:

@@ -43,7 +43,7 @@ _WIDEST_LINE: Final = 100
 
 
 @contextmanager
-def exit_status(ctx: click.Context) -> Iterator[None]:
+def exit_status() -> Iterator[None]:
     """Turn what the body raises into text on stderr and an exit status."""
     if sys.stdout is None:  # closed by the caller (>&-): what is printed goes nowhere
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long-lived as the program)
@@ -51,46 +51,50 @@ def exit_status(ctx: click.Context) -> Iterator[None]:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with unwinding():
-            yield
+            try:
+                yield
+            except click.exceptions.Exit:  # so do --help and --version
+                sys.stdout.flush()
+                raise
             sys.stdout.flush()
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except BrokenPipeError:
         _drop_stdout()
-        ctx.exit(BROKEN_PIPE)
+        raise click.exceptions.Exit(BROKEN_PIPE) from None
     except SystemExit as leaving:
         if isinstance(leaving.__context__, BrokenPipeError):  # rich leaves with 1, which means "illegal" here
-            ctx.exit(BROKEN_PIPE)
+            raise click.exceptions.Exit(BROKEN_PIPE) from None
         raise
     except KeyboardInterrupt:
         click.echo("\nclustersim: interrupted", err=True)
-        ctx.exit(INTERRUPTED)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     except TerminatedError as asked:
         click.echo("clustersim: asked to end", err=True)
-        ctx.exit(asked.status)
+        raise click.exceptions.Exit(asked.status) from None
     except InputError as error:
         click.echo(problems_text(error.problems), err=True)
-        ctx.exit(UNUSABLE_INPUT)
+        raise click.exceptions.Exit(UNUSABLE_INPUT) from None
     except (IllegalPlanError, IllegalDecisionError) as error:
         click.echo(str(error), err=True)
-        ctx.exit(ILLEGAL)
+        raise click.exceptions.Exit(ILLEGAL) from None
     except OSError as error:
         if os.environ.get("CLUSTERSIM_TRACEBACK") == "1":
             traceback.print_exc()
         what = f"{error.filename}: " if error.filename is not None else ""
         click.echo(f"clustersim: {what}{error.strerror or error}", err=True)
-        ctx.exit(UNUSABLE_INPUT)
+        raise click.exceptions.Exit(UNUSABLE_INPUT) from None
     except MemoryError:
         click.echo("clustersim: out of memory; simulate fewer requests, fewer ranks or a smaller model", err=True)
-        ctx.exit(UNUSABLE_INPUT)
+        raise click.exceptions.Exit(UNUSABLE_INPUT) from None
     except Exception as error:
         if isinstance(error, ClustersimError) and not isinstance(error, BrokenLawError):
             click.echo(f"clustersim: {error}", err=True)
-            ctx.exit(UNUSABLE_INPUT)
+            raise click.exceptions.Exit(UNUSABLE_INPUT) from None
         if os.environ.get("CLUSTERSIM_TRACEBACK") == "1":
             traceback.print_exc()
         click.echo(_defect_text(error), err=True)
-        ctx.exit(DEFECT)
+        raise click.exceptions.Exit(DEFECT) from None
 
 
 def problems_text(problems: Sequence[Problem], texts: Mapping[str, str] | None = None) -> str:

@@ -5,6 +5,7 @@ Not modelled: clocks that depend on temperature or power, sparsity, and CUDA-cor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -204,7 +205,7 @@ def _constants(
             continue
         group = section.section(name)
         constants[name] = {
-            constant: group.number(constant, least=-1e30) for constant in group.written() if constant not in texts
+            constant: group.number(constant, least=-math.inf) for constant in group.written() if constant not in texts
         }
         found = {key: group.text(key) for key in texts if group.has(key)}
         if "grid" in found:

@@ -17,8 +17,8 @@ from clustersim.units import UnitError, parse
 _FINITE: Final = sys.float_info.max
 _LONGEST_S: Final = 10.0
 """Of a latency (assumed: a link over geostationary satellites has 0.3 s)."""
-_MOST: Final = {"bytes": 1e15, "bandwidth": 1e18, "flops": 1e21, "power": 1e6, "price": 1e6}
-"""In base units (assumed: some tens of times beyond the largest that there is, a wafer's memory at 21 PB/s)."""
+_MOST: Final = {"bytes": 1e15, "bandwidth": 1e17, "flops": 1e19, "power": 1e6, "price": 1e6}
+"""In base units (assumed: some times beyond the largest that there is, a wafer's memory at 21 PB/s, 125 PFLOP/s)."""
 MOST_OVERSUBSCRIBED: Final = 1000.0
 """Of a fabric (assumed; a hundred is a very lean one)."""
 _MOST_COUNT: Final = 1_000_000
@@ -173,11 +173,19 @@ class Reader:
 
     def number(self, key: str, default: float | None = None, *, least: float = 0.0, most: float = math.inf) -> float:
         """Read a plain number of at least ``least``, and at most ``most``."""
-        wanted = f"a number of at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
+        wanted = (
+            "a number"
+            + (f" of at least {least:g}" if least > -math.inf else "")
+            + (f" and at most {most:g}" if most < math.inf else "")
+        )
         value = self._value(key, default, wanted)
         if value is None:
             return max(least, 1.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= min(most, _FINITE):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not max(least, -_FINITE) <= value <= min(most, _FINITE)
+        ):
             self.problem(key, f"expected {wanted}, but found {value!r}")
             return max(least, 1.0)
         return float(value)

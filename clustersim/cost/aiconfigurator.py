@@ -10,6 +10,7 @@ could have been cached are dropped, except those too small for it to matter.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from clustersim.cost.roofline import PricedDevice
 from clustersim.errors import InputError, Problem, did_you_mean
 
 Columns = Mapping[str, Any]
+_WORDS: Final = re.compile(r"[a-z]*[0-9]+[a-z0-9]*|[a-z]+")
 LEAST_CACHE_BYTES: Final = 5e7
 """Assumed of a device whose constants name no cache, or a smaller one: what element-wise kernels find there may be less
 than what the cache holds (2 MB of A100's 40)."""
@@ -86,7 +88,7 @@ def read_kernel_table(path: Path, device: PricedDevice) -> tuple[MeasuredPoints,
     cache_bytes = max(device.kernels.get("memory", {}).get("cache_bytes", 0.0), LEAST_CACHE_BYTES)
     found: dict[str, MeasuredPoints] = {}
     problems: list[Problem] = []
-    columns = _columns(path)
+    columns = _of_device(path, _columns(path), device)
     for name, own in FORMATS.items():
         if own in found or (own not in device.flops and path.stem in {"gemm_perf", "moe_perf"}):
             continue
@@ -97,6 +99,31 @@ def read_kernel_table(path: Path, device: PricedDevice) -> tuple[MeasuredPoints,
     if not found:
         raise InputError(problems)
     return tuple(part for points in found.values() for part in _apart(points))
+
+
+def _of_device(path: Path, columns: Columns, device: PricedDevice) -> Columns:
+    """Return the rows of a device, which tables call as its maker does: ``NVIDIA H100 80GB HBM3``.
+
+    Raises
+    ------
+    InputError
+        When all rows are of other ones.
+    """
+    if "device" not in columns:
+        return columns
+    name, told = device.name, [str(one) for one in columns["device"].tolist()]
+    is_own = {one: one == name or _called(name) <= set(_WORDS.findall(one.lower())) for one in dict.fromkeys(told)}
+    chosen = np.array([is_own[one] for one in told], dtype=np.bool_)
+    if not chosen.any():
+        message = f"has no row of {name}; it has some of {', '.join(is_own)} (its column 'device')"
+        raise InputError(Problem(message=message, file=str(path)))
+    return {key: values[chosen] for key, values in columns.items()}
+
+
+def _called(name: str) -> set[str]:
+    """Return the words of a device's name that tell its model: h100 of h100-sxm-80gb."""
+    words = _WORDS.findall(name.lower())
+    return {word for word in words if re.search(r"\d", word) and not re.fullmatch(r"\d+gb", word)} or set(words)
 
 
 def _apart(points: MeasuredPoints) -> tuple[MeasuredPoints, ...]:

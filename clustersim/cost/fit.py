@@ -109,19 +109,40 @@ def fit_device(device: PricedDevice, measured: Sequence[MeasuredPoints]) -> tupl
 
 def _implausible(device: PricedDevice, points: MeasuredPoints) -> str:
     """Say of points that no device of this kind can have measured in seconds why; empty where one can."""
-    expected = predict(device, points, {})
-    ratio = float(np.median(points.seconds / expected))
-    if ratio > _MOST_OFF or ratio < 1.0 / _MOST_OFF:
-        unit = min(_UNITS, key=lambda name: abs(np.log(ratio * _UNITS[name])))
-        many = f"{ratio:,.3g} times what {device.name} is expected to take"
-        return f"the median of its points lasts {many}; expected seconds, are these {unit}?"
-    peak = _peak(device, points)
-    if points.op == "gemm" and peak is not None:
-        rates = 2.0 * points.shape["m"] * points.shape["n"] * points.shape["k"] / points.seconds
-        if float(np.max(rates)) > _ABOVE_PEAK * peak:
-            most = f"{float(np.max(rates)) / 1e12:,.4g} TFLOP/s, above the peak of {peak / 1e12:,.4g}"
-            return f"a point reaches {most} of {device.name}; expected seconds of this device"
-    return ""
+    if told := unlike_seconds(device, float(np.median(times_expected(device, points)))):
+        return f"the median of its points {told}"
+    rates = multiplied_per_s(points)
+    return above_peak(device, points, float(np.max(rates, initial=0.0)))
+
+
+def times_expected(device: PricedDevice, points: MeasuredPoints) -> FloatArray:
+    """Return how many times what is assumed for a device, without its own constants, each point lasts."""
+    return points.seconds / predict(device, points, {})
+
+
+def unlike_seconds(device: PricedDevice, times: float) -> str:
+    """Say of a time that no device of this kind takes, in multiples of what is expected, why; else nothing."""
+    if 1.0 / _MOST_OFF <= times <= _MOST_OFF:
+        return ""
+    unit = min(_UNITS, key=lambda name: abs(np.log(times * _UNITS[name])))
+    ask = f", are these {unit}?" if 0.1 < times * _UNITS[unit] < 10.0 else " of this device"
+    return f"lasts {times:,.3g} times what {device.name} is expected to take; expected seconds{ask}"
+
+
+def multiplied_per_s(points: MeasuredPoints) -> FloatArray:
+    """Return FLOP/s of each product; none of other operators."""
+    if points.op != "gemm":
+        return np.empty(0)
+    return 2.0 * points.shape["m"] * points.shape["n"] * points.shape["k"] / points.seconds
+
+
+def above_peak(device: PricedDevice, points: MeasuredPoints, rate: float) -> str:
+    """Say of FLOP/s that a device can't reach in the format of some points why; else nothing."""
+    peak = _peak(device, points) or np.inf
+    if rate <= _ABOVE_PEAK * peak:
+        return ""
+    most = f"{rate / 1e12:,.4g} TFLOP/s, above the peak of {peak / 1e12:,.4g}"
+    return f"a point reaches {most} of {device.name}; expected seconds of this device"
 
 
 def fit_points(device: PricedDevice, points: MeasuredPoints) -> FamilyFit:
@@ -231,6 +252,11 @@ def _simplex(loss: Callable[[FloatArray], float], start: FloatArray, step: float
         corners[-1], values[-1] = point, value
     lowest = min(range(size + 1), key=lambda i: values[i])
     return corners[lowest], values[lowest]
+
+
+def has_peak(device: PricedDevice, points: MeasuredPoints) -> bool:
+    """Whether a device has a peak for the format of some points."""
+    return _peak(device, points) is not None
 
 
 def _narrow(points: MeasuredPoints) -> bool:

@@ -41,6 +41,8 @@ _COLUMNS: Final = ("op", "dtype", "device", "seconds", *_KEYS)
 _MOST_PROBLEMS: Final = 20
 LONGEST_S: Final = 86_400.0
 """Of one operator: a day, as of what is simulated."""
+_FRACTIONS: Final = ("seconds", "rows", "active", "bytes")
+"""What need not be whole: means over experts, and sizes with scales of blocks."""
 MOST: Final = 2.0**53
 """Of a size: floats are whole up to here."""
 
@@ -61,6 +63,8 @@ class MeasuredPoints:
         Measured device time.
     device : str or None
         The device that was measured; None: not said.
+    lines : ndarray or None
+        The line of the file that each is from, of Parquet its row.
     """
 
     op: str
@@ -68,11 +72,13 @@ class MeasuredPoints:
     shape: Mapping[str, FloatArray]
     seconds: FloatArray
     device: str | None = None
+    lines: FloatArray | None = None
 
     def where(self, chosen: FloatArray) -> MeasuredPoints:
         """Return the points for which the boolean array ``chosen`` is true."""
         shape = {key: values[chosen] for key, values in self.shape.items()}
-        return replace(self, shape=shape, seconds=self.seconds[chosen])
+        lines = None if self.lines is None else self.lines[chosen]
+        return replace(self, shape=shape, seconds=self.seconds[chosen], lines=lines)
 
 
 def read_points(path: Path) -> tuple[MeasuredPoints, ...]:
@@ -124,19 +130,36 @@ def _gather(
 ) -> tuple[MeasuredPoints, ...]:
     problems = _header_problems(path, header)
     found: dict[_Key, list[tuple[float, ...]]] = {}
+    missing = set(_KEYS) - set(header)
     if not problems:
         for line, row in rows:
             mistakes, key, values = _row(row)
-            problems += [Problem(message=mistake, file=str(path), line=line) for mistake in mistakes]
+            absent = {key: f"has no column {key!r}, which {row['op']!r} needs" for key, _ in mistakes if key in missing}
+            missing -= absent.keys()  # told once
+            problems += [Problem(message=message, file=str(path), line=1) for message in absent.values()]
+            problems += [problem_at(path, line, key, told) for key, told in mistakes if not key or key in header]
             if len(problems) >= _MOST_PROBLEMS:
                 break
             if not mistakes:
-                found.setdefault(key, []).append(values)
+                found.setdefault(key, []).append((*values, line))
         if not found and not problems:
             problems.append(Problem(message="has no measurements", file=str(path)))
     if problems:
         raise InputError(problems)
     return tuple(_points(*key, values) for key, values in found.items())
+
+
+def problem_at(path: Path, line: int, key: str, message: str) -> Problem:
+    """Return a problem with a cell of a file: of CSV its line and column, of Parquet its row."""
+    problem = Problem(message=message, file=str(path), line=line, path=key)
+    if path.suffix != ".csv" or not key:
+        return problem
+    lines = inputs.read_text(path, most=inputs.TEXT_BYTES).splitlines()
+    header = [name.strip() for name in next(csv.reader(lines[:1]), [])]
+    cells = lines[line - 1].split(",")
+    if key not in header or header.index(key) >= len(cells) or '"' in lines[line - 1]:
+        return problem
+    return replace(problem, column=1 + sum(len(cell) + 1 for cell in cells[: header.index(key)]))
 
 
 def _header_problems(path: Path, header: list[str]) -> list[Problem]:
@@ -153,14 +176,14 @@ _Key = tuple[str, str | None, str | None]
 """Operator, format and device."""
 
 
-def _row(row: Mapping[str, object]) -> tuple[list[str], _Key, tuple[float, ...]]:
-    """Return what is wrong with a row, the operator, format and device, and its shape and seconds."""
+def _row(row: Mapping[str, object]) -> tuple[list[tuple[str, str]], _Key, tuple[float, ...]]:
+    """Return what is wrong with a row by column, the operator, format and device, and its shape and seconds."""
     op, dtype, device = str(row.get("op") or ""), str(row.get("dtype") or "") or None, str(row.get("device") or "")
     if op not in SHAPE_KEYS:
-        return [f"unknown operator {op!r}{did_you_mean(op, list(SHAPE_KEYS))}"], ("", None, None), ()
-    mistakes = [f"has more cells than the header: {row['']!r}"] if "" in row else []
+        return [("op", f"unknown operator {op!r}{did_you_mean(op, list(SHAPE_KEYS))}")], ("", None, None), ()
+    mistakes = [("", f"has more cells than the header: {row['']!r}")] if "" in row else []
     if dtype is not None and dtype not in DTYPE_BYTES:
-        mistakes.append(f"unknown number format {dtype!r}{did_you_mean(dtype, list(DTYPE_BYTES))}")
+        mistakes.append(("dtype", f"unknown number format {dtype!r}{did_you_mean(dtype, list(DTYPE_BYTES))}"))
     optional = OPTIONAL_KEYS.get(op, {})
     values = []
     for key in (*SHAPE_KEYS[op], *optional, "seconds"):
@@ -169,13 +192,15 @@ def _row(row: Mapping[str, object]) -> tuple[list[str], _Key, tuple[float, ...]]
         number = optional[key] if blank and key in optional else _number(cell)
         most = LONGEST_S if key == "seconds" else MOST
         if number is not None and number > most:
-            mistakes.append(f"{key}: expected a number up to {most:g}, but found {cell!r}")
+            mistakes.append((key, f"expected a number up to {most:g}, but found {cell!r}"))
         elif number is None or (number <= 0.0 and key not in optional):
-            mistakes.append(f"{key}: expected a positive number, but found {'nothing' if blank else repr(cell)}")
+            mistakes.append((key, f"expected a positive number, but found {'nothing' if blank else repr(cell)}"))
+        elif key not in _FRACTIONS and number != int(number):
+            mistakes.append((key, f"expected a whole number, but found {cell!r}"))
         else:
             values.append(number)
     given = [key for key in _KEYS if row.get(key) not in {None, ""}]
-    mistakes += [f"{key}: operator {op!r} has no such shape key" for key in given if key not in _keys(op)]
+    mistakes += [(key, f"operator {op!r} has no such shape key") for key in given if key not in _keys(op)]
     return mistakes, (op, dtype, device or None), tuple(values)
 
 
@@ -193,5 +218,6 @@ def _number(cell: object) -> float | None:
 
 def _points(op: str, dtype: str | None, device: str | None, values: list[tuple[float, ...]]) -> MeasuredPoints:
     columns = np.array(values, dtype=np.float64).T
-    shape = dict(zip(_keys(op), columns[:-1], strict=True))
-    return MeasuredPoints(op=op, dtype=dtype, device=device, shape=shape, seconds=columns[-1])
+    *sizes, seconds, lines = columns
+    shape = dict(zip(_keys(op), sizes, strict=True))
+    return MeasuredPoints(op=op, dtype=dtype, device=device, shape=shape, seconds=seconds, lines=lines)

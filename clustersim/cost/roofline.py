@@ -19,7 +19,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.cost import kernels
-from clustersim.cost.precision import Precision, dtype_bytes
+from clustersim.cost.precision import DTYPE_BYTES, Precision, dtype_bytes
 from clustersim.cost.protocol import OPTIONAL_KEYS, SHAPE_KEYS, Shape
 from clustersim.errors import InputError, Problem, did_you_mean
 
@@ -196,11 +196,14 @@ def kernel_problems(groups: Mapping[str, Mapping[str, float]], section: str) -> 
     """Return what is unknown or impossible in groups of constants, with paths below ``section``."""
     problems = []
     for group, constants in groups.items():
-        family = next((name for name in kernels.ASSUMED if group == name or group.startswith(f"{name}_")), None)
+        family, dtype = _family_of(group)
         if family is None:
             known = list(kernels.ASSUMED)
             problems.append(Problem(message=f"unknown group{did_you_mean(group, known)}", path=f"{section}.{group}"))
             continue
+        if dtype not in {"", *DTYPE_BYTES}:
+            message = f"unknown number format {dtype!r}{did_you_mean(dtype, list(DTYPE_BYTES))}"
+            problems.append(Problem(message=message, path=f"{section}.{group}"))
         for key, value in constants.items():
             path = f"{section}.{group}.{key}"
             if key not in kernels.ASSUMED[family]:
@@ -210,6 +213,23 @@ def kernel_problems(groups: Mapping[str, Mapping[str, float]], section: str) -> 
                 message = f"expected a number from {kernels.least(key):g} to {kernels.most(key):g}, but found {value!r}"
                 problems.append(Problem(message=message, path=path))
     return problems
+
+
+def absent_constants(group: str, constants: Mapping[str, float], section: str) -> list[Problem]:
+    """Return which constants a group of a file leaves out: what is assumed must not stand beside a fit unsaid.
+
+    Those of which nothing is assumed need not be there.
+    """
+    assumed = kernels.ASSUMED.get(_family_of(group)[0] or "", {})
+    told = ", ".join(f"{name} ({of:g})" for name, of in assumed.items() if of and name not in constants)
+    message = f"lacks {told}; in brackets stands what is assumed where nothing was measured"
+    return [Problem(message=message, path=f"{section}.{group}")] if told else []
+
+
+def _family_of(group: str) -> tuple[str | None, str]:
+    """Return family and number format of a group of constants; no family where there is none of it."""
+    family = next((name for name in kernels.ASSUMED if group == name or group.startswith(f"{name}_")), None)
+    return family, group.removeprefix(family or "").removeprefix("_")
 
 
 def _peak(device: PricedDevice, dtype: str) -> float:

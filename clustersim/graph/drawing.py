@@ -97,8 +97,11 @@ def document_of_objects(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document of JSON that is a graph, and none of clustersim's: nodes with ids, and edges or links.
 
     Nodes may be ids alone; ends of edges may be called source and target, from and to, src and dst, or stand in a list.
+    What is declared may stand in a ``graph`` of its own, as networkx has it.
     """
-    document = {"format": FORMAT, **{key: value for key, value in found.items() if key in TOP_KEYS}}
+    inside = found.get("graph")
+    said = {**(inside if isinstance(inside, dict) else {}), **found}
+    document = {"format": FORMAT, **{key: value for key, value in said.items() if key in TOP_KEYS}}
     nodes = found.get("nodes")
     edges = found.get("edges", found.get("links", []))
     if isinstance(nodes, dict):
@@ -154,11 +157,28 @@ MOST_SAID: Final = 200
 
 def _facts(attributes: Mapping[str, str]) -> dict[str, Any]:
     """Return what a vertex says in the words of a document; see :func:`clustersim.graph.export.plain_facts`."""
-    found = {key: _value(key, text) for key, text in attributes.items() if key in NODE_KEYS and key != "id"}
+    placed = not {"pos", "height"}.isdisjoint(attributes)
+    found = {
+        key: _value(key, text)
+        for key, text in attributes.items()
+        if key in NODE_KEYS and key != "id" and not _is_drawn(key, text, placed)
+    }
     terms = {key: _value(key, attributes[key]) for key in ("terms", "least") if key in attributes}
     if terms or ("amount" in found and not isinstance(found["amount"], dict)):
         found["amount"] = terms | ({"value": found["amount"]} if "amount" in found else {})
     return found
+
+
+def _is_drawn(key: str, text: str, placed: bool) -> bool:
+    """Whether an attribute is Graphviz's, not ours: a width in inches, and which layers of a drawing show a vertex."""
+    if key == "width":
+        inches = re.fullmatch(r"\d*\.?\d+", text)
+        return inches is not None and ("." in text or (placed and float(text) <= _WIDEST))
+    return key == "layer" and re.fullmatch(r"all|[A-Za-z]\w*(?:[:,]\w+)+", text) is not None
+
+
+_WIDEST: Final = 20.0
+"""Inches of what is drawn: operators are wider in elements."""
 
 
 def _value(key: str, text: str) -> Any:

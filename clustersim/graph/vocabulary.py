@@ -66,6 +66,27 @@ CORE: Final = "attention"
 POST_ATTENTION: Final = "post_attention_norm"
 """As a name: the norm of what attention puts out, where the FFN behind it has a norm of its own, else that norm."""
 
+NORM: Final = "norm"
+"""As a name: whichever norm comes before what reads it, or behind what it reads."""
+
+ADD: Final = "add"
+"""As a name: the addition to the residual behind attention, or behind the FFN or the experts."""
+
+OUTPUT: Final = "output"
+"""As a name: the projection to logits where nothing else is, and what reads the final norm, else the sampler."""
+
+FIRST: Final = "mlp_fc"
+"""As a name: the first projection of an FFN, of a gated one that whose result is activated."""
+
+GATE: Final = "mlp_gate"
+"""As a name: the projection that an FFN's activated one is multiplied by, and the gate of experts elsewhere."""
+
+UP: Final = "mlp_up"
+"""As a name: the projection up of an FFN beside one that is activated, where the graph has such, else both in one."""
+
+BESIDE: Final = frozenset((NORM, ADD, OUTPUT, FIRST, GATE, UP))
+"""Names that mean something beside others only."""
+
 _JOINED: Final = re.compile(rf"(?P<of>\w+?)_(?P<op>{'|'.join(COLLECTIVE_OPS)})")
 _NUMBERED: Final = re.compile(r"(attention_prefill|kv_ring)_\d+")
 PART_MARK: Final = "#"

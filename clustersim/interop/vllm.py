@@ -123,6 +123,8 @@ def _exchange(options: Options, draft: Draft, *, sends: bool) -> list[tuple[str,
     if not sends:
         draft.note(f"{name} has no effect here: no tokens go to experts of other replicas.")
         return []
+    if backend == "pplx":
+        draft.note(f"{name} pplx is of vLLM 0.9 to 0.12, and later ones have none: an all-to-all stands for it.")
     if backend in ALONE:
         draft.note(f"{name} {backend} is not modelled: an all-to-all of the cheapest algorithm there is stands for it.")
     return [("plan.ep.exchange", ALL2ALL.get(backend, "all_to_all"), origin)]

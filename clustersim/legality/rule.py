@@ -117,12 +117,20 @@ class LookedAt:
         return found if self.relevant is None else {**found, "relevant": self.relevant, "lacks": list(self.lacks)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Verdict:
     """Every violation, and what each rule looked at."""
 
     violations: tuple[Violation, ...]
     rules: tuple[LookedAt, ...]
+
+    def __repr__(self) -> str:
+        broken = ", ".join(dict.fromkeys(one.rule for one in self.violations))
+        looked = sum(bool(one.looked_at) for one in self.rules)
+        words = (
+            f"{len(self.violations):,} against {broken}" if broken else f"{looked} of {len(self.rules)} rules looked"
+        )
+        return f"<Verdict {self.verdict.replace('_', ' ')}: {words}>"
 
     @property
     def verdict(self) -> Answer:

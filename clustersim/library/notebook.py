@@ -37,6 +37,7 @@ def result_html(result: Result) -> str:
     ran, summary = result.ran, result.summary
     found = latencies_ns(ran.columns, ran.token_gaps)
     said = "".join(f"<li>{escape(text)}</li>" for text in remarks(summary, ran.columns, ran.step_rows.rows))
+    said += "".join(f"<li>expect: {escape(text)}</li>" for text in result.failures)
     counts = summary["requests"]
     return (
         f"<b>{name}</b>: {verdict}; {counts['finished']:,} of {counts['arrived']:,} requests finished<br>"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from clustersim.clock import to_ns
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.legality.rule import Verdict
 from clustersim.library.summary import Summary
 from clustersim.report.words.run import target_lines
+from clustersim.scenario.expect import failed_expectations
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import violation_line as record_line
 from clustersim.simulation.legality import verdict_json
@@ -53,6 +59,11 @@ class Result:
         return self.verdict.verdict == "legal"
 
     @property
+    def failures(self) -> tuple[str, ...]:
+        """What ``expect`` says that did not come true, a sentence each; none where nothing was simulated."""
+        return () if self.ran is None else tuple(failed_expectations(self.scenario.expect, self.summary))
+
+    @property
     def requests(self) -> pa.Table:
         """The rows of ``requests.parquet`` (times in ns) as an Arrow table.
 
@@ -90,7 +101,13 @@ class Result:
         return self.ran
 
     def dashboard(
-        self, path: str | Path, layout: str = "overview", *, request: int | None = None, at: str | float | None = None
+        self,
+        path: str | Path,
+        layout: str = "overview",
+        *,
+        request: int | None = None,
+        at: str | float | None = None,
+        max_page: str = "30 MB",
     ) -> Path:
         """Write the dashboard, a page that opens without a network.
 
@@ -104,6 +121,8 @@ class Result:
             Show this request first.
         at : str or float, optional
             Show the second around this instant first: ``"1234 s"``, or seconds.
+        max_page : str
+            How large the page may be; a smaller one holds the operators of fewer windows.
 
         Returns
         -------
@@ -113,22 +132,25 @@ class Result:
         Raises
         ------
         InputError
-            When there is no such layout, or it can't be read; for an instant outside the run, and a request that there
-            is not.
+            When there is no such layout, or it can't be read; for an instant outside the run, a request that there
+            is not, and a page that can't be so small.
         """
         from clustersim.report.dashboard import write_dashboard
         from clustersim.report.files.run_directory import dashboard_of
-        from clustersim.report.folded.asked import Asked
+        from clustersim.report.folded.asked import Asked, refuse_large, without_unfolding
         from clustersim.report.folded.shapes import shapes_of
         from clustersim.report.layouts import layout as read
 
-        wanted = Asked(at_ns=None if at is None else _instant(at), request=request)
-        ran, panels = self.replayed, read(layout)
-        figures = (self.summary, ran.table_columns, ran.step_rows, ran.timeline, ran.token_gaps, panels)
-        try:
-            html = dashboard_of(*figures, wanted, shapes_of(ran.scenario), ran.input)
-        except InputError as error:  # what are options of the command are parameters here
-            raise InputError(replace(one, path=one.path.removeprefix("--")) for one in error.problems) from None
+        whole_number("request", request)
+        wanted = Asked(
+            at_ns=None if at is None else _instant(at), request=request, most_bytes=_bytes(max_page), most=max_page
+        )
+        ran = self.replayed
+        with parameters():
+            panels = read(layout)
+            figures = (self.summary, ran.table_columns, ran.step_rows, ran.timeline, ran.token_gaps)
+            html = dashboard_of(*figures, panels, wanted, shapes_of(ran.scenario), ran.input)
+            refuse_large(html, wanted, lambda: dashboard_of(*figures, without_unfolding(panels)))
         write_dashboard(Path(path), html)
         return Path(path)
 
@@ -148,18 +170,26 @@ class Result:
         from clustersim.report.files.run_directory import check_writable, write_run
         from clustersim.report.layouts import overview
 
-        check_writable(Path(folder))
+        with parameters(out="folder"):
+            check_writable(Path(folder))
         told = {key: value for key, value in self.summary.items() if key != "wall_s"}
         write_run(Path(folder), self.replayed, told, verdict_json(self.scenario, self.verdict), overview())
         return Path(folder)
 
-    def why(self, allow_code: bool | None = None) -> Why:
+    def why(self, allow_code: bool | None = None, *, only: Collection[str] = ()) -> Why:
         """Simulate the same requests with one limit lifted at a time, and say what each gives.
 
         Parameters
         ----------
         allow_code : bool, optional
             See :func:`clustersim.load`.
+        only : collection of str
+            Which limits to lift, by the names that ``clustersim why --only`` takes; all by default.
+
+        Raises
+        ------
+        InputError
+            For a name of no limit.
 
         Returns
         -------
@@ -168,12 +198,13 @@ class Result:
         """
         from clustersim.library.why import why_of
 
-        return why_of(self.scenario, self.replayed.input.requests, allow_code)
+        return why_of(self.scenario, self.replayed.input.requests, allow_code, only)
 
     def __repr__(self) -> str:
         words = " ".join(_words(self.summary)) if self.ran is not None else "not simulated"
         missed = [] if self.ran is None else [words for _, met, words in target_lines(self.summary) if not met]
         words += f"; missed: {', and '.join(missed)}" if missed else ""
+        words += f"; not as expected: {'; '.join(self.failures)}" if self.failures else ""
         return f"<Result of {self.scenario.name}: {words}; {self.verdict.verdict.replace('_', ' ')}>"
 
     def _repr_html_(self) -> str:
@@ -182,12 +213,51 @@ class Result:
         return result_html(self)
 
 
+@contextmanager
+def parameters(**names: str) -> Iterator[None]:
+    """Call options of commands what they are here, parameters: by these names, or without their dashes."""
+    try:
+        yield
+    except InputError as error:
+        found = [(one, one.path.removeprefix("--")) for one in error.problems]
+        raise InputError(
+            replace(one, path=names.get(bare, bare).replace("-", "_") if bare != one.path else bare)
+            for one, bare in found
+        ) from None
+
+
+def whole_number(name: str, value: object, least: int = 0) -> None:
+    """Refuse what is neither None nor a whole number of at least so much.
+
+    Raises
+    ------
+    TypeError
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise TypeError(f"{name}: expected a whole number of at least {least}, or None, but found {value!r}")
+
+
+def _bytes(size: str) -> int:
+    try:
+        found = int(parse(size, "bytes", "30 MB"))
+    except UnitError as error:
+        raise InputError(Problem(path="max_page", message=str(error))) from None
+    if found < 1:
+        message = f"expected more than nothing, such as '30 MB', but found {size!r}"
+        raise InputError(Problem(path="max_page", message=message))
+    return found
+
+
 def _instant(at: str | float) -> int:
     """Return an instant in ns; what lies outside of any run makes no difference."""
     try:
         seconds = parse(at, "time", "12 s") if isinstance(at, str) else float(at)
     except UnitError as error:
         raise InputError(Problem(path="at", message=str(error))) from None
+    if math.isnan(seconds):
+        raise InputError(Problem(path="at", message=f"expected an instant such as '12 s', but found {at!r}"))
     return to_ns(max(-_LONGEST_S, min(seconds, _LONGEST_S)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.legality.rule import Verdict, together
-from clustersim.library.result import Result, violation_lines
+from clustersim.library.result import Result, violation_lines, whole_number
 from clustersim.library.summary import Summary
 from clustersim.report.files.summary import ALSO, legality_of, summary_of
 from clustersim.scenario.document import Document
@@ -145,6 +145,10 @@ def run(
     >>> result.summary.requests.finished, result.legal
     (4, True)
     """
+    for name, value in (("strict", strict), ("audit", audit)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}: expected True or False, but found {value!r}")
+    whole_number("processes", processes, least=1)
     started = time.perf_counter()
     loaded = load(scenario, overrides, allow_code=allow_code, **values)
     verdict, ran = check_scenario(loaded), None
@@ -172,9 +176,14 @@ def _changes(overrides: Overrides, values: Mapping[str, Any]) -> list[str]:
     """Return overrides as ``--set`` has them."""
     if isinstance(overrides, str):
         raise TypeError(f"expected overrides such as {{'plan.tp': 4}} or ['plan.tp=4'], not the text {overrides!r}")
+    if not isinstance(overrides, Iterable):
+        raise TypeError(f"expected overrides such as {{'plan.tp': 4}} or ['plan.tp=4'], but found {overrides!r}")
     first = [] if isinstance(overrides, Mapping) else list(overrides)
     if odd := [one for one in overrides if not isinstance(one, str)]:
         raise TypeError(f"expected overrides such as {{'plan.tp': 4}} or ['plan.tp=4'], but found {odd[0]!r}")
+    keys = [one.partition("=")[0].strip() for one in overrides]
+    if twice := [key for key in values if key in keys]:
+        raise TypeError(f"{twice[0]} is given twice: in the overrides, and as a value of its own")
     named = {**overrides, **values} if isinstance(overrides, Mapping) else values
     return [*first, *(f"{path}={_text(value, path)}" for path, value in named.items())]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from clustersim.errors import did_you_mean
+
+_MOST_SHOWN: Final = 400
+"""Characters of a mapping that shows itself whole; of a longer one, its keys are."""
 
 
 class Summary(dict[str, Any]):
@@ -21,6 +24,10 @@ class Summary(dict[str, Any]):
     def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
         inside = dict(values)
         super().__init__({key: Summary(value) if type(value) is dict else value for key, value in inside.items()})
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return text if len(text) <= _MOST_SHOWN else f"<Summary of {len(self)} keys: {', '.join(self)}>"
 
     def __getattr__(self, name: str) -> Any:
         """Return the value of a key; a mapping as a summary of its own."""

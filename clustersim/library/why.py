@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 
+from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.files import written_whole
+from clustersim.library.result import parameters
 from clustersim.report.layouts import layout as read
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.report.why.lifted import METRICS, Lifted, misses
@@ -18,6 +20,7 @@ from clustersim.scenario.load import build_scenario
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
+from clustersim.search.lifts import NAMES
 from clustersim.search.point import Row, run_point
 from clustersim.search.why import lifted_limits
 from clustersim.serving.user_class import code_allowed
@@ -46,7 +49,8 @@ class Why:
 
     def page(self, path: str | Path, layout: str = "why") -> Path:
         """Write the page with a tornado plot, and return its path; see :meth:`clustersim.Result.dashboard`."""
-        panels = read(layout)
+        with parameters():
+            panels = read(layout)
         check_layout(panels)
         with written_whole(Path(path)) as beside:
             beside.write_text(
@@ -74,7 +78,7 @@ class Why:
         return f"<b>{escape(self.name)}</b>: what each limit costs<table>{''.join(lines)}</table>"
 
 
-def why_of(scenario: Scenario, requests: Requests, allow_code: bool | None) -> Why:
+def why_of(scenario: Scenario, requests: Requests, allow_code: bool | None, only: Collection[str] = ()) -> Why:
     """Simulate a scenario as it is, and with one limit lifted at a time.
 
     Parameters
@@ -84,7 +88,20 @@ def why_of(scenario: Scenario, requests: Requests, allow_code: bool | None) -> W
         Those of the scenario.
     allow_code : bool or None
         See :func:`clustersim.load`.
+    only : collection of str
+        Of ``NAMES``: which limits; all where there is none.
+
+    Raises
+    ------
+    InputError
+        For what is none of them.
     """
+    if isinstance(only, str):
+        only = (only,)
+    if odd := [one for one in only if one not in NAMES]:
+        known = f"expected some of {', '.join(NAMES)}"
+        message = f"{odd[0]!r} is no limit; {known}{did_you_mean(str(odd[0]), NAMES)}"
+        raise InputError(Problem(path="only", message=message))
     document, allowed = scenario.origin, code_allowed(allow_code)
 
     def rows(all_changes: Sequence[Sequence[str]]) -> list[Row]:
@@ -95,7 +112,7 @@ def why_of(scenario: Scenario, requests: Requests, allow_code: bool | None) -> W
             found.append(run_point(variant, requests, False, None, None))
         return found
 
-    first, limits = lifted_limits(scenario, len(requests), rows)
+    first, limits = lifted_limits(scenario, len(requests), rows, only)
     return Why(
         name=scenario.name,
         baseline={name: first["numbers"].get(name) for name in METRICS},

@@ -12,8 +12,8 @@ from clustersim.plan.parallel import ParallelPlan, SequenceScheme
 THRESHOLDS_NEED_OVERLAP: Final = "goes with overlap: two_batch; say that too, or remove it"
 DISPATCH_NEEDS_DEEPEP: Final = "goes with exchange: deepep_normal or deepep_low_latency; say one of them, or remove it"
 REPLICATED: Final = (
-    "all_reduce is for experts inside one TP group, whose ranks have all tokens (sp 1, scope replica); use all_to_all, "
-    "deepep_normal or deepep_low_latency"
+    "all_reduce is for experts inside one TP group, whose ranks have all tokens (sp 1, scope replica); use all_gather, "
+    "all_to_all, deepep_normal or deepep_low_latency"
 )
 GATHERED: Final = (
     "all_gather is for experts that are each on one rank, with ep.degree of all {ranks} that have tokens; use that "

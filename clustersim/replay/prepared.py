@@ -52,6 +52,11 @@ class PreparedPool:
         """Numbers of its replicas."""
         return range(self.first_replica, self.first_replica + self.input.plan.dp)
 
+    @property
+    def meshes(self) -> range:
+        """Numbers of its replicas that run by themselves: those in lockstep are one, with the number of the first."""
+        return self.replicas[:1] if self.input.plan.is_lockstep else self.replicas
+
     def stage_devices(self, replica: int, stage: int) -> tuple[int, ...]:
         """Return the devices of a stage's ranks, in rank order; none behind the last stage."""
         return self.mesh.stage_devices(replica - self.first_replica, stage) if stage < self.input.plan.pp else ()
@@ -144,7 +149,7 @@ class Prepared:
         """Links that K/V may use from replica to replica, or to and from a host."""
         found = [self.input.comm.links("send", pair) for pair in dict.fromkeys(self._hand_over_pairs())]
         for pool in self.pools:
-            devices = [device for replica in pool.replicas for device in self._devices_of(replica)]
+            devices = [device for replica in pool.meshes for device in self._devices_of(replica)]
             found += self._host_paths(pool, devices)
         return frozenset().union(*found)
 

@@ -29,7 +29,7 @@ from typing import Any, Final
 from clustersim import catalog
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.graph.foreign.names import PLACES, NameTable, Pattern
-from clustersim.graph.vocabulary import CORE, KINDS, POST_ATTENTION, kind_of
+from clustersim.graph.vocabulary import BESIDE, CORE, KINDS, POST_ATTENTION, kind_of
 from clustersim.scenario.document import Document, KeyPath, Mark, read_mapping
 from clustersim.scenario.lookup import find
 from clustersim.scenario.text.scalars import kind_of as kind_of_value
@@ -123,7 +123,7 @@ class _Reading:
     def name(self, path: KeyPath, name: object) -> None:
         if not isinstance(name, str):
             self.wrong(path, "expected the name of an operator, or a list of them")
-        elif kind_of(name) is None and name not in (CORE, POST_ATTENTION):
+        elif kind_of(name) is None and name not in (CORE, POST_ATTENTION, *BESIDE):
             self.wrong(path, f"unknown operator {name!r:.60}{did_you_mean(name, [CORE, *KINDS])}")
 
     def pattern(self, path: KeyPath, text: object) -> re.Pattern[str] | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from clustersim.errors import InputError
+from clustersim.errors import InputError, LimitError
 from clustersim.report.why.lifted import METRICS, Enough
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.lifts import Lift
@@ -95,6 +95,8 @@ def enough_of(
     while asked := [(one, value) for one in searches.values() if (value := one.value()) is not None]:
         try:
             told = rows([one.setting.changes(value) for one, value in asked])
+        except LimitError:
+            raise
         except InputError:  # none of them can be built
             break
         for (one, value), row in zip(asked, told, strict=True):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -54,24 +55,51 @@ class Journal:
 
 @contextmanager
 def opened_journal(folder: Path) -> Iterator[Journal]:
-    """Open the journal of a folder, which is made where there is none.
+    """Open the journal of a folder, which is made where there is none, and removed again where an error
+    left it without a row.
 
     Raises
     ------
     InputError
-        When the folder can't be written, or another program writes there now.
+        When the folder can't be written, holds something else, or another program writes there now.
     """
-    path = folder / NAME
+    with suppress(OSError):  # what can't be read is told below
+        if not (folder / NAME).exists() and any(one for one in folder.iterdir() if not one.name.startswith(".")):
+            message = "is not empty and holds no runs, so nothing is written there; name another folder with --out"
+            raise InputError(Problem(file=str(folder), message=message))
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            _alone(file, folder)
-            rows, length = _read(path)
-            file.truncate(length)
-            yield Journal(rows, file)
+        with _locked(folder) as file:
+            try:
+                rows, length = _read(folder / NAME)
+                file.truncate(length)
+                yield Journal(rows, file)
+            except BaseException:
+                if not os.fstat(file.fileno()).st_size:
+                    _removed(folder / NAME, new)
+                raise
     except OSError as error:
         message = f"cannot be written ({error.strerror or error}); name another folder with --out"
         raise InputError(Problem(file=str(folder), message=message)) from None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[BinaryIO]:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / NAME).open("ab") as file:
+            _alone(file, folder)
+            if os.fstat(file.fileno()).st_nlink:  # else who held it found it empty, and removed it
+                yield file
+                return
+
+
+def _removed(path: Path, folders: Iterable[Path]) -> None:
+    """Remove a file, and folders that are empty then."""
+    with suppress(OSError):
+        path.unlink()
+        for folder in folders:
+            folder.rmdir()
 
 
 def _alone(file: BinaryIO, folder: Path) -> None:

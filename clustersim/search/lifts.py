@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.scenario.scenario import Scenario
+from clustersim.units import plural
 
 MANY: Final = 1000
 """So many times the bandwidth is as good as a free network."""
@@ -153,7 +154,9 @@ def _replicas(scenario: Scenario) -> Iterator[Lift]:
             yield Lift(limit=words, key=f"plan.{at}dp", why_not=why, name="replicas")
             continue
         if used > here:
-            changes.append(f"topology.nodes={math.ceil(used / (here // nodes))}")
+            grown = math.ceil(used / (here // nodes))
+            changes.append(f"topology.nodes={grown}")
+            words += f" on {plural(grown - nodes, 'more node')}"
         yield Lift(limit=words, key=f"plan.{at}dp", changes=tuple(changes), name="replicas")
 
 

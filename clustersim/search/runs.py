@@ -24,10 +24,10 @@ from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal, key_of
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.point import Row, run_point, words_of
+from clustersim.search.time_sum import TimeSum
 from clustersim.serving.user_class import code_allowed
 from clustersim.simulation.estimate import estimate, refuse_many, requests_within
 from clustersim.simulation.legality import refuse_if_too_large
-from clustersim.units import format_seconds
 from clustersim.workload.requests import Requests
 
 Changes = Sequence[str]
@@ -42,6 +42,7 @@ _SAMPLE: Final = 16
 FEW: Final = 2_000
 """Requests of a run up to which working out prices is most of it (measured: a fifth of a second)."""
 NOT_FINISHED: Final = "not finished"
+_FEWER: Final = "try fewer values or simulate fewer requests (workload), or in more processes (--workers, --executor)"
 _UNKNOWN: Final = "unknown key"
 
 
@@ -69,7 +70,7 @@ class Variants:
     allow_code : bool or None
         See :func:`clustersim.scenario.load.load`.
     limits : Limits
-        Of each run.
+        Of each run, and of all together.
     """
 
     def __init__(self, name: str, overrides: Changes = (), *, allow_code: bool | None = None, limits: Limits) -> None:
@@ -77,7 +78,7 @@ class Variants:
         self.text = name
         self.overrides = tuple(overrides)
         self.allow_code = code_allowed(allow_code)
-        self._limits = limits
+        self.limits = limits
         self._document = read_mapping(file, "scenario", TELLING)
         self._document.data.setdefault("name", file.stem)
         self._parts = KeptParts()
@@ -116,9 +117,9 @@ class Variants:
         key = repr((scenario.seed, workload))
         found = self._requests.pop(key, None)
         if rate != 1.0 and found is None:
-            refuse_many(scenario, self._limits)
+            refuse_many(scenario, self.limits)
             found = replace(scenario, workload=workload).requests()
-        played = requests_within(scenario, self._limits, found if found is None or rate == 1.0 else found.scaled(rate))
+        played = requests_within(scenario, self.limits, found if found is None or rate == 1.0 else found.scaled(rate))
         self._requests[key] = played if found is None else found
         if len(self._requests) > _MOST_WORKLOADS:
             self._requests.popitem(last=False)
@@ -173,24 +174,26 @@ class Runs:
         self._audit = audit
         self._kept = kept
         self._alone = executors.copies
+        self._total = TimeSum(variants.limits, executors.workers, _FEWER)
         self.cpu_s = 0.0
         """What the runs that were made took, wherever they were."""
 
-    def refuse_long(self, all_changes: Sequence[Changes], limits: Limits) -> None:
-        """Refuse runs that would take too long together, by some of them; those that are finished take nothing.
+    def refuse_long(self, all_changes: Sequence[Changes]) -> None:
+        """Refuse runs that would take too long together, before the first of them is asked for.
 
         Raises
         ------
-        InputError
+        LimitError
             With the estimate and what to change.
         """
+        self._total.refuse(len(all_changes), self._mean_s(all_changes))
+
+    def _mean_s(self, all_changes: Sequence[Changes]) -> float:
+        """Return what each run roughly takes, by some of them; those that are finished take nothing."""
+        if self.variants.limits.total_seconds == math.inf:
+            return 0.0
         few = all_changes[:: -(-len(all_changes) // _SAMPLE)]
-        mean_s = math.fsum(0.0 if self._is_finished(one) else self.variants.seconds(one) for one in few) / len(few)
-        limits.refuse(
-            f"{len(all_changes):,} runs of about {format_seconds(mean_s)} each, {self._executors.workers:,} at a time,",
-            "sweep fewer values or simulate fewer requests (workload), or in more processes (--workers, --executor)",
-            total_seconds=mean_s * len(all_changes) / self._executors.workers,
-        )
+        return math.fsum(0.0 if self._is_finished(one) else self.variants.seconds(one) for one in few) / len(few)
 
     def _is_finished(self, changes: Changes) -> bool:
         try:
@@ -208,8 +211,11 @@ class Runs:
         Raises
         ------
         InputError
-            When a change names a key that no scenario has, none of the variants can be built, or the executor is gone.
+            When a change names a key that no scenario has, none of the variants can be built, or the executor is gone;
+            a :class:`LimitError` where they and all before them would take too long together.
         """
+        if all_changes:
+            self._total.add(len(all_changes), self._mean_s(all_changes))
         rows: dict[int, Row] = {}
         same: dict[str, list[int]] = {}
         problems: list[Problem] = []

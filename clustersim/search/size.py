@@ -46,6 +46,8 @@ class Size:
     row : Row
     lost : tuple of Row
         With what is to be survived down, one after the other; none where nothing is.
+    lost_changes : tuple of tuple of str
+        The changes of each of them, which say the fault.
     """
 
     counts: Counts
@@ -55,6 +57,7 @@ class Size:
     changes: tuple[str, ...]
     row: Row
     lost: tuple[Row, ...]
+    lost_changes: tuple[tuple[str, ...], ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -63,8 +66,19 @@ class Size:
 
     @property
     def worst(self) -> Row:
-        """The run that the fewest requests meet their targets in: the healthy one, or the first that is worse."""
-        return min((self.row, *self.lost), key=share_of)
+        """The run that the fewest requests meet their targets in."""
+        return self._worst[0]
+
+    @property
+    def worst_changes(self) -> tuple[str, ...]:
+        """The changes of that run."""
+        return self._worst[1]
+
+    @property
+    def _worst(self) -> tuple[Row, tuple[str, ...]]:
+        """Of runs with alike shares that with something lost, and of these the one with the longest p99 of TTFT."""
+        runs = [*zip(self.lost, self.lost_changes, strict=True), (self.row, self.changes)]
+        return min(runs, key=lambda run: (share_of(run[0]), run[0] is self.row, -_p99(run[0])))
 
     @property
     def share(self) -> float:
@@ -80,6 +94,10 @@ def share_of(row: Row) -> float:
     """Return the share of all requests that meet every target in a run; 0 where it can't be simulated."""
     found = None if row["failed"] is not None else row["numbers"].get(SHARE)
     return 0.0 if found is None else float(found)
+
+
+def _p99(row: Row) -> float:
+    return float(row["numbers"].get("ttft_ms.p99") or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +182,9 @@ class Sizer:
     def try_all(self, some: Sequence[Counts]) -> list[Size]:
         """Return what so many replicas each bring."""
         healthy = [self._changes(counts) for counts in some]
-        lost = [[(*one, faults) for faults in self._faults(of)] for one, of in zip(healthy, some, strict=True)]
+        lost: list[list[tuple[str, ...]]] = [
+            [(*one, faults) for faults in self._faults(of)] for one, of in zip(healthy, some, strict=True)
+        ]
         rows = iter(self.runs.rows([*healthy, *chain.from_iterable(lost)]))
         price = self.scenario.topology.device.price_per_hour
         plain = [next(rows) for _ in some]
@@ -177,6 +197,7 @@ class Sizer:
                 changes=changes,
                 row=row,
                 lost=tuple(next(rows) for _ in losses),
+                lost_changes=tuple(losses),
             )
             for counts, changes, row, losses in zip(some, healthy, plain, lost, strict=True)
         ]

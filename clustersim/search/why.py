@@ -12,6 +12,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.search.enough import Rows, enough_of
 from clustersim.search.lifts import MEANT, Lift, lifts_of
 from clustersim.search.point import Row
+from clustersim.search.runs import Changes
 
 
 def lifted_limits(
@@ -33,7 +34,7 @@ def lifted_limits(
     (first,) = rows([()])
     if first["failed"]:
         return first, []
-    lifts = [one for one in lifts_of(scenario, requests) if not only or one.name in only]
+    lifts = _asked(scenario, requests, only)
     some = sorted((one for one in lifts if one.changes), key=lambda one: -_likely(one, first))
     by_limit = {
         one.limit: row for one, row in zip(some, rows([one.changes for one in some]) if some else (), strict=True)
@@ -47,6 +48,15 @@ def lifted_limits(
         for number, much in enough_of(scenario, requests, asked, rows).items():
             found[number] = replace(found[number], enough=much)
     return first, ranked(found)
+
+
+def changes_of(scenario: Scenario, requests: int, only: Collection[str] = ()) -> list[Changes]:
+    """Return what the runs change that are made for certain: nothing, and one limit each."""
+    return [(), *(one.changes for one in _asked(scenario, requests, only) if one.changes)]
+
+
+def _asked(scenario: Scenario, requests: int, only: Collection[str]) -> list[Lift]:
+    return [one for one in lifts_of(scenario, requests) if not only or one.name in only]
 
 
 def _likely(lift: Lift, first: Row) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from clustersim.cost.check_prices import check_prices
 from clustersim.cost.grid import measured_by, with_grids
 from clustersim.cost.points import read_points
 from clustersim.cost.protocol import CostModel
@@ -40,6 +41,7 @@ def cost_model(scenario: Scenario) -> CostModel:
     if not own:
         measured = ", ".join(dict.fromkeys(one.device for one in points if one.device))
         raise InputError(scenario.problem("cost.table", f"has no point of device {name!r}; it has some of {measured}"))
+    check_prices(scenario.cost_table, own, device)
     return TableCost(own, roofline, measured_by(roofline))
 
 

@@ -174,7 +174,8 @@ def simulate(
         raise IllegalPlanError(f"{scenario.name} is illegal, so it was not simulated:\n{lines}") from None
     except InputError as error:  # what only prices can tell, such as a group for which an algorithm is not made
         raise InputError(
-            scenario.problem(found.path, found.message) if found.path else found for found in error.problems
+            scenario.problem(found.path, found.message) if found.path and found.line is None else found
+            for found in error.problems
         ) from None
     took = time.perf_counter() - started
     if kept is not None:
@@ -216,6 +217,18 @@ def with_blocks(result: RunResult, blocks: Sequence[int]) -> RunResult:
     """
     pools = tuple(replace(one, kv_blocks=some) for one, some in zip(result.input.pools, blocks, strict=True))
     return _replayed(result, result.scenario, replace(result.input, pools=pools, mode="folded"))
+
+
+def with_entry(result: RunResult, scenario: Scenario) -> RunResult:
+    """Return the same requests simulated with other serving decisions of the first pool, as a scenario has them.
+
+    Parameters
+    ----------
+    result : RunResult
+    scenario : Scenario
+        That of the run but for these decisions.
+    """
+    return _replayed(result, scenario, replace(replay_input(scenario, result.input.requests), mode="folded"))
 
 
 def _replayed(result: RunResult, scenario: Scenario, inputs: ReplayInput) -> RunResult:

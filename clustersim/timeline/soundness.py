@@ -49,7 +49,7 @@ def refuse_unsound(timeline: Timeline, folder: Path) -> None:
     InputError
         Names file, column, row, what was found and what was expected: the first row of every column.
     """
-    for judge in (_values, _references, _in_order, _recorded_steps, _carried):
+    for judge in (_values, _references, _in_order, _recorded_steps, _carried, _unsent):
         problems = [found.problem(folder) for found in judge(timeline)]
         if problems:  # what comes next relies on it
             raise InputError(problems)
@@ -220,6 +220,20 @@ def _fitting(timeline: Tables, passes: Table) -> Any:
         else:
             found[at] = len(times[0]) == len(template.members)
     return found
+
+
+def _unsent(timeline: Tables) -> Iterator[UnsoundValue]:
+    """Judge what stands for ranks that send nothing, as those that are idle in decode: no time and no bytes."""
+    for rows, times in timeline.sends():
+        start, end = times[:, 0], times[:, 1]
+        odd = (start == 0) != (end == 0)
+        odd |= (end == 0) & (timeline.sent_bytes(rows, times.shape[2]) != 0)
+        for row, rank in np.argwhere(odd)[:1].tolist():
+            at = int(timeline.transfers["at"][rows[row]]) + rank
+            message = (
+                f"{start[row, rank]:,} in row {at + 1} can't be; expected no time and no bytes of what is not sent"
+            )
+            yield UnsoundValue("transfer_times", "transfer_times", message)
 
 
 def _transferred(timeline: Tables) -> Iterator[UnsoundValue]:

@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from clustersim.clock import Int64Array
+from clustersim.clock import NS_PER_S, Int64Array
+from clustersim.errors import InputError, Problem
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.passes import Block, Passes
@@ -23,7 +24,15 @@ MOVES: Final = ("hand_over", "swap")
 """Names of moves of K/V entries: between replicas, and between a rank and its host."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+def _ranks(ranks: Iterable[int]) -> list[int]:
+    """Return ranks in order; what is none, a lone one included, is refused."""
+    found = list(ranks) if isinstance(ranks, Iterable) else []
+    if not isinstance(ranks, Iterable) or any(one < 0 or one != int(one) for one in found):
+        raise InputError(Problem(path="ranks", message=f"expected ranks such as [0, 1], but found {ranks!r}"))
+    return sorted(map(int, found))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Timeline(Tables):
     """All passes, transfers, steps, prompt chunks, decodes, facts and moves of a run, and what they come to.
 
@@ -37,6 +46,9 @@ class Timeline(Tables):
     num_spans: int
     num_steps: int
     told_digest: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Timeline of {self.num_spans:,} spans in {self.num_steps:,} steps, {self.end_ns / NS_PER_S:.6g} s>"
 
     @cached_property
     def digest(self) -> str:
@@ -96,9 +108,17 @@ class Timeline(Tables):
             Global ranks; by default all.
         passes : bool
             Whether with what stages did, or only what moved between them.
+
+        Raises
+        ------
+        InputError
+            For a window that ends before it begins, and what is no rank.
         """
         until = self.end_ns + 1 if end_ns is None else end_ns
-        wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
+        wanted = None if ranks is None else np.array(_ranks(ranks), np.int64)
+        if not (start_ns <= until or end_ns is None):
+            message = f"{end_ns} is before start_ns, {start_ns}; expected an instant from there on, in nanoseconds"
+            raise InputError(Problem(path="end_ns", message=message))
         parts: list[Int64Array] = []
         for run in self._runs_in(start_ns, until, wanted) if passes else ():
             starts = self.starts_of(run)

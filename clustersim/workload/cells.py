@@ -122,6 +122,21 @@ def parse_stamps(cells: Sequence[str]) -> Int64Array:
     return seconds * NS_PER_S + fractions
 
 
+def stamps_like(first: str) -> ParseCells:
+    """Return what reads dates with times that all say an offset, or all none, as the first one of a column does."""
+    match = _STAMP.fullmatch(first)
+    zoned = match is not None and match[3] is not None
+    expected = f"a time {'with' if zoned else 'without'} an offset such as Z or +01:00, as the first one"
+
+    def parse(cells: Sequence[str]) -> Int64Array:
+        found = parse_stamps(cells)
+        if any((one[3] is not None) is not zoned for one in map(_STAMP.fullmatch, cells) if one is not None):
+            raise ValueError(expected)
+        return found
+
+    return parse if match is not None else parse_stamps
+
+
 def _offset_s(offset: str | None) -> int:
     if offset is None or offset == "Z":
         return 0

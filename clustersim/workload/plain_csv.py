@@ -29,6 +29,7 @@ from clustersim.workload.cells import (
     parse_stamps,
     parse_tokens,
     parse_whole,
+    stamps_like,
 )
 from clustersim.workload.trace_csv import CsvColumn, first_cell, header_names, missing_column, read_columns
 from clustersim.workload.trace_text import TraceColumns, TraceText
@@ -131,8 +132,13 @@ def _letters(name: str) -> str:
 def read(file: TraceText, named: NamedColumns = USUAL) -> TraceColumns:
     """Read a CSV trace; see :func:`clustersim.workload.trace_csv.read_columns` for the errors."""
     header = header_names(file.first_line)
-    wanted = zip(_REQUIRED, named.required, NAMES, _ALSO, strict=True)
-    chosen = [_one(file, header, given, names, also=also, key=key) for key, given, names, also in wanted]
+    wanted = list(zip(_REQUIRED, named.required, NAMES, _ALSO, strict=True))
+
+    def found_of(spare: Sequence[str]) -> list[str | Problem | None]:
+        return [_one(file, header, given, names, also=also, key=key, spare=spare) for key, given, names, also in wanted]
+
+    taken = found_of(header)
+    chosen = found_of([name for name in header if name not in taken])
     cancel = _one(file, header, named.cancel_after, _CANCELS, needed=False)
     priority = _one(file, header, named.priority, (_PRIORITY,), needed=False)
     session = _one(file, header, None, _SESSIONS, needed=False)
@@ -175,14 +181,18 @@ def _one(
     also: Sequence[str] = (),
     key: str = "",
     needed: bool = True,
+    spare: Sequence[str] | None = None,
 ) -> str | Problem | None:
-    """Return the one of these names that the header has, or the one that is given; or what is wrong."""
+    """Return the one of these names that the header has, or the one that is given; or what is wrong.
+
+    What is missing is guessed among the ``spare`` columns, by default all.
+    """
     present = _present(header, given, names, also)
     if len(present) > 1:
         return file.problem(f"columns {' and '.join(present)} mean the same; expected one of them", line=1)
     if present or (given is None and not needed):
         return present[0] if present else None
-    lacking = missing_column(file, names[0] if given is None else given, header)
+    lacking = missing_column(file, names[0] if given is None else given, header, spare)
     if given is not None or not key:
         return lacking
     return replace(lacking, message=f"{lacking.message}; name it with workload.trace.columns.{key}")
@@ -190,8 +200,9 @@ def _one(
 
 def _instants(file: TraceText, name: str, named: NamedColumns) -> ParseCells:
     """Return what reads a column of instants: as its unit says, as its name ends, or as its cells look."""
-    if named.unit is None and is_stamp(first_cell(file, name)):
-        return parse_stamps
+    first = first_cell(file, name)
+    if named.unit == "iso" or (named.unit is None and is_stamp(first)):
+        return stamps_like(first)
     return UNITS[named.unit] if named.unit else UNITS[_ending(file, name)]
 
 

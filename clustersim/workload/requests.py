@@ -124,7 +124,8 @@ class Requests:
         problems = check_whole("requests", num_requests, low=0, high=MAX_NS)
         if not problems and num_requests > len(self):
             only = f"{self.source} has only {len(self)}"
-            message = f"asked for {num_requests} requests, but {only}; leave it out, or repeat them"
+            expected = f"expected at most {len(self)}, or a trace that is repeated"
+            message = f"asked for {num_requests} requests, but {only}; {expected}"
             problems = [Problem(path="requests", message=message)]
         raise_any(problems)
         return _slice(self, 0, num_requests, shift_ns=0)

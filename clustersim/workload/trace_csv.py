@@ -44,9 +44,9 @@ def header_names(first_line: str) -> list[str]:
     return [name.strip() for name in next(csv.reader([first_line], delimiter=parted_by(first_line)), [])]
 
 
-def missing_column(file: TraceText, wanted: str, header: Sequence[str]) -> Problem:
-    """Return the problem that no column has the ``wanted`` name, with the nearest that is there."""
-    by_lower = {name.lower(): name for name in header}
+def missing_column(file: TraceText, wanted: str, header: Sequence[str], spare: Sequence[str] | None = None) -> Problem:
+    """Return the problem that no column has the ``wanted`` name, with the nearest of those that are to ``spare``."""
+    by_lower = {name.lower(): name for name in (header if spare is None else spare)}
     guess = nearest(wanted.lower(), list(by_lower))
     hint = f"did you mean {by_lower[guess]!r}?" if guess else f"the header has: {', '.join(header)}"
     return file.problem(f"no column {wanted!r}; {hint}", line=1)

@@ -123,15 +123,23 @@ def _steady(text: str) -> list[str]:
     ]
 
 
-def test_code_of_the_guide_runs(tmp_path: Path) -> None:
-    page = "docs/guide/python.md"
+@pytest.mark.parametrize(("page", "last"), [("docs/guide/python.md", "schedule"), ("README.md", "50")])
+def test_code_of_the_guide_runs(tmp_path: Path, page: str, last: str) -> None:
     (code,) = [block.text for block in blocks(page) if block.language == "python" and not block.file]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].split()[1] == "schedule"
+    assert done.stdout.splitlines()[-1].split()[1] == last
+
+
+def test_words_mean_what_contributors_are_told() -> None:
+    told = dict(rows("CONTRIBUTING.md", "word"))
+    shown = dict(rows("docs/reference/words.md", "word"))
+    assert shown.items() <= told.items()
+    for word in ("rank", "goodput", "bubble", "exposed communication", "pool"):
+        assert word in shown
 
 
 def test_tests_that_the_guide_shows_pass(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from clustersim.accuracy.result import read_results
 from clustersim.accuracy.row import COLUMNS
 from clustersim.cli import main
 
@@ -123,6 +125,10 @@ def test_the_page_draws_every_figure_and_asks_no_host(tmp_path):
         ({"parallel": "banana"}, "not understood: 'banana'; plans are written as '"),
         ({"parallel": "2 y TP4"}, "not understood: '2 y TP4'; plans are written as '2 x TP4', "),
         ({"workload": "batch 2"}, "not understood: 'batch 2'; expected 'static batch N, ISL n, OSL m'"),
+        ({"parallel": "TP0"}, "not understood: 'TP0' has tp 0; a degree is 1 or more"),
+        ({"parallel": "ctx TP1, dec TP0"}, "not understood: 'ctx TP1, dec TP0' has tp 0; a degree is 1 or more"),
+        ({"workload": "static batch 0, ISL 100, OSL 2"}, "workload.requests: "),
+        ({"framework": "vllm 0.12.0; sglang"}, "'vllm 0.12.0; sglang' names several engines (vllm, sglang)"),
         ({"metric": "TTFT p95"}, "no such metric: 'TTFT p95' in 'ms'; known are 'TTFT p"),
         ({"metric": "thruput"}, "no such metric: 'thruput' in 'ms'; known are 'output throughput', "),
         ({"unit": "minutes"}, "no such metric: 'first_token_latency' in 'minutes'; it is known in 'ms', 's'"),
@@ -141,7 +147,7 @@ def test_the_page_draws_every_figure_and_asks_no_host(tmp_path):
 def test_what_cannot_be_expressed_is_told_with_what_is_known_the_nearest_first(tmp_path, change, said):
     done = accuracy(table(tmp_path / "t.csv", change))
     assert done.exit_code == 0, done.output
-    assert f"not expressed: 1 of {change.get('family', 'F5-static-batch')}: " in done.output
+    assert f"not expressed: 1 of {change.get('family', 'F5-static-batch')} (mine-1): " in done.output
     assert said in done.output
 
 
@@ -156,6 +162,48 @@ def test_an_id_that_stands_twice_is_refused(tmp_path):
     done = accuracy(table(tmp_path / "t.csv", {}, {"id": "mine-2"}, {"value": "21"}))
     assert done.exit_code == 2
     assert "t.csv:4: id: found 'mine-1', which is in line 2, too" in done.stderr
+
+
+def test_a_figure_that_stands_twice_under_two_ids_is_refused(tmp_path):
+    done = accuracy(table(tmp_path / "t.csv", {}, {"id": "mine-2"}, {"id": "mine-3", "note": "second run"}))
+    assert done.exit_code == 2
+    assert "t.csv:3: id: all but the id is as in line 2" in done.stderr
+    assert "t.csv:4" not in done.stderr
+
+
+@pytest.mark.parametrize("framework", ["TensorRT-LLM 0.9.0", "vllm 0.12.0"])
+@pytest.mark.parametrize(
+    ("family", "workload", "metric"),
+    [
+        ("F5-static-batch", "static batch 2, ISL 100, OSL 2", "first_token_latency"),
+        ("F6-saturated", "offline burst 4 requests, ISL 100, OSL 4", "TTFT"),
+        ("F7-closed-loop", "closed loop concurrency 2, ISL 100, OSL 4", "TTFT"),
+        ("F7-moe-ep", "closed loop concurrency 2, ISL 100, OSL 4", "TTFT"),
+    ],
+)
+def test_two_pools_are_expressed_in_every_family(tmp_path, framework, family, workload, metric):
+    change = {"family": family, "workload": workload, "metric": metric, "num_gpus": "3", "framework": framework}
+    ways = ("ctx TP2, dec TP1", "ctx TP2 PP1 / dec TP1", "prefill TP2 decode TP1")
+    changes = [change | {"id": plan, "parallel": plan} for plan in ways]
+    points = json.loads(accuracy(table(tmp_path / "t.csv", *changes), "--json", "--workers", 1).stdout)["points"]
+    assert [point["reason"] for point in points] == [""] * 3
+    assert len({point["predicted"] for point in points}) == 1
+
+
+def test_results_of_a_table_have_what_was_measured_and_the_error_and_are_read_again(tmp_path):
+    accuracy(table(tmp_path / "t.csv", {}, {"id": "mine-2", "parallel": "x"}), "-o", tmp_path)
+    lines = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    assert [line["measured"] for line in lines] == ["20", "20"]
+    assert float(lines[0]["error"]) == pytest.approx(abs(float(lines[0]["predicted"]) / 20 - 1), abs=1e-3)
+    assert lines[1]["error"] == "1"
+    assert [result.given for result in read_results(tmp_path / "results.csv")] == [20.0, 20.0]
+
+
+def test_the_document_shows_words_of_a_table_as_text(tmp_path):
+    accuracy(table(tmp_path / "t.csv", {"model": "<script>alert(1)</script>"}), "-o", tmp_path)
+    text = (tmp_path / "accuracy.md").read_text()
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
 
 
 def test_the_profile_that_stands_for_an_engine_is_told_everywhere(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from clustersim import catalog
 from clustersim.cli import main
 from clustersim.cluster.device import device_from
 from clustersim.cost import Precision, RooflineCost
@@ -78,6 +79,12 @@ def test_calibrate_prints_kernels_of_an_engine_family_that_a_device_takes(tmp_pa
     assert groups.keys() == {"attention_decode_bf16", "multihead_decode_bf16"}
 
 
+def test_calibrate_refuses_an_engine_that_is_misspelt(tmp_path: Path) -> None:
+    (tmp_path / "points.csv").write_text(ideal_gemms(peak=5e14, bandwidth=2e12))
+    found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(tmp_path / "points.csv"), "--engine", "vlm"])
+    assert (found.exit_code, "did you mean 'vllm'?" in found.stderr) == (2, True)
+
+
 def test_where_a_fit_errs_much_its_points_are_printed_and_taken(tmp_path: Path) -> None:
     """Decodes that take longest with 32 sequences, which no constants describe."""
     rows = decode_rows(1 / (0.8 * 3.35e12))
@@ -131,7 +138,7 @@ def test_calibrate_prints_a_section_for_the_device_file(tmp_path: Path) -> None:
 
 def test_a_run_takes_prices_from_the_table_and_says_where_it_does_not_reach(tmp_path: Path) -> None:
     points = tmp_path / "slow.csv"
-    points.write_text(HEADER + "".join(f"gemm,{m},4096,4096,bf16,0.001\n" for m in (1, 8, 64)))
+    points.write_text(HEADER + "".join(f"gemm,{m},4096,4096,bf16,0.0005\n" for m in (1, 8, 64)))
     scenario = tmp_path / "s.yaml"
     scenario.write_text(
         "name: s\ntopology: {name: dgx-h100, nodes: 1}\nmodel: llama-3.1-8b\nserving: {engine: ideal}\n"
@@ -143,6 +150,47 @@ def test_a_run_takes_prices_from_the_table_and_says_where_it_does_not_reach(tmp_
     assert table["tpot_ms"]["mean"] > 10 * plain["tpot_ms"]["mean"]
     shown = CliRunner().invoke(main, [*run, "--set", "cost={table: slow.csv}"]).output
     assert "lay outside the measured table" in shown
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["gemm,16,4096,4096,bf16,0.0155", "gemm,32,4096,4096,bf16,0.016"],
+         "slow.csv:2:24: seconds: lasts 956 times"),
+        (["gemm,16,4096,4096,bf16,0.0155"], "expected seconds, are these milliseconds?"),
+        (["gemm,16,4096,4096,bf16,15e-6", "gemm,32,4096,4096,bf16,0.016"], "slow.csv:3:24: seconds: lasts 9"),
+        (["gemm,16384,8192,8192,bf16,1e-3"], "slow.csv:2:27: seconds: a point reaches 2,199 TFLOP/s, above the peak"),
+        (["gemm,16,4096,4096,bf16,15e-6", "gemm,16,4096,4096,bf16,16e-6"],
+         "slow.csv:3:24: seconds: found 1.6e-05 s, and 1.5e-05 s for the same shape in line 2"),
+        (["gemm,16,4096,4096,,15e-6", "gemm,16,4096,4096,bf16,16e-6"], "for the same shape in line 2"),
+        (["gemm,16.5,4096,4096,bf16,15e-6"], "slow.csv:2:6: m: expected a whole number, but found '16.5'"),
+    ],
+)  # fmt: skip
+def test_prices_that_nobody_can_have_measured_are_refused_where_they_stand(tmp_path, lines, said):
+    (tmp_path / "slow.csv").write_text(HEADER + "\n".join(lines) + "\n")
+    quick = catalog.path_of("scenarios", "quickstart")
+    arguments = [
+        "run",
+        str(quick),
+        "--no-dashboard",
+        "--out",
+        str(tmp_path / "out"),
+        "--set",
+        f"cost.table={tmp_path}/slow.csv",
+    ]
+    found = CliRunner().invoke(main, arguments)
+    assert (found.exit_code, said in found.stderr) == (2, True), found.stderr
+
+
+def test_a_published_table_of_another_device_is_refused(tmp_path: Path) -> None:
+    rows = decode_rows(1 / (0.8 * 3.35e12))
+    for device, code in (("NVIDIA A100-SXM4-80GB", 2), ("NVIDIA GH100 80GB", 2), ("NVIDIA H100 80GB HBM3", 0)):
+        path = published(tmp_path / "generation_attention_perf.parquet", **rows, device=[device] * len(rows["latency"]))
+        found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(path)])
+        assert (found.exit_code, f"has no row of h100-sxm-80gb; it has some of {device}" in found.stderr) == (
+            code,
+            code == 2,
+        )
 
 
 @pytest.mark.parametrize(

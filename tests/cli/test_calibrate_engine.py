@@ -215,11 +215,41 @@ def test_a_fit_that_stays_far_off_is_not_written_and_its_constants_at_limits_are
 def test_a_constant_at_its_limit_is_warned_of(folder):
     gaps = json.loads((folder / "lists.json").read_text())["itls"]
     name = lists(folder, "near.json", itls=[[gap * 0.6 for gap in one] for one in gaps])
-    done = calibrate(folder, name, output="near.yaml", more=("--json",))
+    done = calibrate(folder, name, output="near.yaml")
+    assert done.exit_code == 2
+    assert "seem to be of another device or model than the scenario: 3 constants end at their limits" in done.stderr
+    done = calibrate(folder, name, output="near.yaml", more=("--json", "--far"))
     assert done.exit_code == 0, done.output
     limits = json.loads(done.stdout)["at_limit"]
     assert limits
     assert all(f"warning: {told}" in done.stderr for told in limits)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model=llama-3.1-70b", "the engine as it was errs by more than 35%"),
+        ("topology.name=rtx-pro-6000-node", "the engine as it was errs by more than 35%"),
+        ("topology.name=dgx-b200", "kernel_time would be "),
+    ],
+)
+def test_logs_of_another_device_or_model_are_not_fitted_unless_they_are_asked_for(folder, change, said):
+    """Host times and the time of kernels together describe nearly any server: here one of an H100."""
+    logs = ("bench1.json", "bench8.json", "bench32.json", "bench64.json")
+    more = ("--set", change, *(("--set", "plan.tp=4") if "70b" in change else ()))
+    done = calibrate(folder, *logs, output="other.yaml", more=more)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "--far" in done.stderr
+    assert not (folder / "other.yaml").exists()
+
+
+def test_a_fit_that_gains_nothing_is_noted(folder):
+    calibrate(folder, "lists.json", output="once.yaml")
+    done = calibrate(folder, "lists.json", output="again.yaml", more=("--set", "serving.engine=./once.yaml"))
+    assert done.exit_code == 0, done.output
+    assert "note: on what was held out the engine as it was is as near (error median" in done.stderr
+    assert "is as near" not in calibrate(folder, "lists.json", output="once.yaml").stderr
 
 
 HEAD = "arrival_s,prompt_tokens,output_tokens,ttft_ms,tpot_ms\n"

@@ -113,9 +113,9 @@ def test_the_earlier_folder_comes_back_where_names_cannot_be_exchanged(tmp_path:
         assert one["swept"] in ({"held": held, "beside": ["target"]} for held in (OLD["folder"], NEW["folder"]))
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_program_that_is_asked_to_end_leaves_nothing_behind(tmp_path: Path, kind: str):
-    for one in killed(tmp_path, kind, signal.SIGTERM):
+@pytest.mark.parametrize(("kind", "exchanges"), [("folder", True), ("folder", False), ("file", True)])
+def test_a_program_that_is_asked_to_end_leaves_nothing_behind(tmp_path: Path, kind: str, exchanges: bool):
+    for one in killed(tmp_path, kind, signal.SIGTERM, exchanges=exchanges):
         assert one["after"]["beside"] == ["target"]
         assert one["after"]["held"] in (OLD[kind], NEW[kind])
 

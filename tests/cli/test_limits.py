@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,13 +108,74 @@ def test_runs_that_together_take_too_long_are_refused_and_those_that_are_finishe
     found = told(*words, "--vary", "workload.trace.rate_scale=1..100:0.001", "--set", "run.replay=full")
     assert found.exit_code == 2
     assert "99,001 runs of about " in found.stderr
-    assert "sweep fewer values or simulate fewer requests" in found.stderr
+    assert "try fewer values or simulate fewer requests" in found.stderr
+    assert list(folder.iterdir()) == []  # nothing was simulated: nothing is left
     assert "allow it with --max-total '" in found.stderr
     few = (*words, "--vary", "workload.trace.rate_scale=1,2")
     assert told(*few, "--max-total", "1 ms").exit_code == 2
     assert told(*few).exit_code == 0
     assert told(*few, "--max-total", "1 ms").exit_code == 0
     assert told(*few, "--max-total", "1 ms", "--vary", "plan.tp=4").exit_code == 2
+
+
+TOGETHER = {
+    "why": ("--set", "workload.trace.requests=5"),
+    "rate": ("--set", "workload.trace.requests=5", "--targets", "ttft=1 s", "--lasting", "1 s"),
+    "size": ("--set", "workload.trace.requests=5", "--targets", "ttft=1 s"),
+    "search": ("--devices", "4", "--lasting", "1 s", "--targets", "ttft=1 s"),
+}
+
+
+@pytest.mark.parametrize("command", TOGETHER)
+def test_runs_of_which_the_next_depends_on_the_last_are_refused_before_they_take_too_long(folder: Path, command: str):
+    words = (command, "quickstart", *TOGETHER[command], "--workers", "1", "--quiet", "--out", "deep/s")
+    found = told(*words, "--max-total", "1 ms")
+    assert found.exit_code == 2
+    assert "of real time, above the limit of 1 ms" in found.stderr
+    assert "allow it with --max-total '" in found.stderr
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["rate", "search"])
+def test_what_was_finished_before_it_took_too_long_takes_nothing_when_it_is_started_again(folder: Path, command: str):
+    words = (command, "quickstart", *TOGETHER[command], "--workers", "1", "--quiet", "--out", "s")
+    found = told(*words, "--max-total", "500 ms")
+    assert found.exit_code == 2
+    assert "1 run of about " in found.stderr
+    assert re.search(r" each after \d runs, 1 at a time, would take roughly ", found.stderr)
+    finished = (folder / "s" / "finished.jsonl").read_text()
+    assert finished
+    assert told(*words, "--max-total", "500 ms").exit_code == 2
+    more = (folder / "s" / "finished.jsonl").read_text()
+    assert more.startswith(finished)
+    assert len(more) > len(finished)
+
+
+@pytest.mark.parametrize(("limit", "option"), [("8 GB", "--max-memory"), ("1 min", "--max-total")])
+def test_more_plans_than_time_and_memory_allow_are_refused_before_they_are_made(folder: Path, limit: str, option: str):
+    found = told("search", "quickstart", "--devices", "256", "--targets", "ttft=1 s", option, limit, "--quiet")
+    assert found.exit_code == 2
+    assert re.search(r"about 1\d,\d\d\d,\d\d\d plans, before any is simulated, would take roughly", found.stderr)
+    assert "search fewer devices" in found.stderr
+    assert f"allow it with {option} '" in found.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_limits_that_were_lifted_before_it_took_too_long_are_told(folder: Path):
+    words = ("why", "quickstart", "--set", "workload.trace.requests=5", "--set", "targets.ttft=1 ms", "--workers", "1")
+    found = told(*words, "--only", "replicas,host", "--max-total", "350 ms", "--out", "s")
+    assert found.exit_code == 2
+    assert "as it is" in found.stdout
+    assert re.search(r"after \d runs, 1 at a time, would take roughly", found.stderr)
+    assert (folder / "s" / "why.html").exists()
+
+
+def test_a_plan_is_not_passed_over_because_all_plans_together_take_too_long(folder: Path):
+    words = ("size", "quickstart", *TOGETHER["size"], "--workers", "1", "--out", "s", "--vary", "plan.tp=2,4,8")
+    found = told(*words, "--max-total", "650 ms")
+    assert found.exit_code == 2
+    assert "above the limit of 650 ms" in found.stderr
+    assert found.stdout == ""
 
 
 def test_check_reads_a_trace_that_is_repeated_once_only():

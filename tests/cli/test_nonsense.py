@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from clustersim import catalog
 from clustersim.cli import main
+from clustersim.cost.kernels import ASSUMED
 from tests.effort import is_whole
 
 SCENARIO = """\
@@ -27,7 +28,13 @@ def device(part: str) -> str:
 
 
 def kernel(gemm: str, memory: str) -> str:
-    return device(f"kernels: {{gemm_bf16: {{source: s, {gemm}}}, memory: {{source: s, {memory}}}}}")
+    """Return a device with constants of two groups: those that are given, and what is assumed of the others."""
+    return device(f"kernels: {{gemm_bf16: {of_group('gemm', gemm)}, memory: {of_group('memory', memory)}}}")
+
+
+def of_group(family: str, given: str) -> str:
+    rest = [f"{name}: {value}" for name, value in ASSUMED[family].items() if not given.startswith(f"{name}:")]
+    return f"{{{', '.join(['source: s', given, *rest])}}}"
 
 
 def collective(ring: str) -> str:
@@ -53,7 +60,7 @@ NONSENSE = {
     "rate_scale": (TRACE.format("1e30"), TRACE.format("1e3")),
     "slow rate_scale": (TRACE.format("1e-30"), TRACE.format("1e-3")),
     "rate": ("workload.arrivals.rate=1e30/s", "workload.arrivals.rate=1e6/s"),
-    "bandwidth": ("topology.scaleup_bandwidth=1e30 B/s", "topology.scaleup_bandwidth=1e14 B/s"),
+    "bandwidth": ("topology.scaleup_bandwidth=1.1e17 B/s", "topology.scaleup_bandwidth=1e17 B/s"),
     "slow bandwidth": ("topology.nic_bandwidth=1e-9 GB/s", "topology.nic_bandwidth=1 MB/s"),
     "latency": ("topology.nic_latency=1e9 us", "topology.nic_latency=0.3 s"),
     "oversubscription": ("topology.oversubscription=1e30", "topology.oversubscription=100"),
@@ -192,7 +199,7 @@ def test_a_measurement_that_took_years_is_refused(tmp_path: Path, seconds: str, 
     (tmp_path / "p.csv").write_text(f"op,m,n,k,seconds\n{rows}")
     result = invoke("calibrate", "dgx-h100", str(tmp_path / "p.csv"))
     assert result.exit_code == status, result.output
-    assert ("p.csv:2: seconds: expected a number up to 86400" in result.stderr) == (status == 2)
+    assert ("p.csv:2:19: seconds: expected a number up to 86400" in result.stderr) == (status == 2)
 
 
 @pytest.mark.parametrize(("bins", "status"), [("1000000", 2), ("2000", 0)])

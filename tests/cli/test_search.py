@@ -48,6 +48,14 @@ def test_the_best_plan_is_that_of_the_exhaustive_search_and_nothing_beats_its_bo
     assert whole["simulated"] + sum(whole["pruned"].values()) == 6
     rows = pq.read_table(folder / "b" / "points.parquet").to_pylist()
     assert all(row["reached"] < row["bound"] for row in rows if row["reached"] is not None and row["bound"] is not None)
+    listed = [
+        line.split()
+        for line in search(*FAST, "--exhaustive", "--workers", "1", "--out", "b").stdout.splitlines()
+        if line.rstrip().endswith(" next")
+    ]
+    rates = {float(words[-5]) for words in listed}
+    assert 0 < len(listed) <= 4
+    assert rates <= {row["reached"] for row in rows}
     best = whole["best"]["value"]
     assert quick["best"]["value"] >= 0.97 * best
     assert quick["best"]["plan"] in [one["plan"] for one in (whole["best"], *whole["best"]["ties"])]
@@ -72,6 +80,7 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert "of the best" in page
     told = search("--devices", "1", "--lasting", "1 s", "--workers", "1", "--out", "kept").stdout
     assert told.splitlines()[-1].startswith("command  clustersim run")
+    assert "a rate counts where 90% of requests meet every target" in told
 
 
 def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,17 @@ def test_a_lost_node_takes_one_more_where_each_replica_has_one():
     assert lost["replicas"] == plain["replicas"] + 1
     assert found("--survive", "device")["replicas"] == lost["replicas"]
     assert found("--survive", "rack", "--rack-nodes", "2")["replicas"] == plain["replicas"] + 2
+
+
+def test_figures_and_command_are_those_of_the_loss_that_the_headline_is_about():
+    args = ("--survive", "node", "--targets", "ttft=10 s, tpot=1 s")  # met by all with the loss, too
+    told = found(*args)
+    assert told["share"] == 1.0
+    assert "faults=" in told["command"]
+    done = CliRunner().invoke(main, [*shlex.split(told["command"])[1:], "--json", "--no-dashboard"])
+    again = json.loads(done.stdout)
+    assert told["summary"]["ttft_ms"]["p99"] == again["ttft_ms"]["p99"]
+    assert f"{again['ttft_ms']['p99']:,.1f}" in size(*args).stdout
 
 
 def shares(told: dict[str, Any]) -> dict[tuple[int, int], float]:

@@ -28,7 +28,8 @@ def test_the_status_is_right_where_nobody_can_be_told(streams: str, command: str
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_what_could_not_be_printed_is_status_2() -> None:
-    line = f"{sys.executable} -m clustersim models llama-3.1-8b >/dev/full"
+@pytest.mark.parametrize("command", ["models llama-3.1-8b", "--help", "--version", "check --help"])
+def test_what_could_not_be_printed_is_status_2(command: str) -> None:
+    line = f"{sys.executable} -m clustersim {command} >/dev/full"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "clustersim: No space left on device\n")

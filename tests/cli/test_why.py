@@ -12,7 +12,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
-from clustersim.report.why.lifted import METRICS
+from clustersim.report.layouts import layout as read
+from clustersim.report.why.lifted import METRICS, Lifted, ranked
+from clustersim.report.why.page import why_html
 from clustersim.report.words.progress import RunsLeft
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
@@ -188,7 +190,7 @@ def test_it_says_how_much_cpu_it_takes_and_what_is_shorter(
     file.write_text(yaml.safe_dump(TINY | {"targets": {"ttft": "1 h"}}), encoding="utf-8")
     words = ("why", str(file), "--only", "host,tokens,batch", "--workers", "1", "--out", str(tmp_path / "why"))
     told = called(*words).stderr.splitlines()
-    assert told[0].startswith("each run has 12 requests and about ")
+    assert told[0].startswith("each run has 12 requests and, roughly estimated, ")
     cpu = f"about {format_seconds(3 * took_s)} of CPU, as it is took {format_seconds(took_s)}"
     assert f"3 runs without one limit each: {cpu}" in told[1]
     assert ("--set workload.requests=20" in told[1] and "--only faults,batch" in told[1]) == (took_s > 20)
@@ -250,7 +252,33 @@ def test_what_cannot_be_asked_about_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "why" / "why.html").exists()
     assert called("why", "no-such-scenario").exit_code == 2
     odd = called("why", "quickstart", "--layout", "sweep", "--out", str(tmp_path / "odd"))
-    assert (odd.exit_code, "unknown figure 'curve'" in odd.stderr) == (2, True)
+    assert (odd.exit_code, len(odd.stderr.splitlines())) == (2, 1)
+    assert "is of another page: this one has lifted, tornado, and it lists curve, " in odd.stderr
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "letter.txt").write_text("mine")
+    full = called("why", "quickstart", "--out", str(tmp_path / "own"))
+    assert (full.exit_code, "is not empty and holds no runs" in full.stderr) == (2, True)
+    assert [one.name for one in (tmp_path / "own").iterdir()] == ["letter.txt"]
+
+
+def test_a_replica_that_needs_nodes_says_so() -> None:
+    wide = TINY | {"plan": {"tp": 8}}
+    scenario = build_scenario(parse_yaml(yaml.safe_dump(wide), "tiny.yaml"), allow_code=False)
+    (one,) = (one for one in lifts_of(scenario, 300) if one.name == "replicas")
+    assert (one.limit, one.changes) == ("one more replica on 1 more node", ("plan.dp=2", "topology.nodes=2"))
+
+
+def test_the_page_says_what_it_has_on_top() -> None:
+    """Faults stand before a limit that helps more; where none does, the first helps most."""
+
+    def of(key: str, gain: float) -> Lifted:
+        return Lifted(limit=f"no {key}", key=key, metrics={"ttft_ms.p99": 1.0}, gains={"ttft_ms.p99": gain})
+
+    layout = read("why")
+    for gain, words in ((0.7, "Faults are on top"), (0.4, "The limit that helps most is on top")):
+        found = ranked([of("faults", 0.6), of("topology", gain)])
+        assert found[0].key == "faults"
+        assert words in why_html("x", {"ttft_ms.p99": 2.0}, found, layout, {})
 
 
 def test_each_lift_changes_what_it_says_and_nothing_else() -> None:

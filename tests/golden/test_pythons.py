@@ -29,6 +29,7 @@ SMALL: Final = {
 METRICS: Final = ("report", "cost", "collective")
 """Packages whose numbers are read by people; what they add with ``sum`` is listed, and whole."""
 WHOLE: Final = {
+    "cost/points.py": 1,
     "report/comparison/comparison.py": 1,  # ns
     "report/words/explain.py": 2,  # stages, boundaries
     "report/graph_page/page.py": 1,  # ns

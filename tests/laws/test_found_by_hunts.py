@@ -198,6 +198,92 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {"horizon": None},
         "faults": [{"device": 2, "at": "100 us"}],
     },
+    "stages that hand over to replicas in lockstep": {
+        "name": "lockstep", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {
+            "name": "tiny", "source": "a test",
+            "config": LLAMA | {
+                "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 3,
+            },
+        },
+        "plan": {"prefill": {"dp": 1, "pp": 2}, "decode": {"dp": 2, "tp": 2, "ep": {"degree": 2, "scope": "global"}}},
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 4, "max_batch_tokens": 8, "kv_block_tokens": 1,
+            "kv_blocks": 48, "engine": "vllm-0.19", "prefill": {"scheduler": "continuous"},
+            "decode": {"scheduler": "continuous"},
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "5000/s"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 10,
+        },
+        "run": {"horizon": None},
+        "faults": [],
+    },
+    "a device that two faults slow down at a time when its step is cut off": {
+        "name": "slow", "seed": 700, "topology": {"name": "mi300x-node", "nodes": 1},
+        "model": {
+            "name": "tiny", "source": "a test",
+            "config": LLAMA | {
+                "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+            },
+        },
+        "plan": {
+            "prefill": {
+                "dp": 3, "sp": {"degree": 2, "scheme": "all_gather", "partition": "zigzag", "decode": "idle"}, "ep": 2,
+            },
+            "decode": {"dp": 1},
+        },
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 4, "max_batch_tokens": 8, "kv_block_tokens": 1,
+            "kv_blocks": 48, "engine": "vllm-0.19", "prefill": {"scheduler": "chunked_prefill"},
+            "decode": {"scheduler": "continuous", "kv_blocks": 80},
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "5000/s"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 40,
+            "shared_prefixes": {"groups": 1, "tokens": 3},
+        },
+        "run": {"horizon": "20 ms"},
+        "faults": [
+            {"device": 3, "at": "3.5 ms", "slowdown": 7.0},
+            {"device": 3, "at": "6 ms", "slowdown": 1.5, "until": "12 ms"},
+        ],
+    },
+    "a pass whose layers go to another pool as they are computed, on a link with others, when its replica fails": {
+        "name": "by-layer", "seed": 918, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": GPT_OSS | {"num_hidden_layers": 4}},
+        "plan": {
+            "prefill": {"dp": 1, "tp": 4},
+            "decode": {"dp": 1, "tp": 2, "ep": {"degree": 2, "exchange": "deepep_low_latency"}},
+        },
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 8, "max_batch_tokens": 32, "kv_block_tokens": 1,
+            "kv_blocks": 48, "engine": {"name": "vllm-0.19", "graph_sizes": [3, {"by": 5}]},
+            "prefill": {"scheduler": "continuous"}, "decode": {"scheduler": "chunked_prefill"}, "transfer": "layerwise",
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "5000/s"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 29,
+        },
+        "run": {"horizon": "20 ms"},
+        "faults": [{"device": 0, "at": "8102889 ns", "until": "8103889 ns"}],
+    },
+    "blocks set aside by layer for a request that has no token yet when its prefill replica fails": {
+        "name": "aside", "seed": 918, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": GPT_OSS | {"num_hidden_layers": 4}},
+        "plan": {"prefill": {"dp": 1, "tp": 1}, "decode": {"dp": 1, "tp": 2}},
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 4, "max_batch_tokens": 8, "kv_block_tokens": 1,
+            "kv_blocks": 48, "engine": "vllm-0.19", "prefill": {"scheduler": "continuous"},
+            "decode": {"scheduler": "continuous"}, "transfer": "layerwise",
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "5000/s"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 10,
+        },
+        "run": {"horizon": None},
+        "faults": [{"device": 0, "at": "174068 ns", "until": "174069 ns"}],
+    },
 }  # fmt: skip
 
 

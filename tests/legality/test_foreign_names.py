@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
+from foreign_writers import bare, hugging_face
 from single_changes import GRAPHS, document
 
 from clustersim.graph.foreign.names import read_name
@@ -35,9 +36,11 @@ READ: Final = {
     "model.layers.0.mlp.shared_experts.down_proj.all_reduce": "shared_down_all_reduce",
     "Prefill_Layer0_Attention_GPU0": "attention", "Decode_Step3_Layer0_FFN_Norm_GPU0": "ffn_norm",
     # an expert on its own is none of the operators, which have all experts of a rank; nor is what two may mean
-    "model.layers.0.mlp.experts.3.down_proj": None, "Layer0_MoE_Expert3_GPU1": None, "Layer0_RMSNorm_GPU0": None,
+    "model.layers.0.mlp.experts.3.down_proj": None, "Layer0_MoE_Expert3_GPU1": None, "fused_add_rms_norm": None,
     "decoder.layers.0.mlp.experts.local_experts.3.linear_fc1": None, "transformer.position_embeddings": None,
-    "prefill_end": None, "Prefill_Decode_Barrier": None,
+    "prefill_end": None, "Prefill_Decode_Barrier": None, "attention_post_norm": "attention_post_norm",
+    # these tell what they are beside others only
+    "Layer0_RMSNorm_GPU0": "norm", "output.weight": "output", "Residual": "add", "mlp.gate": "mlp_gate",
 }  # fmt: skip
 
 
@@ -71,6 +74,29 @@ KERNELS: Final = {
 }  # fmt: skip
 
 
+LLAMA: Final = {
+    "embedding": "tok_embeddings", "attention_norm": "RMSNorm", "ffn_norm": "RMSNorm", "moe_norm": "RMSNorm",
+    "qkv_proj": "attention.wqkv", "o_proj": "attention.wo", "attention_add": "Residual", "ffn_add": "Residual",
+    "moe_add": "Residual", "final_norm": "RMSNorm", "lm_head": "output.weight", "gate": "mlp.gate",
+    "attention_post_norm": "LayerNorm", "ffn_post_norm": "LayerNorm", "moe_post_norm": "LayerNorm",
+    "q_norm": "rms_norm", "k_norm": "rms_norm", "attention_decode": "Attention", "attention_prefill": "Attention",
+}  # fmt: skip
+LATENT: Final = {
+    "q_a_proj": "self_attn.q_a_proj", "q_a_norm": "self_attn.q_a_layernorm", "q_b_proj": "self_attn.q_b_proj",
+    "kv_a_proj": "self_attn.kv_a_proj_with_mqa", "kv_a_norm_rope": "self_attn.kv_a_layernorm",
+    "kv_b_proj": "self_attn.kv_b_proj.weight", "q_absorb": "self_attn.W_UK_T", "v_absorb": "self_attn.W_UV",
+    "attention_decode": "self_attn.mla_attn", "attention_prefill": "self_attn.mla_attn", "gate": "mlp.gate",
+    "final_norm": "model.norm", "shared_up": "mlp.shared_experts.gate_up_proj", "attention_norm": "RMSNorm",
+}  # fmt: skip
+TENSORRT: Final = {
+    "embedding": "transformer.vocab_embedding", "attention_norm": "input_layernorm", "qkv_proj": "attention.qkv",
+    "attention_decode": "attention", "attention_prefill": "attention", "o_proj": "attention.dense",
+    "o_proj_all_reduce": "attention.dense.all_reduce", "ffn_norm": "post_layernorm", "moe_norm": "post_layernorm",
+    "ffn_up": "mlp.fused_fc", "ffn_down": "mlp.proj", "ffn_down_all_reduce": "mlp.proj.all_reduce",
+    "final_norm": "transformer.ln_f", "gate": "mlp.router",
+}  # fmt: skip
+
+
 def renamed(found: Document, names: Mapping[str, str], before: str = "") -> Document:
     """Return a graph as a program of other words has it: ids and shapes, and a device where there is one."""
     ids, told = {}, Counter[str]()
@@ -100,7 +126,14 @@ TOLD: Final = [name for name in GRAPHS if name not in ("halves", "shared")]
 def test_a_graph_in_other_names_has_the_same_verdict(name: str) -> None:
     for kind, moment in (("prefill", "Prefill_"), ("decode", "Decode_Step3_"), ("mixed", "")):
         found = document(name, kind)
-        for names, before in ((MODULES, ""), (MODULES, moment), (KERNELS, "")):
+        for names, before in (
+            (MODULES, ""),
+            (MODULES, moment),
+            (KERNELS, ""),
+            (LLAMA, ""),
+            (LATENT, ""),
+            (TENSORRT, ""),
+        ):
             verdict = verdict_of(renamed(found, names, before))
             assert (verdict.verdict, verdict.violations) == ("legal", ()), (kind, before)
 
@@ -139,3 +172,54 @@ def test_what_lacks_in_a_graph_of_other_names_is_found(name: str, gone: str, rul
 
 def gpu(text: str) -> str:
     return text.partition("_gpu")[2].partition(" ")[0]
+
+
+GATED: Final = {
+    "mlp.gate_proj": "mlp.fc", "mlp.up_proj": "mlp.gate", "mlp.down_proj": "mlp.proj",
+    "self_attn.o_proj": "attention.dense", "post_attention_layernorm": "post_layernorm",
+    "model.norm": "transformer.ln_f", "attn_residual": "Residual", "mlp_residual": "Residual",
+}  # fmt: skip
+
+
+def in_words(found: Document, names: Mapping[str, str], without: str = "") -> Document:
+    """Return a graph with words of its names changed; without one, its edges lead from what it read to its readers."""
+    found = json.loads(json.dumps(found))
+    gone = {node["id"] for node in found["nodes"] if without and node["name"].endswith(without)}
+    into = {one: [edge["source"] for edge in found["edges"] if edge["target"] == one] for one in gone}
+    edges = [
+        {"source": source, "target": edge["target"]}
+        for edge in found["edges"]
+        if edge["target"] not in gone
+        for source in into.get(edge["source"], [edge["source"]])
+    ]
+    nodes = [node for node in found["nodes"] if node["id"] not in gone]
+    for node in nodes:
+        for word, other in names.items():
+            if node["name"].endswith((word, f"{word}.all_reduce")):
+                node["name"] = node["name"].replace(word, other)
+    return {**found, "nodes": nodes, "edges": edges}
+
+
+def test_a_gated_ffn_of_fc_gate_and_proj_is_legal_and_what_lacks_in_it_is_found() -> None:
+    whole = hugging_face()
+    assert verdict_of(bare(in_words(whole, GATED))).verdict == "legal"
+    for without in ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "self_attn.o_proj.all_reduce", "mlp_residual"):
+        assert verdict_of(bare(in_words(whole, GATED, f"layers.0.{without}"))).verdict == "illegal", without
+
+
+@pytest.mark.parametrize("without", ["input_layernorm", "post_attention_layernorm", "attn_residual", "mlp_residual"])
+def test_a_norm_or_an_addition_that_lacks_among_others_of_its_name_is_found(without: str) -> None:
+    names = dict.fromkeys(("input_layernorm", "post_attention_layernorm", "model.norm"), "RMSNorm")
+    names |= {"attn_residual": "Add", "mlp_residual": "Add", "lm_head": "output"}
+    whole = hugging_face()
+    assert verdict_of(bare(in_words(whole, names))).verdict == "legal"
+    assert verdict_of(bare(in_words(whole, names, f"layers.0.{without}"))).verdict == "illegal"
+
+
+def test_a_norm_that_nothing_tells_is_unknown_and_a_sink_is_no_projection() -> None:
+    found = hugging_face()
+    found["nodes"].append({"id": "x", "name": "layers.0.RMSNorm", "op": "memory", "ranks": [0]})
+    naming = graph_in(json.dumps(bare(found)), "g.json").naming
+    assert naming is not None
+    assert list(naming.unknown) == ["layers.0.RMSNorm"]
+    assert verdict_of(bare(in_words(hugging_face(), {"sampler": "Output"}))).verdict == "legal"

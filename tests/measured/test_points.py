@@ -15,7 +15,7 @@ import pytest
 
 from clustersim.accuracy import systems
 from clustersim.accuracy.compare import FORMS as FAMILY_FORMS
-from clustersim.accuracy.compare import compare
+from clustersim.accuracy.compare import compare, scenario_of
 from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
 from clustersim.accuracy.metrics import FORMS as METRIC_FORMS
 from clustersim.accuracy.metrics import check_metric, value_of
@@ -144,8 +144,8 @@ def test_a_point_is_predicted_or_has_a_reason():
 
 def test_prefill_and_decode_on_devices_of_their_own_are_two_pools(tmp_path):
     (tmp_path / "chat.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n", encoding="utf-8")
-    row = replace(SPLIT, framework="distserve (early 2024)", workload="chat.csv: 1 request")
-    document = replays.scenario(row, tmp_path)
+    row = replace(SPLIT, num_gpus=3, framework="distserve (early 2024)", workload="chat.csv: 1 request")
+    document = scenario_of(row, tmp_path)
     assert document["plan"] == {"prefill": {"tp": 2}, "decode": {}}
     assert document["serving"]["engine"] == "distserve-2024"
     assert document["serving"]["scheduler"] == "disaggregated"

@@ -6,11 +6,12 @@ import re
 from typing import Any, Final
 
 from clustersim.accuracy import systems
+from clustersim.accuracy.plans import plan_in
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"ISL (\d+) OSL (\d+) closed loop concurrency (\d+), (\d+) requests")
 FORM: Final = "ISL n OSL m closed loop concurrency C, N requests"
-_PARALLEL: Final = re.compile(r"TP(\d+), max-num-batched-tokens (\d+), max-num-seqs (\d+)")
+_PARALLEL: Final = re.compile(r"(.+?), max-num-batched-tokens (\d+), max-num-seqs (\d+)")
 PLAN: Final = "TP8, max-num-batched-tokens N, max-num-seqs N"
 
 
@@ -29,7 +30,7 @@ def scenario(row: Row) -> dict[str, Any]:
         raise Inexpressible(f"the plan is not given: {row.parallel!r}; expected {PLAN!r}")
     prompt, output, concurrency, requests = (int(number) for number in workload.groups())
     document = systems.base(row)
-    document["plan"] = {"tp": int(parallel[1])}
+    document["plan"] = plan_in(parallel[1])
     document["serving"] |= {"max_batch_tokens": int(parallel[2]), "max_batch_requests": int(parallel[3])}
     document["workload"] = {
         "arrivals": {"process": "closed_loop", "concurrency": concurrency},

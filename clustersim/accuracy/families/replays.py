@@ -16,7 +16,6 @@ _FILES: Final = ("{}", "{}.notext.jsonl", "distserve__{}")
 _LIMITS: Final = re.compile(r"max_num_seqs (\d+), max_num_batched_tokens (\d+)(?:, (\d+) KV blocks x16)?")
 FORM: Final = "FILE: words"
 """A trace is looked for by the name before the first colon or bracket."""
-POOLS: Final = ("prefill", "decode")
 
 
 def scenario(row: Row, traces: Path) -> dict[str, Any]:
@@ -29,9 +28,6 @@ def scenario(row: Row, traces: Path) -> dict[str, Any]:
     """
     document = systems.base(row)
     document["plan"] = plan_of(row)
-    if "prefill" in document["plan"]:
-        scheduler = document["serving"].pop("scheduler")
-        document["serving"] |= {"scheduler": "disaggregated", **{pool: {"scheduler": scheduler} for pool in POOLS}}
     limits = _LIMITS.match(row.note)
     if limits:
         document["serving"] |= {"max_batch_requests": int(limits[1]), "max_batch_tokens": int(limits[2])}

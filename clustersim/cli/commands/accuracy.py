@@ -72,8 +72,9 @@ def accuracy(
     for (engine, profile), count in profiles(board.results).items():
         click.echo(f"{engine} is simulated as {profile} ({plural(count, 'figure')})")
     if table is not None:
-        for (family, reason), count in reasons(board.results).items():
-            click.echo(f"not expressed: {count} of {family}: {reason}")
+        for (family, reason), ids in reasons(board.results).items():
+            more = ", …" if len(ids) > 1 else ""
+            click.echo(f"not expressed: {len(ids)} of {family} ({ids[0]}{more}): {reason}")
     if output is not None:
         click.echo(f"wrote {output / 'accuracy.html'}")
 

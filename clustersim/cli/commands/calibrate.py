@@ -15,6 +15,7 @@ from clustersim.cost.fit import FamilyFit, fit_device
 from clustersim.cost.grid_fit import ABOVE, GridFit, fit_grid
 from clustersim.cost.points import MeasuredPoints, read_points
 from clustersim.errors import InputError, Problem
+from clustersim.scenario.build.engines import meant
 from clustersim.scenario.parts import load_topology
 
 
@@ -63,6 +64,9 @@ def _kernels(topology: str, points: Path, engine: str | None, as_json: bool) -> 
     median, with a `grid:` of measured points that are interpolated. To use measured points as they are instead, name
     the file in a scenario: `cost: {table: FILE}`.
     """
+    if guess := engine and meant(engine):
+        message = f"no engine, and no family of engines, is called {engine!r}; did you mean {guess!r}?"
+        raise InputError(Problem(file="--engine", message=message))
     device = load_topology(topology).device
     measured = read_kernel_table(points, device) if is_kernel_table(points) else _of(device, points)
     fits = fit_device(device, measured)

@@ -23,6 +23,13 @@ _WORSE: Final = 0.01
 """By how much the error may grow on what was held out: two measurements differ by 2 %."""
 _MOST_ERROR: Final = 0.5
 """Above it a file of an engine is not written: it describes something else."""
+_FAR: Final = 0.35
+"""An error of the engine as it was above which logs seem to be of something else: of the measured figures of
+docs/accuracy.md nine in ten are nearer."""
+_KERNEL_TIMES: Final = (0.75, 1.33)
+"""Beyond them kernels seem to be those of another device: fits to one device err by 2 to 20 % (docs/accuracy.md)."""
+_MOST_AT_LIMIT: Final = 2
+"""Constants that may end at a limit: host time that a server hides is nothing, of one step and one request."""
 
 
 @click.command("engine")
@@ -31,11 +38,22 @@ _MOST_ERROR: Final = 0.5
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The engine's new file; a page beside it."
 )
+@click.option(
+    "--far",
+    is_flag=True,
+    help="Also write constants that are far from the engine's: the logs are of this device and model.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value of the scenario.")
 @click.option("--workers", type=Whole(1, 64), default=2, show_default=True, help="Processes that simulate.")
 @click.option("--json", "as_json", is_flag=True, help="Print the fit as one JSON object.")
 def engine(
-    logs: tuple[Path, ...], scenario: str, output: Path, overrides: tuple[str, ...], workers: int, as_json: bool
+    logs: tuple[Path, ...],
+    scenario: str,
+    output: Path,
+    far: bool,
+    overrides: tuple[str, ...],
+    workers: int,
+    as_json: bool,
 ) -> None:
     """Fit the constants of an engine to what a server of yours logged.
 
@@ -50,9 +68,13 @@ def engine(
     for note in (note for log in read for note in log.notes):
         click.echo(f"note: {note}", err=True)
     fit = fit_engine(deployed, read, workers=workers)
-    _refuse_useless(output, fit)
+    _refuse_useless(output, fit, far=far)
     for told in fit.at_limit:
         click.echo(f"warning: {told}", err=True)
+    before, after = (fit.error(row, held_out=True) for row in (fit.before_ms, fit.after_ms))
+    if abs(after - before) < _WORSE:
+        told = f"error median {before:.1%} before, {after:.1%} after"
+        click.echo(f"note: on what was held out the engine as it was is as near ({told}): nothing is gained", err=True)
     _write(output, _engine_yaml(deployed, read, fit))
     page = output.with_suffix(".html")
     _write(page, _page(output.stem, deployed, read, fit))
@@ -70,8 +92,11 @@ def engine(
     click.echo(f"wrote {output} and {page}")
 
 
-def _refuse_useless(output: Path, fit: EngineFit) -> None:
-    """Raise where the fit is no better on what was held out than the engine as it was, or far off as it is."""
+def _refuse_useless(output: Path, fit: EngineFit, *, far: bool) -> None:
+    """Raise where the fit is worse on what was held out than the engine as it was, or far off, or far from it.
+
+    Host times and ``kernel_time`` together fit what another device or model took: that a fit is near says little then.
+    """
     before, after = (fit.error(row, held_out=True) for row in (fit.before_ms, fit.after_ms))
     told = "; ".join((f"error median {before:.1%} before, {after:.1%} after", *fit.at_limit))
     ask = "does the scenario say what was measured (model, devices, plan, limits), and are the logs of one server?"
@@ -80,8 +105,24 @@ def _refuse_useless(output: Path, fit: EngineFit) -> None:
         why = "on what was held out the engine as it was is nearer"
     elif after > _MOST_ERROR:
         why = f"on what was held out an error above {_MOST_ERROR:.0%} remains"
+    elif doubts := [] if far else _doubts(fit):
+        why = "the logs seem to be of another device or model than the scenario: " + "; ".join(doubts)
+        ask += " If so, --far writes it"
     if why:
         raise InputError(Problem(file=str(output), message=f"is not written: {why} ({told}); {ask}"))
+
+
+def _doubts(fit: EngineFit) -> list[str]:
+    """Return what of a fit looks as if its logs were not of the scenario's device and model."""
+    doubts = []
+    if fit.error(fit.pooled_ms, held_out=True) > _FAR:
+        doubts.append(f"the engine as it was errs by more than {_FAR:.0%}")
+    least, most = _KERNEL_TIMES
+    if not least <= (kernels := fit.constants.get("kernel_time", 1.0)) <= most:
+        doubts.append(f"kernel_time would be {kernels:.2f}, beyond {least:g} to {most:g}")
+    if len(fit.at_limit) > _MOST_AT_LIMIT:
+        doubts.append(f"{len(fit.at_limit)} constants end at their limits")
+    return doubts
 
 
 def _written(scenario: Scenario, fit: EngineFit) -> list[tuple[str, str, str, str]]:

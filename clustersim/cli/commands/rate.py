@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from clustersim.cli import options
-from clustersim.cli.limits import memory_and_time
+from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
 from clustersim.limits import Limits
 from clustersim.search.executors import opened
@@ -28,6 +28,7 @@ from clustersim.search.sweep import command_of
 )
 @options.many_runs
 @memory_and_time
+@total_time
 def rate(
     scenario: str,
     targets: str | None,
@@ -43,6 +44,7 @@ def rate(
     quiet: bool,
     max_memory: float,
     max_time: float,
+    max_total: float,
 ) -> None:
     """Find the highest rate at which SCENARIO meets its targets.
 
@@ -50,7 +52,7 @@ def rate(
     --tolerance of the highest that does not. A share of all requests must meet every target: those of the scenario, or
     --targets. Says which target breaks first, and why.
     """
-    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
     changes = (*overrides, *options.target_changes(targets))
     variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
     with options.naming_targets(overrides, targets):

@@ -115,7 +115,7 @@ def run(
         click.echo(json.dumps({**timed, "run_dir": str(target), **explained}))
     elif not quiet:
         _print(result, timed, target, target / "dashboard.html" if dashboard else None)
-    if (as_json or quiet) and 0 < summary["requests"]["rejected"] == summary["requests"]["arrived"]:
+    if (as_json or quiet) and summary["requests"]["rejected"]:
         why = next(line for line in remarks(summary) if "rejected" in line)
         click.echo(f"note: {why}", err=True)
     if explain and not as_json:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from clustersim.cli import options
-from clustersim.cli.limits import memory_and_time
+from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
@@ -20,14 +20,19 @@ from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
 from clustersim.search.plans.files import digest, searched_of, write_search
+from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found, metrics, per_device, user_rate
 from clustersim.search.plans.room import room_of
 from clustersim.search.plans.search import Search, found_by
+from clustersim.search.point import Row
 from clustersim.search.runs import Variants
 from clustersim.search.sweep import command_of
 from clustersim.search.varied import varied_of
 from clustersim.units import plural
+
+NEXT: Final = 4
+"""Plans behind the finalists that the terminal lists; the page has all."""
 
 
 @click.command()
@@ -52,6 +57,7 @@ from clustersim.units import plural
 @click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")
 @options.many_runs
 @memory_and_time
+@total_time
 def search(
     scenario: str,
     devices: int | None,
@@ -75,6 +81,7 @@ def search(
     quiet: bool,
     max_memory: float,
     max_time: float,
+    max_total: float,
 ) -> None:
     """Find the best legal plan for the requests of SCENARIO: the one with the highest rate per device.
 
@@ -85,7 +92,7 @@ def search(
     began = time.monotonic()
     page = read(layout)
     check_layout(page)
-    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
     changes = (*overrides, *((f"topology={topology}",) if topology else ()), *options.target_changes(targets))
     variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
     varied = [varied_of(text, "--knobs") for text in knobs]
@@ -113,7 +120,7 @@ def search(
         plain = _plain(found, deployments, files, folder)
         click.echo(json.dumps(plain | {"wall_s": time.monotonic() - began}))
     elif not quiet:
-        _print(found, folder)
+        _print(found, folder, share)
         click.echo(options.kept_and_command(folder, _command(found, deployments)))
 
 
@@ -161,13 +168,25 @@ def _plain(found: Found, deployments: Deployments, files: dict[int, str], folder
     }  # fmt: skip
 
 
-def _print(found: Found, folder: Path) -> None:
+def _next(found: Found) -> list[tuple[Standing, float, Row]]:
+    """Return the best plans that were simulated behind the finalists, the rate that each bore, and its row there."""
+    last = {id(one.standing) for one in found.finalists}
+    some = [
+        (one, one.capacity, one.row)
+        for one in found.standings
+        if one.capacity is not None and one.row is not None and id(one) not in last
+    ]
+    return sorted(some, key=lambda one: -one[1] * found.worth(one[0]))[:NEXT]
+
+
+def _print(found: Found, folder: Path, share: float) -> None:
     best = found.best
     told = found.certificate()
     click.echo(
         f"{best.standing.words} on {plural(best.standing.candidate.devices, 'device')}: {best.capacity:g} requests/s "
         f"({found.objective.replace('_', ' ')} {found.value(best):.4g})"
     )
+    click.echo(f"a rate counts where {share:.0%} of requests meet every target")
     pruned = ", ".join(f"{count:,} by {reason}" for reason, count in found.pruned.items() if count)
     click.echo(
         f"{found.legal:,} legal plans; pruned: {pruned or 'none'}; {told['screened']:,} screened by a run that fails; "
@@ -184,6 +203,13 @@ def _print(found: Found, folder: Path) -> None:
          "best" if one is best else "tie" if one in found.ties else "")
         for one in found.finalists
     ]  # fmt: skip
+    rows += [
+        (one.words, f"{one.candidate.devices}", f"{rate:g}", f"{rate * found.worth(one):.4g}",
+         *(f"{metrics(row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")), "next")
+        for one, rate, row in _next(found)
+    ]  # fmt: skip
     columns = ("plan", "devices", "requests/s", found.objective.replace("_", " "), "TTFT p99 ms", "TPOT p99 ms", "")
     print_table(columns, rows, numbers_from=1)
+    if len(rows) > len(found.finalists):
+        click.echo("next: found in shorter runs than those of the best")
     click.echo(f"page     {folder / 'search.html'}")

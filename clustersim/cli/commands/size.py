@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from clustersim.cli import options
-from clustersim.cli.limits import memory_and_time
+from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError, LimitError, Problem
 from clustersim.limits import Limits
 from clustersim.scenario.schema import POOLS
 from clustersim.search.executors import opened
@@ -34,6 +34,7 @@ from clustersim.units import plural
 @click.option("--most", type=options.Whole(1), default=256, show_default=True, metavar="N", help="Replicas to try.")
 @options.many_runs
 @memory_and_time
+@total_time
 def size(
     scenario: str,
     targets: str | None,
@@ -52,6 +53,7 @@ def size(
     quiet: bool,
     max_memory: float,
     max_time: float,
+    max_total: float,
 ) -> None:
     """Find the fewest devices with which SCENARIO meets its targets.
 
@@ -62,7 +64,7 @@ def size(
     if rack_nodes is not None and survive != "rack":
         raise click.UsageError("--rack-nodes says what --survive rack loses; add that")
     keys = [varied_of(text) for text in varied]
-    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
     changes = (*overrides, *options.target_changes(targets))
     variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
     plans = combinations(keys, zipped=False) if keys else [()]
@@ -80,21 +82,24 @@ def size(
                     if by == "usd":
                         sizer.refuse_unpriced()
                     found.append(least_size(sizer, share=share, most=most))
+                except LimitError:
+                    raise
                 except InputError as error:
                     problems += error.problems
         if not found:
             raise InputError(dict.fromkeys(problems))
     best = min(found, key=lambda one: (one.best.amount(by), one.best.devices, -one.best.share))
+    command = command_of(variants, best.best.worst_changes)
     if as_json:
-        plain = _plain(best.best) | {"summary": nested(best.best.row["numbers"])}
+        plain = _plain(best.best) | {"summary": nested(best.best.worst["numbers"])}
         more = {"limited_by": best.limited_by, "why": best.why, "tried": [_plain(one) for one in best.tried]}
-        told = {"command": command_of(variants, best.best.changes), "out": str(folder)}
+        told = {"command": command, "out": str(folder)}
         click.echo(json.dumps(plain | more | told))
     elif not quiet:
         _print(best, share)
         if len(plans) > 1:
             click.echo(f"the least of {plural(len(found), 'plan')} that can meet the targets")
-        click.echo(options.kept_and_command(folder, command_of(variants, best.best.changes)))
+        click.echo(options.kept_and_command(folder, command))
 
 
 def _plain(one: Size) -> dict[str, object]:
@@ -119,6 +124,8 @@ def _print(found: Sized, share: float) -> None:
     if found.why is not None:
         click.echo(f"one replica less: {found.why}")
     columns = ("replicas", "devices", "nodes", "share", "TTFT p99 ms", "TPOT p99 ms")
+    if best.lost:
+        click.echo("share, p99 and command are of the run that does worst, most often one with the loss")
     rows = [
         (" + ".join(map(str, one.counts)), str(one.devices), str(one.nodes), f"{one.share:.1%}",
          *(_shown(one, key) for key in ("ttft_ms.p99", "tpot_ms.p99")))

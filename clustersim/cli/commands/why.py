@@ -11,11 +11,11 @@ from typing import Any, Final
 import click
 
 from clustersim.cli import options
-from clustersim.cli.limits import memory_and_time
+from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.status import ILLEGAL, INTERRUPTED
 from clustersim.cli.tables import print_table
 from clustersim.clock import NS_PER_S
-from clustersim.errors import did_you_mean
+from clustersim.errors import LimitError, did_you_mean
 from clustersim.files import written_whole
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
@@ -30,7 +30,7 @@ from clustersim.search.journal import opened_journal
 from clustersim.search.lifts import NAMES
 from clustersim.search.point import Row
 from clustersim.search.runs import NOT_FINISHED, Runs, Variants
-from clustersim.search.why import lifted_limits
+from clustersim.search.why import changes_of, lifted_limits
 from clustersim.simulation.estimate import Estimate, estimate
 from clustersim.units import format_seconds, plural
 
@@ -49,6 +49,7 @@ _WIDEST = 26
 @click.option("--layout", default="why", show_default=True, help="A dashboard's name, or its file.")
 @options.many_runs
 @memory_and_time
+@total_time
 @click.pass_context
 def why(
     ctx: click.Context,
@@ -64,30 +65,32 @@ def why(
     quiet: bool,
     max_memory: float,
     max_time: float,
+    max_total: float,
 ) -> None:
     """Find which limit of SCENARIO costs most: its requests again, with one lifted at a time.
 
     The batch, the token budget, K/V memory, links, host time, faults, one more replica. Each is a run as exact as any
     other; those that help are advice, ranked, with the key that decides. Writes why.html into --out. Ctrl-C prints what
-    is finished.
+    is finished, and so does --max-total.
     """
     page, chosen = read(layout), _chosen(only)
     check_layout(page)
-    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
     variants = Variants(scenario, overrides, allow_code=allow_code or None, limits=limits)
     loaded = variants.scenario()
     folder = out or Path("whys") / f"{loaded.name}-{loaded.digest[:12]}"
     requests = variants.requests(loaded)
     count = len(requests)
-    interrupted = False
+    stopped: KeyboardInterrupt | LimitError | None = None
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
         runs = Runs(variants, executors, journal)
         told = None if as_json or quiet else RunsLeft(cpu=lambda: runs.cpu_s)
         try:
+            runs.refuse_long(changes_of(loaded, count, chosen))
             asked = _Asked(runs, loaded, estimate(loaded, requests, count), told)
             first, found = lifted_limits(loaded, count, asked.rows, chosen)
-        except KeyboardInterrupt:
-            interrupted = True
+        except (KeyboardInterrupt, LimitError) as error:
+            stopped = error
             first, found = lifted_limits(loaded, count, runs.finished, chosen)
             if first["failed"] == NOT_FINISHED:
                 raise
@@ -108,7 +111,9 @@ def why(
         if not only:
             click.echo(f"alone    the same with --only {_first(found)}; or some: {','.join(NAMES)}")
         click.echo(f"page     {folder / PAGE}\nkept     {folder} (a second start goes on there)")
-    if interrupted:
+    if isinstance(stopped, LimitError):
+        raise stopped
+    if stopped is not None:
         left = sum(one.why_not == NOT_FINISHED for one in found)
         click.echo(f"clustersim: interrupted, {plural(left, 'run')} not finished", err=True)
         ctx.exit(INTERRUPTED)
@@ -160,7 +165,7 @@ class _Asked:
         return found
 
     def _before(self, runs: int) -> str:
-        each = f"{plural(self._found.requests, 'request')} and about {self._found.steps:,.0f} steps"
+        each = f"{plural(self._found.requests, 'request')} and, roughly estimated, {self._found.steps:,.0f} steps"
         words = f"each run has {each}; the scenario as it is comes first"
         return words + (self._shorter(self._found.seconds) if self._found.seconds >= LONG_S else "")
 

@@ -2,11 +2,12 @@
 
 ``strict``, ``digraph``, subgraphs and clusters, statements of nodes and edges with attributes, chains of edges,
 defaults (``node [...]``), quoted ids, comments, ports (graphviz.org/doc/info/lang.html). A ``graph`` is refused: its
-edges have no direction. What is HTML is taken as a text.
+edges have no direction. Of HTML and of records the texts count, and not how they are set.
 """
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ _TOKEN: Final = re.compile(
 _BEGINS: Final = re.compile(
     r"(?>\s|//[^\n]*\n|\#[^\n]*\n|/\*.*?\*/)*+(?:strict|digraph|graph)\b", re.DOTALL | re.IGNORECASE
 )
+_TAG: Final = re.compile(r"<!--.*?-->|<\s*/?\s*(\w*)[^<>]*>", re.DOTALL)
+_IN_LINE: Final = ("b", "i", "u", "o", "s", "sub", "sup", "font")
+_FIELD: Final = re.compile(r"(?<!\\)(?:[{}|]|<[^<>]*>)")
+"""What parts a record: braces, bars, and the names of ports."""
 _ESCAPES: Final = {"n": "\n", "l": "\n", "r": "\n", '"': '"', "\\": "\\", "\n": ""}
 _KEYWORDS: Final = ("strict", "graph", "digraph", "node", "edge", "subgraph")
 
@@ -84,7 +89,8 @@ def _tokens(text: str, file: str | None) -> Iterator[_Token]:
         word = text[at:end]
         if match.lastgroup != "space":
             kind = str(match.lastgroup)
-            yield _Token(kind, _unquoted(word) if kind == "text" else word, place)
+            shown = {"text": _unquoted, "html": _of_html}.get(kind, str)
+            yield _Token(kind, shown(word), place)
         line += word.count("\n")
         begins = at + word.rfind("\n") + 1 if "\n" in word else begins
         at = end
@@ -102,6 +108,21 @@ def _html_end(text: str, at: int) -> int:
 
 def _unquoted(word: str) -> str:
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), word[1:-1], flags=re.DOTALL)
+
+
+def _of_html(word: str) -> str:
+    """Return the texts of an HTML text, a line each."""
+    lines = _TAG.sub(lambda found: "" if (found[1] or "b").lower() in _IN_LINE else "\n", word[1:-1]).split("\n")
+    return "\n".join(filter(None, (html.unescape(line).strip() for line in lines)))
+
+
+def _label(vertex: Vertex) -> str:
+    """Return what stands on a vertex: of a record the texts of its fields, a line each; ``\\N`` is its id."""
+    text = vertex.attributes.get("label", "\\N")
+    if vertex.attributes.get("shape", "").lower() in ("record", "mrecord"):
+        text = "\n".join(filter(None, (line.strip() for line in _FIELD.sub("\n", text).split("\n"))))
+        text = re.sub(r"\\([{}|<> ])", r"\1", text)
+    return text.replace("\\N", vertex.id)
 
 
 class _Parser:
@@ -160,6 +181,9 @@ class _Parser:
         self.statements(top, (), 0)
         if self.token.kind != "end":
             self.fail("the end of the file, since a file has one graph")
+        for vertex in self.vertices.values():
+            if "label" in vertex.attributes:
+                vertex.attributes["label"] = _label(vertex)
         return Drawing(attributes=top.graph, vertices=self.vertices, arrows=tuple(self.arrows), places=self.places)
 
     def statements(self, scope: _Scope, around: tuple[_Scope, ...], depth: int) -> None:

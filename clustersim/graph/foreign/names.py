@@ -21,7 +21,7 @@ rank along the axes of the plan, the part of a collective, an expert on its own,
 _MOMENT: Final = re.compile(
     r"(?:^|_)(?P<phase>prefill|decode|decoding)(?:_?(?:step|token|t)_?(?P<step>\d{1,9}))?(?=_|$)", re.IGNORECASE
 )
-_KERNEL: Final = re.compile(r"_kernel$", re.IGNORECASE)
+_KERNEL: Final = re.compile(r"_(?:kernel|weight|forward|gemm|matmul)$", re.IGNORECASE)
 
 LONGEST: Final = 200
 """Letters of a name that is matched; longer ones name nothing."""

@@ -16,7 +16,17 @@ from typing import Any, Final, NamedTuple
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS, TRANSFER_OPS
 from clustersim.graph.foreign.names import Named, NameTable, read_name
-from clustersim.graph.vocabulary import CORE, PART_MARK, POST_ATTENTION, is_known, is_told, kind_of, nearest_name
+from clustersim.graph.foreign.neighbours import Neighbours
+from clustersim.graph.vocabulary import (
+    BESIDE,
+    CORE,
+    PART_MARK,
+    POST_ATTENTION,
+    is_known,
+    is_told,
+    kind_of,
+    nearest_name,
+)
 
 _OF_EXPERTS: Final = {"ffn_norm": "moe_norm", "ffn_post_norm": "moe_post_norm", "ffn_add": "moe_add"}
 _OF_MODULE: Final = ("o_proj", "qkv_proj", "q_proj")
@@ -100,12 +110,32 @@ class _Renaming:
         self.rows = [self.row(node) for node in nodes]
         if len({row.moment for row in self.rows if row.moment is not None}) > 1:  # a file holds one step
             self.rows = [row if row.moment is None else replace(row, names=()) for row in self.rows]
+        for _ in range(_ROUNDS):
+            self.rows = self.beside_others()
         known = {name for row in self.rows for name in row.names}
         self.whole_attention = not known & set(_OF_MODULE)
         self.normed = {row.layer for row in self.rows if {"ffn_norm", "moe_norm"} & set(row.names)}
         self.moes = {row.layer for row in self.rows if {"gate", "expert_up"} & set(row.names)}
         ends = {_key(row.node.get("id")) for row in self.rows if "boundary" in (row.node.get("op"), *row.names)}
         self.last = {source for source, target in self.ends() if target in ends}
+
+    def beside_others(self) -> list[_Row]:
+        """Return the rows with the names that mean something beside others only in the words of step graphs."""
+        if not any(BESIDE.intersection(row.names) for row in self.rows if not row.own):
+            return self.rows
+        keys = [_key(row.node.get("id")) for row in self.rows]
+        joins = {
+            key
+            for key, row in zip(keys, self.rows, strict=True)
+            if row.node.get("op") in COLLECTIVE_OPS or (row.names and kind_of(row.names[0]) in COLLECTIVE_OPS)
+        }
+        near = Neighbours(self.ends(), dict(zip(keys, (row.names for row in self.rows), strict=True)), joins)
+        found = []
+        for key, row in zip(keys, self.rows, strict=True):
+            name = row.names[0] if len(row.names) == 1 and not row.own else None
+            meant = near.meaning(name, key, row.node.get("op"), row.layer) if name in BESIDE else None
+            found.append(row if meant is None else replace(row, names=(meant,)))
+        return found
 
     def said(self, text: str) -> Named:
         found = self.read.get(text)
@@ -172,7 +202,7 @@ class _Renaming:
             return row.names
         if not row.names and row.node.get("op") in TRANSFER_OPS:
             return (row.node["op"],)
-        names = row.names
+        names = () if BESIDE.intersection(row.names) else row.names
         if POST_ATTENTION in names:
             names = ("attention_post_norm" if row.layer in self.normed else "ffn_norm",)
         names = tuple(_OF_EXPERTS.get(name, name) if row.layer in self.moes else name for name in names)
@@ -286,6 +316,9 @@ class _Renaming:
             if after.get("id") in (chained := _inside(before)):
                 yield {"source": before.get("id"), "target": chained[0]}
 
+
+_ROUNDS: Final = 2
+"""An addition may be behind a norm that is told by what is before it."""
 
 MOST_IN_NAME: Final = 4096
 """More ranks than a name tells."""

@@ -26,6 +26,10 @@ class SlowRank(NamedTuple):
     until_ns: int
     slowdown: float
 
+    def covers(self, now_ns: int) -> bool:
+        """Whether passes that start at an instant are slower."""
+        return self.since_ns <= now_ns < self.until_ns
+
 
 class WeakGroup(NamedTuple):
     """A collective crosses a link that carries less than it should between two instants, ns.

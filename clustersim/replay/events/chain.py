@@ -250,6 +250,8 @@ class ChainPass:
             self.communicate(segment, cls, members, length, self._stepped, started)
 
     def _stepped(self, segment: int) -> None:
+        if self.over:  # what it runs on has failed since
+            return
         late = now_ns(self.env) - int(self.ends[segment])
         if late:
             self.ends[segment:] += late

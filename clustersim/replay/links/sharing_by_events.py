@@ -235,7 +235,7 @@ class Network:
         self.solved += 1
         rates = [0.0] if len(flows) == 1 else self._rates_of(flows, now)
         for flow, rate in zip(flows, rates, strict=True):
-            if flow.rate > 0.0 or flow.version > 0:  # it has begun
+            if flow.version > 0:  # it has carried something: alone, where it has no rate
                 flow.remaining = left(flow.remaining, flow.rate, flow.transfer_ns, now - flow.since)
             flow.since, flow.rate = now, rate
             self._end_after(flow, needed_ns(flow.remaining, rate, flow.transfer_ns))

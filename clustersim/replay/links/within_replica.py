@@ -50,7 +50,7 @@ def users_of(prepared: Prepared) -> Users:
     """Return who may use which links; replicas in lockstep are one, whose number is that of the first."""
     found: Users = {}
     for pool in prepared.pools:
-        for replica in pool.replicas[:1] if pool.input.plan.is_lockstep else pool.replicas:
+        for replica in pool.meshes:
             for link in _Replica(prepared, replica).links():
                 found.setdefault(link, set()).add(replica)
     for link in prepared.links_on_the_way:

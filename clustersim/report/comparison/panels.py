@@ -45,7 +45,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     body = "".join(
         f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>" for row in rows
     )
-    return f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f'<table class="narrow"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div style="overflow-x:auto">{table}</div>'
 
 
 def _differences(found: Sequence[Comparison], panel: Panel) -> Drawn:
@@ -94,7 +95,7 @@ def _not_drawn(found: Comparison, names: Sequence[str]) -> str:
     """Say what causes come to that have no bar; nothing where each has one."""
     rest = [one for one in found.causes if one.cause not in names and (one.a_ns or one.b_ns)]
     total = fsum(one.difference_ms for one in rest)
-    return f" Not drawn: {plural(len(rest), 'other')}, {total:+,.3f} ms." if rest else ""
+    return f" Not drawn: {plural(len(rest), 'other')}, {round(total, 3) + 0.0:+,.3f} ms." if rest else ""
 
 
 def _distributions(found: Sequence[Comparison], panel: Panel) -> Drawn:

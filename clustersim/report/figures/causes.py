@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from clustersim.report.figures.style import BLUE, GREEN, ORANGE, PINK, YELLOW, template
+from clustersim.report.figures.style import BLUE, GREEN, ORANGE, PINK, TARGET, YELLOW, template
 from clustersim.report.words.diagnosis import WORDS
 
 COLOURS: Final = {
@@ -30,10 +30,11 @@ COLOURS: Final = {
     "compute": BLUE,
 }
 """Cause in ``summary.json`` → its colour: what was waited for is warm or grey, what was got blue and green."""
+FAULTS: Final = "faults"
 _ROWS: Final = (("mean", "all requests"), ("slowest", "slowest 1%"))
 
 
-def causes_figure(causes: Mapping[str, Any], height: int) -> go.Figure:
+def causes_figure(causes: Mapping[str, Any], height: int, by_faults: Mapping[str, tuple[float, float]]) -> go.Figure:
     """Draw which share of each latency each cause has.
 
     Parameters
@@ -42,6 +43,8 @@ def causes_figure(causes: Mapping[str, Any], height: int) -> go.Figure:
         ``causes`` of ``summary.json``.
     height : int
         Pixels.
+    by_faults : mapping
+        Latency that faults are to blame for → share of its p99 that is gone without them, and p99 in ms.
     """
     rows = [
         (f"{name.upper()}, {words}", found[which], found[f"{which}_ms"])
@@ -49,6 +52,7 @@ def causes_figure(causes: Mapping[str, Any], height: int) -> go.Figure:
         if found
         for which, words in _ROWS
     ]
+    rows = [(f"{name.upper()}, p99", {FAULTS: share}, p99) for name, (share, p99) in by_faults.items()] + rows
     figure = go.Figure(
         layout={
             "template": template(),
@@ -60,15 +64,16 @@ def causes_figure(causes: Mapping[str, Any], height: int) -> go.Figure:
             "legend": {"traceorder": "normal"},
         }
     )
-    for cause, colour in COLOURS.items():
+    words = {FAULTS: "faults: gone without them", **WORDS}
+    for cause, colour in {FAULTS: TARGET, **COLOURS}.items():
         if any(shares.get(cause) for _, shares, _ in rows):
             figure.add_bar(
                 orientation="h",
                 y=[label for label, _, _ in rows],
                 x=[shares.get(cause, 0.0) for _, shares, _ in rows],
                 customdata=[shares.get(cause, 0.0) * whole for _, shares, whole in rows],
-                name=escape(WORDS[cause]),
-                marker={"color": colour},
-                hovertemplate=f"%{{y}}: %{{x:.1%}} {escape(WORDS[cause])}, %{{customdata:,.2f}} ms<extra></extra>",
+                name=escape(words[cause]),
+                marker={"color": colour, "pattern": {"shape": "/" * (cause == FAULTS)}},
+                hovertemplate=f"%{{y}}: %{{x:.1%}} {escape(words[cause])}, %{{customdata:,.2f}} ms<extra></extra>",
             )
     return figure

@@ -5,7 +5,7 @@ The layout is the parsed mapping of a file such as ``dashboards/overview.yaml``;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,10 +66,21 @@ def read_layout(layout: Mapping[str, Any], known_figures: Known | None = None) -
     if wrong:
         problems.append(Problem(path="title", message=wrong))
     there = FIGURES if known_figures is None else known_figures
+    if foreign := _of_another_page(figures, there):
+        raise InputError([*problems, foreign])
     panels = [_read_panel(item, f"figures[{index}]", problems, there) for index, item in enumerate(figures)]
     if problems:
         raise InputError(problems)
     return Layout(title=title, panels=tuple(panel for panel in panels if panel is not None))
+
+
+def _of_another_page(figures: Sequence[Any], there: Known) -> Problem | None:
+    """Return that no figure of a layout is one of this page; None where some is, or there is one alone."""
+    names = [str(item["figure"]) for item in figures if isinstance(item, Mapping) and "figure" in item]
+    if len(names) < 2 or set(names) & set(there):
+        return None
+    message = f"is of another page: this one has {', '.join(sorted(there))}, and it lists {', '.join(names)}"
+    return Problem(path="figures", message=message)
 
 
 def _read_panel(item: Any, path: str, problems: list[Problem], there: Known) -> Panel | None:

@@ -25,6 +25,7 @@ from clustersim.report.figures.use import use_figure
 from clustersim.report.folded.asked import Asked
 from clustersim.report.metrics.latencies import Columns, Weighted
 from clustersim.report.traces.busiest import busiest
+from clustersim.report.words.faults import is_blamed, share_of_faults
 from clustersim.report.words.headline import headline_html
 
 _CAUSES: Final = (
@@ -73,11 +74,18 @@ def _causes(run: Run, panel: Panel, identity: str) -> Drawn:
     causes = {name: found for name, found in (run.summary.get("causes") or {}).items() if found}
     if not causes:
         return Drawn(title=title, html=_empty("No request finished."))
+    blamed = by_faults(run.summary)
     return Drawn(
         title=title,
-        caption=_CAUSES,
-        figure=causes_figure(causes, panel.options["height"]),
+        caption=_CAUSES + (" Hatched: the share of p99 that is gone without faults." if blamed else ""),
+        figure=causes_figure(causes, panel.options["height"], blamed),
     )
+
+
+def by_faults(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return of each latency that faults are to blame for which share of p99 is gone without them, and p99 in ms."""
+    some = [name for name in ("ttft", "tpot") if is_blamed(summary, name)]
+    return {name: (share_of_faults(summary, name) or 0.0, summary[f"{name}_ms"]["p99"]) for name in some}
 
 
 def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:

@@ -11,6 +11,7 @@ from clustersim import __version__
 from clustersim.clock import NS_PER_MS, to_ns
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
+from clustersim.report.metrics.batch import enough_batch
 from clustersim.report.metrics.blocks import enough_blocks
 from clustersim.report.metrics.experts import expert_balance
 from clustersim.report.metrics.faults import fault_costs
@@ -24,7 +25,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.causes.columns import cause_shares
 from clustersim.simulation.simulate import RunResult
 
-ALSO: Final = ("without_faults", "enough_blocks")
+ALSO: Final = ("without_faults", "enough_blocks", "enough_batch")
 """What takes replays of the same requests with something else."""
 
 
@@ -95,6 +96,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None, *, also: Colle
         "causes": causes,
         **({"without_faults": fault_costs(result)} if "without_faults" in also else {}),
         **({"enough_blocks": enough_blocks(result, causes)} if "enough_blocks" in also else {}),
+        **({"enough_batch": enough_batch(result, causes)} if "enough_batch" in also else {}),
         "throughput": found["throughput"],
         "steady": steady_rates(requests),
         "makespan_s": found["makespan_s"],

@@ -7,7 +7,7 @@ sets blocks aside, owners that are not alike), twice as many. No number is told 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +21,8 @@ from clustersim.simulation.simulate import RunResult, with_blocks
 PLENTY: Final = 16
 """Times the blocks of a run."""
 LEADS: Final = 0.5
-"""Share of a latency that went to waiting for blocks, and to preemption, from which on it is replayed."""
-_LATENCIES: Final = ("ttft_ms", "tpot_ms", "e2e_ms")
+"""Share of a latency that went to waiting for what a run lacked, from which on it is replayed."""
+LATENCIES: Final = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
 def enough_blocks(result: RunResult, causes: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -39,7 +39,7 @@ def enough_blocks(result: RunResult, causes: Mapping[str, Any]) -> dict[str, Any
     causes : mapping
         ``causes`` of its summary.
     """
-    if not _lead(causes) or all_met(result) or result.timeline.num_steps > MOST_STEPS:
+    if not lead(causes, ("blocks_wait", "preempted")) or all_met(result) or result.timeline.num_steps > MOST_STEPS:
         return None
     pools = result.input.pools
     most = [PLENTY * pool.kv_blocks for pool in pools]
@@ -50,14 +50,15 @@ def enough_blocks(result: RunResult, causes: Mapping[str, Any]) -> dict[str, Any
         if not _waits(found):
             told = summarise(found.columns, found.token_gaps)
             room = [memory_blocks(one) for one in result.scenario.each_pool()]
-            return {"kv_blocks": blocks, "memory_blocks": room, **{name: told[name] for name in _LATENCIES}}
+            return {"kv_blocks": blocks, "memory_blocks": room, **{name: told[name] for name in LATENCIES}}
         blocks = [min(2 * some, limit) for some, limit in zip(blocks, most, strict=True)]
     return None
 
 
-def _lead(causes: Mapping[str, Any]) -> bool:
+def lead(causes: Mapping[str, Any], some: Collection[str]) -> bool:
+    """Return whether at least ``LEADS`` of a latency, of all requests or of the slowest, went to some causes."""
     shares = [of[which] for of in (causes.get("ttft"), causes.get("tpot")) if of for which in ("mean", "slowest")]
-    return any(one.get("blocks_wait", 0.0) + one.get("preempted", 0.0) >= LEADS for one in shares)
+    return any(math.fsum(one.get(cause, 0.0) for cause in some) >= LEADS for one in shares)
 
 
 def _held(result: RunResult) -> list[int]:

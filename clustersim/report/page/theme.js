@@ -67,10 +67,52 @@ function colourPaths(value, path = "") {
   return Object.entries(value).flatMap(([key, one]) => colourPaths(one, Array.isArray(value) ? path + "[" + key + "]" : path ? path + "." + key : key));
 }
 
-/* Draw a figure of plotly's in the colours of the page. */
+const ruler = document.createElement("canvas").getContext("2d");
+
+/* A text in lines of at most so many pixels, broken behind spaces, dots and underscores. */
+function inLines(text, room, size) {
+  ruler.font = size + "px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+  const lines = [""];
+  for (const part of text.match(/[^ ._]*[ ._]?/g)) {
+    const last = lines.length - 1;
+    if (lines[last] && ruler.measureText((lines[last] + part).trim()).width > room) lines.push(part);
+    else lines[last] += part;
+  }
+  return lines.map(line => line.trim()).join("<br>");
+}
+
+/* Break titles below axes, and names above columns, so that each fits its own room on a page of any width; names of
+   columns that are close stand in two rows. */
+function fitTexts(plot, {layout}) {
+  const found = plot._fullLayout, changes = {};
+  const put = (path, text, now) => { if (text !== now) changes[path] = text; };
+  for (const [name, {title}] of Object.entries(layout)) {
+    if (/^xaxis\d*$/.test(name) && title && title.text) {
+      put(name + ".title.text", inLines(title.text, found[name]._length, 12), found[name].title.text);
+    }
+  }
+  const named = (layout.annotations || []).map((one, at) => [one, at]).filter(([one]) => one.name === "column");
+  const each = named.length && found.xaxis._length / named.length, rows = each < 70 ? 2 : 1;
+  const texts = named.map(([{text}]) => inLines(text, rows * each - 4, 11));
+  const lines = Math.max(0, ...texts.filter((_, place) => place % 2 === 0).map(text => text.split("<br>").length));
+  if (rows > 1) put("margin.t", 30 + 15 * lines, found.margin.t);
+  named.forEach(([_, at], place) => {
+    put("annotations[" + at + "].text", texts[place], found.annotations[at].text);
+    put("annotations[" + at + "].yshift", (place % rows) * (15 * lines + 4), found.annotations[at].yshift);
+  });
+  return Object.keys(changes).length ? Plotly.relayout(plot, changes).then(() => plot) : plot;
+}
+
+/* Draw a figure of plotly's in the colours of the page, with texts that fit. */
 function clustersimFigure(id, figure) {
   theme.figures.set(id, figure);
-  return Plotly.newPlot(id, themed(figure));
+  return Plotly.newPlot(id, themed(figure)).then(plot => fitTexts(plot, figure));
 }
+
+let resized = 0;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => { for (const [id, figure] of theme.figures) fitTexts(document.getElementById(id), figure); }, 300);
+});
 
 theme.begin();

@@ -199,7 +199,14 @@ def _parallel(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
             heights.append([_share(one, low, high) for one in found])
             ticks = [(0.0, _shown(low)), (1.0, _shown(high))] if high > low else [(0.5, _shown(low))]
         notes.append(
-            {"x": place, "y": 1.09, "text": escape(short(key) if place < len(wide) else key), "xanchor": "center"}
+            {
+                "x": place,
+                "y": 1.03,
+                "text": escape(short(key) if place < len(wide) else key),
+                "xanchor": "center",
+                "name": "column",
+                "yanchor": "bottom",
+            }
         )
         notes += [
             {"x": place, "y": at, "text": escape(text[:20]), "xshift": 5, "xanchor": "left"} for at, text in ticks

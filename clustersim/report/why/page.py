@@ -96,7 +96,10 @@ def _tornado(
                 hovertemplate="%{y}: " + escape(METRICS[name][0]) + " %{customdata[0]:,.4~g} → %{customdata[1]:,.4~g}"
                 " (%{x:+.1%})<extra></extra>",
             )
-    caption = "Each bar is a run of its own, exact as any other. The limit that helps most is on top."
+    order = "The limit that helps most is on top."
+    if some and some[0].best < max(one.best for one in some):
+        order = "Faults are on top, since they are what is broken; below, the limit that helps most comes first."
+    caption = f"Each bar is a run of its own, exact as any other. {order}"
     return Drawn(title=title, caption=caption, figure=figure)
 
 

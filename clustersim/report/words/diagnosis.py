@@ -21,6 +21,7 @@ WORK: Final = ("compute", "front_end")
 
 _POOLS: Final = ("prefill", "decode")
 MEMORY: Final = "more memory_utilization, more devices or another plan is needed: memory holds"
+LEFT_OUT: Final = "without the key there are as many as memory holds,"
 
 WORDS: Final = {
     "batch_wait": "waiting for a place in the batch",
@@ -103,7 +104,7 @@ def _because(cause: str, summary: Mapping[str, Any]) -> str:
     if cause == "batch_wait":
         if serving.get("scheduler") == "static":
             return f" (serving.scheduler is static){full}"
-        return _key(serving, "max_batch_requests") + full + _network(summary)
+        return _batch(serving, summary) + full + _network(summary)
     if cause == "budget_wait":
         return _key(serving, "max_batch_tokens") + full + _network(summary)
     if cause in ("blocks_wait", "preempted"):
@@ -113,6 +114,24 @@ def _because(cause: str, summary: Mapping[str, Any]) -> str:
     if cause in ("communication", "transfer"):
         return _busiest(summary.get("links") or {})
     return ""
+
+
+def _batch(serving: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Return the cap on the batch, and with which nobody waits for a place: it was replayed."""
+    key, enough = _key(serving, "max_batch_requests"), summary.get("enough_batch")
+    if not enough or not key:
+        return key
+    name = key[2:-1].split(" = ")[-1]
+    return f"{key[:-1]}; with {name}={enough['max_batch_requests']} nobody waits for one: {_p99(enough)})"
+
+
+def _p99(latencies: Mapping[str, Any]) -> str:
+    """Return p99 of TTFT and of TPOT in words."""
+    return ", ".join(
+        f"p99 {name.upper()} is {format_seconds(latencies[f'{name}_ms']['p99'] / 1e3)}"
+        for name in ("ttft", "tpot")
+        if latencies[f"{name}_ms"]
+    )
 
 
 def _blocks(serving: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -127,15 +146,11 @@ def _blocks(serving: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     many = enough["kv_blocks"]
     named = zip(_POOLS, many, strict=True) if len(many) > 1 else [("", many[0])]
     told = " and ".join(f"serving.{f'{pool}.' if pool else ''}kv_blocks={some}" for pool, some in named)
-    better = ", ".join(
-        f"p99 {name.upper()} is {format_seconds(enough[f'{name}_ms']['p99'] / 1e3)}"
-        for name in ("ttft", "tpot")
-        if enough[f"{name}_ms"]
-    )
     room = enough["memory_blocks"]
     more = any(some > most for some, most in zip(many, room, strict=True))
-    held = f"; {MEMORY} {' and '.join(f'{most:,}' for most in room)}" if more else ""
-    return f" ({key + '; ' if key else ''}with {told} nobody waits for them: {better}{held})"
+    lead = MEMORY if more else LEFT_OUT if said else ""
+    held = f"; {lead} {' and '.join(f'{most:,}' for most in room)}" if lead else ""
+    return f" ({key + '; ' if key else ''}with {told} nobody waits for them: {_p99(enough)}{held})"
 
 
 def _network(summary: Mapping[str, Any]) -> str:

@@ -188,13 +188,13 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
 
 
 def _assumed_exchanges(scenario: Mapping[str, Any]) -> list[str]:
-    """Say which constants stand in where the device's file has none of the DeepEP kernels that a plan asks for."""
-    plan, device = scenario.get("plan") or {}, (scenario.get("topology") or {}).get("device")
-    if not isinstance(device, Mapping):
-        return []
+    """Say which constants stand in where a pool's devices have none of the DeepEP kernels that its plan asks for."""
+    plan = scenario.get("plan") or {}
     pools = [part for part in (plan, plan.get("prefill"), plan.get("decode")) if isinstance(part, Mapping)]
+    asked = [((pool.get("ep") or {}).get("exchange"), device)
+             for pool in pools for device in _devices(scenario.get("topology") or {}, pool)]  # fmt: skip
     found = []
-    for way in dict.fromkeys((pool.get("ep") or {}).get("exchange") for pool in pools):
+    for way, device in asked:
         kernels = [f"{str(way).removeprefix('deepep_')}_{direction}" for direction in ("dispatch", "combine")]
         lacking = [name for name in kernels if name in ASSUMED and name not in (device.get("collectives") or {})]
         if lacking:
@@ -205,7 +205,16 @@ def _assumed_exchanges(scenario: Mapping[str, Any]) -> list[str]:
             found.append(
                 f"No DeepEP kernels were measured on {device.get('name')}; assumed constants stand in: {told}."
             )
-    return found
+    return list(dict.fromkeys(found))
+
+
+def _devices(topology: Mapping[str, Any], pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the kinds of device that a pool may be on: that of its placement, of packed ones the first, or all."""
+    groups = (topology.get("fabric") or {}).get("groups") or ()
+    kinds = [one for one in (topology.get("device"), *(group.get("device") for group in groups))
+             if isinstance(one, Mapping)]  # fmt: skip
+    named = [one for one in kinds if one.get("name") == pool.get("placement")]
+    return named or (kinds[:1] if pool.get("placement") in (None, "packed") else kinds)
 
 
 def _offered(summary: Mapping[str, Any], requests: Columns) -> str:

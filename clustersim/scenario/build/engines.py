@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from clustersim import catalog
 from clustersim.cost.engine import COSTS, Engine, engine_from_mapping
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError, Problem, nearest
 from clustersim.scenario.build.references import mapping_at, name_in, referred_file
 from clustersim.scenario.document import Document, KeyPath, read_mapping
 from clustersim.scenario.lookup import find
@@ -24,6 +24,7 @@ from clustersim.scenario.validate import known_as
 FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked")
 """Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for."""
+_NUMBERS: Final = re.compile(r"\d+(\.\d+)*")
 _VERSION: Final = re.compile(r"([a-z]+)-v?(\d{1,3}(?:\.\d{1,4}){0,3})(?:\.?(?:post|rc|dev|a|b)\d{1,4})?")
 """A version as engines write it: also of a patch (``0.10.1.1``), behind one (``.post1``), or before it (``rc1``)."""
 _IMAGE: Final = re.compile(
@@ -97,6 +98,9 @@ def _of_file(file: Path, depth: int) -> _Keys:
 def _own(document: Document, path: KeyPath, depth: int) -> _Keys:
     """Return the keys of a mapping, over those that it inherits."""
     written = mapping_at(document, path)
+    if "since" in written and not _NUMBERS.fullmatch(str(written["since"])):
+        message = f"expected a version such as '0.14', but found {written['since']!r}"
+        raise InputError(document.problem((*path, "since"), message))
     values = {key: value for key, value in written.items() if key not in ABOUT}
     found = _Keys(values=values, places=dict.fromkeys(values, (document, path)), home=(document, path))
     if "inherits" not in written:
@@ -132,6 +136,20 @@ def standing_for(name: str) -> tuple[str, str | None]:
     return ((older or [profiles[0][1]])[-1], name) if profiles else (name, None)
 
 
+def meant(name: str) -> str | None:
+    """Return what the name of an engine, or of a family of them, seems to mean; None where it may be right.
+
+    One that is like none of the catalog's may be that of a user's own engine.
+    """
+    known = catalog.names(FOLDER)
+    families = tuple(dict.fromkeys(one.partition("-")[0] for one in known))
+    if name in known or name in families:
+        return None
+    stands = standing_for(name)[0]
+    family = name.partition("-")[0]
+    return stands if stands != name else None if family in families else nearest(name, (*families, *known))
+
+
 def newest(family: str) -> str | None:
     """Return the newest profile of a family of engines such as ``vllm``; None where it has none with a version."""
     profiles = _profiles(family)
@@ -151,6 +169,6 @@ def _profiles(family: str) -> list[tuple[tuple[int, ...], str]]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+(\.\d+)*", version):
+    if not _NUMBERS.fullmatch(version):
         raise InputError(Problem(message=f"since: expected a version such as '0.14', but found {version!r}"))
     return tuple(map(int, version.split(".")))

@@ -16,8 +16,9 @@ from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import check_collectives
 from clustersim.cost.grid import grid_problems
-from clustersim.cost.roofline import check_kernels, kernel_problems
+from clustersim.cost.roofline import absent_constants, check_kernels, kernel_problems
 from clustersim.errors import InputError, Problem
+from clustersim.scenario.build.engines import meant
 from clustersim.scenario.build.references import mapping_at, referred_file
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
@@ -120,7 +121,14 @@ def _check_constants(device: Device) -> None:
         except InputError as error:
             problems += error.problems
     problems += grid_problems(device.grids, "kernels")
+    for group, constants in device.kernels.items():
+        problems += absent_constants(group, constants, "kernels")
     for family, groups in device.engine_kernels.items():
+        if guess := meant(family):
+            message = f"no engine, and no family of engines, is called {family!r}; did you mean {guess!r}?"
+            problems.append(Problem(message=message, path=f"kernels.{family}"))
+        for group, constants in groups.items():
+            problems += absent_constants(group, constants, f"kernels.{family}")
         problems += kernel_problems(groups, f"kernels.{family}")
         problems += grid_problems(device.engine_grids.get(family, {}), f"kernels.{family}")
     if problems:

@@ -1,7 +1,7 @@
 """The tree of a YAML text: nodes with positions, made from the parser's events.
 
 Own composition, since PyYAML's (1) takes the last of two equal keys, (2) follows aliases into cycles and into
-expansions of any size, and (3) overflows the C stack on deep nesting. A merge (``<<: *base``) keeps the
+expansions of any size, and (3) overflows the C stack on deep nesting (before 6.0.4). A merge (``<<: *base``) keeps the
 positions that the merged values have where they are written.
 """
 
@@ -35,6 +35,7 @@ _WORDS: Final = {
     "could not find expected ':'": "expected a key followed by ': '",
     "did not find expected '-' indicator": "expected '- ' of a list item; check the indentation of this line",
     "did not find expected node content": "expected a value here",
+    "exceeded maximum nesting depth": f"nested deeper than {DEEPEST} levels",
     "found unexpected ':'": "a ':' that ends a key is followed by a blank, as in 'trace: {{path: x.csv}}'",
 }
 

@@ -117,7 +117,7 @@ class _Dual:
 
         Directions are searched on a part of the columns, to which those are added that allow least there.
         """
-        with np.errstate(over="ignore"):  # of what next to nothing is taken of, all is allowed
+        with np.errstate(over="ignore", divide="ignore"):  # of what next to nothing is taken of, all is allowed
             if self.work[1:].any():
                 return self._searched()
             values, all_prices, _ = self._scaled(np.full((1, 5 if self.flight else 3), -np.inf))
@@ -162,19 +162,25 @@ class _Dual:
         -------
         (array of shape (directions,), array of shape (directions, 3), array of shape (directions,))
         """
-        shares = np.exp(np.column_stack([np.zeros(len(at)), at[:, :2]])) * (self.work > 0)
+        powers = np.exp(at)
+        shares = np.ones((len(at), 3))
+        shares[:, 1:] = powers[:, :2]
+        shares *= self.work > 0
         total = shares.sum(axis=1, keepdims=True)
         along = np.divide(shares, total * self.work, out=np.zeros_like(shares), where=(total > 0) & (self.work > 0))
-        cost = np.broadcast_to(self.ns, (len(at), len(self.ns)))
+        cost = self.ns[None]
         if self.flight:
-            some = np.exp(at[:, 3:5])
+            some = powers[:, 3:5]
             some = some / (1.0 + some.sum(axis=1, keepdims=True))
             cost = (1.0 - some.sum(axis=1, keepdims=True)) * cost
-            cost = cost + some[:, :1] * self.flight[0] + some[:, 1:] * self.flight[1]
+            cost += some[:, :1] * self.flight[0]
+            cost += some[:, 1:] * self.flight[1]
         if self.waiting is not None:
-            cost = cost + np.exp(at[:, 2:3]) * self.waiting
+            waiting = powers[:, 2:3] * self.waiting
+            cost = np.add(cost, waiting, out=waiting)
         taken = along @ self.carried
-        each = np.divide(cost, taken, out=np.where(cost < 0.0, -np.inf, np.inf), where=taken > 0)
+        each = np.full_like(taken, np.inf)
+        np.divide(cost, taken, out=each, where=(taken > 0) | (cost < 0.0))
         least = each.argmin(axis=1)
         scale = each[np.arange(len(at)), least]
         scale = np.where(np.isfinite(scale), scale, 0.0)

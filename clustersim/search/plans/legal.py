@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
+
+import numpy as np
 
 from clustersim.plan.parallel import SequencePartition
 from clustersim.scenario.scenario import Scenario
@@ -12,9 +16,16 @@ from clustersim.search.plans.deployments import Candidate, Setting
 from clustersim.search.plans.room import Room
 from clustersim.search.plans.space import PARTITIONS, Refused, Replica, replicas
 
+_GRID: Final = 1 << 14
+"""Pairs of numbers of replicas that are counted one by one; of more, as many share no factor as in the plane."""
+
 
 def candidates(
-    settings: Sequence[Setting], room: Room, refused: Refused, partitions: Sequence[SequencePartition] = PARTITIONS
+    settings: Sequence[Setting],
+    room: Room,
+    refused: Refused,
+    partitions: Sequence[SequencePartition] = PARTITIONS,
+    allow: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[Candidate, int]]:
     """Yield plans that no other one has more of the same replicas of, and how many legal plans each stands for.
 
@@ -26,7 +37,10 @@ def candidates(
         Where plans are counted that are not legal.
     partitions : sequence of str
         Those of prompts over SP ranks that are enumerated.
+    allow : callable, optional
+        Told of about how many plans there are as soon as that is known, before those with two pools are made.
     """
+    many = 0
     for number, setting in enumerate(settings):
         if setting.single is not None:
             for one in _of_each_kind(setting.single, room, refused, partitions):
@@ -35,14 +49,53 @@ def candidates(
             prefill, decode = setting.pools.each_pool()
             counted = refused if setting.single is None else Refused()  # what one pool can't have, two can't either
             firsts, seconds = (_of_each_kind(one, room, counted, partitions) for one in (prefill, decode))
+            many += _about(firsts, seconds, room)
+            if allow is not None:
+                allow(many)
             known: dict[object, list[tuple[tuple[int, int], int]]] = {}
             for first in firsts:
                 for second in seconds:
-                    alike = tuple((one.devices, one.kind, one.plan.is_lockstep) for one in (first, second))
+                    alike = _alike(first), _alike(second)
                     if alike not in known:
                         known[alike] = list(_ratios(first, second, room))
                     for counts, same in known[alike]:
                         yield Candidate(replicas=(first, second), counts=counts, setting=number), same
+
+
+_Alike = tuple[int, str | None, bool]
+
+
+def _alike(one: Replica) -> _Alike:
+    """Return what decides how many of a replica there may be."""
+    return one.devices, one.kind, one.plan.is_lockstep
+
+
+def _about(firsts: Sequence[Replica], seconds: Sequence[Replica], room: Room) -> int:
+    """Return about how many plans have a replica of each of two lists: those of each shape times their ratios."""
+    each = [Counter(map(_alike, some)) for some in (firsts, seconds)]
+    return sum(
+        many * others * _coprime(one, other, room) for one, many in each[0].items() for other, others in each[1].items()
+    )
+
+
+def _coprime(first: _Alike, second: _Alike, room: Room) -> int:
+    """Return about how many numbers of two replicas share no factor and fit; of all devices, how many take them all."""
+    prices = [0.0 if room.usd is None else one[0] * room.price.get(one[1], 0.0) for one in (first, second)]
+    kinds = [(most, *(one[0] * (one[1] == kind) for one in (first, second))) for kind, most in room.of_kind.items()]
+    rooms = [(room.devices, first[0], second[0]), (room.usd or 0.0, *prices), *kinds]
+    some = np.arange(1, (1 if first[2] else room.devices // first[0]) + 1)
+    fitting = np.full(len(some), 1 if second[2] else room.devices // second[0])
+    for most, *each in rooms:
+        left = most - some * each[0]
+        fitting = np.where(left < 0, 0, np.minimum(fitting, left // each[1]) if each[1] else fitting).astype(np.int64)
+    if room.exactly:
+        need = room.devices - some * first[0]
+        return int(((need % second[0] == 0) & (need > 0) & (need // second[0] <= fitting)).sum())
+    many = int(fitting.max(initial=0))
+    if len(some) * many > _GRID:
+        return int(fitting.sum() * 6 / math.pi**2)
+    others = np.arange(1, many + 1)
+    return int(((np.gcd.outer(some, others) == 1) & (others <= fitting[:, None])).sum())
 
 
 def _of_each_kind(

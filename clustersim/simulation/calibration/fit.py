@@ -92,8 +92,8 @@ class EngineFit:
     kv_blocks : int or None
         Of the K/V pool; None where the log can't tell.
     figures : tuple of Figure
-    before_ms, after_ms : FloatArray, shape (figures,)
-        Predictions with the engine as it was, and with the constants.
+    before_ms, pooled_ms, after_ms : FloatArray, shape (figures,)
+        Predictions with the engine as it was, also with that K/V pool, and with the constants.
     """
 
     constants: Mapping[str, float]
@@ -101,6 +101,7 @@ class EngineFit:
     kv_blocks: int | None
     figures: tuple[Figure, ...]
     before_ms: FloatArray
+    pooled_ms: FloatArray
     after_ms: FloatArray
 
     @property
@@ -110,9 +111,9 @@ class EngineFit:
         for one in CONSTANTS:
             value = self.constants.get(one.key)
             if value is not None and value in (one.least, one.most):
-                which = "least" if value == one.least else "most"
+                which, ask = ("least", "less") if value == one.least else ("most", "more")
                 told.append(
-                    f"{one.key} ended at {one.written(value)}, the {which} that it may be: the logs ask for more"
+                    f"{one.key} ended at {one.written(value)}, the {which} that it may be: the logs ask for {ask}"
                 )
         return tuple(told)
 
@@ -170,6 +171,7 @@ def fit_engine(scenario: Scenario, logs: Sequence[ServerLog], *, workers: int = 
         kv_blocks=blocks,
         figures=figures,
         before_ms=before,
+        pooled_ms=base,
         after_ms=best,
     )
 

@@ -157,6 +157,7 @@ def _of_stamps(path: Path, lines: Iterable[tuple[int, Any]], scenario: Scenario)
     rows: list[tuple[float, ...]] = []
     problems: list[Problem] = []
     line_by_name: dict[Any, int] = {}
+    absent: set[str] = set()
     for number, line in lines:
         found = line if isinstance(line, dict) else {}
         values, mistakes = _numbers(found, _STAMPS)
@@ -166,7 +167,9 @@ def _of_stamps(path: Path, lines: Iterable[tuple[int, Any]], scenario: Scenario)
         name = found.get("request_id")
         if isinstance(name, str | int) and line_by_name.setdefault(name, number) != number:
             mistakes = [f"request_id: {name!r} stands in line {line_by_name[name]}, too; expected each request once"]
-        problems += [Problem(file=str(path), line=number, message=mistake) for mistake in mistakes]
+        fresh = [mistake for mistake in mistakes if mistake not in absent]
+        absent |= {mistake for mistake in mistakes if ": is missing" in mistake}  # told once
+        problems += [Problem(file=str(path), line=number, message=mistake) for mistake in fresh]
         if len(problems) >= _MOST_PROBLEMS:
             break
         scheduled = found.get("scheduled_ts")

@@ -114,6 +114,8 @@ def _parsed(text: str, file: str) -> _Source:
     if "format" in found:
         return _Source(document=found, placed=lambda problems: located(problems, text), keys=KeyReader())
     nodes, links = found["nodes"], "edges" if "edges" in found or "links" not in found else "links"
+    if len(nodes) > 1 and "edges" not in found and "links" not in found:  # nobody wrote a step with none
+        raise InputError(located([_no_edges(found, file)], text))
     names = list(nodes) if isinstance(nodes, dict) else None
 
     def placed(problems: Iterable[Problem]) -> list[Problem]:
@@ -135,6 +137,15 @@ def _no_graph(found: Any, file: str) -> Problem:
     if meant is not None:
         return Problem(file=file, path=meant, message="unknown key; did you mean 'nodes'?")
     return Problem(file=file, message=f"{wanted}, but there are no nodes", quotes=False)
+
+
+def _no_edges(found: Mapping[str, Any], file: str) -> Problem:
+    meant = next((key for key in found if any(is_misspelt(key, one) for one in ("edges", "links"))), "")
+    message = f'expected edges, such as "edges": [{{"source": …, "target": …}}], but there are none; {_LINKS}'
+    return Problem(file=file, path=meant, message=f"unknown key; {message}" if meant else message, quotes=bool(meant))
+
+
+_LINKS: Final = "they may be called links, and their ends source and target, from and to, or src and dst"
 
 
 def _in_objects(path: str, names: list[str] | None, links: str) -> str:

@@ -11,6 +11,7 @@ from clustersim.accuracy.order import orders, spearman
 from clustersim.accuracy.result import Result, read_results, result_of, written
 from clustersim.accuracy.row import Row
 from clustersim.accuracy.score import reasons, score, scoreboard
+from clustersim.accuracy.tables import headline, tables
 from clustersim.errors import InputError
 
 ONE = Result(
@@ -73,6 +74,7 @@ def test_a_quantity_is_a_metric_without_its_statistic(metric, quantity):
         ([(3.0, 10.0), (2.0, 20.0), (1.0, 30.0)], -1.0),
         ([(2.0, 10.0), (1.0, 20.0), (3.0, 30.0)], 0.5),  # 1 − 6 · (1 + 1) / (3 · 8)
         ([(1.0, 10.0), (1.0, 20.0)], 0.0),  # a tie says nothing
+        ([(1.0, 10.0), (2.0, 10.0)], None),  # there is no order
         ([(1.0, 10.0), (2.0, 20.0), (None, 1.0)], 0.0),  # who has no prediction has no rank
     ],
 )
@@ -80,6 +82,14 @@ def test_order_of_plans(pairs, expected):
     (order,) = orders(plans(*pairs))
     assert order.spearman == pytest.approx(expected)
     assert len(order.plans) == len(pairs)
+
+
+def test_orders_of_what_was_measured_alike_are_left_out_of_the_mean():
+    alike, right = plans((1.0, 10.0), (2.0, 10.0)), plans((1.0, 10.0), (2.0, 20.0))
+    other = [replace(one, id=f"o{one.id}", workload="another") for one in right]
+    assert "order of plans 1.00 over 1 workloads" in headline(scoreboard([*alike, *other]))
+    assert "order of plans" not in headline(scoreboard(alike))
+    assert any(row[-2:] == ("–", "–") for table in tables(scoreboard(alike)) for row in table.rows)
 
 
 def test_plans_are_compared_under_one_workload_only():
@@ -115,4 +125,4 @@ def test_a_result_keeps_ratios_and_no_measured_figure():
 
 
 def test_reasons_are_counted_by_family():
-    assert reasons([ONE, NONE, NONE]) == {("F7-closed-loop", "no such device"): 2}
+    assert reasons([ONE, NONE, NONE]) == {("F7-closed-loop", "no such device"): ["F7-2", "F7-2"]}

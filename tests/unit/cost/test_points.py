@@ -56,20 +56,23 @@ def test_every_broken_row_is_named_with_its_line(tmp_path):
         "gemm,bf16,1,1,1,0\n"
         "gemm,bf16,1,1,1,fast\n"
         "memory,,1,,,1e-6\n"
+        "memory,,,,,1e-6\n"
+        "gemm,bf16,16.5,1,1,1e-6\n"
         "gemm,bf16,1,1,1,1e-6,7\n"
     )
     path = written(tmp_path, text)
     with pytest.raises(InputError) as caught:
         read_points(path)
     assert [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems] == [
-        "2: unknown operator 'gem'; did you mean 'gemm'?",
-        "3: unknown number format 'bf17'; did you mean 'bf16'?",
-        "4: k: expected a positive number, but found nothing",
-        "5: seconds: expected a positive number, but found '0'",
-        "6: seconds: expected a positive number, but found 'fast'",
-        "7: bytes: expected a positive number, but found nothing",
-        "7: m: operator 'memory' has no such shape key",
-        "8: has more cells than the header: ['7']",
+        "2:1: op: unknown operator 'gem'; did you mean 'gemm'?",
+        "3:6: dtype: unknown number format 'bf17'; did you mean 'bf16'?",
+        "4:15: k: expected a positive number, but found nothing",
+        "5:17: seconds: expected a positive number, but found '0'",
+        "6:17: seconds: expected a positive number, but found 'fast'",
+        "1: has no column 'bytes', which 'memory' needs",
+        "7:9: m: operator 'memory' has no such shape key",
+        "9:11: m: expected a whole number, but found '16.5'",
+        "10: has more cells than the header: ['7']",
     ]
 
 

@@ -298,7 +298,7 @@ WIDE = "vllm serve deepseek-ai/DeepSeek-V3 -dp 16 -ep"
     [
         ("allgather_reducescatter", "all_gather", ""),
         ("naive", "all_gather", ""),
-        ("pplx", "all_to_all", ""),
+        ("pplx", "all_to_all", "--all2all-backend pplx is of vLLM 0.9 to 0.12, and later ones have none"),
         ("deepep_high_throughput", "deepep_normal", ""),
         ("deepep_low_latency", "deepep_low_latency", ""),
         ("nixl_ep", "all_to_all", "--all2all-backend nixl_ep is not modelled"),

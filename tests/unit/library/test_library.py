@@ -32,8 +32,9 @@ SURFACE = {
     "check": "(scenario, overrides=(), **values)",
     "load": "(scenario, overrides=(), *, allow_code=None, **values)",
     "run": "(scenario, overrides=(), *, strict=True, audit=True, processes=1, allow_code=None, **values)",
-    "Result": "legal replayed requests steps timeline · "
-    "dashboard(path, layout='overview', *, request=None, at=None) save(folder) why(allow_code=None)",
+    "Result": "failures legal replayed requests steps timeline · "
+    "dashboard(path, layout='overview', *, request=None, at=None, max_page='30 MB') save(folder) "
+    "why(allow_code=None, *, only=())",
 }
 """What programs of others call. A change here is a change of theirs."""
 
@@ -95,6 +96,7 @@ def test_tables_are_those_of_the_run_directory(tmp_path: Path, result: clustersi
     kept = json.loads((folder / "summary.json").read_text())
     assert kept == {key: value for key, value in result.summary.items() if key != "wall_s"}
     assert result.summary.ttft_ms.p99 == kept["ttft_ms"]["p99"]
+    assert result.summary.steps == sum(result.steps["count"].to_pylist())
     page = result.dashboard(tmp_path / "page.html")
     assert page.read_text() == (folder / "dashboard.html").read_text()
 
@@ -249,3 +251,67 @@ def test_a_dashboard_shows_what_is_asked_for_first(tmp_path):
         with pytest.raises(clustersim.InputError, match=message):
             result.dashboard(tmp_path / "none.html", **wrong)
     assert not (tmp_path / "none.html").exists()
+
+
+def test_what_is_long_shows_itself_in_a_line(result: clustersim.Result) -> None:
+    shown = [repr(one) for one in (result.summary, result.timeline, result.verdict, result.scenario)]
+    assert max(map(len, shown)) < 800
+    assert "ttft_ms" in shown[0]
+    assert repr(result.summary.requests) == repr(dict(result.summary.requests))
+    timeline = result.timeline
+    assert shown[1].startswith(f"<Timeline of {timeline.num_spans:,} spans in {timeline.num_steps:,} steps, ")
+    assert shown[2].startswith("<Verdict legal: ")
+    broken = clustersim.check(PLAIN, {"plan.tp": 6})
+    assert repr(broken).startswith(f"<Verdict illegal: {len(broken.violations)} against TP-1")
+
+
+def test_what_was_expected_and_did_not_come_true_is_told() -> None:
+    good, bad = (clustersim.run(PLAIN, expect={"requests.finished": count}) for count in (4, 5))
+    assert good.failures == ()
+    assert "not as expected" not in repr(good)
+    assert bad.failures == ("requests.finished is 4; expected 5",)
+    assert "; not as expected: requests.finished is 4; expected 5; legal>" in repr(bad)
+    assert "requests.finished is 4; expected 5" in bad._repr_html_()
+    assert clustersim.run(PLAIN, strict=False, plan={"tp": 6}, expect={"legal": False}).failures == ()
+
+
+def test_why_lifts_only_what_is_asked_for(result: clustersim.Result) -> None:
+    assert [one.name for one in result.why(only=["host"]).limits] == ["host"]
+    assert result.why(only="host") == result.why(only=("host",))
+
+
+def test_a_page_is_no_larger_than_asked(tmp_path: Path, result: clustersim.Result) -> None:
+    size = len(result.dashboard(tmp_path / "whole.html").read_bytes())
+    with pytest.raises(clustersim.InputError, match=r"^max_page: 1 kB is too little for steps and requests"):
+        result.dashboard(tmp_path / "small.html", max_page="1 kB")
+    assert not (tmp_path / "small.html").exists()
+    assert len(result.dashboard(tmp_path / "fits.html", max_page=f"{size} B").read_bytes()) <= size
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda one: clustersim.load("quickstart", None), TypeError, "expected overrides such as .* but found None"),
+        (lambda one: clustersim.load(PLAIN, ["seed=1"], seed=2), TypeError, "seed is given twice"),
+        (lambda one: clustersim.load(PLAIN, {"seed": 1}, seed=2), TypeError, "seed is given twice"),
+        (lambda one: clustersim.load(PLAIN, nonsense=1), clustersim.InputError, "unknown key 'nonsense'; known: "),
+        (lambda one: clustersim.run(PLAIN, stric=False), clustersim.InputError, "unknown key 'stric'; known: "),
+        (lambda one: clustersim.run(PLAIN, strict="no"), TypeError, "strict: expected True or False, but found 'no'"),
+        (lambda one: clustersim.run(PLAIN, audit=1), TypeError, "audit: expected True or False"),
+        (lambda one: clustersim.run(PLAIN, processes=0), TypeError, "processes: expected a whole number of at least 1"),
+        (lambda one: one.dashboard("x", request=True), TypeError, "request: expected a whole number"),
+        (lambda one: one.dashboard("x", request=1.0), TypeError, "request: expected a whole number"),
+        (lambda one: one.dashboard("x", at=float("nan")), clustersim.InputError, "at: expected an instant .* nan"),
+        (lambda one: one.dashboard("x", max_page="0 B"), clustersim.InputError, "max_page: expected more than nothing"),
+        (lambda one: one.dashboard("x", "overvie"), clustersim.InputError, "^layout: no dashboard 'overvie'"),
+        (lambda one: one.save("/"), clustersim.InputError, "^folder: /: "),
+        (lambda one: one.why(only=["batc"]), clustersim.InputError, "only: 'batc' is no limit; .* mean 'batch'"),
+        (lambda one: one.timeline.unfold(10, 0), clustersim.InputError, "end_ns: 0 is before start_ns, 10"),
+        (lambda one: one.timeline.unfold(0, 10, ranks=3), clustersim.InputError, "ranks: expected ranks such as"),
+        (lambda one: one.timeline.unfold(0, 10, ranks=[-1]), clustersim.InputError, "ranks: expected ranks such as"),
+        (lambda one: one.timeline.unfold(float("nan"), 10), clustersim.InputError, "end_ns: 10 is before start_ns"),
+    ],
+)  # fmt: skip
+def test_arguments_are_checked(result: clustersim.Result, call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(result)

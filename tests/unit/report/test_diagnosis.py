@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from clustersim.clock import NS_PER_S
+from clustersim.report.figures.causes import causes_figure
+from clustersim.report.figures.panels import by_faults
 from clustersim.report.files.summary import ALSO, summary_of
 from clustersim.report.metrics.steady import steady_rates
 from clustersim.report.words.causes import cause_lines
-from clustersim.report.words.diagnosis import MEMORY, diagnoses
+from clustersim.report.words.diagnosis import LEFT_OUT, MEMORY, diagnoses
 from clustersim.report.words.run import remarks, share_words
 from clustersim.report.words.terminal import print_summary
 from clustersim.scenario.document import parse_yaml
@@ -40,18 +42,24 @@ def summary(
     return summary_of(ran, also=ALSO)
 
 
+def bars(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the bars of the figure of causes, by what they are called."""
+    figure = causes_figure(found["causes"], 400, by_faults(found))
+    return {one.name: one for one in figure.data}
+
+
 @pytest.mark.parametrize(
     ("prepared", "begin", "end"),
     [
         (
             {"serving": "max_batch_requests: 4", "rate": 100},
             "p99 TTFT ",
-            "a place in the batch (4 = serving.max_batch_requests) while K/V of a replica is 0.2% full at most",
+            " ms) while K/V of a replica is 0.2% full at most",
         ),
         (
             {"serving": "kv_blocks: 100", "rate": 100},
             "p99 TTFT ",
-            " ms)",
+            f"; {LEFT_OUT} 64,083)",
         ),
         (
             {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: 0 s}", "rate": 1, "requests": 6},
@@ -106,6 +114,8 @@ def test_a_fault_leads_where_the_requests_without_it_are_better(given: dict[str,
     share = 1 - without / found[f"{name}_ms"]["p99"]
     shown = dict(cause_lines(found))[f"{name.upper()} causes"]
     assert shown.startswith(f"{share_words(share)} of p99 by faults, from which follows")
+    drawn = bars(found)["faults: gone without them"]
+    assert dict(zip(drawn.y, drawn.x, strict=True))[f"{name.upper()}, p99"] == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +126,9 @@ def test_a_fault_leads_where_the_requests_without_it_are_better(given: dict[str,
 def test_a_fault_that_hardly_matters_does_not_lead(faults: str) -> None:
     found = summary(serving="max_batch_requests: 4", rate=100, faults=faults)
     (line,) = diagnoses(found)
-    assert "waiting for a place in the batch (4 = serving.max_batch_requests)" in line.split(";")[0]
+    assert "waiting for a place in the batch (4 = serving.max_batch_requests" in line.split(";")[0]
     without = format_seconds(found["without_faults"]["ttft_ms"]["p99"] / 1e3)
+    assert "faults: gone without them" not in bars(found)
     assert line.endswith(f"; faults hardly matter: {without} without them")
 
 
@@ -130,8 +141,11 @@ def test_blocks_that_are_said_to_be_enough_are() -> None:
     assert enough["causes"]["ttft"]["mean"]["blocks_wait"] == 0
     assert less["causes"]["ttft"]["mean"]["blocks_wait"] > 0
     p99 = [format_seconds(enough[f"{name}_ms"]["p99"] / 1e3) for name in ("ttft", "tpot")]
-    words = f"nobody waits for them: p99 TTFT is {p99[0]}, p99 TPOT is {p99[1]})"
-    assert diagnoses(found)[0].endswith(f"(100 = serving.kv_blocks; with serving.kv_blocks={blocks} {words}")
+    words = f"nobody waits for them: p99 TTFT is {p99[0]}, p99 TPOT is {p99[1]}; {LEFT_OUT} "
+    assert f"(100 = serving.kv_blocks; with serving.kv_blocks={blocks} {words}" in diagnoses(found)[0]
+    (held,) = found["enough_blocks"]["memory_blocks"]
+    assert diagnoses(found)[0].endswith(f"{LEFT_OUT} {held:,})")
+    assert summary(rate=100)["kv_blocks"] == held > blocks
     assert summary(serving="kv_blocks: 100", rate=100, more="targets: {ttft: 1 h}\n")["enough_blocks"] is None
     assert summary(serving="max_batch_requests: 4", rate=100)["enough_blocks"] is None
 
@@ -147,6 +161,28 @@ def test_blocks_that_are_enough_may_be_more_than_memory_holds() -> None:
         scenario = build_scenario(parse_yaml(text, "prepared.yaml"), allow_code=False)
         assert bool(check_scenario(scenario).violations) is not legal
     assert MEMORY not in diagnoses(summary(serving="kv_blocks: 100", rate=100))[0]
+
+
+def test_places_that_are_said_to_be_enough_are() -> None:
+    """A run with so many has the figures that are told, and nobody waits in it; with one less somebody does."""
+    found = summary(serving="max_batch_requests: 4", rate=100)
+    places = found["enough_batch"]["max_batch_requests"]
+    enough, less = (summary(serving=f"max_batch_requests: {some}", rate=100) for some in (places, places - 1))
+    assert enough["ttft_ms"] == found["enough_batch"]["ttft_ms"]
+    assert enough["causes"]["ttft"]["mean"]["batch_wait"] == 0
+    assert less["causes"]["ttft"]["mean"]["batch_wait"] > 0
+    p99 = [format_seconds(enough[f"{name}_ms"]["p99"] / 1e3) for name in ("ttft", "tpot")]
+    words = f"nobody waits for one: p99 TTFT is {p99[0]}, p99 TPOT is {p99[1]})"
+    told = f"(4 = serving.max_batch_requests; with serving.max_batch_requests={places} {words}"
+    assert told in diagnoses(found)[0]
+    for other in ("kv_blocks: 100", "max_batch_requests: 4, scheduler: static"):
+        assert summary(serving=other, rate=100)["enough_batch"] is None
+    assert summary(serving="max_batch_requests: 4", rate=100, more="targets: {ttft: 1 h}\n")["enough_batch"] is None
+    few = summary(serving="max_batch_requests: 4, max_batch_tokens: 6", rate=100)
+    assert few["enough_batch"] is None  # more would be more than the token budget lets decode
+    pools = summary(serving="prefill: {max_batch_requests: 1}, scheduler: disaggregated", rate=100,
+                    plan="{prefill: {tp: 2}, decode: {tp: 2}}")  # fmt: skip
+    assert "with serving.prefill.max_batch_requests=" in diagnoses(pools)[0]
 
 
 def test_of_several_faults_those_that_took_most_are_named() -> None:

@@ -163,6 +163,19 @@ def test_versions_are_read_as_engines_write_them(asked, stands):
     assert standing_for("vllm-2025") == ("vllm-2025", None)
 
 
+def test_each_pool_says_where_constants_of_deepep_are_assumed_on_its_own_devices():
+    ep = "{degree: 8, scope: global, exchange: deepep_normal}"
+    document = load("splitwise-h100-a100", (
+        "model=mixtral-8x7b", f"plan.prefill={{dp: 8, placement: h100-sxm-80gb, ep: {ep}}}", "expect={}",
+        f"plan.decode={{dp: 8, placement: a100-sxm-80gb, ep: {ep}}}", "targets={}",
+    )).document  # fmt: skip
+    counts = dict.fromkeys(("arrived", "finished", "unfinished", "rejected"), 0)
+    told = remarks({"throughput": {"requests_per_s": None}, "requests": counts, "scenario": document})
+    assert [one.partition(";")[0] for one in told if "DeepEP" in one] == [
+        "No DeepEP kernels were measured on a100-sxm-80gb"
+    ]
+
+
 @pytest.mark.parametrize(("topology", "is_told"), [("dgx-a100", True), ("dgx-h100", False)])
 @pytest.mark.parametrize("way", ["deepep_normal", "deepep_low_latency"])
 def test_a_run_says_where_constants_of_deepep_are_assumed(topology, is_told, way):

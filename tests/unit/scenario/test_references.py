@@ -8,7 +8,7 @@ import pytest
 
 from clustersim.errors import InputError
 from clustersim.scenario.load import load
-from clustersim.scenario.parts import load_model, load_topology
+from clustersim.scenario.parts import load_engine, load_model, load_topology
 
 
 def test_a_change_of_a_model_that_would_change_nothing_is_refused() -> None:
@@ -26,7 +26,9 @@ def test_a_known_key_without_effect_on_speed_may_be_changed() -> None:
 def test_constants_of_a_device_are_checked_where_they_are_written(tmp_path: Path) -> None:
     (tmp_path / "dev.yaml").write_text(
         "name: dev\nvendor: V\nsource: made up\nmemory: {capacity: 80 GB, bandwidth: 1 TB/s}\n"
-        "compute: {bf16: 100 TFLOP/s}\nkernels:\n  gemm_bf16: {compute: 0}\n  gem_bf16: {}\n"
+        "compute: {bf16: 100 TFLOP/s}\nkernels:\n"
+        "  gemm_bf16: {compute: 0, memory: 0.9, floor_s: 1e-6, ramp_k: 9, latency_s: 1e-6, latency_k: 9}\n"
+        "  gem_bf16: {}\n"
         "collectives: {ring: {efficiency: 2}}\n"
     )
     with pytest.raises(InputError) as caught:
@@ -36,6 +38,51 @@ def test_constants_of_a_device_are_checked_where_they_are_written(tmp_path: Path
         "dev.yaml:8:13: kernels.gem_bf16: unknown group; did you mean 'gemm'?",
         "dev.yaml:9:34: collectives.ring.efficiency: 2.0 is not between 1e-06 and 1",
     ]
+
+
+FULL = "{memory: 0.9, floor_s: 1e-6, cached: 2}"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "said"),
+    [
+        ("{vlm: {memory: FULL}}", "kernels.vlm: no engine, and no family of engines, is called 'vlm'"),
+        ("{tensorrt-llm: {memory: FULL}}", "did you mean 'trtllm'?"),
+        ("{vllm-0.8: {memory: FULL}}", "is called 'vllm-0.8'; did you mean 'vllm-0.9'?"),
+        ("{memory_bf61: FULL}", "kernels.memory_bf61: unknown number format 'bf61'; did you mean 'bf16'?"),
+        ("{trtllm: {gem_bf16: FULL}}", "kernels.trtllm.gem_bf16: unknown group; did you mean 'gemm'?"),
+        ("{memory: {floor_s: 1e-6, cached: 2}}", "kernels.memory: lacks memory (0.7); in brackets stands"),
+        ("{trtllm: {memory: {memory: 0.9}}}", "kernels.trtllm.memory: lacks floor_s (2.5e-06), cached (1.5)"),
+    ],
+)  # fmt: skip
+def test_kernels_that_no_engine_would_take_and_halves_of_groups_are_refused(tmp_path, kernels, said) -> None:
+    (tmp_path / "dev.yaml").write_text(
+        "name: dev\nvendor: V\nsource: made up\nmemory: {capacity: 80 GB, bandwidth: 1 TB/s}\n"
+        f"compute: {{bf16: 100 TFLOP/s}}\nkernels: {kernels.replace('FULL', FULL)}\n"
+    )
+    with pytest.raises(InputError) as caught:
+        load_topology("dgx-h100", (f"device={tmp_path}/dev.yaml",))
+    (problem,) = caught.value.problems
+    assert problem.line == 6
+    assert said in str(problem)
+
+
+def test_kernels_of_an_engine_of_ones_own_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "dev.yaml").write_text(
+        "name: dev\nvendor: V\nsource: made up\nmemory: {capacity: 80 GB, bandwidth: 1 TB/s}\n"
+        f"compute: {{bf16: 100 TFLOP/s}}\nkernels: {{mine: {{memory: {FULL}}}, vllm-ours: {{memory: {FULL}}}}}\n"
+    )
+    device = load_topology("dgx-h100", (f"device={tmp_path}/dev.yaml",)).device
+    assert device.running("mine").kernels["memory"]["cached"] == 2.0
+
+
+def test_a_version_from_which_on_an_engine_holds_is_checked_where_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("inherits: vllm-0.19\nsource: ours\nsince: potato\n")
+    with pytest.raises(InputError) as caught:
+        load_engine(f"{tmp_path}/mine.yaml")
+    assert (
+        str(caught.value) == f"{tmp_path}/mine.yaml:3:8: since: expected a version such as '0.14', but found 'potato'"
+    )
 
 
 def test_a_format_that_the_device_cannot_multiply_is_refused_before_anything_runs() -> None:

@@ -7,12 +7,15 @@ from itertools import product
 
 import pytest
 
+from clustersim.limits import Limits
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ExpertPlan, SequencePlan
 from clustersim.scenario.parts import load_topology
+from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.room import room_of
 from clustersim.search.plans.space import Refused, replicas
+from clustersim.search.runs import Variants
 from clustersim.simulation.legality import check_scenario_plan
 from tests.unit.search.searching import SMALL, deployments
 
@@ -82,3 +85,16 @@ def test_pools_are_on_every_kind_of_device(tmp_path):
     assert kinds == {*((name,) for name in names), *product(names, names)}
     one = next(one for one, _ in candidates(made.settings, room, Refused()) if len(one.replicas) == 2)
     assert made.scenario(one).pools == made.variants.scenario(made.changes(one)).pools
+
+
+@pytest.mark.parametrize(
+    ("scenario", "devices", "exactly"),
+    [("quickstart", 8, False), ("quickstart", 24, True), ("mixtral-ep", 16, False), ("splitwise-h100-a100", 16, False)],
+)
+def test_it_is_known_beforehand_how_many_plans_two_pools_have(scenario: str, devices: int, exactly: bool) -> None:
+    variants = Variants(scenario, ("targets.ttft=1 s",), limits=Limits())
+    room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=None)
+    settings = Deployments(variants, [], always).settings
+    told: list[int] = []
+    found = [one for one, _ in candidates(settings, room, Refused(), allow=told.append)]
+    assert told[-1] == sum(len(one.replicas) > 1 for one in found) > 100

@@ -355,6 +355,12 @@ def test_named_columns_need_no_reformatting(write):
         (NAMED, {"arrival": "when", "unit": "s"}, "no column 'prompt_tokens'; the header has: when, len in"),
         (NAMED, {"arrival": "when", "prompt_tokens": "len in", "output_tokens": "len out", "unit": "iso"},
          "expected a time such as 2023"),
+        (NAMED.replace("len out", "n"), {"arrival": "when", "prompt_tokens": "len in", "output_tokens": "len ot"},
+         "no column 'len ot'; the header has: when, len in"),  # another column's name is no guess
+        ("when,prompt_tokens,output_tokens\n2024-01-01T00:00:00Z,1,2\n2024-01-01T00:00:09,1,2\n", {"arrival": "when"},
+         "expected a time with an offset such as Z or +01:00, as the first one"),
+        ("when,prompt_tokens,output_tokens\n2024-01-01T00:00:00,1,2\n2024-01-01T01:00:09+01:00,1,2\n",
+         {"arrival": "when", "unit": "iso"}, "expected a time without an offset such as Z"),
         ('{"t": 1}\n', {"arrival": "t"}, "add workload.trace.columns.prompt_tokens: in JSON lines each key is named"),
         ('{"t": 1}\n', {"arrival": "t", "priority": "p"}, "columns.priority is read from CSV files only"),
         ("timestamp,input_tokens,output_tokens\n5,1,2\n", None, "'timestamp' does not say what its numbers count"),

@@ -289,7 +289,10 @@ def test_missing_file_names_the_nearest(tmp_path):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"requests": 3}, "requests: asked for 3 requests, but t has only 2; leave it out, or repeat them"),
+        (
+            {"requests": 3},
+            "requests: asked for 3 requests, but t has only 2; expected at most 2, or a trace that is repeated",
+        ),
         ({"requests": 0}, "requests: found 0; expected a whole number from 1 to 9223372036854775807"),
         ({"rate_scale": 0.0}, "rate_scale: found 0.0; expected a number from 1e-06 to 1e+06"),
         ({"rate_scale": float("nan")}, "rate_scale: found nan; expected a number from 1e-06 to 1e+06"),

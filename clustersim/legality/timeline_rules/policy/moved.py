@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from math import ceil
+from math import ceil, prod
 from operator import itemgetter
 
 import numpy as np
 
 from clustersim.graph.template import PassTemplate
+from clustersim.legality.declared.faults import SlowRank
 from clustersim.legality.history import PREEMPTED, Declared
 from clustersim.legality.prices.absent_step import lasts
 from clustersim.legality.prices.prices import Prices
@@ -102,8 +104,7 @@ class Moved:
     @cached_property
     def _longer(self) -> float:
         """How many times longer a step takes at most where something is slow, or a link carries less."""
-        slow = max((one.slowdown for one in self._declared.slow), default=1.0)
-        return max((slow, *(_longest(one.costs) for one in self._declared.weak_groups)))
+        return max((_slowest(self._declared.slow), *(_longest(one.costs) for one in self._declared.weak_groups)))
 
     def _templates(self, tables: Tables) -> list[PassTemplate]:
         """Return those of the pool: of two pools that are not alike, those that it used."""
@@ -124,6 +125,17 @@ class Moved:
         return self._to[replica]
 
 
+def _slowest(slow: Sequence[SlowRank]) -> float:
+    """Return how many times as long kernels of a rank take at most: as all that slows it down at an instant together.
+
+    The most is reached where one of them begins.
+    """
+    each = (
+        prod(other.slowdown for other in slow if other.rank == one.rank and other.covers(one.since_ns)) for one in slow
+    )
+    return max(each, default=1.0)
+
+
 def _longest(costs: tuple[tuple[float, float], ...]) -> float:
     """Return how many times longer a collective takes, of what growing payloads cost and how much longer they take.
 
@@ -137,7 +149,9 @@ def _generated(whole: Reading) -> dict[int, list[tuple[int, int]]]:
     """Return when each request lost its entries, and the tokens that it had got by then."""
     facts = whole.history.facts
     assert facts is not None
+    aside = whole.hand_overs.reservations  # blocks set aside in vain are told with the tokens that would have come
     rows = whole.facts_of(PREEMPTED)
+    rows = rows if aside is None else rows[~np.isin(rows, aside.vain)]
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     columns = (facts[name][rows].tolist() for name in ("request", "time_ns", "value"))
     for request, time, value in sorted(zip(*columns, strict=True)):

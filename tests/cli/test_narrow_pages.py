@@ -1,0 +1,92 @@
+"""Pages of ``why``, ``compare`` and ``sweep`` on a telephone, in a real Chromium: no text lies on another."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clustersim.cli import main
+
+CHROMIUM = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: figures can't be looked at"),
+]
+SMALL = ("--set", "workload.trace.requests=4", "--set", "expect={}")
+WIDTH = 390
+SEEN = """
+<script>
+const pause = () => new Promise(done => setTimeout(done, 300));
+(async () => {
+  for (let i = 0; i < 40 && !document.querySelector(".main-svg"); i++) await pause();
+  await pause(); await pause();
+  const seen = [...document.querySelectorAll(".js-plotly-plot")].map(plot => {
+    const room = plot.getBoundingClientRect();
+    const texts = plot.querySelectorAll(".xtitle, .x2title, .x3title, .annotation[data-index] text");
+    return [...texts].filter(one => one.textContent.length > 6).map(one => {
+      const {left, right, top, bottom} = one.getBoundingClientRect(), across = room.left, down = room.top;
+      return [one.textContent, left - across, right - across, top - down, bottom - down, room.width];
+    });
+  });
+  const out = document.createElement("pre");
+  out.id = "seen"; out.textContent = JSON.stringify([seen, document.documentElement.scrollWidth]);
+  top.document.body.append(out);
+})();
+</script>
+"""
+
+
+def told(page: Path) -> tuple[list[list[list[object]]], int]:
+    """Return of each figure the texts with their boxes, and how wide the page is, in a frame of ``WIDTH``."""
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{SEEN}</body>"), encoding="utf-8")
+    frame = page.with_name("frame.html")
+    frame.write_text(f'<body><iframe width="{WIDTH}" height="3000" style="border:0" src="{page.name}"></iframe>')
+    done = subprocess.run(
+        [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+         "--virtual-time-budget=20000", "--window-size=800,3200", "--dump-dom", frame.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None, done.stderr
+    figures, wide = json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
+    return figures, wide
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("narrow")
+    runs = [str(folder / name) for name in ("a", "b")]
+    for run, pp in zip(runs, ("1", "2"), strict=True):
+        called("run", "quickstart", *SMALL, "--set", f"plan.pp={pp}", "--no-dashboard", "--quiet", "--out", run)
+    called("compare", *runs, "-o", str(folder / "compare.html"))
+    varied = ("--vary", "plan.tp=4,8", "--vary", "workload.trace.rate_scale=1..2:1")
+    called("sweep", "quickstart", *varied, *SMALL, "--workers", "1", "--quiet", "--out", str(folder / "sweep"))
+    called("why", "quickstart", *SMALL, "--workers", "1", "--quiet", "--out", str(folder / "why"))
+    return {
+        "compare": folder / "compare.html", "sweep": folder / "sweep" / "sweep.html", "why": folder / "why" / "why.html"
+    }  # fmt: skip
+
+
+def called(*words: str) -> None:
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("name", ["compare", "sweep", "why"])
+def test_texts_of_figures_fit_a_narrow_page(pages: dict[str, Path], name: str) -> None:
+    figures, wide = told(pages[name])
+    assert wide <= WIDTH
+    assert any(figures)
+    for texts in figures:
+        for at, (text, left, right, top, bottom, room) in enumerate(texts):
+            assert min(left, top) >= -1, text
+            assert right <= room + 1, text
+            for other, begins, ends, upper, lower, _ in texts[at + 1 :]:
+                apart = ends <= left + 1 or begins >= right - 1 or lower <= top + 1 or upper >= bottom - 1
+                assert apart, (text, other)
