@@ -13,6 +13,24 @@ from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA
 
 USER = ROOT / "scenarios" / "user"
 FOUND: dict[str, dict[str, Any]] = {
+    "a request that waits for room on one of the SP ranks that keep whole sequences, and would fit into all together": {
+        "name": "apart", "seed": 203, "topology": {"name": "dgx-a100", "nodes": 2},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},
+        "plan": {
+            "dp": 1, "pp": 2, "tp": 1, "decode_overlap": "none",
+            "sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"},
+        },
+        "serving": {
+            "scheduler": "chunked_prefill", "max_batch_requests": 8, "max_batch_tokens": 32, "kv_block_tokens": 16,
+            "kv_blocks": 8, "preemption": "never", "router": "round_robin", "engine": "ideal",
+        },
+        "workload": {
+            "arrivals": {"process": "poisson", "rate": "300/s"}, "prompt_tokens": {"uniform": {"low": 1, "high": 70}},
+            "output_tokens": {"uniform": {"low": 1, "high": 5}}, "requests": 5,
+        },
+        "run": {},
+        "faults": [],
+    },
     "a weak link on a group of SP, and a group of TP with as many ranks from the same one on": {
         "name": "weak", "seed": 848, "topology": {"name": "dgx-h100", "nodes": 1},
         "model": {"name": "tiny", "source": "a test", "config": DEEPSEEK | {"num_hidden_layers": 4}},

@@ -123,7 +123,7 @@ class Kernels:
         moved = (k * n * self.weight + m * k * self.operand + m * n * self.act) / (self.bandwidth * c["memory"])
         along_k = c["latency_s"] * k / (k + c["latency_k"])
         narrowed = m * k * c["quantise_bytes"] / self.bandwidth if self.narrows else 0.0
-        return c["floor_s"] + np.where(m > 0, along_k + narrowed + np.hypot(compute, moved), 0.0)
+        return c["floor_s"] + np.where(m > 0, along_k + narrowed + _hypotenuse(compute, moved), 0.0)
 
     def _grouped_gemm(self, s: Shape) -> Any:
         c, rows, n, k = self._constants("grouped_gemm", self.multiplied_in), s["rows"], s["n"], s["k"]
@@ -131,7 +131,7 @@ class Kernels:
         padded = rows + active * c["ramp_rows"]
         compute = 2.0 * padded * n * (k + c["ramp_k"]) / (self._peak(self.multiplied_in) * c["compute"])
         bytes_moved = active * k * n * self.weight + rows * k * self.operand + rows * n * self.act
-        return c["floor_s"] + np.hypot(compute, bytes_moved / (self.bandwidth * c["memory"]))
+        return c["floor_s"] + _hypotenuse(compute, bytes_moved / (self.bandwidth * c["memory"]))
 
     def _attention_prefill(self, s: Shape) -> Any:
         c = self._constants("attention_prefill", self.kv_format)
@@ -140,15 +140,15 @@ class Kernels:
         compute = 2.0 * pairs * s["heads"] * (dims + c["softmax_dims"]) / (self._peak("bf16") * c["compute"])
         moved = s["keys"] * self._entry(s) + s["queries"] * s["heads"] * dims * self.act
         alone = c["serial_s"] * np.sqrt(s["pairs"]) + c["key_s"] * s["keys"]
-        return c["floor_s"] + np.hypot(compute + moved / (self.bandwidth * c["memory"]), alone)
+        return c["floor_s"] + _hypotenuse(compute + moved / (self.bandwidth * c["memory"]), alone)
 
     def _attention_decode(self, s: Shape) -> Any:
         c = self._decode_constants(s)
         dims, blocks = s["qk_dim"] + s["v_dim"], s["batch"] * s["kv_heads"]
         compute = 2.0 * s["keys"] * s["heads"] * dims / (self._peak("bf16") * c["compute"])
         moved = s["keys"] * self._entry(s) + s["batch"] * s["heads"] * dims * self.act
-        reading = np.hypot(moved / (self.bandwidth * c["memory"]), blocks * c["hidden_head_s"])
-        return c["floor_s"] + blocks * c["head_s"] + np.hypot(compute, reading)
+        reading = _hypotenuse(moved / (self.bandwidth * c["memory"]), blocks * c["hidden_head_s"])
+        return c["floor_s"] + blocks * c["head_s"] + _hypotenuse(compute, reading)
 
     def keys_attended(self, shape: Shape, batch: FloatArray, seconds: FloatArray) -> FloatArray:
         """Return the keys with which decode attention takes so long: :meth:`_attention_decode` the other way round.
@@ -212,6 +212,11 @@ def _kind(op: str, fixed: tuple[float, ...]) -> tuple[bool, bool]:
         return False, False
     heads, kv_heads, _, _, shared = fixed
     return shared > 0, heads == kv_heads and not shared
+
+
+def _hypotenuse(a: Any, b: Any) -> Any:
+    """Return √(a² + b²): numpy's own way takes three times as long, and differs in the last bit between machines."""
+    return np.sqrt(a * a + b * b)
 
 
 def octaves(values: Any) -> FloatArray:

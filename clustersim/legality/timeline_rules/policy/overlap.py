@@ -138,7 +138,8 @@ def _in_episodes(runs: Runs, first: Int64Array, last: Int64Array) -> tuple[Int64
 def _has_room(reading: Reading, declared: Declared, request: Int64Array, run: Int64Array) -> BoolArray:
     """Return for which requests there surely was room at the decision before a run of steps: for all they will hold.
 
-    Where sequences are evicted a request needs no more than its first chunk takes.
+    Where sequences are evicted a request needs no more than its first chunk takes. Where each SP rank keeps whole
+    sequences in a pool of its own, all may be on the one that takes it up.
     """
     facts, requests, runs = reading.history.facts, reading.history.requests, reading.runs
     if declared.policy is None or not declared.policy.keeps_room:
@@ -154,9 +155,10 @@ def _has_room(reading: Reading, declared: Declared, request: Int64Array, run: In
     decided = np.where(runs.replica[before] == replica, runs.start[before], -1)
     first, last = (np.searchsorted(facts["replica"][rows], replica, side) for side in ("left", "right"))
     times = facts["time_ns"][rows]
+    of_one = declared.pool_blocks // (declared.sp if keeps_whole(declared) else 1)
     each = zip(first.tolist(), last.tolist(), decided.tolist(), strict=True)
     at = np.array([low + np.searchsorted(times[low:high], time, "right") for low, high, time in each], np.int64)
-    found: BoolArray = promised[at] - promised[first] + holds[request] <= declared.pool_blocks
+    found: BoolArray = promised[at] - promised[first] + holds[request] <= of_one
     return found
 
 
