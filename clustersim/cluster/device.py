@@ -83,16 +83,16 @@ class Device:
         none = {name: {"max_payload_bytes": 0.0} for name in ("one_shot", "two_shot")}
         return replace(self, collectives={**self.collectives, **none, **self.collectives_apart})
 
-    def running(self, engine: str, *, quantises: bool = True) -> Device:
+    def running(self, *engines: str, quantises: bool = True) -> Device:
         """Return the device as an engine finds it: its own kernels, then its family's, then those of all engines.
 
-        The family is the engine's name up to the first hyphen: ``trtllm`` of ``trtllm-0.9``. Unless it ``quantises`` in
-        kernels of their own, no product moves bytes for that.
+        The family is the engine's name up to the first hyphen: ``trtllm`` of ``trtllm-0.9``. Of several ``engines`` the
+        last one's stand first. Unless it ``quantises`` in kernels of their own, no product moves bytes for that.
         """
-        family = engine.partition("-")[0]
-        own = {**self.engine_kernels.get(family, {}), **self.engine_kernels.get(engine, {})}
+        own: dict[str, Mapping[str, float]] = {}
         grids = dict(self.grids)
-        for section in (family, engine):
+        for section in [name for engine in engines for name in (engine.partition("-")[0], engine)]:
+            own |= self.engine_kernels.get(section, {})
             for name in self.engine_kernels.get(section, {}):
                 grids.pop(name, None)
             grids |= self.engine_grids.get(section, {})

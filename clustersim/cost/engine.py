@@ -70,6 +70,9 @@ class Engine:
         What the K/V pool is a share of.
     kernel_time : float
         Time of each kernel over what its device's file, or a table of measured points, says.
+    kernels : str
+        The engine whose kernels it runs (``Device.running``) where that is not the one of its name: what an engine of
+        one's own inherits from.
     defaults : tuple of Entry
         What it decides of ``serving`` where a scenario does not say it (:mod:`clustersim.cost.unsaid`).
     """
@@ -93,6 +96,7 @@ class Engine:
     experts_across: ExpertExchange = "all_to_all"
     pool: PoolRule = field(default_factory=PoolRule)
     kernel_time: float = 1.0
+    kernels: str = ""
     defaults: tuple[Entry, ...] = field(default=(), hash=False)
 
     def of_stages(self, stages: int) -> Engine:
@@ -109,8 +113,8 @@ class Engine:
 
     @property
     def family(self) -> str:
-        """Whose kernels it runs (``kernels:`` of devices): its name up to the first hyphen."""
-        return self.name.partition("-")[0]
+        """Which program it is: the name of the engine whose kernels it runs, up to the first hyphen."""
+        return (self.kernels or self.name).partition("-")[0]
 
 
 _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "name")
@@ -118,15 +122,16 @@ _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
 _ABSENT_IS_NONE: Final = (
     "stage", "front_end", "quantisation", "all_reduce", "experts_within", "experts_across", "graph_sizes", "pool",
-    "kernel_time", "defaults",
+    "kernel_time", "kernels", "defaults",
 )  # fmt: skip
 """What an engine need not say: it has no such costs then, quantises in kernels of their own, exchanges tokens by an
-all-to-all, has a graph for each batch and a share of all memory, runs kernels as its device's file says, and its
-budgets are those of ``ServingConfig``."""
+all-to-all, has a graph for each batch and a share of all memory, runs kernels of its name as its device's file says,
+and its budgets are those of ``ServingConfig``."""
 KERNEL_TIMES: Final = (0.2, 5.0)
 """Least and most of ``kernel_time`` (assumed: beyond it is another device)."""
 LONGEST_S: Final = 10.0
 """Longest host time of a step, or gap before a kernel (assumed: an engine that takes longer has stopped)."""
+_TEXTS: Final = {"source": "a sentence that names the source", "kernels": "the name of an engine, such as vllm-0.19"}
 COSTS: Final = tuple(_YAML_KEYS.values())[1:]
 """Keys of an engine's file, but for where it is from."""
 
@@ -234,9 +239,9 @@ def _read(field: str, value: object) -> object:
         if not 0 <= seconds <= LONGEST_S:
             raise ValueError(f"expected a duration of at least 0 s and at most {LONGEST_S:g} s, but found {value!r}")
         return seconds
-    if field == "source":
+    if field in _TEXTS:
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"expected a sentence that names the source, but found {value!r}")
+            raise ValueError(f"expected {_TEXTS[field]}, but found {value!r}")
         return value
     if field in _PARTS:
         return _PARTS[field](value)

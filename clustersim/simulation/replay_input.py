@@ -32,7 +32,8 @@ MANY: Final = 1_000_000
 def cost_model(scenario: Scenario) -> CostModel:
     """Return what prices operators: the roofline, or the scenario's table of measured points before it."""
     engine = scenario.engine
-    device = scenario.topology.device.running(engine.name, quantises=engine.quantisation == "own_kernel")
+    names = dict.fromkeys((engine.kernels or engine.name, engine.name))
+    device = scenario.topology.device.running(*names, quantises=engine.quantisation == "own_kernel")
     roofline = RooflineCost(device, scenario.precision, engine.kernel_time)
     if scenario.cost_table is None:
         return with_grids(roofline)

@@ -90,6 +90,7 @@ def test_constants_of_the_server_come_back_from_its_benchmarks(folder):
 def test_the_file_is_an_engine_that_a_scenario_can_name(folder):
     calibrate(folder, "lists.json", output="named.yaml")
     engine = yaml.safe_load((folder / "named.yaml").read_text())
+    assert engine["kernels"] == "vllm-0.19"
     assert "error on the part held out" in engine["source"]
     assert load(str(folder / "s.yaml"), ["serving.engine=./named.yaml"]).engine.name == "named"
     page = (folder / "named.html").read_text(encoding="utf-8")

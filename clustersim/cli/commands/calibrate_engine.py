@@ -139,6 +139,7 @@ def _written(scenario: Scenario, fit: EngineFit) -> list[tuple[str, str, str, st
 def _engine_yaml(scenario: Scenario, logs: Sequence[ServerLog], fit: EngineFit) -> str:
     values: dict[str, Any] = dict(scenario.document["serving"]["engine"])
     base = values.pop("name")
+    values.setdefault("kernels", base)  # else they would be those of the file's name
     before, after = (fit.error(row, held_out=True) for row in (fit.before_ms, fit.after_ms))
     fitted = ", ".join(fit.constants) or "nothing"
     names = ", ".join(log.name for log in logs)

@@ -96,7 +96,7 @@ def launch_of(
     if model is not None and not model.strip():
         raise InputError(Problem(path="--model", message="is empty; expected such as meta-llama/Llama-3.1-8B"))
     name = model or _published(scenario)
-    asked = str(scenario.document["serving"]["engine"].get("asked", scenario.engine.name))
+    asked = str(scenario.document["serving"]["engine"].get("asked", scenario.engine.kernels or scenario.engine.name))
     version = version_of(asked, engine)
     makers: Mapping[str, Callable[[Server], Started]] = {
         "vllm": lambda server: vllm_server(server, account, version),

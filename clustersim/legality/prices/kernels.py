@@ -53,7 +53,8 @@ class Kernels:
         self.bandwidth = float(self.device.memory_bytes_per_s)
         self.sections = dict(self.device.kernels)
         grids = dict(self.device.grids)
-        for section in (deployment.engine.name.split("-")[0], deployment.engine.name):
+        engines = [name for name in (deployment.engine.kernels, deployment.engine.name) if name]
+        for section in [part for name in engines for part in (name.split("-")[0], name)]:
             own = self.device.engine_kernels.get(section, {})
             self.sections |= own
             grids = {name: text for name, text in grids.items() if name not in own}

@@ -1,6 +1,7 @@
 """The engine of a scenario: by name or path, by name with changes, or written out; and what engines inherit.
 
-``inherits`` names the engine whose keys are taken where an engine does not say its own. A version that no file
+``inherits`` names the engine whose keys, and whose kernels, are taken where an engine does not say its own: the profile
+that it comes from stands under ``kernels``. A version that no file
 describes is stood for by the profile in force: the newest that is not newer than it, by ``since``, the first version
 that a profile describes (its own where it does not say). Before all of them the oldest is taken, past all the newest.
 """
@@ -65,6 +66,7 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
             file = catalog.path_of(FOLDER, name)
         of_file = _of_file(file, 0)
         name, found = file.stem, replace(_over(of_file, _own(document, path, 0)), home=of_file.home)
+    found = _with_kernels(found, name)
     try:
         engine = engine_from_mapping(name, found.values)
     except InputError as error:
@@ -77,6 +79,23 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
         raise InputError(problems) from None
     about = {"name": name} if asked is None else {"name": name, "asked": asked}
     return engine, {**about, **found.values}
+
+
+def _with_kernels(found: _Keys, name: str) -> _Keys:
+    """Return the keys of an engine, without ``kernels`` where they are those of its name.
+
+    Raises
+    ------
+    InputError
+        When no engine is called as ``kernels`` says, and one nearly.
+    """
+    told = found.values.get("kernels")
+    if told == name:
+        return replace(found, values={key: value for key, value in found.values.items() if key != "kernels"})
+    if isinstance(told, str) and (guess := meant(told)):
+        (document, path), message = found.places["kernels"], f"no engine is called {told!r}; did you mean {guess!r}?"
+        raise InputError(document.problem((*path, "kernels"), message))
+    return found
 
 
 def _refuse_family(document: Document, path: KeyPath, name: str) -> None:
@@ -92,7 +111,9 @@ def _of_file(file: Path, depth: int) -> _Keys:
     if "inherits" in read.data and "source" not in read.data:
         message = "source: is missing: that of what it inherits says nothing of what it changes; expected a sentence"
         raise InputError(read.problem(("inherits",), message))
-    return _own(read, (), depth)
+    found = _own(read, (), depth)
+    ships = file.stem in catalog.names(FOLDER) and file == catalog.path_of(FOLDER, file.stem)
+    return replace(found, values={**found.values, "kernels": file.stem}) if ships else found
 
 
 def _own(document: Document, path: KeyPath, depth: int) -> _Keys:

@@ -89,8 +89,10 @@ def test_the_second_opinion_is_the_same(kernel_time, topology, engine, heads, dt
         engine=replace(load_engine(engine), kernel_time=kernel_time),
         topology=load_topology(topology),
     )
-    engine = deployment.engine
-    device = deployment.topology.device.running(engine.name, quantises=engine.quantisation == "own_kernel")
+    if kernel_time != 1.0:  # an engine of one's own, with these kernels
+        deployment = replace(deployment, engine=replace(deployment.engine, name="mine", kernels=engine))
+    device_of, engine = engine, deployment.engine
+    device = deployment.topology.device.running(device_of, quantises=engine.quantisation == "own_kernel")
     first = with_grids(RooflineCost(device, deployment.precision, kernel_time))
     second = Kernels(deployment)
     for op, shape in SHAPES.items():

@@ -25,6 +25,18 @@ def test_an_engine_takes_what_it_does_not_say_from_the_one_it_inherits_from(tmp_
     assert (child.sample_s, child.graph_max_tokens) == (parent.sample_s, parent.graph_max_tokens)
 
 
+def test_an_engine_of_ones_own_runs_the_kernels_of_the_profile_that_it_comes_from(tmp_path: Path) -> None:
+    """Devices have kernels by engine: those of TensorRT-LLM 0.9 were lost as soon as a file inherited from it."""
+    (tmp_path / "mine.yaml").write_text("inherits: trtllm-0.9\nsource: an example\nschedule: 3 ms\n")
+    (tmp_path / "child.yaml").write_text("inherits: ./mine.yaml\nsource: another\n")
+    child = load_engine(str(tmp_path / "child.yaml"))
+    assert (child.name, child.kernels, child.family) == ("child", "trtllm-0.9", "trtllm")
+    told = ("topology=dgx-h200", "model=mistral-7b", "plan={}", "expect={}", "workload.trace.requests=20")
+    own = f"{{name: {tmp_path / 'mine.yaml'}, schedule: 100 us}}"
+    shipped, inherited = (simulate(load("quickstart", (*told, f"serving.engine={of}"))) for of in ("trtllm-0.9", own))
+    assert inherited.timeline.digest == shipped.timeline.digest
+
+
 def test_a_scenario_shows_every_key_of_an_engine_that_inherits(tmp_path: Path) -> None:
     engine = load("quickstart", ("serving.engine=vllm-0.9", "expect={}")).document["serving"]["engine"]
     assert engine["name"] == "vllm-0.9"
@@ -42,6 +54,8 @@ def test_a_scenario_shows_every_key_of_an_engine_that_inherits(tmp_path: Path) -
         ("inherits: vllm-0.12\nsource: x\nstages: 1 ms\n", ":3:9", "did you mean 'stage'"),
         ("source: x\nlaunch: 1 us\n", "", "schedule: is missing"),
         ("inherits: vllm-0.12\nlaunch: 1 us\n", ":1:11", "source: is missing: that of what it inherits says nothing"),
+        ("inherits: vllm-0.12\nsource: x\nkernels: trtlm-1.0\n", ":3:10", "did you mean 'trtllm-1.0'?"),
+        ("inherits: vllm-0.12\nsource: x\nkernels: 7\n", ":3:10", "expected the name of an engine, such as vllm-0.19"),
         ("inherits: vllm-0.12\nsource: x\ngraph_sizes: [{by: 1000000000}]\n", ":3:15", "captured batch up to 65,536"),
     ],
 )
