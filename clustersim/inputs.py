@@ -67,6 +67,8 @@ def read_bytes(path: Path, *, most: int, name: str | None = None, missing: str |
         with _opened(path, name, missing) as file:
             size = os.fstat(file.fileno()).st_size
             found = b"" if size > most else file.read(most + 1)  # what /proc calls empty is not
+            if found is None:  # it would wait for more, as the log of a kernel does
+                raise InputError(Problem(file=name, message="cannot be read: it has no end"))
     except OSError as error:
         raise InputError(Problem(file=name, message=f"cannot be read: {error.strerror or error}")) from None
     if max(size, len(found)) > most:

@@ -239,9 +239,10 @@ def test_what_was_not_looked_at_is_said() -> None:
         ("value", 3, "nodes[0].amount.value: 3, but its terms gives 4 for this step"),
         ("bytes", 1, "nodes[1].bytes: 1, but its terms gives 8 for this step"),
         ("flops", 7, "nodes[0].flops: 7, but its terms gives 48 for this step"),
+        ("of", "bytes", "nodes[0].amount.of: expected 'rows', which amounts of gemm count, but found 'bytes'"),
     ],
 )
-def test_figures_that_contradict_each_other_are_refused(key: str, value: int, problem: str) -> None:
+def test_figures_that_contradict_each_other_are_refused(key: str, value: int | str, problem: str) -> None:
     up: Document = {"id": 0, "name": "up", "op": "gemm", "ranks": [0], "n": 2, "k": 3, "layer": 0}
     add: Document = {"id": 1, "name": "add", "op": "memory", "ranks": [0], "layer": 0}
     document: Document = {
@@ -251,8 +252,8 @@ def test_figures_that_contradict_each_other_are_refused(key: str, value: int, pr
         "edges": [{"source": 0, "target": 1}],
     }
     assert check(document).violations == ()
-    if key == "value":
-        document["nodes"][0]["amount"]["value"] = value
+    if key in ("value", "of"):
+        document["nodes"][0]["amount"][key] = value
     else:
         document["nodes"][key == "bytes"][key] = value
     with pytest.raises(InputError, match=r"graph\.json:1:\d+: ") as caught:
@@ -338,8 +339,8 @@ def test_a_split_that_a_plan_does_not_state_is_not_judged() -> None:
 def test_a_graph_with_durations_says_that_they_are_not_judged() -> None:
     found = written(0)
     plain = graph_in(json.dumps(found), "g.json")
-    assert not_judged(plain) == ()
+    assert not_judged(plain) == ("unit",)
     found["nodes"][0]["duration_ns"] = 7
     told = graph_in(json.dumps(found), "g.json")
-    assert not_judged(told) == ("duration_ns",)
+    assert not_judged(told) == ("duration_ns", "unit")
     assert list(foreign_lines(told, check_read(told)))[-1].startswith("not judged: duration_ns")

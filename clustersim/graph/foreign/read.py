@@ -13,9 +13,9 @@ Nodes are in program order: each stream of each rank runs its nodes in the order
 (:mod:`clustersim.graph.foreign.implied`); the rest has the defaults of ``clustersim.graph.blueprint.Node``, and
 ``unsaid`` names it, so that nobody takes a default for a statement. ``amount`` is ``{"terms": {feature: coefficient}}``
 with the features of ``clustersim.graph.batch``, or ``{"value": number}`` for this very step; of what counts in bytes,
-``bytes`` says the same. Beside terms ``flops`` and ``bytes`` are those of :mod:`clustersim.graph.prices.work`. ``of``
-and ``duration_ns`` are written for readers and not read. ``stages`` lists those that a graph of a part of the plan
-shows: ``[1]``; ``devices`` names each rank's,
+``bytes`` says the same. Beside terms ``flops`` and ``bytes`` are those of :mod:`clustersim.graph.prices.work`, and
+``of`` is what amounts of the operator count there. ``duration_ns`` is written for readers. ``stages`` lists those that
+a graph of a part of the plan shows: ``[1]``; ``devices`` names each rank's,
 and ``topology`` has the names of all ``devices`` by number, which is what a placement lists; ``replica`` says whose
 ranks they are. ``step``, ``plan``, ``model`` and ``precision`` may be absent; ``model``
 is an architecture as :func:`clustersim.graph.export.model_facts` writes it. Whether a graph is legal is not decided
@@ -40,6 +40,7 @@ from clustersim.graph.foreign.declared import DeclarationReader
 from clustersim.graph.foreign.implied import implied_axis, implied_kind, implied_stage, is_outside_layers
 from clustersim.graph.foreign.naming import Naming
 from clustersim.graph.foreign.plain import ABSENT, as_json
+from clustersim.graph.prices.work import AMOUNT_OF
 from clustersim.graph.stepgraph import StepGraph, Written
 from clustersim.graph.variant import PLAIN, Variant, read_variant
 from clustersim.model.architecture import ModelSpec
@@ -264,7 +265,7 @@ class _Reading(DeclarationReader):
         elif op not in STRUCTURAL_OPS and stream not in STREAMS:
             self.unexpected(f"{path}.stream", " or ".join(map(repr, STREAMS)), stream)
         variant = self.variant(plain.pop("variant", ""), f"{path}.variant")
-        amount, least = self.amount(known.get("amount"), f"{path}.amount")
+        amount, least = self.amount(known.get("amount"), op, f"{path}.amount")
         plain.setdefault("module", "")
         own_stream = "compute" if stream is None else stream
         given = {"amount": amount, "least": least, "loads": (), "variant": variant, "stream": own_stream}
@@ -276,10 +277,12 @@ class _Reading(DeclarationReader):
             self.unexpected(path, "'', or '@4096' for a window, and '#1' for a part of a ring or '*' by heads", text)
         return found or PLAIN
 
-    def amount(self, amount: Any, path: str) -> tuple[Terms, Terms]:
+    def amount(self, amount: Any, op: str, path: str) -> tuple[Terms, Terms]:
         if amount is None:
             return (), ()
         known = self.mapping(amount, ("of", "value", "terms", "least"), path)
+        if (counts := AMOUNT_OF.get(op)) is not None and known.get("of", counts) != counts:
+            self.unexpected(f"{path}.of", f"{counts!r}, which amounts of {op} count", known["of"])
         least = self.terms(known["least"], f"{path}.least") if known.get("least") is not None else ()
         if known and "terms" not in known and known.get("value") is not None:
             return (), least

@@ -105,7 +105,7 @@ def violations_at(found: ForeignGraph, verdict: Verdict) -> list[Problem]:
 
 def not_judged(found: ForeignGraph) -> tuple[str, ...]:
     """Return the statements of a graph that no rule looks at, though people may take them for judged."""
-    return ("duration_ns",) if any("duration_ns" not in unsaid for unsaid in found.unsaid) else ()
+    return tuple(key for key in ("duration_ns", "unit") if any(key not in unsaid for unsaid in found.unsaid))
 
 
 def left_out_line(found: ForeignGraph) -> str | None:

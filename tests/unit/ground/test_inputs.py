@@ -145,6 +145,15 @@ def test_a_file_that_grows_while_it_is_read_is_cut_off(folder: Path, monkeypatch
         inputs.read_bytes(path, most=10)
 
 
+def test_a_file_that_would_let_wait_for_more_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end, other = os.pipe()  # as the log of a kernel, which calls itself a regular file
+    os.set_blocking(end, False)
+    monkeypatch.setattr(inputs, "_opened", lambda *_: os.fdopen(end, "rb"))
+    with pytest.raises(InputError, match="it has no end"):
+        inputs.read_bytes(folder / "log", most=9)
+    os.close(other)
+
+
 def test_the_environment_raises_a_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (folder / "s.yaml").open("a") as file:
         file.write("#" * (5 * inputs.MIB))
