@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.legality.check_graph import check_graph
 from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.plan.routing import Routing
-from clustersim.simulation.graph_legality import check_steps, graph_view, lockstep_story
+from clustersim.simulation.graph_legality import StepContents, check_steps, graph_view, lockstep_story
 from tests.legality.graph_cases_small import PRECISION, model
 from tests.legality.plans import EXPERTS
 
@@ -36,6 +37,15 @@ def test_replicas_that_share_experts_expand_to_legal_graphs(dp: int, tp: int, ep
 @pytest.mark.parametrize("experts", [{"routing": Routing(zipf=1.0)}, {"routing": Routing(zipf=1.0), "redundant": 4}])
 def test_uneven_visits_and_copies_are_legal(experts: dict[str, object]) -> None:
     assert check_steps(MODEL, wide(4, 2, 4, **experts), PRECISION).verdict == "legal"
+
+
+def test_long_prompts_on_many_replicas_are_looked_at() -> None:
+    together = wide(32, 1, 32).lockstep
+    step = StepContents(chunks=tuple(Chunk(request=at, start=0, count=300, owner=at) for at in range(32)))
+    experts = replace(EXPERTS, num_experts=32)
+    verdict = check_graph(graph_view(model(ffn=experts, layers=1), together, PRECISION, steps=[step]))
+    assert verdict.violations == ()
+    assert next(rule for rule in verdict.rules if rule.id == "PH-5").looked_at
 
 
 def test_stages_of_replicas_that_share_experts_are_not_checkable() -> None:

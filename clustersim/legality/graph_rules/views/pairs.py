@@ -30,15 +30,13 @@ def positions_of(chunk: Chunk, plan: ParallelPlan, s: int) -> Int64Array:
 
 
 def shortened(chunks: tuple[Chunk, ...], plan: ParallelPlan) -> tuple[Chunk, ...]:
-    """Return chunks of at most :data:`MOST_TOKENS` in all; none where these are too few for so many.
+    """Return chunks of at most :data:`MOST_TOKENS` in all, or of as few as leave every SP rank its segments.
 
     Which segments a node attends to, and which of them it has edges for, does not depend on how long they are.
     """
     if sum(chunk.start + chunk.count for chunk in chunks) <= MOST_TOKENS:
         return chunks
-    most = MOST_TOKENS // (2 * len(chunks))
-    if most < FEWEST_PIECES * plan.sp.degree:
-        return ()
+    most = max(MOST_TOKENS // (2 * len(chunks)), FEWEST_PIECES * plan.sp.degree)
     return tuple(replace(one, start=min(one.start, most), count=min(one.count, most)) for one in chunks)
 
 
