@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from foreign_cases import Document, Place, case_of, document_of, holder, kind_of, places, priced_of
 
@@ -259,6 +260,32 @@ def test_figures_that_contradict_each_other_are_refused(key: str, value: int | s
     with pytest.raises(InputError, match=r"graph\.json:1:\d+: ") as caught:
         check(document)
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flops", "is_rounded"),
+    [
+        (4_755_457_000, True), (4_755_460_000, True), (float(np.float32(4_755_457_000)), True),
+        (4_755_457_001, False), (4_755_456_999.5, False),
+    ],
+)  # fmt: skip
+def test_a_figure_may_be_rounded_and_is_no_other_one(flops: float, is_rounded: bool) -> None:
+    up: Document = {"id": 0, "name": "up", "op": "gemm", "ranks": [0], "n": 4_755_457, "k": 125, "layer": 0}
+    up |= {"amount": {"terms": {"tokens": 1}}, "flops": flops}
+    step = {"decode_sequences": [4], "decode_keys": [40]}
+    document: Document = {"format": 1, "step": step, "nodes": [up], "edges": []}
+    with nullcontext() if is_rounded else pytest.raises(InputError, match="but its terms gives"):
+        check(document)
+
+
+def test_what_takes_no_time_has_no_duration_and_what_counts_in_bytes_no_flops() -> None:
+    end: Document = {"id": 0, "name": "boundary", "op": "boundary", "ranks": [0], "duration_ns": 7}
+    norm: Document = {"id": 1, "name": "ffn_norm", "op": "memory", "ranks": [0], "layer": 0}
+    norm |= {"amount": {"terms": {"tokens": 2}}, "flops": 7}
+    step = {"decode_sequences": [4], "decode_keys": [40]}
+    for node, problem in ((end, "expected 0, as it takes no time, but found 7"), (norm, "7, but its terms gives 0")):
+        with pytest.raises(InputError, match=problem):
+            check({"format": 1, "step": step, "nodes": [node], "edges": []})
 
 
 def test_what_contradicts_many_nodes_alike_is_told_once() -> None:

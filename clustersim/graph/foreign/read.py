@@ -245,10 +245,10 @@ class _Reading(DeclarationReader):
         elif ids.setdefault(found, at) != at:
             self.wrong(f"{path}.id", f"{as_json(found):.60} is the id of nodes[{ids[found]}] already")
 
-    def duration(self, value: object, path: str) -> None:
+    def duration(self, value: object, path: str, most: int) -> None:
         """Judge how long an operator is said to take; no rule looks at it, but what it says is read by people."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
-            self.unexpected(path, "a number of nanoseconds from 0", value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            self.unexpected(path, "a number of nanoseconds from 0" if most else "0, as it takes no time", value)
 
     def node(self, known: Mapping[str, Any], path: str) -> Node | None:
         op = known.get("op", ABSENT)
@@ -258,7 +258,7 @@ class _Reading(DeclarationReader):
             return None
         plain = {key: known[key] for key in ("name", "op", *_PLAIN) if key in known}
         if known.get("duration_ns") is not None:
-            self.duration(known["duration_ns"], f"{path}.duration_ns")
+            self.duration(known["duration_ns"], f"{path}.duration_ns", most=0 if op in STRUCTURAL_OPS else 2**63 - 1)
         stream = known.get("stream", _default_stream(op))
         if op in STRUCTURAL_OPS and stream is not None:
             self.unexpected(f"{path}.stream", f"null, since {op} takes no time", stream)
