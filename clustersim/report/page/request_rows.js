@@ -21,12 +21,9 @@ class RequestRows extends TimeFigure {
 
   /* Show those that were asked for, then the slowest: of the run, or of those that are there in the window around one that was asked for. */
   order() {
-    const wanted = row => !this.around || this.isIn(row, ...this.around), rows = this.asked.filter(wanted);
-    for (const row of this.requests.slowest(this.by.value)) {
-      if (rows.length >= this.many) break;
-      if (!rows.includes(row) && wanted(row)) rows.push(row);
-    }
-    this.shown = rows;
+    const wanted = row => !this.around || this.isIn(row, ...this.around), asked = this.asked.filter(wanted);
+    const others = this.requests.slowest(this.by.value, this.many - asked.length, row => !asked.includes(row) && wanted(row));
+    this.shown = [...asked, ...others];
     this.rowsShown = null;
     this.drawLegend();
     this.draw();

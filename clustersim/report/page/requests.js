@@ -15,7 +15,11 @@ class Requests {
   }
 
   constructor(columns, facts, chunks, data, run) {
-    const instant = after => Float64Array.from(after, (ns, row) => ns < 0 ? -1 : columns.arrived_ns[row] + ns);
+    const {arrived_ns} = columns, instant = after => {
+      const found = new Float64Array(after.length);
+      for (let row = 0; row < after.length; row++) found[row] = after[row] < 0 ? -1 : arrived_ns[row] + after[row];
+      return found;
+    };
     Object.assign(this, {first_token_ns: instant(columns.first_token_after), finished_ns: instant(columns.finished_after)});
     Object.assign(this, {...columns, facts, chunks, kinds: data.facts, arrived: data.arrived, waits: data.waits, run, count: columns.request.length});
   }
@@ -38,10 +42,16 @@ class Requests {
     return found;
   }
 
-  /* The rows of all requests, those with the largest measure first; of equals the one that came first. */
-  slowest(name) {
-    const measure = this.measure(name), rows = Array.from(measure.keys());
-    return rows.sort((a, b) => measure[b] - measure[a] || a - b);
+  /* So many rows of those that are wanted, those with the largest measure first; of equals the one that came first. */
+  slowest(name, many, wanted) {
+    const measure = this.measure(name), found = [];
+    for (let row = 0; row < this.count; row++) {
+      if (found.length === many && measure[row] <= measure[found[many - 1]] || !wanted(row)) continue;
+      const at = found.findIndex(one => measure[one] < measure[row]);
+      found.splice(at < 0 ? found.length : at, 0, row);
+      if (found.length > many) found.pop();
+    }
+    return found;
   }
 
   /* The rows of a table, in order of requests, that are of one. */

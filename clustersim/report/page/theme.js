@@ -92,7 +92,7 @@ function fitTexts(plot, {layout}) {
     }
   }
   const named = (layout.annotations || []).map((one, at) => [one, at]).filter(([one]) => one.name === "column");
-  const each = named.length && found.xaxis._length / named.length, rows = each < 70 ? 2 : 1;
+  const each = named.length && found.xaxis._length / named.length, rows = named.length && each < 70 ? 2 : 1;
   const texts = named.map(([{text}]) => inLines(text, rows * each - 4, 11));
   const lines = Math.max(0, ...texts.filter((_, place) => place % 2 === 0).map(text => text.split("<br>").length));
   if (rows > 1) put("margin.t", 30 + 15 * lines, found.margin.t);

@@ -74,12 +74,12 @@ class TopologyPicture {
   }
 
   paint(lines, weak, told) {
-    const all = [...lines, weak, told], style = [...LOADS.map(([, colour], at) => ({color: themed(colour), width: 1 + 0.4 * at, dash: "solid"})), {color: themed("#B3261E"), width: 5, dash: "dot"}, {}];
+    const [from, to] = this.window, failed = this.failing.filter(([, , at, until]) => at < to && (until === null || until > from));
+    const down = {x: failed.map(one => one[0]), y: failed.map(one => one[1]), text: failed.map(one => escaped(one[4]))}, all = [...lines, weak, told, down];
+    const style = [...LOADS.map(([, colour], at) => ({color: themed(colour), width: 1 + 0.4 * at, dash: "solid"})), {color: themed("#B3261E"), width: 5, dash: "dot"}, {}, {}];
     Plotly.restyle(this.plot, {
       x: all.map(one => one.x), y: all.map(one => one.y), text: all.map(one => one.text || null), line: style,
     }, all.map((_, at) => at));
-    const [from, to] = this.window, down = this.failing.filter(([, , at, until]) => at < to && (until === null || until > from));
-    Plotly.restyle(this.plot, {x: [down.map(one => one[0])], y: [down.map(one => one[1])], text: [down.map(one => escaped(one[4]))]}, [all.length]);
     this.note.textContent = "mean of " + timeText(Math.round(to - from)) + " from " + instantText(Math.round(from));
   }
 }
