@@ -5,9 +5,12 @@ In a checkout they are the top-level folders; in an installed wheel they lie ins
 
 from __future__ import annotations
 
+import os
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def data_root() -> Path:
     """Return the folder that holds ``topologies/``, ``scenarios/`` and ``dashboards/``."""
     package = Path(__file__).resolve().parent
@@ -17,7 +20,9 @@ def data_root() -> Path:
 
 def names(folder: str, suffix: str = ".yaml") -> list[str]:
     """Return the sorted names (without suffix) of the data files in ``folder``, such as ``topologies/devices``."""
-    return sorted(path.stem for path in (data_root() / folder).glob(f"*{suffix}"))
+    whole = data_root() / folder
+    found = os.listdir(whole) if whole.is_dir() else []
+    return sorted(name.removesuffix(suffix) for name in found if name.endswith(suffix))
 
 
 def path_of(folder: str, name: str, suffix: str = ".yaml") -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-import yaml
 
-from clustersim.catalog import names, path_of
+from clustersim.catalog import names
 from clustersim.model import model_from_config
+from tests.shipped import read
 
 PROMISED = (
     "deepseek-v3",
@@ -32,7 +32,7 @@ PROMISED = (
 
 
 def shipped(name):
-    return yaml.safe_load(path_of("scenarios/models", name).read_text(encoding="utf-8"))
+    return read("scenarios/models", name)
 
 
 def test_promised_names_are_there():

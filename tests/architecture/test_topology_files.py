@@ -1,23 +1,15 @@
 """Every file in ``topologies/`` can be used, and names where its figures come from."""
 
-from typing import Any
-
 import pytest
-import yaml
 
 from clustersim import catalog
 from clustersim.cluster import build_topology, device_from
+from tests.shipped import read
 
 PROMISED = {
     "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200-nvl72", "h800-node", "mi300x-node", "l40s-node",
     "rtx-pro-6000-node", "rtx-4090-node", "tpu-v5p", "tpu-v6e", "fat-tree",
 }  # fmt: skip
-
-
-def read(folder: str, name: str) -> dict[str, Any]:
-    text = catalog.path_of(folder, name).read_text(encoding="utf-8")
-    document: dict[str, Any] = yaml.safe_load(text)
-    return document
 
 
 def test_promised_topologies_are_there() -> None:

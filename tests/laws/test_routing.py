@@ -4,14 +4,13 @@ from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim import catalog
-from clustersim.cluster import Device, Topology, build_topology, device_name, topology_from_edges
+from clustersim.cluster import Device, Topology, topology_from_edges
 from clustersim.errors import InputError
 from tests.effort import examples
+from tests.shipped import topology_of
 
 DEVICE = Device(name="toy", vendor="nobody", memory_bytes=1, memory_bytes_per_s=1.0, flops={"bf16": 1.0})
 SIZES: dict[str, dict[str, Any]] = {
@@ -35,10 +34,7 @@ FORWARDING = ("tpu-v5p", "tpu-v6e")
 
 def fresh(name: str) -> Topology:
     overrides = SIZES[name]
-    file = catalog.path_of("topologies", overrides.get("name", name))
-    document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    device = catalog.path_of("topologies/devices", device_name(document, overrides))
-    return build_topology(document, overrides, yaml.safe_load(device.read_text(encoding="utf-8")), where=name)
+    return topology_of(**({"name": name} | overrides))
 
 
 shared = cache(fresh)

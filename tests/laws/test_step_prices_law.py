@@ -8,13 +8,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim import catalog
 from clustersim.clock import NS_PER_S
-from clustersim.cluster.build import build_topology, device_name
 from clustersim.cost.kernels import ASSUMED
 from clustersim.cost.points import MeasuredPoints
 from clustersim.cost.precision import DTYPE_BYTES, Precision
@@ -33,6 +31,7 @@ from clustersim.replay.compile import compile_programs
 from clustersim.simulation.replay_input import replay_input
 from tests.effort import examples
 from tests.laws.random_scenarios import documents, scenario_of
+from tests.shipped import read, topology_of
 
 ENGINES = ("ideal", "sglang-0.5", "trtllm-1.0", "vllm-0.19", "vllm-0.3-eager", "vllm-0.6")
 FEW = st.integers(0, 3000)
@@ -203,9 +202,7 @@ def check_split(prices: SplitPrices, programs: dict[StepKind, StageProgram], bat
 
 def slowed(name: str, precision: Precision, octaves: int) -> RooflineCost:
     """The roofline of a shipped topology's device on which everything takes 2^octaves times as long."""
-    document = yaml.safe_load(catalog.path_of("topologies", name).read_text(encoding="utf-8"))
-    path = catalog.path_of("topologies/devices", device_name(document, {}))
-    device = build_topology(document, {}, yaml.safe_load(path.read_text(encoding="utf-8"))).device
+    device = topology_of(name).device
     factor = 2.0**octaves
     groups = {f"{op}_{precision.kv_cache}": constants_of(device, op, precision.kv_cache) for op in ASSUMED}
     with patch("clustersim.cost.roofline.check_kernels"):  # such constants are beyond what is sane
@@ -225,8 +222,7 @@ def slowed(name: str, precision: Precision, octaves: int) -> RooflineCost:
 
 def has_one_kind(name: str) -> bool:
     """Whether all devices of a shipped topology are alike; those of groups of nodes ship as other topologies, too."""
-    document = yaml.safe_load(catalog.path_of("topologies", name).read_text(encoding="utf-8"))
-    return "device" in document
+    return "device" in read("topologies", name)
 
 
 @pytest.mark.parametrize("name", [name for name in catalog.names("topologies") if has_one_kind(name)])

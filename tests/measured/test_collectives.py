@@ -17,22 +17,19 @@ Sources, each figure in microseconds unless it says otherwise:
 
 from __future__ import annotations
 
-import pytest
-import yaml
+from functools import cache
 
-from clustersim import catalog
-from clustersim.cluster.build import build_topology, device_name
+import pytest
+
 from clustersim.cluster.topology import Topology
 from clustersim.collective import choose, plan_collective
+from tests.shipped import topology_of
 
 CUSTOM = ("one_shot", "two_shot")
 MB = 1e6
 
 
-def topology(name: str, **overrides: object) -> Topology:
-    document = yaml.safe_load(catalog.path_of("topologies", name).read_text(encoding="utf-8"))
-    device = catalog.path_of("topologies/devices", device_name(document, overrides))
-    return build_topology(document, overrides, yaml.safe_load(device.read_text(encoding="utf-8")))
+topology = cache(topology_of)
 
 
 def seconds(where: Topology, kind: str, devices: int, payload: float, *, without: tuple[str, ...] = ()) -> float:

@@ -12,13 +12,13 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
 
-from clustersim.catalog import names, path_of
+from clustersim.catalog import names
 from clustersim.errors import InputError
 from clustersim.model import model_from_config
 from clustersim.model.kv import kv_bytes_per_token
 from clustersim.model.weights import active_parameters, total_parameters
+from tests.shipped import read
 
 BF16_BYTES = 2
 SCALE = {"B": 10**9, "T": 10**12}
@@ -63,7 +63,7 @@ TOTALS_IN_B = {
 
 
 def shipped(name):
-    return yaml.safe_load(path_of("scenarios/models", name).read_text(encoding="utf-8"))
+    return read("scenarios/models", name)
 
 
 def built(name):

@@ -6,17 +6,10 @@ from typing import Any
 
 import networkx as nx
 import pytest
-import yaml
 
-from clustersim import catalog
-from clustersim.cluster import Topology, build_topology, device_name
+from clustersim.cluster import Topology
 from clustersim.cluster.host import HOST_TIER
-
-
-def load(name: str, **overrides: Any) -> Topology:
-    document = yaml.safe_load(catalog.path_of("topologies", name).read_text(encoding="utf-8"))
-    device = catalog.path_of("topologies/devices", device_name(document, overrides))
-    return build_topology(document, overrides, yaml.safe_load(device.read_text(encoding="utf-8")), where=name)
+from tests.shipped import topology_of
 
 
 def bisection(topology: Topology) -> float:
@@ -44,4 +37,4 @@ def bisection(topology: Topology) -> float:
     ],
 )
 def test_bisection_is_what_crosses_between_halves(name: str, overrides: Any, bytes_per_s: float) -> None:
-    assert bisection(load(name, **overrides)) == bytes_per_s
+    assert bisection(topology_of(name, **overrides)) == bytes_per_s

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-import yaml
 
-from clustersim import catalog
-from clustersim.cluster import Topology, build_topology, device_name
+from clustersim.cluster import Topology, build_topology
 from clustersim.errors import InputError
+from tests.shipped import read, topology_of
 
 NONE = {"host_bandwidth": None, "host_latency": None, "devices_per_host_link": None}
-
-
-def load(name: str, **overrides: Any) -> Topology:
-    document = yaml.safe_load(catalog.path_of("topologies", name).read_text(encoding="utf-8"))
-    device = catalog.path_of("topologies/devices", device_name(document, overrides))
-    return build_topology(document, overrides, yaml.safe_load(device.read_text(encoding="utf-8")), where=name)
 
 
 def path(topology: Topology, device: int, *, out: bool) -> list[str]:
@@ -40,21 +31,21 @@ def path(topology: Topology, device: int, *, out: bool) -> list[str]:
     ],
 )
 def test_a_device_reaches_the_memory_of_its_own_host_and_back(name, device, there):
-    topology = load(name)
+    topology = topology_of(name)
     assert path(topology, device, out=True) == there
     assert path(topology, device, out=False) == there[::-1]
 
 
 @pytest.mark.parametrize(("name", "bytes_per_s"), [("dgx-a100", 32e9), ("dgx-h100", 64e9), ("gb200-nvl72", 450e9)])
 def test_a_host_link_has_the_bandwidth_of_its_data_sheet(name, bytes_per_s):
-    topology = load(name)
+    topology = topology_of(name)
     links = [link for link, tier in enumerate(topology.link_tier) if tier == "host"]
     assert set(topology.link_capacity[links].tolist()) == {bytes_per_s}
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100", "mi300x-node"])
 def test_host_links_leave_every_other_link_and_route_as_it_was(name):
-    with_hosts, without = load(name, nodes=2), load(name, nodes=2, **NONE)
+    with_hosts, without = topology_of(name, nodes=2), topology_of(name, nodes=2, **NONE)
     assert without.hosts is None
     count = len(without.link_ends)
     assert with_hosts.link_ends[:count] == without.link_ends
@@ -67,11 +58,11 @@ def test_host_links_leave_every_other_link_and_route_as_it_was(name):
 
 @pytest.mark.parametrize("name", ["fat-tree", "tpu-v6e"])
 def test_a_topology_that_gives_no_host_links_has_none(name):
-    assert load(name).hosts is None
+    assert topology_of(name).hosts is None
 
 
 def test_devices_that_share_a_link_to_the_host_share_what_is_above_their_port():
-    topology = load("dgx-a100")
+    topology = topology_of("dgx-a100")
     assert topology.hosts is not None
     above = [topology.hosts.host_path(device, out=True)[1] for device in range(16)]
     assert [above.count(link) for link in above] == [2] * 16
@@ -82,7 +73,7 @@ def test_a_graph_has_the_hosts_that_it_names():
     vertices += [{"name": name, "kind": "host"} for name in ("left", "right")]
     ends = (("a", "left"), ("b", "right"), ("left", "right"))
     links = [{"between": list(pair), "capacity": "1 GB/s", "latency": "0 s"} for pair in ends]
-    device = yaml.safe_load(catalog.path_of("topologies/devices", "l40s").read_text(encoding="utf-8"))
+    device = read("topologies/devices", "l40s")
     fabric = {"kind": "graph", "vertices": vertices, "links": links}
     topology = build_topology({"name": "graph", "device": "l40s", "fabric": fabric}, {}, device)
     assert path(topology, 1, out=True) == ["b", "right"]
@@ -91,5 +82,5 @@ def test_a_graph_has_the_hosts_that_it_names():
 
 def test_a_host_link_needs_its_bandwidth_and_its_latency():
     with pytest.raises(InputError) as found:
-        load("fat-tree", host_bandwidth="64 GB/s")
+        topology_of("fat-tree", host_bandwidth="64 GB/s")
     assert [problem.path for problem in found.value.problems] == ["fabric.host_latency"]

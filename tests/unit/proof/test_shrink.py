@@ -6,19 +6,19 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-import yaml
 
-from clustersim.catalog import names, path_of
+from clustersim.catalog import names
 from clustersim.model import Moe, model_from_config
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.plan.stages import stage_layers
 from clustersim.proof import shrunk
 from clustersim.proof.shrink import kept_layers
 from tests.laws.proof_cases import is_legal
+from tests.shipped import read
 
 
 def shipped(name):
-    return model_from_config(yaml.safe_load(path_of("scenarios/models", name).read_text("utf-8"))["config"], name)
+    return model_from_config(read("scenarios/models", name)["config"], name)
 
 
 LLAMA, DEEPSEEK = shipped("llama-3.1-70b"), shipped("deepseek-v3")
