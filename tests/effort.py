@@ -11,6 +11,7 @@ from itertools import combinations, product
 from typing import Any, Final, TypeVar
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -29,6 +30,8 @@ def set_factor(times: float) -> None:
         suppress_health_check=slow,
     )  # fmt: skip
     settings.load_profile("clustersim")
+    # Otherwise hypothesis parses 900 modules in each process, to draw their constants: other ones after each change.
+    providers.is_local_module_file = lambda _: False
 
 
 def times(few: int) -> int:

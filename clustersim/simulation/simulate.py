@@ -85,12 +85,12 @@ class RunResult:
         conditions = conditions_of(self.scenario, self.input.requests, self.input)
         return causes_of(self.timeline, self.step_rows.rows, self.requests, conditions, by_column)
 
-    @property
+    @cached_property
     def table(self) -> dict[str, Any]:
         """The columns of ``requests.parquet``: those of requests, and what the time of each went to."""
         return {**self.requests, **cause_columns(self.causes, self.requests)}
 
-    @property
+    @cached_property
     def table_columns(self) -> dict[str, npt.NDArray[Any]]:
         """Those of the table, with NaN for what did not happen, as they are read again."""
         return _with_nan(self.table)

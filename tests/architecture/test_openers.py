@@ -6,6 +6,7 @@ A new ``open`` fails here until it goes through :mod:`clustersim.inputs`, or som
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ READS: Final = {
 }  # fmt: skip
 RUNS: Final = {"exec", "eval", "import_module", "__import__", "spec_from_file_location", "exec_module", "run_path"}
 UNPICKLES: Final = {("pickle", "load"), ("pickle", "loads"), ("np", "load"), ("yaml", "load"), ("marshal", "loads")}
+NAMED: Final = re.compile(rf"\b(?:{'|'.join(sorted({*READS, *RUNS, *map('.'.join, UNPICKLES)}))}) *\(")
+"""What a module has in it that is parsed: no other one reads files or runs code."""
 
 PLACES: Final = {
     ("inputs.py", "open"), ("inputs.py", "fdopen"), ("inputs.py", "ParquetFile"),  # the one place
@@ -77,7 +80,8 @@ def found() -> list[tuple[str, str, int]]:
     return [
         (path.relative_to(ROOT).as_posix(), name, line)
         for path in sorted(ROOT.rglob("*.py"))
-        for name, line in calls(ast.parse(path.read_text(encoding="utf-8")))
+        if NAMED.search(text := path.read_text(encoding="utf-8"))
+        for name, line in calls(ast.parse(text))
     ]
 
 

@@ -17,6 +17,7 @@ import pytest
 import clustersim
 from clustersim import catalog
 from tests.architecture.documents import ROOT, blocks
+from tests.effort import is_whole
 
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TARGETS: Final[dict[str, Any]] = PROJECT["tool"]["hatch"]["build"]["targets"]
@@ -67,6 +68,7 @@ def test_catalog_finds_all_data_in_an_installed_package(installed: Path, tmp_pat
     assert python(installed, tmp_path, "-c", code) == expected
 
 
+@pytest.mark.skipif(not is_whole(), reason="with --long=1 only: .ci/run does so with a wheel that is installed")
 def test_installed_package_runs_a_scenario_by_name_from_any_folder(installed: Path, tmp_path: Path) -> None:
     run = ("run", "quickstart", "--set", "workload.trace.requests=2", "--set", "expect={}", "--out", "run", "--quiet")
     python(installed, tmp_path, "-m", "clustersim", *run)

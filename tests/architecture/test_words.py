@@ -6,7 +6,6 @@ A word of the field has its meaning in CONTRIBUTING, in the table of words; an o
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.architecture.documents import rows
 from tests.architecture.test_imports import modules
 
 ORDINARY: Final = Path(__file__).with_name("ordinary_words.txt")
+CLASS: Final = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
 CAMEL: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z]*|[a-z]+")
 
 
@@ -35,9 +35,8 @@ def names() -> dict[str, str]:
     for module, path in modules():
         for part in module.split("."):
             found.setdefault(part, module)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, module)
+        for name in CLASS.findall(path.read_text(encoding="utf-8")):
+            found.setdefault(name, module)
     for part in (schema, workload_schema):
         for model in vars(part).values():
             if isinstance(model, type) and issubclass(model, BaseModel):

@@ -87,11 +87,12 @@ def test_a_prefill_pool_with_sp_does_no_better_than_alone_at_the_least_times(tmp
                 pools.setdefault((plan.sp.degree, plan.sp.scheme, min(plan.pp, 2)), one)
         assert {pp for _, _, pp in pools} == {1, 2}
         assert len({scheme for _, scheme, _ in pools}) > 1
-        found.look([(one, one.bound.step - 200) for one in pools.values()])
-        for one in pools.values():
+        looked = [one for (_, scheme, pp), one in pools.items() if is_whole() or pp == 1 or scheme == "ring"]
+        found.look([(one, one.bound.step - 200) for one in looked])
+        for one in looked:
             alone = replace(found.sides.prefill_alone(one.candidate).trial, step=one.alone + SPARE)
             assert try_rate(alone)["numbers"]["goodput.share"] < 0.9, one.words
-        assert any(one.alone < one.bound.step for one in pools.values())
+        assert any(one.alone < one.bound.step for one in looked)
 
 
 def _prefill(*, stages: int = 1, tokens: int = 100, pair: float = 0.0) -> PrefillTimes:
