@@ -13,6 +13,7 @@ from clustersim.cli import main
 from clustersim.files import folder_written_whole
 from clustersim.scenario.load import load
 from clustersim.simulation.simulate import simulate
+from tests.effort import dealt
 
 NO_ROOM = ("run", "quickstart", "--set", "workload.trace.requests=20", "--set", "expect={}", "--out", "run")
 
@@ -59,11 +60,14 @@ def test_a_key_without_a_blank_is_told() -> None:
     assert "followed by a blank" in found.output
 
 
-@pytest.mark.parametrize("option", ["--quiet", "--json"])
-@pytest.mark.parametrize(("blocks", "told"), [(1, "20 of 20 requests were"), (200, "1 of 20 requests was"), (4000, "")])
+REJECTED = [(1, "20 of 20 requests were"), (200, "1 of 20 requests was"), (4000, "")]
+
+
+@pytest.mark.parametrize(("rejected", "option"), dealt(REJECTED, ["--quiet", "--json"]))
 def test_a_run_that_rejects_requests_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, blocks: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, rejected: tuple[int, str]
 ) -> None:
+    blocks, told = rejected
     monkeypatch.chdir(tmp_path)
     found = CliRunner().invoke(main, [*NO_ROOM, "--set", f"serving.kv_blocks={blocks}", option])
     assert found.exit_code == 0

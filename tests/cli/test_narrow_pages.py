@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -35,31 +36,39 @@ const pause = () => new Promise(done => setTimeout(done, 300));
     });
   });
   const out = document.createElement("pre");
-  out.id = "seen"; out.textContent = JSON.stringify([seen, document.documentElement.scrollWidth]);
+  out.id = "seen-NAME"; out.textContent = JSON.stringify([seen, document.documentElement.scrollWidth]);
   top.document.body.append(out);
 })();
 </script>
 """
 
 
-def told(page: Path) -> tuple[list[list[list[object]]], int]:
-    """Return of each figure the texts with their boxes, and how wide the page is, in a frame of ``WIDTH``."""
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{SEEN}</body>"), encoding="utf-8")
-    frame = page.with_name("frame.html")
-    frame.write_text(f'<body><iframe width="{WIDTH}" height="3000" style="border:0" src="{page.name}"></iframe>')
+def told(folder: Path, pages: dict[str, Path]) -> dict[str, tuple[list[list[list[object]]], int]]:
+    """Return of each page the texts of its figures with their boxes, and how wide it is, in a frame of ``WIDTH``.
+
+    All frames lie beside each other, as most of the time goes to starting a Chromium.
+    """
+    frames = []
+    for name, page in pages.items():
+        script = SEEN.replace("NAME", name)
+        page.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{script}</body>"), encoding="utf-8")
+        source = page.relative_to(folder).as_posix()
+        frames.append(f'<iframe width="{WIDTH}" height="3000" style="border:0" src="{source}"></iframe>')
+    frame = folder / "frame.html"
+    frame.write_text(f'<body style="white-space:nowrap">{"".join(frames)}')
     done = subprocess.run(
         [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-         "--virtual-time-budget=20000", "--window-size=800,3200", "--dump-dom", frame.as_uri()],
+         "--virtual-time-budget=20000", f"--window-size={(WIDTH + 20) * len(pages)},3200", "--dump-dom",
+         frame.as_uri()],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found is not None, done.stderr
-    figures, wide = json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
-    return figures, wide
+    found = dict(re.findall(r'<pre id="seen-(\w+)">(.*?)</pre>', done.stdout, re.DOTALL))
+    assert found.keys() == pages.keys(), done.stderr
+    return {name: json.loads(html.unescape(text)) for name, text in found.items()}
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[list[list[object]]], int]]:
     folder = tmp_path_factory.mktemp("narrow")
     runs = [str(folder / name) for name in ("a", "b")]
     for run, pp in zip(runs, ("1", "2"), strict=True):
@@ -68,9 +77,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     varied = ("--vary", "plan.tp=4,8", "--vary", "workload.trace.rate_scale=1..2:1")
     called("sweep", "quickstart", *varied, *SMALL, "--workers", "1", "--quiet", "--out", str(folder / "sweep"))
     called("why", "quickstart", *SMALL, "--workers", "1", "--quiet", "--out", str(folder / "why"))
-    return {
-        "compare": folder / "compare.html", "sweep": folder / "sweep" / "sweep.html", "why": folder / "why" / "why.html"
-    }  # fmt: skip
+    pages = {"compare": "compare.html", "sweep": "sweep/sweep.html", "why": "why/why.html"}
+    return told(folder, {name: folder / page for name, page in pages.items()})
 
 
 def called(*words: str) -> None:
@@ -79,8 +87,8 @@ def called(*words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep", "why"])
-def test_texts_of_figures_fit_a_narrow_page(pages: dict[str, Path], name: str) -> None:
-    figures, wide = told(pages[name])
+def test_texts_of_figures_fit_a_narrow_page(seen: dict[str, tuple[list[list[list[object]]], int]], name: str) -> None:
+    figures, wide = seen[name]
     assert wide <= WIDTH
     assert any(figures)
     for texts in figures:

@@ -277,7 +277,7 @@ def test_what_is_not_there_leads_to_what_is(
 SIZES = [("200kB", "kB"), ("1 MB", "MB"), ("1 MiB", "MiB"), ("5 B", "B")]
 
 
-@pytest.mark.parametrize(("asked", "unit"), SIZES if is_whole() else SIZES[::2])
+@pytest.mark.parametrize(("asked", "unit"), SIZES if is_whole() else SIZES[2:3])
 def test_what_a_page_takes_is_told_in_the_unit_that_was_asked_in_and_would_do(
     run_dir: Path, asked: str, unit: str
 ) -> None:

@@ -104,7 +104,9 @@ def test_what_the_analysis_says(plan, topology, obstacle):
 
 
 TWO_POOLS = (
-    "expect={}", "workload.requests=20", "topology={name: dgx-a100, nodes: 3, scaleup_bandwidth: 10 GB/s}",
+    "expect={}", "workload.requests=12", "workload.arrivals.rate=60/s", "workload.output_tokens={fixed: 12}",
+    "topology={name: dgx-a100, nodes: 3, scaleup_bandwidth: 10 GB/s}",
+    "model={name: opt-13b, config: {num_hidden_layers: 8}}",
 )  # fmt: skip
 BESIDE = "K/V on its way can meet communications of a pipeline on a link"
 
