@@ -28,7 +28,6 @@ from clustersim.collective.price import CommPlan, price
 from clustersim.collective.traffic import Traffic
 from clustersim.plan.exchange import Exchange
 
-_SCALED_FP8_BYTES: Final = 1.0 + 4.0 / 128.0
 _ELEMENT_BYTES: Final = {"half": 2, "bfloat16": 2, "float16": 2, "int8": 1, "float": 4}
 _KINDS: Final = {"alltoall": "all_to_all", "send_recv": "send"}
 

@@ -33,7 +33,7 @@ def run(*args: str) -> Result:
 
 
 def test_lanes_are_explained_in_a_few_lines():
-    told = run("azure-hour-fleet", "--set", "workload.requests=400", "--set", "expect={legal: true}", "--quiet")
+    told = run("azure-hour-fleet", "--set", "workload.requests=80", "--set", "expect={legal: true}", "--quiet")
     lines = told.stderr.splitlines()
     assert lines[0] == "replayed by lanes: nothing disturbs a replica, so steps are sums of prices and need no events"
     assert lines[1] == "lanes: not compiled, NUMBA_DISABLE_JIT is set"
@@ -53,7 +53,7 @@ def test_what_can_meet_is_told_with_its_place():
 
 
 def test_json_has_the_key_only_when_it_is_asked_for():
-    short = ("azure-hour-fleet", "--set", "workload.requests=60", *ROUND_ROBIN, "--json")
+    short = ("azure-hour-fleet", "--set", "workload.requests=60", *ROUND_ROBIN, "--json", "--no-audit")
     told = json.loads(run(*short, "--processes", "3").stdout)["explain"]
     assert (told["by"], told["obstacle"], told["meetings"]) == ("lanes", "", [])
     assert (told["processes"], told["undivided"]) == (3, "no more were asked for")
@@ -65,7 +65,7 @@ def test_json_has_the_key_only_when_it_is_asked_for():
 
 def test_files_are_the_same_for_any_number_of_processes(folder: Path):
     for count in ("1", "2"):
-        run("azure-hour-fleet", "--set", "workload.requests=300", *ROUND_ROBIN, "--processes", count, "--out", count)
+        run("azure-hour-fleet", "--set", "workload.requests=80", *ROUND_ROBIN, "--processes", count, "--out", count)
     names = sorted(str(path.relative_to(folder / "1")) for path in (folder / "1").rglob("*") if path.is_file())
     assert "requests.parquet" in names
     for name in names:
