@@ -30,7 +30,8 @@ const pause = () => new Promise(done => setTimeout(done, 300));
   const seen = [...document.querySelectorAll(".js-plotly-plot")].map(plot => {
     const room = plot.getBoundingClientRect();
     const texts = plot.querySelectorAll(".xtitle, .x2title, .x3title, .annotation[data-index] text");
-    return [...texts].filter(one => one.textContent.length > 6).map(one => {
+    const ticks = plot.querySelectorAll(".xtick text, .x2tick text, .x3tick text");
+    return [...[...texts].filter(one => one.textContent.length > 6), ...ticks].map(one => {
       const {left, right, top, bottom} = one.getBoundingClientRect(), across = room.left, down = room.top;
       return [one.textContent, left - across, right - across, top - down, bottom - down, room.width];
     });

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from clustersim.cli import main
 from clustersim.report.layouts import layout as read
 from clustersim.report.why.lifted import METRICS, Lifted, ranked
-from clustersim.report.why.page import why_html
+from clustersim.report.why.page import shown, why_html
 from clustersim.report.words.progress import RunsLeft
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
@@ -32,6 +32,10 @@ TINY: dict[str, Any] = {
     "serving": {"kv_block_tokens": 16, "max_batch_tokens": 8192, "engine": "vllm-0.19"},
     "workload": {"arrivals": "all_at_once", "prompt_tokens": 256, "output_tokens": 16, "requests": 12},
 }
+
+
+def test_figures_of_why_have_no_digits_that_say_nothing():
+    assert [shown(value) for value in (None, 480.0, 648.25, 21.57)] == ["–", "480", "648.2", "21.6"]
 
 
 def called(*words: str) -> Result:

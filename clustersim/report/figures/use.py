@@ -17,7 +17,7 @@ _PARTS: Final = (
     ("host", "engine (scheduling, sampling)", YELLOW),
 )
 """Share of a stage's row → what it is called, its colour. They exclude each other; what is left is idle."""
-_LINKS_FROM: Final = 0.66
+_LINKS_FROM: Final = 0.62
 """Where the chart of links begins, as a share of the width."""
 
 
@@ -50,7 +50,7 @@ def use_figure(utilisation: Mapping[str, Any], links: Mapping[str, Any] | None, 
     busiest = (links or {}).get("busiest")
     if busiest:
         _add_links(figure, busiest, {one["link"]: one["capacity"] for one in (links or {}).get("weakened") or ()})
-        figure.update_layout(xaxis={"domain": [0, _LINKS_FROM - 0.08]})
+        figure.update_layout(xaxis={"domain": [0, _LINKS_FROM - 0.16]})
     return figure
 
 

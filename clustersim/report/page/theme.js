@@ -81,15 +81,16 @@ function inLines(text, room, size) {
   return lines.map(line => line.trim()).join("<br>");
 }
 
-/* Break titles below axes, and names above columns, so that each fits its own room on a page of any width; names of
-   columns that are close stand in two rows. */
+/* Break titles below axes, and names above columns, so that each fits its own room on a page of any width; short
+   axes have few ticks, names of columns that are close stand in two rows. */
 function fitTexts(plot, {layout}) {
   const found = plot._fullLayout, changes = {};
   const put = (path, text, now) => { if (text !== now) changes[path] = text; };
-  for (const [name, {title}] of Object.entries(layout)) {
-    if (/^xaxis\d*$/.test(name) && title && title.text) {
-      put(name + ".title.text", inLines(title.text, found[name]._length, 12), found[name].title.text);
-    }
+  for (const [name, {title, nticks = 0}] of Object.entries(layout)) {
+    if (!/^xaxis\d*$/.test(name)) continue;
+    const {_length: room, title: now, nticks: many = 0} = found[name];
+    if (title && title.text) put(name + ".title.text", inLines(title.text, room, 12), now.text);
+    put(name + ".nticks", room < 200 ? Math.max(2, Math.floor(room / 50)) : nticks, many);
   }
   const named = (layout.annotations || []).map((one, at) => [one, at]).filter(([one]) => one.name === "column");
   const each = named.length && found.xaxis._length / named.length, rows = named.length && each < 70 ? 2 : 1;

@@ -149,7 +149,9 @@ def enough_words(one: Lifted, targets: Mapping[str, float]) -> str:
 
 def shown(value: float | None) -> str:
     """Return a metric for a table."""
-    return "–" if value is None else f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3g}"
+    if value is None:
+        return "–"
+    return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 _PANELS: Final[
