@@ -80,6 +80,8 @@ TEXTS: Final = (
     b"arrival_s,prompt_tokens,output_tokens\n0,-1,1e9\n", b"digraph { a -> b }", b"<graphml/>", b"name: x\n...\n---\n",
 )  # fmt: skip
 
+GRAPH: Final = '{"format": 1, "nodes": [{"id": 0, "name": "mine", "op": "gemm", "ranks": [0]}], "edges": []}'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -181,6 +183,7 @@ def _file(draw: random.Random, folder: Path, run: Path) -> list[str]:
     whole.append(catalog.path_of("topologies", "dgx-h100"))
     (folder / name).write_bytes(_broken(draw, draw.choice([*(file.read_bytes() for file in whole), *TEXTS])))
     (folder / "s.yaml").write_text(yaml.safe_dump(SMALL))
+    (folder / "g.json").write_text(GRAPH)
     table: tuple[list[str], ...] = (
         ["check", name], ["run", name, "--out", "r"], ["prove", name], ["audit", name], ["audit", name, name],
         ["calibrate", "dgx-h100", name], ["topology", f"./{name}"], ["models", f"./{name}"], ["dashboard", name],
@@ -190,6 +193,10 @@ def _file(draw: random.Random, folder: Path, run: Path) -> list[str]:
         ["check", "s.yaml", "--set", f"model=./{name}"], ["check", "s.yaml", "--set", f"topology=./{name}"],
         ["check", "s.yaml", "--set", f"serving.engine=./{name}"], ["check", "s.yaml", "--set", f"cost.table=./{name}"],
         ["check", "s.yaml", "--set", f"serving.scheduler=./{name}:S"],
+        ["accuracy", name], ["compare", name, name], ["compare", str(run), name], ["launch", name, "--for", "vllm"],
+        ["calibrate", "engine", name, "--scenario", "s.yaml"], ["audit", str(run), "--against", name],
+        *(([command, name, "--out", "r"]) for command in ("sweep", "why", "rate", "size", "search")),
+        ["check", "g.json", "--names", name], ["check", "s.yaml", "--fix", "--out", name],
     )  # fmt: skip
     return draw.choice(table)
 
