@@ -103,6 +103,18 @@ def two_leaves(each: int) -> Topology:
     return topology_from_edges("two leaves", device(), names, [*edges, ("leaf0", "leaf1", GB_S, 0.0, "scaleup")])
 
 
+def stages_apart(plan: ParallelPlan) -> Topology:
+    """A switch for each stage of each replica, and links of 0.1 GB/s each way between ranks of one stage and the next.
+
+    So sends meet neither each other nor collectives, and those of prompts take longer than a pass.
+    """
+    names, ranks = [f"g{i}" for i in range(plan.world)], plan.stage_ranks
+    edges = [(name, f"s{i // ranks}", GB_S, 0.0, "scaleup") for i, name in enumerate(names)]
+    edges += [(name, after, GB_S / 10, 0.0, "scaleup") for name, after in zip(names, names[ranks:], strict=False)]
+    edges += [(f"s{i}", "spine", GB_S, 0.0, "scaleup") for i in range(plan.world // ranks)]  # which nothing takes
+    return topology_from_edges("stages apart", device(), names, edges)
+
+
 def requests(arrivals: Sequence[Arrival], concurrency: int | None = None) -> Requests:
     """Requests as (instant in ns, prompt tokens, output tokens)."""
     columns = np.array(arrivals, np.int64).reshape(-1, 3).T

@@ -21,14 +21,15 @@ from clustersim.replay.events.run import EventReplay
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
 from clustersim.serving.order import Order
 from clustersim.timeline.timeline import Timeline
-from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, pools, step_ends
+from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, pools, stages_apart, step_ends
 
 Case = dict[str, Any]
 """Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers.
 
-With ``decode``, keywords of the decode pool, there are two pools: its ``plan``, its ``kv_blocks`` and fields of its
-``ServingConfig``. Besides, ``order`` is (by, patience in ns), ``priorities`` and ``cancel_after_ns`` are columns of
-requests, and ``failures`` are (instant, end or None, device).
+With ``apart`` each stage has links of its own (``stages_apart``). With ``decode``, keywords of the decode pool, there
+are two pools: its ``plan``, its ``kv_blocks`` and fields of its ``ServingConfig``. Besides, ``order`` is (by, patience
+in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, and ``failures`` are (instant, end or None,
+device).
 """
 
 OFFSETS = (0, 0, 0, 0, 0, -1, 1)
@@ -53,6 +54,8 @@ def case_input(case: Case) -> ReplayInput:
     if "order" in options:
         by, patience_ns = options["order"]
         options["order"] = Order(by=by, patience_ns=patience_ns)
+    if options.pop("apart", False):
+        options["topology"] = stages_apart(plan)
     given = _deployed(options.pop("arrivals"), plan, {"layers": plan.pp, **options})
     faults = tuple(Fault(at_ns=at, until_ns=until, devices=(device,)) for at, until, device in failures)
     return replace(given, requests=replace(given.requests, **columns), faults=faults)
@@ -135,7 +138,9 @@ def splits(draw: st.DrawFn) -> Case:
     """Draw a case whose prompts are split over SP ranks; most can go by lanes."""
     case = _one_pool(draw)
     plan = case["plan"]
-    plan["pp"] = draw(st.sampled_from((1, 1, 1, 2)))
+    plan["pp"] = draw(st.sampled_from((1, 1, 1, 2, 2, 3)))
+    if plan["pp"] > 1 and draw(st.integers(0, 3)):
+        case["apart"] = True
     degree = draw(st.sampled_from((2, 2, 3, 4)))
     schemes = ("ring", "ring", "all_gather", *(("all_to_all",) if 4 // plan.get("tp", 1) % degree == 0 else ()))
     scheme = draw(st.sampled_from(schemes))

@@ -12,7 +12,7 @@ from unittest import mock
 
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.prices.split_features import SplitFeatures
-from clustersim.graph.prices.split_steps import SplitPrompts
+from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay.compiled import kernel, links, stages
 from clustersim.replay.events.chain import ChainPass
@@ -29,6 +29,7 @@ from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.lanes.shared_lane import SharedLane
+from clustersim.replay.lanes.split_pipe import SplitPipe
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.serving.grouped import decode_group
@@ -274,6 +275,14 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "runs take no blocks of owners": Mutation(OwnerScheduler, "repeat", "self.free[owner] -= taken", "pass"),
     "a run goes on though another owner has room": Mutation(OwnerScheduler, "_launch", "batch.steady = False", "pass"),
     "the last SP rank holds a step": Mutation(owner_lane, "_longest", "max(longest, path)", "path"),
+    # stages of SP ranks
+    "the output of SP ranks leaves when the pass ends": Mutation(SplitPipe, "_launch", "start + left", "start + total"),
+    "sends of SP ranks do not queue": Mutation(SplitPipe, "_launch", "max(start + left, before)", "start + left"),
+    "sends of SP ranks take no time": Mutation(SplitPipe, "_launch", "begin + took for", "begin for"),
+    "the first SP rank's send is waited for alone": Mutation(SplitPipe, "_launch", "max(ended)", "ended[0]"),
+    "stages of SP ranks take two at a time": Mutation(SplitPipe, "_launch", "max(at, self.free_at[stage])", "at"),
+    "idle SP ranks send": Mutation(SplitPipe, "_launch", "*ended, *idle)", "*ended, *(ended[:1] * len(idle)))"),
+    "SP ranks attend for nothing on several stages": Mutation(SplitPrices, "decoded", "+= times * ns", "+= 0 * ns"),
     # hand-overs
     "nothing is set aside": Mutation(GroupedScheduler, "next", "self.scheduler.arriving", "False"),
     "blocks are given back before K/V has left": Mutation(

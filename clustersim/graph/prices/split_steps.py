@@ -15,15 +15,17 @@ import numpy as np
 
 from clustersim.cost.scalar import DecodeNs, PrefillNs
 from clustersim.errors import InputError
-from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.graph.batch import Chunk, Features, StepBatch
 from clustersim.graph.prices.owner_decodes import OwnerDecodes
 from clustersim.graph.prices.parts import ATTENDED, MOST_ROWS, Part, Row, decode_price, prefill_price, window_of
-from clustersim.graph.prices.pricer import Pricer
+from clustersim.graph.prices.pricer import Pricer, payload_bytes
 from clustersim.graph.prices.split_features import Chunks, SplitFeatures
-from clustersim.graph.prices.steps import StepPrice, StepPrices
+from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.graph.series_walk import SeriesWalk, series_walk
 
+SplitPrice = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""What :data:`StepPrice` says, and of each local rank's output when it leaves, in ns of the pass, and its bytes."""
 Keys = Mapping[int | None, Sequence[int]]
 """Sliding window or None → keys within it that the decodes of each SP rank attend to."""
 
@@ -59,7 +61,7 @@ class SplitPrompts:
         self.parts = [Part(pricer, program, places, own, counts.features) for places, own in by_counts.items()]
         used = tuple(sorted({place for places in by_counts for place in places}))
         self.pick: Callable[[Sequence[int]], object] = itemgetter(*(used or (0,)))
-        self.known: dict[object, tuple[int, list[int], tuple[int, ...]]] = {}
+        self.known: dict[object, tuple[int, list[int], tuple[int, ...], tuple[int, ...]]] = {}
         self.walk: SeriesWalk = series_walk(program.template)
         self._decode_prices: dict[tuple[int, int], DecodeNs] = {}
         self._cores = [self._core(column) for column in self.columns if self.told_by_counts]
@@ -86,18 +88,24 @@ class SplitPrompts:
         places = [counts.place(name, cls.s) for name in names]
         return prefill_price(self.pricer, cls), tuple([place for place in places if place is not None]), series
 
-    def _row(self, counts: Sequence[int]) -> tuple[int, list[int], tuple[int, ...]]:
-        """Make a row and return (its number, nanoseconds of each series without attention, its sends)."""
+    def _row(self, counts: Sequence[int]) -> tuple[int, list[int], tuple[int, ...], tuple[int, ...]]:
+        """Make a row and return (its number, nanoseconds of each series without attention, its sends, their bytes)."""
         made = np.zeros(len(self.program.classes), np.int64)
         for part in self.parts:
             made += part.price(counts)[0]
         sending = self.program.template.send_classes
+        carried = [payload_bytes(self.program, self._features(counts, cls), cls) for cls in sending]
         if len(self.known) >= MOST_ROWS:
             self.known.clear()
-        found = len(self.rows), (self.walk.counts @ made).tolist(), tuple(made[list(sending)].tolist())
+        sends = tuple(made[list(sending)].tolist())
+        found = len(self.rows), (self.walk.counts @ made).tolist(), sends, tuple(map(round, carried))
         self.rows.append((made, self.columns))
         self.known[self.pick(counts)] = found
         return found
+
+    def _features(self, counts: Sequence[int], cls: int) -> Features:
+        """Return the features that the amount of a class is made of."""
+        return self.counts.features(counts, self._places(self.program.classes[cls]))
 
     def _decode_price(self, column: int, sequences: int) -> DecodeNs:
         """Return the price of a column of decode attention, of so many sequences."""
@@ -107,9 +115,9 @@ class SplitPrompts:
             self._decode_prices[column, sequences] = found
         return found
 
-    def price(self, counts: Sequence[int], decodes: tuple[int, ...], keys: Keys) -> StepPrice:
+    def price(self, counts: Sequence[int], decodes: tuple[int, ...], keys: Keys) -> SplitPrice:
         """Return the price of a step, as :meth:`SplitPrices.split` does."""
-        number, bases, sends = self.known.get(self.pick(counts)) or self._row(counts)
+        number, bases, sends, carried = self.known.get(self.pick(counts)) or self._row(counts)
         durations = bases.copy()
         varying = []
         for column, (of_prefill, places, series) in zip(self.columns, self._cores, strict=True):
@@ -122,7 +130,10 @@ class SplitPrompts:
             varying.append(ns)
             for at, times in series:
                 durations[at] += times * ns
-        return max(self.walk.ends(durations)), number, tuple(varying), sends
+        ends = self.walk.ends(durations)
+        tp = self.program.plan.tp
+        leaves = [ends[self.walk.exits[rank // tp]] for rank in range(len(sends))]
+        return max(ends), number, tuple(varying), sends, tuple(leaves), carried
 
 
 class SplitPrices(StepPrices):
@@ -142,6 +153,7 @@ class SplitPrices(StepPrices):
         self.split_prefill = SplitPrompts(pricer, prefill, self.rows["prefill"], self.counts)
         self.split_mixed = SplitPrompts(pricer, mixed, self.rows["mixed"], self.counts)
         self.owners = OwnerDecodes(pricer, programs["decode"], self.rows["decode"])
+        self._bytes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     @property
     def supported(self) -> bool:
@@ -153,7 +165,29 @@ class SplitPrices(StepPrices):
             and self.split_mixed.told_by_counts
         )
 
-    def split(self, chunks: Chunks, decodes: tuple[int, ...], keys: Keys) -> StepPrice:
+    def decode_bytes(self, sequences: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the bytes that each local rank sends of a step that decodes so many sequences on each SP rank."""
+        found = self._bytes.get(sequences)
+        if found is None:
+            program, tokens = self.programs["decode"], {"tokens": tuple(map(float, sequences))}
+            found = tuple([round(payload_bytes(program, tokens, cls)) for cls in program.template.send_classes])
+            self._bytes[sequences] = found
+        return found
+
+    def decoded(self, sequences: tuple[int, ...], keys: Keys) -> SplitPrice:
+        """Price a step in which SP ranks decode so many sequences of their own; ``keys`` are those of :meth:`split`."""
+        price, program = self.owners[sequences], self.programs["decode"]
+        walk = series_walk(program.template)
+        durations: list[int] = (walk.counts @ price.row).tolist()
+        took = [ns(keys[window][s]) for ns, s, window in zip(price.ns, price.ranks, price.windows, strict=True)]
+        for column, ns in zip(price.columns, took, strict=True):
+            for at, times in enumerate(walk.counts[:, column].tolist()):
+                durations[at] += times * ns
+        ends, tp = walk.ends(durations), program.plan.tp
+        leaves = [ends[walk.exits[rank // tp]] for rank in range(len(price.sends))]
+        return max(ends), price.number, tuple(took), price.sends, tuple(leaves), self.decode_bytes(sequences)
+
+    def split(self, chunks: Chunks, decodes: tuple[int, ...], keys: Keys) -> SplitPrice:
         """Price a step that prefills.
 
         Parameters

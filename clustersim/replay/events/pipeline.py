@@ -1,8 +1,9 @@
 """The stages of one replica: passes in order, each in closed form or as events.
 
 A pass starts on all ranks of its stage at one instant, when the stage is free and its input has arrived on every
-rank; a stage is free again when its own work is done, while its sends go on. In ``folded`` a pass that nothing can
-disturb is one event; every other one, and every pass in ``full``, runs operator by operator.
+rank; stages take micro-batches in the order in which they were launched, though one in which some SP ranks have no part
+may arrive before another one. A stage is free again when its own work is done, while its sends go on. In ``folded`` a
+pass that nothing can disturb is one event; every other one, and every pass in ``full``, runs operator by operator.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Pipeline:
         self.slowdowns = slowdowns
         self.busy: list[MicroBatch | None] = [None] * len(stages)
         self.queues: list[deque[MicroBatch]] = [deque() for _ in stages]
+        self.coming: list[deque[MicroBatch]] = [deque() for _ in stages]
+        """Micro-batches that have yet to arrive at each stage, or that came before another one of these."""
         self.collectives = Collectives(network, comm, replica, stages, self)
         self.sends = StageSends(env, network, comm, replica, stages, self, self._receive)
 
@@ -101,6 +104,8 @@ class Pipeline:
             micro.send_starts.append(np.zeros(ranks, np.int64))
             micro.send_ends.append(np.zeros(ranks, np.int64))
             micro.unsent.append(len(wiring.programs[micro.program].template.send_classes))
+        for coming in self.coming[1:]:
+            coming.append(micro)
         self._start(0, micro)
 
     def _start(self, stage: int, micro: MicroBatch) -> None:
@@ -215,6 +220,11 @@ class Pipeline:
     def _receive(self, stage: int, micro: MicroBatch) -> None:
         if self.dead:
             return
+        micro.came, coming = stage, self.coming[stage]
+        while coming and coming[0].came == stage:
+            self._take(stage, coming.popleft())
+
+    def _take(self, stage: int, micro: MicroBatch) -> None:
         if self.busy[stage] is None and not self.queues[stage]:
             self._start(stage, micro)
         else:

@@ -53,6 +53,8 @@ class MicroBatch:
     send_starts: list[Int64Array] = field(default_factory=list)
     send_ends: list[Int64Array] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
+    came: int = 0
+    """The last stage at which it has arrived."""
     slowdowns: dict[int, Slowdown] = field(default_factory=dict)
     slowed: dict[int, SlowChain] = field(default_factory=dict)
     """By stage, of passes on slow devices that are chains."""

@@ -18,6 +18,7 @@ from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.owner_lane import OwnerLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_lane import SharedLane
+from clustersim.replay.lanes.split_pipe import SplitPipe
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, told_by_counts, users_of
@@ -74,8 +75,6 @@ class LaneBuilder:
             return "replicas that share experts take their steps together"
         if inputs.plan.is_two_batch:
             return "steps run as two halves that overlap"
-        if inputs.plan.sp.degree > 1 and inputs.plan.pp > 1:
-            return "the ranks of an SP group do different work"
         if inputs.plan.sp.decode == "dp" and apart:
             return "each SP rank keeps sequences of its own, and hands them over"
         if inputs.plan.sp.degree > 1 and by_layer:
@@ -148,7 +147,7 @@ class LaneBuilder:
         senders = [one["decode"] for one in kinds[:-1]]
         token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
         blocks = prepared.schedulers[replica].pool.total
-        return kind(replica, templates, rows, blocks, plan.tp, token_bytes, prepared.recorder)
+        return kind(replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder)
 
     def _prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""
@@ -161,7 +160,7 @@ class LaneBuilder:
         inputs, pool, contention = self.prepared.input, self.prepared.pool_of(replica), self.prepared.contention
         count = pool.input.plan.pp
         if (contention.stages | contention.boundaries).isdisjoint((replica, stage) for stage in range(count)):
-            return PipeLane(scheduler, prices, log)
+            return (PipeLane if pool.input.plan.sp.degree == 1 else SplitPipe)(scheduler, prices, log)
         devices = [pool.stage_devices(replica, stage) for stage in range(count + 1)]
         stages = [
             SharedStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)

@@ -69,6 +69,7 @@ class LaneLog:
         self._passes = array("q")
         self._varying = array("q")
         self._sends = array("q")
+        self._carried = array("q")
         self._stretches: list[tuple[int, Stretch]] = []
         """Passes not handed on that were stretched: their position among those, and where."""
         self._chunks = array("q")
@@ -102,7 +103,13 @@ class LaneLog:
             self._flush_steps()
 
     def step(
-        self, row: tuple[int, ...], passes: Iterable[int], end: int, varying: Iterable[int], sends: Iterable[int]
+        self,
+        row: tuple[int, ...],
+        passes: Iterable[int],
+        end: int,
+        varying: Iterable[int],
+        sends: Iterable[int],
+        carried: Iterable[int] = (),
     ) -> None:
         """Append one step of all stages.
 
@@ -117,11 +124,14 @@ class LaneLog:
             What varies, stage by stage.
         sends : iterable of int
             Per boundary the starts of the sends by rank, then their ends.
+        carried : iterable of int
+            Per boundary the bytes that each rank sends; told of no step where all ranks send all tokens.
         """
         self._steps.extend((*row, 1, in_time(end)))
         self._passes.extend(passes)
         self._varying.extend(varying)
         self._sends.extend(sends)
+        self._carried.extend(carried)
         if len(self._steps) >= self._full:
             self._flush_steps()
 
@@ -245,8 +255,8 @@ class LaneLog:
             return
         recorder = self.recorder
         at = recorder.transfer_times.extend(_taken(self._sends, 1))
-        carried = np.rint(tokens[:, None] * self.token_bytes).astype(np.int64)
-        recorder.transfer_bytes.extend(np.repeat(carried.ravel(), self.ranks))
+        carried = np.repeat(np.rint(tokens[:, None] * self.token_bytes).astype(np.int64).ravel(), self.ranks)
+        recorder.transfer_bytes.extend(_taken(self._carried, 1) if self._carried else carried)
         recorder.transfers.extend_columns(
             replica=np.full(len(steps) * boundaries, self.replica),
             stage=np.tile(np.arange(boundaries), len(steps)),

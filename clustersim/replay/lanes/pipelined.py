@@ -47,8 +47,8 @@ class PipeLane(StagedLane):
         kinds = [prices[stage].programs.values() for stage in range(self.stages - 1)]
         self.even_sends = [all(len(set(p.template.send_classes)) == 1 for p in programs) for programs in kinds]
         """Per boundary whether all ranks always take equally long to send."""
-        self.flight: deque[tuple[int, Batch, tuple[int, ...], list[int], list[int], list[int]]] = deque()
-        """(end, batch, step row, passes, varying durations, sends), the last three as :meth:`LaneLog.step` has them"""
+        self.flight: deque[tuple[int, Batch, tuple[int, ...], list[int], list[int], list[int], list[int]]] = deque()
+        """(end, batch, step row, passes, varying durations, sends, bytes), from the row on as :meth:`LaneLog.step`"""
 
     def _is_free(self, now: int) -> bool:
         """Whether no pass is on the first stage."""
@@ -85,7 +85,7 @@ class PipeLane(StagedLane):
                     sent += begun
                     at = max(ended)
                 sent += ended
-        self.flight.append((at, batch, self._row(now, batch, new, context), passes, varying, sent))
+        self.flight.append((at, batch, self._row(now, batch, new, context), passes, varying, sent, []))
 
     def land(self) -> list[Sequence]:
         """Account for what ends now; return the requests that end with it."""
@@ -93,6 +93,6 @@ class PipeLane(StagedLane):
         self.asked = False
         if not self.flight or self.flight[0][0] != now:
             return []  # the first stage is free
-        _, batch, row, passes, varying, sends = self.flight.popleft()
-        self.log.step(row, passes, now, varying, sends)
+        _, batch, row, passes, varying, sends, carried = self.flight.popleft()
+        self.log.step(row, passes, now, varying, sends, carried)
         return self._complete(now, batch)

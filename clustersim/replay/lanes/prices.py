@@ -6,14 +6,17 @@ The prices themselves are :class:`~clustersim.graph.prices.steps.StepPrices`'. N
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from clustersim.graph.prices.split_steps import SplitPrices
+from clustersim.graph.prices.split_steps import SplitPrice, SplitPrices
 from clustersim.graph.prices.steps import DecodePrice, StepPrice, StepPrices
 from clustersim.graph.program import CostClass
 from clustersim.plan.segments import causal_pairs
 from clustersim.serving.grouped.batch import Batch, Chunks
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.grouped.owner_group import OwnerGroup
+
+Price = TypeVar("Price", StepPrice, SplitPrice)
 
 
 class LanePrices:
@@ -55,7 +58,8 @@ class LanePrices:
             assert group is not None
             return 0, attended, self._decodes(group)
         if self.split:
-            return self._split(chunks, group, attended)
+            new, context, priced = self._split(chunks, group, attended)
+            return new, context, [one[:4] for one in priced]
         new, context, pairs, keys = prompt_sums(chunks)
         sums = len(chunks), new, context, pairs, keys, decodes, attended
         if self.windows:
@@ -63,8 +67,23 @@ class LanePrices:
             return new, context + attended, self._by_stage([one.prompts(*sums, windowed) for one in self.distinct])
         return new, context + attended, self._by_stage([one.prompts(*sums) for one in self.distinct])
 
-    def _split(self, chunks: Chunks, group: DecodeGroup | None, attended: int) -> tuple[int, int, list[StepPrice]]:
-        """Return what :meth:`step` does where prompts are split over SP ranks."""
+    def leaving(self, batch: Batch) -> tuple[int, int, list[SplitPrice]]:
+        """Return what :meth:`step` does where prompts are split over SP ranks, and when each one's output leaves."""
+        group, decodes = batch.group, batch.decodes
+        attended = 0 if group is None else group.computed + decodes
+        if batch.chunks:
+            return self._split(batch.chunks, group, attended)
+        assert group is not None
+        if isinstance(group, OwnerGroup):
+            keys = {one: tuple([group.keys(s, one)[0] for s in self.ranks]) for one in (None, *self.windows)}
+            return 0, attended, self._by_stage([one.decoded(group.counts, keys) for one in self.split])
+        sequences = group.count, *self.idle
+        sizes = [one.decode_bytes(sequences) for one in self.stages if isinstance(one, SplitPrices)]
+        priced = zip(self._decodes(group), sizes, strict=True)
+        return 0, attended, [(*one, (one[0],) * len(one[3]), some) for one, some in priced]
+
+    def _split(self, chunks: Chunks, group: DecodeGroup | None, attended: int) -> tuple[int, int, list[SplitPrice]]:
+        """Return what :meth:`leaving` does of a step with prompts."""
         told = [(sequence.computed, count, sequence.owner) for sequence, count in chunks]
         keys: dict[int | None, tuple[int, ...]]
         if isinstance(group, OwnerGroup):
@@ -90,7 +109,7 @@ class LanePrices:
         ]
         return self._by_stage(priced)
 
-    def _by_stage(self, priced: list[StepPrice]) -> list[StepPrice]:
+    def _by_stage(self, priced: list[Price]) -> list[Price]:
         return priced if len(priced) == len(self.stages) else [priced[place] for place in self.of_stage]
 
 

@@ -67,7 +67,8 @@ def _cuts(
     step: Int64Array, steps: Int64Array, bounds: Int64Array, rows: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, FloatArray, FloatArray]:
     """Cut runs of passes where other rows of payloads begin; return run, row, steps, start and end of each piece."""
-    cuts = np.unique(np.concatenate([step, rows]))
+    cuts = np.sort(np.concatenate([step, rows]), kind="stable")  # two that ascend: they are merged
+    cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]
     of = np.searchsorted(step, cuts, side="right") - 1
     inside = (of >= 0) & (cuts < (step + steps)[of]) & (cuts >= rows[0])
     cuts, of = cuts[inside], of[inside]

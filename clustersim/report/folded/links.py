@@ -141,8 +141,9 @@ def _row_columns(
 def _exchanges(loads: Sequence[PoolLoad], timeline: Timeline, passes: FoldedPasses) -> list[list[Any]]:
     """Return [replica, program, [class, local ranks, payload's column, share, from how many bytes on which way] …]."""
     runs, found = passes.runs, []
-    pairs = np.unique(np.stack([runs["replica"], runs["program"]]).astype(np.int64), axis=1)
-    for replica, place in pairs.T.tolist():
+    pairs = np.bincount(runs["replica"].astype(np.int64) * len(passes.programs) + runs["program"])
+    for pair in np.flatnonzero(pairs).tolist():
+        replica, place = divmod(pair, len(passes.programs))
         number = int(timeline.layout.of_replica(np.array([replica]))[0])
         mine = replica - timeline.layout.pools[number].first_replica
         some = (
