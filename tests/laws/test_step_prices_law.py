@@ -22,7 +22,7 @@ from clustersim.cost.scalar import DecodeTerms, PrefillTerms, decode_ns, prefill
 from clustersim.cost.table import TableCost
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import StepKind
-from clustersim.graph.prices.pricer import LONGEST_S, Pricer
+from clustersim.graph.prices.pricer import LONGEST_S, Pricer, payload_bytes
 from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
@@ -187,17 +187,22 @@ def test_steps_with_sp_cost_what_the_pricer_says(
 def check_split(prices: SplitPrices, programs: dict[StepKind, StageProgram], batch: StepBatch) -> None:
     """Compare both ways to price a batch whose prompts are split."""
     program, pricer = programs[batch.kind], prices.pricer
-    expected = pricer.durations(program, batch, pricer.features(batch))
+    features = pricer.features(batch)
+    expected = pricer.durations(program, batch, features)
     chunks = [(chunk.start, chunk.count, chunk.owner) for chunk in batch.chunks]
     keys = {None: batch.decode_keys, **batch.windowed_keys}
-    total, number, varying, sent = prices.split(chunks, batch.decode_sequences, keys)
+    total, number, varying, sent, leaves, carried = prices.split(chunks, batch.decode_sequences, keys)
     row, columns = prices.rows[batch.kind][number]
     by_class = row.copy()
     by_class[list(columns)] = varying
     assert by_class.tolist() == expected.tolist()
-    assert total == program.template.pass_times(expected)[0]
-    assert sent == tuple(expected[list(program.template.send_classes)].tolist())
-    assert all(type(ns) is int for ns in (total, *varying, *sent))
+    lasts, exits = program.template.pass_times(expected)
+    sending = program.template.send_classes
+    assert total == lasts
+    assert sent == tuple(expected[list(sending)].tolist())
+    assert leaves == tuple(exits[rank // program.plan.tp] for rank in range(len(sending)))
+    assert carried == tuple(round(payload_bytes(program, features, cls)) for cls in sending)
+    assert all(type(ns) is int for ns in (total, *varying, *sent, *leaves, *carried))
 
 
 def slowed(name: str, precision: Precision, octaves: int) -> RooflineCost:
