@@ -125,11 +125,12 @@ def test_what_is_enough_was_replayed_and_what_is_smaller_is_not(tmp_path: Path) 
     assert int(more[8:]) > 2
     assert int(blocks[18:]) <= 204  # twelve requests of 17 blocks each
     for change, said in ((more, enough["replicas"]), (blocks, enough["memory"])):
-        own = ("run", str(tmp_path / "tiny.yaml"), "--set", "targets.ttft=30 ms", "--set", "topology.nodes=4", "--json")
-        least = json.loads(called(*own, "--set", change, "--out", str(tmp_path / "run")).stdout)
+        bare = ("--json", "--no-dashboard", "--no-audit", "--out", str(tmp_path / "run"))
+        own = ("run", str(tmp_path / "tiny.yaml"), "--set", "targets.ttft=30 ms", "--set", "topology.nodes=4", *bare)
+        least = json.loads(called(*own, "--set", change).stdout)
         assert least["ttft_ms"]["p99"] == said["metrics"]["ttft_ms.p99"] <= 30
         less = said["falls_short"].split()[1]
-        short = json.loads(called(*own, "--set", less, "--out", str(tmp_path / "run")).stdout)
+        short = json.loads(called(*own, "--set", less).stdout)
         assert short["ttft_ms"]["p99"] > 30
     shown = called("why", str(tmp_path / "tiny.yaml"), *words, "--workers", "1", "--out", str(tmp_path / "why")).stdout
     assert f"enough   --set {more} (" in shown
