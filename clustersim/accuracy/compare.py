@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +14,8 @@ from clustersim.accuracy.families import closed_loop, collectives, offline, publ
 from clustersim.accuracy.held_out import held_out_engine, is_in_sample
 from clustersim.accuracy.metrics import check_metric, value_of
 from clustersim.accuracy.plans import check_devices
-from clustersim.accuracy.row import Inexpressible, Row, nearest_first
-from clustersim.accuracy.systems import ROUTING, ROUTING_FROM, pooled, routed
+from clustersim.accuracy.row import Inexpressible, Row, nearest_first, numbers_in
+from clustersim.accuracy.systems import ROUTING, ROUTING_FROM, decided_alone, pooled, routed
 from clustersim.errors import InputError
 from clustersim.processes import local_pool
 from clustersim.report.files.summary import summary_of
@@ -33,6 +33,7 @@ _SCENARIOS: Final = {
     "F7-moe-ep": closed_loop.scenario,
     "F10-cluster-published": published.scenario,
 }
+_MODULES: Final = (static_batch, offline, closed_loop, published)
 _REPLAYS: Final = ("F1-replay-vllm", "F2-h100-70b-modes", "F3-distserve-a100", "F4-apex-h100")
 _COLLECTIVES: Final = "F11-collectives"
 FORMS: Final = {
@@ -43,7 +44,7 @@ FORMS: Final = {
     "F10-cluster-published": f"{published.FORM}` with the plan `{published.PLAN}",
     _COLLECTIVES: f"{collectives.FORM}`, `{collectives.EXPERTS_FORM}",
 }
-"""How the rows of a family give their workload."""
+"""How the rows of a family give their workload; those of another family may take any of these forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +87,23 @@ def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
     Inexpressible
         When there can be none.
     """
-    if row.family not in FORMS:
-        raise Inexpressible(f"unknown family {row.family!r}; known are {nearest_first(row.family, FORMS)}")
-    document = replays.scenario(row, traces) if row.family in _REPLAYS else _SCENARIOS[row.family](row)
+    document = _reader(row, traces)(row)
     check_devices(row, document["plan"])
     check_metric(row)
     return routed(pooled(document), ROUTING)
+
+
+def _reader(row: Row, traces: Path) -> Callable[[Row], dict[str, Any]]:
+    """Return what makes a scenario of a row: by the form of its workload, whichever the family, else by its family."""
+    for module in _MODULES:
+        if numbers_in(module.WORKLOAD, row.workload):
+            return module.scenario
+    if row.family in _REPLAYS or (row.family not in FORMS and replays.is_there(row, traces)):
+        return lambda row: replays.scenario(row, traces)
+    if row.family not in FORMS:
+        known = nearest_first(row.workload, (*(module.FORM for module in _MODULES), replays.FORM, collectives.FORM))
+        raise Inexpressible(f"not understood: {row.workload!r}; of a family that is not known expected one of {known}")
+    return _SCENARIOS[row.family]
 
 
 def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[Point]:
@@ -108,7 +120,7 @@ def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[
     groups: dict[str, list[Row]] = {}
     for row in rows:
         try:
-            if row.family == _COLLECTIVES:
+            if row.family == _COLLECTIVES or (row.family not in FORMS and row.workload.startswith("payload ")):
                 yield Point(row=row, predicted=collectives.value(row))
             else:
                 groups.setdefault(_key(scenario_of(row, traces)), []).append(row)
@@ -123,6 +135,8 @@ def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[
             yield from found
 
 
+_MOST_REQUESTS: Final = 1_000_000
+"""Of one run (assumed): some minutes."""
 _PRICES: Final = KeptPrices()
 """What rows have in common that this process simulates."""
 
@@ -138,6 +152,8 @@ def run(document: dict[str, Any]) -> dict[str, Any]:
     try:
         data = copy.deepcopy(document)
         scenario = build_scenario(Document(file=document["name"], data=data, marks={}, key_marks={}))
+        if (scenario.num_requests or 0) > _MOST_REQUESTS:
+            raise Inexpressible(f"{scenario.num_requests:,} requests; at most {_MOST_REQUESTS:,} are simulated")
         verdict = check_scenario_plan(scenario)
         if verdict.verdict == "illegal":
             raise Inexpressible("; ".join(f"{found.rule}: {found.message}" for found in verdict.violations))
@@ -170,6 +186,7 @@ def _held_out(row: Row, document: dict[str, Any]) -> dict[str, Any]:
     other, engine = copy.deepcopy(document), document["serving"]["engine"]
     if is_in_sample(engine, row.family, row.source):
         other["serving"]["engine"] = held_out_engine(engine, row.family, row.source)
+        other["serving"] |= decided_alone(row)
     return routed(other, {"zipf": 0.0}) if row.family == ROUTING_FROM else other
 
 

@@ -2,8 +2,9 @@
 
 Constants of kernels and collectives are fitted to kernels and collectives. Those of engines partly come from serving
 runs, and the file of an engine says from which: by the family of the figures (F4), or by the publication
-(``owner/repository@commit``), which a figure's ``source`` names, too. For such a figure a second prediction is made
-with another engine, in whose file neither stands: leave one family out.
+(``owner/repository@commit``), which a figure's ``source`` names, too. For such a figure a second prediction is made:
+leave one family out. Its engine has what the file's ``without`` says of the family: constants that were fitted to what
+is left, or were known before. Where it says nothing it is another engine, in whose file neither stands.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from clustersim import catalog
 from clustersim.scenario.document import read_document, read_text
@@ -36,11 +37,14 @@ def is_in_sample(engine: str, family: str, source: str) -> bool:
     )
 
 
-def held_out_engine(engine: str, family: str, source: str) -> str:
-    """Return the engine that stands for another one whose constants must not be used: the nearest version without.
+def held_out_engine(engine: str, family: str, source: str) -> str | dict[str, Any]:
+    """Return the engine that stands for one whose constants must not be used: refitted, or the nearest version without.
 
     Of another name only ``ideal`` is left, which has no constants.
     """
+    refitted = refits(engine).get(family.partition("-")[0])
+    if refitted is not None:
+        return {"name": engine, **refitted}
     name, version = _version(engine)
     others = [
         other
@@ -48,6 +52,12 @@ def held_out_engine(engine: str, family: str, source: str) -> str:
         if _version(other)[0] == name and other != engine and not is_in_sample(other, family, source)
     ]
     return min(others, key=lambda other: (abs(_version(other)[1] - version), other), default="ideal")
+
+
+def refits(engine: str) -> dict[str, dict[str, Any]]:
+    """Return what the file of an engine says in the stead of constants that were found with a family, by family."""
+    found = read_document(catalog.path_of("scenarios/engines", engine)).data.get("without", {})
+    return {family: dict(constants) for family, constants in found.items()}
 
 
 @cache

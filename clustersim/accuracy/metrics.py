@@ -8,22 +8,33 @@ from typing import Any, Final
 
 from clustersim.accuracy.row import Inexpressible, Row, nearest_first
 
-_LATENCIES: Final = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "latency": "e2e_ms", "first_token_latency": "ttft_ms"}
-_STATISTICS: Final = {"": "mean", "mean": "mean", "median": "p50", "p50": "p50", "p90": "p90", "p99": "p99"}
-_OUTPUT: Final = ("total output throughput", "output throughput", "output throughput over makespan")
+_LATENCIES: Final = {
+    "TTFT": "ttft_ms", "TPOT": "tpot_ms", "ITL": "itl_ms", "latency": "e2e_ms", "first_token_latency": "ttft_ms",
+}  # fmt: skip
+_STATISTICS: Final = {
+    "": "mean", "mean": "mean", "median": "p50", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99",
+}  # fmt: skip
+_REQUESTS: Final = "request throughput"
 _PER_DEVICE: Final = "output_token_throughput_per_gpu"
+_RATES: Final = {
+    "total output throughput": "output_tokens_per_s", "output throughput": "output_tokens_per_s",
+    "output throughput over makespan": "output_tokens_per_s", _PER_DEVICE: "output_tokens_per_s",
+    "total token throughput": "total_tokens_per_s", _REQUESTS: "requests_per_s",
+}  # fmt: skip
 _MAKESPAN: Final = "makespan"
-_PER_MS: Final = {"ms": 1.0, "s": 1e-3}
-_PER_S: Final = re.compile(r"tok(?:en)?s?/s(ec)?(?P<each>/(?:GPU|device))?", re.I)
+_PER_MS: Final = {"ms": 1.0, "s": 1e-3, "us": 1e3}
+_PER_S: Final = re.compile(r"(?:tok(?:en)?s?|req(?:uest)?s?)/s(ec)?(?P<each>/(?:GPU|device))?", re.I)
+_WORDS: Final = re.compile(r"\b(ttft|tpot|itl|e2el|(?:e2e|end-to-end) latency)\b", re.I)
 FORMS: Final = (
-    *((f"{name} STATISTIC", "`ms`, `s`") for name in _LATENCIES),
-    *((name, "`tok/s`; `tok/s/GPU` is per device") for name in _OUTPUT),
+    *((f"{name} STATISTIC", "`ms`, `s`, `us`") for name in _LATENCIES),
+    *((name, "`tok/s`; `tok/s/GPU` is per device") for name in _RATES if name not in (_PER_DEVICE, _REQUESTS)),
     (_PER_DEVICE, "`tok/s/GPU`"),
-    (_MAKESPAN, "`s`, `ms`"),
+    (_REQUESTS, "`req/s`; `req/s/GPU` is per device"),
+    (_MAKESPAN, "`s`, `ms`, `us`"),
     ("bandwidth", "of F11: `GB/s`"),
     ("latency", "of F11: `us`"),
     ("STATISTIC", ", ".join(f"`{name}`" for name in _STATISTICS if name) + "; none is a mean"),
-)
+)  # fmt: skip
 """Metrics, each with its units."""
 
 
@@ -42,14 +53,23 @@ def value_of(row: Row, summary: Mapping[str, Any]) -> float:
         When the simulator has no such metric.
     """
     check_metric(row)
-    rate = _PER_S.fullmatch(row.unit)
+    metric, rate = _metric(row), _PER_S.fullmatch(row.unit)
     if rate:
-        is_each = bool(rate["each"]) or row.metric == _PER_DEVICE
-        return float(summary["throughput"]["output_tokens_per_s"]) / (row.num_gpus if is_each else 1.0)
-    if row.metric == _MAKESPAN:
+        is_each = bool(rate["each"]) or metric == _PER_DEVICE
+        return float(summary["throughput"][_RATES[metric]]) / (row.num_gpus if is_each else 1.0)
+    if metric == _MAKESPAN:
         return float(summary["makespan_s"]) * 1e3 * _PER_MS[row.unit]
-    name, _, statistic = row.metric.partition(" ")
+    name, _, statistic = metric.partition(" ")
     return float(summary[_LATENCIES[name]][_STATISTICS[statistic]]) * _PER_MS[row.unit]
+
+
+def _metric(row: Row) -> str:
+    """Return the metric of a row as it is called here, whichever its case: ``TPOT mean`` of ``tpot Mean``."""
+    found = _WORDS.match(row.metric)
+    if found:
+        name = "latency" if found[1].lower().startswith("e") else found[1].upper()
+        return name + row.metric[found.end() :].lower()
+    return row.metric.lower()
 
 
 def check_metric(row: Row) -> None:
@@ -59,14 +79,15 @@ def check_metric(row: Row) -> None:
     ------
     Inexpressible
     """
-    name, _, statistic = row.metric.partition(" ")
-    rates = (*_OUTPUT, _PER_DEVICE)
+    metric = _metric(row)
+    name, _, statistic = metric.partition(" ")
     times = [name, *(f"{name} {one}" for one in _STATISTICS if one)] if name in _LATENCIES else list(_LATENCIES)
     told = f"no such metric: {row.metric!r} in {row.unit!r}"
-    is_time = row.metric == _MAKESPAN or (name in _LATENCIES and statistic in _STATISTICS)
-    if not is_time and row.metric not in rates:
-        raise Inexpressible(f"{told}; known are {nearest_first(row.metric, [*times, _MAKESPAN, *rates])}")
+    is_time = metric == _MAKESPAN or (name in _LATENCIES and statistic in _STATISTICS)
+    if not is_time and metric not in _RATES:
+        raise Inexpressible(f"{told}; known are {nearest_first(metric, [*times, _MAKESPAN, *_RATES])}")
     if is_time and row.unit not in _PER_MS:
         raise Inexpressible(f"{told}; it is known in {nearest_first(row.unit, _PER_MS)}")
-    if not is_time and not _PER_S.fullmatch(row.unit):
-        raise Inexpressible(f"{told}; it is known in {nearest_first(row.unit, ('tok/s', 'tok/s/GPU'))}")
+    unit = "req" if metric == _REQUESTS else "tok"
+    if not is_time and not (row.unit.lower().startswith(unit) and _PER_S.fullmatch(row.unit)):
+        raise Inexpressible(f"{told}; it is known in {nearest_first(row.unit, (f'{unit}/s', f'{unit}/s/GPU'))}")

@@ -17,11 +17,16 @@ Plan = dict[str, Any]
 
 _PREFILL: Final = r"(?:context|ctx|prefill)[\s:=]*(.+?)"
 _DECODE: Final = r"(?:generation|decode|gen|dec)[\s:=]*(.+)"
-_POOLS: Final = re.compile(rf"{_PREFILL}(?:\s*[,;/+]|\s)\s*{_DECODE}", re.I)
+_POOLS: Final = re.compile(rf"(?:disagg\w*[\s:,]*)?{_PREFILL}(?:\s*[,;/+]|\s)\s*{_DECODE}", re.I)
+_REPLICAS_OF_POOLS: Final = re.compile(r"(?:disagg\w*[\s:,]*)?(\d+)P(\d+)D\b[\s,:x×]*(.*)", re.I)
+_ONE_DEVICE: Final = re.compile(r"(?:-|none|n/?a|nan|1|(?:single|one|1)[\s-]*(?:x\s*)?(?:GPU|chip|device))?", re.I)
 _TIMES: Final = re.compile(r"(\d+)\s*(?:replicas?\s*)?[x×]\s*(?=\D)", re.I)
 _COMPACT: Final = re.compile(r"\b(?:\d+(?:TP|PP|DP|EP))+\b", re.I)
 _BEFORE: Final = re.compile(r"(\d+)(TP|PP|DP|EP)", re.I)
-_AFTER: Final = re.compile(r"\b(moe_tp|moe_ep|attn_dp|attention_dp|TP|PP|DP|EP)[\s=_-]?(\d+)", re.I)
+_AFTER: Final = re.compile(r"(?<![a-z_])(moe_tp|moe_ep|attn_dp|attention_dp|TP|PP|DP|EP)[\s=_-]?(\d+)", re.I)
+_BEHIND: Final = re.compile(r"(.*?)\s*[x×]\s*(\d+)", re.I)
+_SHORT: Final = re.compile(r"\b(T|D)EP[\s=_-]?(\d+)\b", re.I)
+_RANKS_APART: Final = re.compile(r"\b(?:attention|attn)[\s_-]?DP[\s=_-]?(\d+)\b|\bADP[\s=_-]?(\d+)\b", re.I)
 _SILENT: Final = re.compile(
     r"\([^)]*\)|\b(?:over|on|via)\s+(?:PCIe|NVLink|one node)\b|\bSP1\b|\bCP1\b|\bepnone\b", re.I
 )
@@ -31,10 +36,16 @@ FORMS: Final = (
     ("TP4 PP2", "degrees of axes, in any order: `TP`, `PP`, `DP`, `EP`; those that are not said are 1"),
     ("TP4 moe_ep4", "experts over the ranks of a TP group; `moe_tp` says nothing"),
     ("DP4 EP4", "experts over all replicas"),
-    ("attention DP TP4 EP4", "each rank attends to requests of its own"),
-    ("2 x TP4", "two replicas, also `2 replicas x TP4`"),
+    (
+        "attention DP TP4 EP4",
+        "each rank attends to requests of its own, also `attention DP 4`, `ADP4`, `DEP4`; without "
+        "`EP` experts are spread over all of them (assumed)",
+    ),
+    ("TEP4", "`TP4 EP4`"),
+    ("2 x TP4", "two replicas, also `2 replicas x TP4`, `TP4 x 2`"),
     ("2DP4TP", "numbers before the axes"),
     ("ctx TP2, dec TP1", "a pool for prefill and one for decode, also `prefill`, `context`, `decode`, `generation`"),
+    ("2P4D TP2", "two replicas for prefill and four for decode, each of `TP2`"),
     ("TP2 over PCIe", "where ranks are connected is the topology's; as `(…)` it says nothing"),
 )
 """How plans are written, and what each is."""
@@ -48,7 +59,7 @@ def plan_of(row: Row) -> Plan:
     Inexpressible
         When some of its words are not understood, or degrees do not fit together.
     """
-    return plan_in(row.parallel)
+    return {} if row.num_gpus == 1 and _ONE_DEVICE.fullmatch(row.parallel.strip()) else plan_in(row.parallel)
 
 
 def plan_in(text: str) -> Plan:
@@ -63,10 +74,21 @@ def plan_in(text: str) -> Plan:
     >>> plan_in("DP4 EP4")
     {'dp': 4, 'ep': {'degree': 4, 'scope': 'global'}}
     """
+    if count := _REPLICAS_OF_POOLS.fullmatch(text.strip()):
+        each = plan_in(count[3]) if count[3] else {}
+        pools = each if each.keys() & {"prefill", "decode"} else {"prefill": each, "decode": each}
+        counts = {"prefill": int(count[1]), "decode": int(count[2])}
+        return {name: _replicas(many, pools[name], text) for name, many in counts.items()}
     pools = _POOLS.fullmatch(text.strip())
     if pools:
         return {name: _part(part, text) for name, part in zip(("prefill", "decode"), pools.groups(), strict=True)}
     return _part(text, text)
+
+
+def _replicas(count: int, plan: Plan, whole: str) -> Plan:
+    if count < 1 or "dp" in plan:
+        raise Inexpressible(f"not understood: {whole!r} has replicas twice, or none")
+    return {"dp": count, **plan} if count > 1 else dict(plan)
 
 
 def _part(text: str, whole: str) -> Plan:
@@ -78,8 +100,12 @@ def _part(text: str, whole: str) -> Plan:
         if degrees.setdefault(name, degree) != degree:
             raise Inexpressible(f"not understood: {whole!r} has {name} twice")
 
+    text = _SHORT.sub(lambda short: f"{'' if short[1] in 'tT' else 'attention DP '}TP{short[2]} EP{short[2]}", text)
+    text = _RANKS_APART.sub(lambda ranks: f"attention DP TP{ranks[1] or ranks[2]}", text)
     apart = bool(_ATTENTION_DP.search(text))
     left = _SILENT.sub(" ", _ATTENTION_DP.sub(" ", text))
+    if behind := _BEHIND.fullmatch(left.strip()):
+        left = f"{behind[2]} x {behind[1]}"
     if times := _TIMES.match(left.strip()):
         note("dp", int(times[1]))
         left = left.strip()[times.end() :]
@@ -128,8 +154,10 @@ def _checked(degrees: dict[str, int], whole: str, *, apart: bool) -> Plan:
     tp, pp, dp, ep = (degrees.get(name, 1) for name in _DEGREES)
     if apart:
         tp, dp = 1, tp * dp
+        ep = ep if "ep" in degrees else dp
     if ep > 1 and ep != tp * dp and tp % ep:
-        raise Inexpressible(f"not understood: {whole!r} spreads experts over a part of {tp * dp} ranks")
+        ranks = f"not understood: {whole!r} spreads experts over {ep} ranks, and has {tp * dp} of a stage"
+        raise Inexpressible(f"{ranks}; write such as 'TP{ep} EP{ep}', 'DP{ep} EP{ep}' or 'attention DP TP{ep} EP{ep}'")
     plan: Plan = {name: degree for name, degree in (("dp", dp), ("pp", pp), ("tp", tp)) if degree > 1}
     if ep > 1 and dp > 1 and ep == tp * dp:
         plan["ep"] = {"degree": ep, "scope": "global"}

@@ -6,6 +6,7 @@ import csv
 import difflib
 import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -37,6 +38,29 @@ def nearest_first(word: str, known: Iterable[str]) -> str:
     ranked = sorted(dict.fromkeys(known), key=unlike)
     more = ["…"] if len(ranked) > _MOST_NAMED else []
     return ", ".join([*(repr(name) for name in ranked[:_MOST_NAMED]), *more])
+
+
+NUMBER: Final = r"(\d{1,3}(?:,\d{3})+|\d+)"
+"""A whole number in a workload, also ``1,024``."""
+_CHANGES: Final = re.compile(r"prefix|cach|specul|draft|mtp|eagle|lora|turn|image|rate|stream|warm", re.I)
+
+
+def numbers_in(form: re.Pattern[str], workload: str) -> tuple[int, ...] | None:
+    """Return the numbers of a workload that is given in some form, with remarks in brackets behind it; else None.
+
+    A remark that says of more than lengths (prefixes that are shared, drafts, rates) is not passed over.
+
+    Examples
+    --------
+    >>> numbers_in(re.compile(f"batch {NUMBER}"), "batch 1,024 (Table 3)")
+    (1024,)
+    >>> numbers_in(re.compile(f"batch {NUMBER}"), "batch 4 (speculative decoding)")
+    """
+    found = form.match(workload.strip())
+    rest = workload.strip()[found.end() :].strip() if found else "none"
+    if found is None or (rest and not re.fullmatch(r"\([^()]*\)", rest)) or _CHANGES.search(rest):
+        return None
+    return tuple(int(number.replace(",", "")) for number in found.groups())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

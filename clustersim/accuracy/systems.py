@@ -37,16 +37,24 @@ TOPOLOGIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "h200": {"name": "dgx-h200"},
     "h100": {"name": "dgx-h100"},
     "h800": {"name": "h800-node"},
+    "a100.*40 ?gb": {"name": "dgx-a100", "device": "a100-sxm-40gb"},
     "a100": {"name": "dgx-a100"},
     "l40s": {"name": "l40s-node"},
     "mi300x": {"name": "mi300x-node"},
     "tpu ?v6e-?(\\d+)?": {"name": "tpu-v6e", "dims": [2, 4]},
 }
-"""Pattern in the hardware of a row → topology, the first that is found; the TPU slice of eight chips is 2 × 4 (Google's
-documentation of v6e)."""
+"""Pattern in the hardware of a row → topology, the first that is found."""
+SLICES: Final = {4: [2, 2], 8: [2, 4], 16: [4, 4], 32: [4, 8]}
+"""Chips of a TPU v6e slice along each axis (Google's documentation of v6e)."""
 
+OTHERS: Final = re.compile(r"gh200|(?:a100|h100|h200).*(?:pcie|nvl\b)", re.I)
+"""Devices that are none of these although their names are nearly: other memory, rates and links."""
 HARDWARE: Final = tuple(
-    (pattern.partition("-?(")[0].replace(" ?", " "), f"`{where['name']}`") for pattern, where in TOPOLOGIES.items()
+    (
+        pattern.partition("-?(")[0].replace(".*", " ").replace(" ?", " "),
+        f"`{where['name']}`" + (f" of `{where['device']}`" if "device" in where else ""),
+    )
+    for pattern, where in TOPOLOGIES.items()
 )
 """What stands in the hardware of a row, in any case, and the topology that is taken for it."""
 
@@ -54,23 +62,31 @@ ALIKE: Final[Mapping[str, str | Mapping[str, Any]]] = {
     # TensorRT-LLM attends to the whole context unless max_attention_window says otherwise, in version 0.1 too
     "mistral-7b": {"name": "mistral-7b", "config": {"sliding_window": None}},
     "mistral-large": "mistral-large-123b",
+    "deepseek-r1": "deepseek-v3",
 }
 """Models that are not taken as the catalog has them, or are called otherwise there."""
 _REST: Final = re.compile(r"\(.*\)|-(?:instruct|chat|it|hf|base|fp8|fp4|nvfp4|fp16|bf16|awq|gptq|v\d\.\d|\d{4})\b")
-_LLAMA: Final = re.compile(r"^(?:meta-)?llama-v?(\d)")
+_LLAMA: Final = re.compile(r"^(?:meta-)?llama-?v?(\d)")
 
 WEIGHTS: Final = {
     "bf16": "bf16", "bfloat16": "bf16", "bf16/fp16": "bf16", "fp16": "fp16", "float16": "fp16", "fp8": "fp8",
-    "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "mxfp4", "int8": "int8", "int4": "int4",
+    "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "mxfp4", "int8": "int8", "int4": "int4", "w8a8": "int8", "w4a16": "int4",
+    "awq": "int4", "gptq": "int4",
 }  # fmt: skip
 
 
 _NAMED: Final = re.compile(r"(vllm|trt-?llm|tensorrt-?llm|sglang|distserve)\b", re.I)
 _TRTLLM: Final = re.compile("tensorrt-?llm|trt-?llm")
-_VERSION: Final = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,4}){1,2}|20\d\d)")
+_VERSION: Final = re.compile(
+    r"(?:[\s:(,_-]|v(?=\d)|v[01]\b|version|release|openai|early|mid|late)*(\d{1,3}(?:\.\d{1,4}){1,2}|20\d\d)", re.I
+)
+"""What follows the name of an engine up to its version: a number behind another name is another program's."""
 _UNVERSIONED: Final = {"vllm": "0.19", "trtllm": "1.0", "sglang": "0.5", "distserve": "2024"}
-_YEARS: Final = {"2023": "2023", "2024": "2023", "2025": "0.12", "2026": "0.19"}
-"""Of a vLLM of which a row says only the year: what was released, or used by those who measured then."""
+_YEARS: Final[Mapping[str, tuple[tuple[int, str], ...]]] = {
+    "vllm": ((2023, "2023"), (2025, "0.12"), (2026, "0.19")),
+    "trtllm": ((2023, "0.9"), (2024, "0.14"), (2025, "1.0")),
+}
+"""Of an engine of which a row says only the year: what was released, or used by those who measured then."""
 ROUTING: Final[Mapping[str, float]] = {"zipf": 1.0}
 """How often tokens visit experts, which no row says: by Zipf's law with the exponent 1. Chosen by ``ROUTING_FROM``."""
 ROUTING_FROM: Final = "F7-moe-ep"
@@ -83,7 +99,7 @@ what it is used for. Of Qwen3-32B on 2 H100 (60 points) the median errors are 3 
 4 % and 42 %."""
 
 
-def _served_otherwise(family: str, version: str, row: Row) -> Part:
+def served_otherwise(family: str, version: str, row: Row) -> Part:
     """Return what is known to be otherwise than the engine decides of itself."""
     if family != "vllm" or "aiconfigurator" not in row.source or DATED.match(row.note):
         return {}
@@ -93,16 +109,17 @@ def _served_otherwise(family: str, version: str, row: Row) -> Part:
 def topology(row: Row) -> Part:
     """Return the topology of a row: one node of its hardware."""
     for pattern, where in TOPOLOGIES.items():
-        if re.search(pattern, row.hardware, re.I):
-            nodes = {} if "dims" in where else {"nodes": max(1, math.ceil(row.num_gpus / 8))}
-            return dict(where) | nodes
+        if re.search(pattern, row.hardware, re.I) and not OTHERS.search(row.hardware):
+            if "dims" in where:
+                return dict(where) | ({"dims": SLICES[row.num_gpus]} if row.num_gpus in SLICES else {})
+            return dict(where) | {"nodes": max(1, math.ceil(row.num_gpus / 8))}
     known = nearest_first(row.hardware, (form for form, _ in HARDWARE))
     raise Inexpressible(f"no device in the catalogs for {row.hardware!r}; known are {known}")
 
 
 def model(row: Row) -> str | Part:
     """Return the model of a row."""
-    name = _LLAMA.sub(r"llama-\1", row.model.split("/")[-1].lower().strip())
+    name = _LLAMA.sub(r"llama-\1", re.sub(r"\s+", "-", row.model.split("/")[-1].lower().strip()))
     name = _REST.sub("", _REST.sub("", name)).strip("- ")
     found = ALIKE.get(name, name)
     if name not in ALIKE and name not in catalog.names("scenarios/models"):
@@ -120,9 +137,15 @@ def framework(text: str) -> tuple[str, str]:
     if len(families) > 1:
         raise Inexpressible(f"{text!r} names several engines ({', '.join(families)}); expected one")
     (family,) = families
-    found = _VERSION.search(text, named.end())
-    version = "2024" if family == "distserve" else found[1] if found else _UNVERSIONED[family]
-    return family, _YEARS.get(version, version) if family == "vllm" else version
+    found = _VERSION.match(text, named.end())
+    version = found[1] if found and family != "distserve" else _UNVERSIONED[family]
+    return family, version if "." in version or family == "distserve" else _of_year(family, int(version))
+
+
+def _of_year(family: str, year: int) -> str:
+    """Return the version of a year: the newest that is not newer, before all the oldest."""
+    years = _YEARS.get(family, ((year, _UNVERSIONED[family]),))
+    return ([version for since, version in years if since <= year] or [years[0][1]])[-1]
 
 
 @cache
@@ -146,7 +169,7 @@ def precision(row: Row) -> Part:
     K/V is in fp8 where NVIDIA published TensorRT-LLM on its own quantised checkpoints (their recipe quantises
     K/V as well), else in 16 bit, which engines take unless they are told otherwise.
     """
-    weights = _known(WEIGHTS, row.precision.lower(), "number format")
+    weights = _known(WEIGHTS, re.sub(r"\s*\([^()]*\)", "", row.precision.lower()), "number format")
     quantised_kv = row.framework.startswith("TensorRT-LLM") and weights in ("fp8", "fp4")
     return {"weights": weights, "kv_cache": "fp8" if quantised_kv else "bf16"}
 
@@ -156,8 +179,15 @@ def serving(row: Row) -> Part:
     family, version = framework(row.framework)
     engine = profile(row.framework)
     where, of = json.dumps(topology(row)), json.dumps(model(row))
-    decided = _decided(engine, where, of) | _served_otherwise(family, version, row)
+    decided = _decided(engine, where, of) | served_otherwise(family, version, row)
     return {"engine": engine, **decided, "prefix_caching": "prefix caching on" in row.framework}
+
+
+def decided_alone(row: Row) -> Part:
+    """Return the limits that its engine decides of itself where a row's are otherwise, by its family's figures."""
+    changed = served_otherwise(*framework(row.framework), row)
+    decided = _decided(profile(row.framework), json.dumps(topology(row)), json.dumps(model(row)))
+    return {key: decided[key] for key in changed}
 
 
 @cache

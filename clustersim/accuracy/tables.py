@@ -25,7 +25,9 @@ def summary_table(board: Scoreboard) -> Table:
         title="By family",
         caption="The error of a figure is |predicted / measured − 1|, and 100 % where it can't be expressed. Bias is "
         "the geometric mean of predicted / measured over what is expressed, less one. Left out: the median without the "
-        "constants of the engine where those were found with the family; as the median where none were.",
+        "constants of the engine where those were found with the family; as the median where none were. In their stead "
+        "stands what is fitted to other figures, or was known before (`without` of the engine), else the nearest "
+        "version in whose constants the family has no part, else `ideal`.",
         columns=("family", "metric", *_ERRORS),
         rows=[*rows, ("all", "", *_errors(board.overall))],
         numbers_from=2,

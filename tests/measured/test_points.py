@@ -19,7 +19,7 @@ from clustersim.accuracy.compare import compare, scenario_of
 from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
 from clustersim.accuracy.metrics import FORMS as METRIC_FORMS
 from clustersim.accuracy.metrics import check_metric, value_of
-from clustersim.accuracy.plans import FORMS, plan_in, ranks_of
+from clustersim.accuracy.plans import FORMS, plan_in, plan_of, ranks_of
 from clustersim.accuracy.result import result_of
 from clustersim.accuracy.row import COLUMNS, Inexpressible, Row, read_rows
 from clustersim.accuracy.score import score
@@ -136,7 +136,8 @@ def test_figures_are_in_the_unit_of_the_row():
 
 def test_a_point_is_predicted_or_has_a_reason():
     small = replace(BATCH, workload="static batch 2, ISL 100, OSL 2")
-    predicted, reason = sorted(compare([SPLIT, small], Path("/nowhere")), key=lambda point: point.predicted is None)
+    lost = replace(SPLIT, num_gpus=3, workload="chat.csv: 1 request")
+    predicted, reason = sorted(compare([lost, small], Path("/nowhere")), key=lambda point: point.predicted is None)
     assert predicted.row == small
     assert predicted.predicted > 0
     assert "is not below the folder of traces" in reason.reason
@@ -162,6 +163,16 @@ def test_prefill_and_decode_on_devices_of_their_own_are_two_pools(tmp_path):
         ("TP2 over PCIe", {"tp": 2}),
         ("TP4, EP4, attention DP", {"dp": 4, "ep": {"degree": 4, "scope": "global"}}),
         ("prefill TP4, decode TP8 PP2", {"prefill": {"tp": 4}, "decode": {"pp": 2, "tp": 8}}),
+        ("disaggregated: prefill TP4; decode TP2", {"prefill": {"tp": 4}, "decode": {"tp": 2}}),
+        ("1P1D", {"prefill": {}, "decode": {}}),
+        ("2P4D TP2", {"prefill": {"dp": 2, "tp": 2}, "decode": {"dp": 4, "tp": 2}}),
+        ("1P2D ctx TP4, dec TP2", {"prefill": {"tp": 4}, "decode": {"dp": 2, "tp": 2}}),
+        ("attention-DP 8", {"dp": 8, "ep": {"degree": 8, "scope": "global"}}),
+        ("ADP4 EP4", {"dp": 4, "ep": {"degree": 4, "scope": "global"}}),
+        ("DEP8", {"dp": 8, "ep": {"degree": 8, "scope": "global"}}),
+        ("TEP8", {"tp": 8, "ep": {"degree": 8, "exchange": "all_reduce"}}),
+        ("TP8EP8", {"tp": 8, "ep": {"degree": 8, "exchange": "all_reduce"}}),
+        ("TP2 x 3", {"dp": 3, "tp": 2}),
     ],
 )
 def test_plans_are_read_in_the_words_of_benchmarks(text, plan):
@@ -189,7 +200,30 @@ def test_every_metric_that_is_documented_is_known_in_its_units(name, units):
         check_metric(replace(LOOP, metric=name.replace("STATISTIC", "p90"), unit=unit))
 
 
-@pytest.mark.parametrize("text", ["", "banana", "TP4 TP8", "DP2 EP4", "TP2 of 4"])
+def test_one_device_needs_no_plan():
+    assert [plan_of(replace(LOOP, num_gpus=1, parallel=text)) for text in ("", "none", "single GPU")] == [{}] * 3
+    with pytest.raises(Inexpressible, match="not understood"):
+        plan_of(replace(LOOP, num_gpus=2, parallel="none"))
+
+
+@pytest.mark.parametrize(
+    ("change", "workload"),
+    [
+        ({"workload": "closed loop concurrency 2, ISL 1,024, OSL 4"}, "closed_loop"),
+        ({"workload": "Closed loop of concurrency 2 ISL 1024 OSL 4 (Table 3)"}, "closed_loop"),
+        ({"workload": "offline burst of 2 requests, ISL 1024, OSL 4"}, "all_at_once"),
+        ({"family": "F6-saturated", "workload": "closed loop concurrency 2, ISL 1024, OSL 4"}, "closed_loop"),
+    ],
+)
+def test_a_family_that_nobody_has_seen_is_read_by_the_form_of_its_workload(change, workload):
+    document = scenario_of(replace(LOOP, **{"family": "F12-new", **change}), Path("/nowhere"))
+    arrivals = document["workload"]["arrivals"]
+    assert workload in (arrivals, arrivals["process"] if isinstance(arrivals, dict) else "")
+    prompt = document["workload"]["prompt_tokens"]
+    assert prompt in (1024, {"fixed": 1024})
+
+
+@pytest.mark.parametrize("text", ["", "banana", "TP4 TP8", "DP2 EP4", "TP2 of 4", "0P1D", "1P1D 2 x TP2"])
 def test_words_that_give_no_plan_are_not_guessed(text):
     with pytest.raises(Inexpressible, match="not understood"):
         plan_in(text)
@@ -299,3 +333,33 @@ def test_most_points_of_a_table_are_within_a_fifth():
     path = Path(os.environ["CLUSTERSIM_POINTS"])
     points = compare(read_rows(path), path.resolve().parent.parent, workers=os.cpu_count() or 1)
     assert score([result_of(point) for point in points]).median < 0.2
+
+
+@pytest.mark.parametrize(
+    ("framework", "engine"),
+    [
+        ("vLLM + LMCache 0.3", "vllm-0.19"),
+        ("Ray Serve 2.9, vLLM", "vllm-0.19"),
+        ("vllm-openai:v0.9.2", "vllm-0.9"),
+        ("vLLM V1 0.8.5", "vllm-0.9"),
+        ("vLLM (early 2019)", "vllm-2023"),
+        ("SGLang (2025)", "sglang-0.5"),
+        ("TensorRT-LLM (2024)", "trtllm-0.14"),
+    ],
+)
+def test_a_version_is_what_stands_behind_the_name_of_an_engine(framework, engine):
+    assert systems.profile(framework) == engine
+
+
+def test_memory_of_an_a100_and_the_chips_of_a_slice_are_as_a_row_says():
+    topologies = [systems.topology(replace(LOOP, hardware=of, num_gpus=4)) for of in ("A100-SXM4-40GB", "TPU v6e-4")]
+    assert topologies == [
+        {"name": "dgx-a100", "device": "a100-sxm-40gb", "nodes": 1},
+        {"name": "tpu-v6e", "dims": [2, 2]},
+    ]
+
+
+def test_metrics_are_known_in_any_case():
+    summary = {"itl_ms": {"p95": 7.0}, "e2e_ms": {"mean": 9.0}, "throughput": {"requests_per_s": 6.0}}
+    said = [("itl P95", "us", 7000.0), ("E2E latency", "ms", 9.0), ("Request throughput", "req/s/GPU", 3.0)]
+    assert [value_of(replace(LOOP, metric=of, unit=unit), summary) for of, unit, _ in said] == [one[2] for one in said]

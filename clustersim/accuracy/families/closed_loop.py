@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from clustersim.accuracy import systems
 from clustersim.accuracy.plans import plan_of
-from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.accuracy.row import NUMBER, Inexpressible, Row, numbers_in
 
-_WORKLOAD: Final = re.compile(r"closed loop concurrency (\d+), ISL (\d+), OSL (\d+)")
+WORKLOAD: Final = re.compile(rf"closed loop(?: of| with|,)? concurrency {NUMBER},? ISL {NUMBER},? OSL {NUMBER}", re.I)
 FORM: Final = "closed loop concurrency C, ISL n, OSL m"
 _WAVES: Final = 10
 
@@ -28,10 +28,10 @@ def scenario(row: Row) -> dict[str, Any]:
     Inexpressible
         When the workload or the plan is given in other words.
     """
-    workload = _WORKLOAD.match(row.workload)
+    workload = numbers_in(WORKLOAD, row.workload)
     if not workload:
         raise Inexpressible(f"not understood: {row.workload!r}; expected {FORM!r}")
-    concurrency, prompt, output = (int(number) for number in workload.groups())
+    concurrency, prompt, output = workload
     lengths = _drawn if systems.DATED.match(row.note) else _fixed
     document = systems.base(row)
     document["plan"] = plan_of(row)

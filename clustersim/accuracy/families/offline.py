@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from clustersim.accuracy import systems
 from clustersim.accuracy.plans import plan_of
-from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.accuracy.row import NUMBER, Inexpressible, Row, numbers_in
 
-_WORKLOAD: Final = re.compile(r"offline burst (\d+) requests, ISL (\d+), OSL (\d+)")
+WORKLOAD: Final = re.compile(rf"offline burst(?: of)? {NUMBER} requests,? ISL {NUMBER},? OSL {NUMBER}", re.I)
 FORM: Final = "offline burst N requests, ISL n, OSL m"
 
 
@@ -30,10 +30,10 @@ def scenario(row: Row) -> dict[str, Any]:
     Inexpressible
         When the workload or the plan is given in other words.
     """
-    workload = _WORKLOAD.fullmatch(row.workload)
+    workload = numbers_in(WORKLOAD, row.workload)
     if not workload:
         raise Inexpressible(f"not understood: {row.workload!r}; expected {FORM!r}")
-    requests, prompt, output = (int(number) for number in workload.groups())
+    requests, prompt, output = workload
     document = systems.base(row)
     document["plan"] = plan_of(_apart(row))
     document["workload"] = {

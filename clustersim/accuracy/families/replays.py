@@ -37,6 +37,14 @@ def scenario(row: Row, traces: Path) -> dict[str, Any]:
     return document
 
 
+def is_there(row: Row, traces: Path) -> bool:
+    """Whether the workload of a row is the name of a trace that is there."""
+    try:
+        return bool(_trace(row, traces))
+    except Inexpressible:
+        return False
+
+
 def _trace(row: Row, traces: Path) -> Path:
     """Return the file of a row's trace: the first of its names in order of path."""
     name = Path(re.split(r"[:(]", row.workload)[0].strip()).name

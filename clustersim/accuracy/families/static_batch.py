@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from clustersim.accuracy import systems
 from clustersim.accuracy.plans import plan_of
-from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.accuracy.row import NUMBER, Inexpressible, Row, numbers_in
 
-_WORKLOAD: Final = re.compile(r"static batch (\d+), ISL (\d+), OSL (\d+)")
+WORKLOAD: Final = re.compile(rf"static batch(?: of)? {NUMBER},? ISL {NUMBER},? OSL {NUMBER}", re.I)
 FORM: Final = "static batch N, ISL n, OSL m"
 
 
@@ -26,10 +26,10 @@ def scenario(row: Row) -> dict[str, Any]:
     Inexpressible
         When the workload or the plan is given in other words.
     """
-    workload = _WORKLOAD.fullmatch(row.workload)
+    workload = numbers_in(WORKLOAD, row.workload)
     if not workload:
         raise Inexpressible(f"not understood: {row.workload!r}; expected {FORM!r}")
-    batch, prompt, output = (int(number) for number in workload.groups())
+    batch, prompt, output = workload
     document = systems.base(row)
     blocks = -(-(prompt + output) // document["serving"]["kv_block_tokens"])
     document["plan"] = plan_of(row)

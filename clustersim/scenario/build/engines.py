@@ -23,8 +23,9 @@ from clustersim.scenario.lookup import find
 from clustersim.scenario.validate import known_as
 
 FOLDER: Final = "scenarios/engines"
-ABOUT: Final = ("name", "inherits", "since", "asked")
-"""Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for."""
+ABOUT: Final = ("name", "inherits", "since", "asked", "without")
+"""Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for,
+``without`` has the constants that stand in where a family of measured figures is left out (docs/accuracy.md)."""
 _NUMBERS: Final = re.compile(r"\d+(\.\d+)*")
 _VERSION: Final = re.compile(r"([a-z]+)-v?(\d{1,3}(?:\.\d{1,4}){0,3})(?:\.?(?:post|rc|dev|a|b)\d{1,4})?")
 """A version as engines write it: also of a patch (``0.10.1.1``), behind one (``.post1``), or before it (``rc1``)."""
