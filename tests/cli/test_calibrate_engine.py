@@ -276,6 +276,8 @@ def stamps(*changes: dict[str, object]) -> str:
     [
         ("a.csv", HEAD + "0,100,2.5,9,9\n", "a.csv:2: output_tokens: found 2.5; expected a whole number"),
         ("a.csv", HEAD + "0,10000000,2,9,9\n", "a.csv:2: prompt_tokens: 10,000,000 prompt and 2 output tokens"),
+        ("a.csv", HEAD + "0,100,9,9,9\n1,100,9,9,9\n2,90,9,9,9\n1,100,9,9,9\n2,90,9,9,9\n",
+         "a.csv:5: arrival_s: the request of line 3 stands here again (2 lines are such); expected each request once"),
         ("a.csv", HEAD + "0,100,1,9,0\n" * 30, "a.csv:2: no request has more than one output token"),
         ("a.csv", "arrival_s,prompt_tokens,output_tokens,ttft_ms,latency_ms\n",
          "a.csv:1: no column 'tpot_ms'; besides known ones it has 'latency_ms'"),

@@ -19,6 +19,7 @@ import hashlib
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,6 +213,7 @@ def _of_cells(path: Path, text: str, scenario: Scenario) -> ServerLog:
         if len(problems) >= _MOST_PROBLEMS:
             break
         rows.append((*values, reader.line_num))
+    problems += _repeated(path, rows) if not problems else []
     falls = [place for place in range(1, len(rows)) if rows[place][0] < rows[place - 1][0]]
     (arrived, prompt, output, ttft, tpot, line_of), notes = _columns(path, rows, problems, by=0)
     if falls:
@@ -227,6 +229,19 @@ def _of_cells(path: Path, text: str, scenario: Scenario) -> ServerLog:
         has_front_end=True,
         notes=notes,
     )
+
+
+def _repeated(path: Path, rows: Sequence[tuple[float, ...]]) -> list[Problem]:
+    """Return the line of the first request that stands twice: alike in all cells, its arrival like no other one's."""
+    first_line: dict[tuple[float, ...], float] = {}
+    again = [(first_line[row[:-1]], row) for row in rows if first_line.setdefault(row[:-1], row[-1]) != row[-1]]
+    arrivals = Counter(cells[0] for cells in first_line)
+    again = [(line, row) for line, row in again if arrivals[row[0]] == 1 and row[0] > rows[0][0]]
+    if not again:
+        return []
+    many = f" ({len(again):,} lines are such)" if len(again) > 1 else ""
+    message = f"arrival_s: the request of line {again[0][0]:.0f} stands here again{many}; expected each request once"
+    return [Problem(file=str(path), line=int(again[0][1][-1]), message=message)]
 
 
 def _per_token(path: Path, line_of: FloatArray | None, output: FloatArray, tpot_ms: FloatArray) -> FloatArray:
