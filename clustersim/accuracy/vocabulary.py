@@ -21,16 +21,18 @@ _HEADS: Final = ("form", "what it is")
 
 MEANINGS: Final = {
     "id": "of the figure; each stands once, and so does each figure: rows that differ in nothing else are refused",
-    "family": "which says how `workload` and `parallel` are read: see the workloads below",
+    "family": "any: what is scored together. A workload is read by its form; where a family below replays a trace "
+    "it is the trace's file, of F11 a payload",
     "hardware": "the device, see below",
     "num_gpus": "devices of the whole deployment: what the plan has. One that is not whole is a mean over deployments: "
     "it is not compared with the plan, and a throughput per device is per device of it",
     "model": "a model that ships, also by the name of its checkpoint (`meta-llama/Llama-3.1-8B-Instruct`)",
     "precision": "of the weights, see below",
-    "framework": "engine and version, such as `vllm 0.12.0`, `SGLang 0.5.4`, `TensorRT-LLM 1.0` or `distserve`; which "
-    "profile of `scenarios/engines` stands for it is printed. Without a version it is the newest one, and `vLLM "
-    "(2025)` what was used in that year; two engines are refused. `prefix caching on` in it switches that on",
-    "parallel": "the plan, see below; of F11 the collective",
+    "framework": "engine and, behind its name, version, such as `vllm 0.12.0`, `SGLang 0.5.4`, `TensorRT-LLM 1.0` or "
+    "`distserve`; which profile of `scenarios/engines` stands for it is printed. Without a version it is the newest "
+    "one, and `vLLM (2025)` what was used in that year; two engines are refused. `prefix caching on` in it switches "
+    "that on",
+    "parallel": "the plan, see below; of one device it may be empty; of F11 the collective",
     "workload": "what was sent, see below; of F1 to F4 the file of a trace below the folder of `--traces`, of F11 the "
     "payload",
     "metric": "see below",
