@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,7 +34,12 @@ _SCENARIOS: Final = {
     "F7-moe-ep": closed_loop.scenario,
     "F10-cluster-published": published.scenario,
 }
-_MODULES: Final = (static_batch, offline, closed_loop, published)
+_WORKLOADS: Final[tuple[tuple[re.Pattern[str], Callable[[Row], dict[str, Any]], str], ...]] = (
+    (static_batch.WORKLOAD, static_batch.scenario, static_batch.FORM),
+    (offline.WORKLOAD, offline.scenario, offline.FORM),
+    (closed_loop.WORKLOAD, closed_loop.scenario, closed_loop.FORM),
+    (published.WORKLOAD, published.scenario, published.FORM),
+)
 _REPLAYS: Final = ("F1-replay-vllm", "F2-h100-70b-modes", "F3-distserve-a100", "F4-apex-h100")
 _COLLECTIVES: Final = "F11-collectives"
 FORMS: Final = {
@@ -95,13 +101,13 @@ def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
 
 def _reader(row: Row, traces: Path) -> Callable[[Row], dict[str, Any]]:
     """Return what makes a scenario of a row: by the form of its workload, whichever the family, else by its family."""
-    for module in _MODULES:
-        if numbers_in(module.WORKLOAD, row.workload):
-            return module.scenario
+    for pattern, scenario, _ in _WORKLOADS:
+        if numbers_in(pattern, row.workload):
+            return scenario
     if row.family in _REPLAYS or (row.family not in FORMS and replays.is_there(row, traces)):
         return lambda row: replays.scenario(row, traces)
     if row.family not in FORMS:
-        known = nearest_first(row.workload, (*(module.FORM for module in _MODULES), replays.FORM, collectives.FORM))
+        known = nearest_first(row.workload, (*(form for _, _, form in _WORKLOADS), replays.FORM, collectives.FORM))
         raise Inexpressible(f"not understood: {row.workload!r}; of a family that is not known expected one of {known}")
     return _SCENARIOS[row.family]
 

@@ -76,9 +76,9 @@ def plan_in(text: str) -> Plan:
     """
     if count := _REPLICAS_OF_POOLS.fullmatch(text.strip()):
         each = plan_in(count[3]) if count[3] else {}
-        pools = each if each.keys() & {"prefill", "decode"} else {"prefill": each, "decode": each}
+        both = each if each.keys() & {"prefill", "decode"} else {"prefill": each, "decode": each}
         counts = {"prefill": int(count[1]), "decode": int(count[2])}
-        return {name: _replicas(many, pools[name], text) for name, many in counts.items()}
+        return {name: _replicas(many, both[name], text) for name, many in counts.items()}
     pools = _POOLS.fullmatch(text.strip())
     if pools:
         return {name: _part(part, text) for name, part in zip(("prefill", "decode"), pools.groups(), strict=True)}

@@ -111,7 +111,7 @@ def topology(row: Row) -> Part:
     for pattern, where in TOPOLOGIES.items():
         if re.search(pattern, row.hardware, re.I) and not OTHERS.search(row.hardware):
             if "dims" in where:
-                return dict(where) | ({"dims": SLICES[row.num_gpus]} if row.num_gpus in SLICES else {})
+                return dict(where) | {"dims": SLICES.get(math.ceil(row.num_gpus), where["dims"])}
             return dict(where) | {"nodes": max(1, math.ceil(row.num_gpus / 8))}
     known = nearest_first(row.hardware, (form for form, _ in HARDWARE))
     raise Inexpressible(f"no device in the catalogs for {row.hardware!r}; known are {known}")
