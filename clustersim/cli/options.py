@@ -155,8 +155,8 @@ def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 
 def most_seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float:
-    """Read a time such as ``100 s``, in seconds; infinite where none is told."""
-    return math.inf if value is None else duration(ctx, param, value)
+    """Read a time such as ``100 s``, in seconds; infinite for ``all``."""
+    return math.inf if value in (None, "all") else duration(ctx, param, value or "")
 
 
 def many_runs(command: Command) -> Command:

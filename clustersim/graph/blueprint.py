@@ -215,7 +215,7 @@ class Blueprint:
                 body = changed.get(unit.body)
                 if body is None:
                     body = changed[unit.body] = change(unit.body)
-                units.append(replace(unit, body=body))
+                units.append(unit if body is unit.body else Unit(body=body, layer=unit.layer, half=unit.half))
             stages.append(tuple(units))
         return replace(self, stages=tuple(stages))
 

@@ -20,6 +20,7 @@ MLA: prefill expands the latent to heads, decode absorbs the expansion into the 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, Node, StepKind, Terms, Unit
@@ -43,6 +44,7 @@ def boundary_node() -> Node:
     return Node(name="boundary", op="boundary", module="boundary")
 
 
+@lru_cache(maxsize=16)
 def single_device(model: ModelSpec, precision: Precision, kind: StepKind) -> Blueprint:
     """Return the blueprint of one step on one device, before any primitive is applied.
 

@@ -95,6 +95,23 @@ def test_a_prefill_pool_with_sp_does_no_better_than_alone_at_the_least_times(tmp
         assert any(one.alone < one.bound.step for one in looked)
 
 
+def test_no_plan_with_sp_or_stages_does_better_than_at_the_least_times(tmp_path):
+    with search(tmp_path, SMALL.replace("requests: 40", "requests: 80"), devices=4 if is_whole() else 2) as found:
+        plans = {}
+        for one in found.standings():
+            if len(one.candidate.replicas) == 1 and not one.is_plain and one.bound.why == limits.RATE:
+                plan = one.candidate.replicas[0].plan
+                plans.setdefault((plan.sp.decode, min(plan.pp, 2), is_whole() and plan.sp.scheme), one)
+        assert {decode for decode, _, _ in plans} == {"idle", "dp", None}
+        assert {pp for _, pp, _ in plans} == {1, 2}
+        looked = list(plans.values())
+        found.look([(one, one.bound.step - 200) for one in looked])
+        for one in looked:
+            row = try_rate(found.trial_at(one, one.alone + SPARE, 0.9))
+            assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(one.alone))
+        assert any(one.alone < one.bound.step for one in looked)
+
+
 def _prefill(*, stages: int = 1, tokens: int = 100, pair: float = 0.0) -> PrefillTimes:
     """Return a pool each stage of which takes 10 ms for a step."""
     return PrefillTimes(budget=tokens, stages=[([10e6] * 101, [0.0] * 101, pair)] * stages)

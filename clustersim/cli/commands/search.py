@@ -51,7 +51,9 @@ NEXT: Final = 4
     "--effort",
     callback=options.most_seconds,
     metavar="TIME",
-    help="Screen for so long, of CPU and about [to the end].",
+    default="60 s",
+    show_default=True,
+    help="Simulate for so long, of CPU and about; all: to the end.",
 )
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan up to its capacity.")
 @click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")

@@ -236,12 +236,13 @@ def can_serve(prices: Prices, demand: Demand, *, replicas: int, share: float, op
 def _queued(prompts: FloatArray, arrived: FloatArray, replicas: int) -> FloatArray:
     """Return when each prompt is computed at the earliest under round robin: after those before it, which came when
     they did (Lindley's recursion)."""
-    found = np.empty_like(prompts)
-    for replica in range(replicas):
-        mine = prompts[replica::replicas]
-        ends = np.cumsum(mine)
-        found[replica::replicas] = np.maximum.accumulate(arrived[replica::replicas] - (ends - mine)) + ends
-    return found
+    rows = -(-len(prompts) // replicas)
+    filled = rows * replicas - len(prompts)
+    mine = np.pad(prompts, (0, filled)).reshape(rows, replicas)
+    came = np.pad(arrived, (0, filled)).reshape(rows, replicas)
+    ends = np.cumsum(mine, axis=0)
+    queued: FloatArray = (np.maximum.accumulate(came - (ends - mine), axis=0) + ends).ravel()[: len(prompts)]
+    return queued
 
 
 def _last_meets(

@@ -19,21 +19,21 @@ Not bounded: two-batch overlap. It has no columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from clustersim.clock import FloatArray
+from clustersim.clock import FloatArray, Int64Array
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import LeastCost, TableCost
 from clustersim.graph.blueprint import Blueprint
-from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.replay.compile import compile_stage
+from clustersim.search.plans.short_programs import ShortProgram, short_program
 from clustersim.search.plans.stage_times import RATIO, StageTimes, cells, stage_times
 from clustersim.simulation.priced import Priced
 
@@ -69,7 +69,7 @@ class Columns:
 
 
 Duty = Literal["both", "prefill", "decode"]
-Compiled = dict[object, dict[str, StageProgram]]
+Compiled = dict[object, Callable[[str], ShortProgram]]
 """What stages run alike → their programs, by kind of step."""
 _BY_COLUMN: Final = ("prompt", "decodes", "least_prompt", "least_decodes", "stage_ns", "latency_ns", "key_ns")
 
@@ -159,7 +159,7 @@ def stages_of(
         alike = _alike(plan, blueprints, found, stage)
         if alike not in known:
             if alike not in compiled:
-                compiled[alike] = compile_stage(Mesh(plan=plan), blueprints, found.comm, stage)
+                compiled[alike] = cache(partial(short_program, Mesh(plan=plan), blueprints, found.comm, stage))
             known[alike] = stage_times(pricer, compiled[alike], points, context, several=apart or plan.sp.degree > 1)
         stages.append(known[alike])
     return stages
@@ -172,12 +172,18 @@ def of_duty(columns: Columns, duty: Duty) -> Columns:
     return _only(columns, (columns.decodes if duty == "prefill" else columns.prompt) == 0)
 
 
-def within(columns: Columns, *, tokens: float, requests: float) -> Columns:
-    """Return the columns that steps of so many tokens and decodes at most can fall into."""
+def most_tokens(tokens: int, ranks: int, decodes: int) -> int:
+    """Return the most tokens of a column that a step of several ranks can fall into: where the first of them decodes
+    alone (so many sequences; else 0), beside its share of the prompts. Shares of both are rounded up."""
+    return tokens if ranks == 1 else tokens // ranks + decodes + 1
+
+
+def within(columns: Columns, *, prompt: float, tokens: float, requests: float) -> Columns:
+    """Return the columns that steps of so many prompt tokens, tokens and decodes at most can fall into."""
     least = columns.least_decodes
-    kept = (columns.least_prompt + least <= tokens) & (least <= requests)
+    kept = (columns.least_prompt + least <= tokens) & (least <= requests) & (columns.least_prompt <= prompt)
     cut = _only(columns, kept)
-    return replace(cut, decodes=np.minimum(cut.decodes, requests), prompt=np.minimum(cut.prompt, tokens))
+    return replace(cut, decodes=np.minimum(cut.decodes, requests), prompt=np.minimum(cut.prompt, prompt))
 
 
 def _only(columns: Columns, kept: npt.NDArray[np.bool_]) -> Columns:
@@ -196,13 +202,11 @@ def spread(columns: Columns, ranks: int, *, decodes: bool) -> Columns:
         return replace(
             columns, prompt=prompt, decodes=count * ranks, key_ns=none, pair_ns=np.zeros_like(columns.pair_ns)
         )
-    by_prompt = {key: at for at, key in enumerate(columns.prompt.tolist()) if count[at] == 0}
-    by_decodes = {key: at for at, key in enumerate(count.tolist()) if columns.prompt[at] == 0}
-    one = np.array([by_prompt.get(key, -1) for key in columns.prompt.tolist()])
-    other = np.array([by_decodes.get(key, -1) for key in count.tolist()])
+    by_prompt, by_decodes = (_lone(own, other) for own, other in ((columns.prompt, count), (count, columns.prompt)))
 
     def larger(values: FloatArray) -> FloatArray:
-        return np.maximum(np.where(one < 0, 0.0, values[..., one]), np.where(other < 0, 0.0, values[..., other]))
+        each = (np.where(at < 0, 0.0, values[..., at]) for at in (by_prompt, by_decodes))
+        return np.maximum(*each)
 
     return replace(
         columns,
@@ -212,6 +216,17 @@ def spread(columns: Columns, ranks: int, *, decodes: bool) -> Columns:
         key_ns=none,
         pair_ns=np.zeros_like(columns.pair_ns),
     )
+
+
+def _lone(own: FloatArray, other: FloatArray) -> Int64Array:
+    """Return for each column the one with as much of one kind and nothing of the other; −1 where there is none."""
+    lone = np.flatnonzero(other == 0)
+    lone = lone[np.argsort(own[lone], kind="stable")]
+    if not len(lone):
+        return np.full(len(own), -1)
+    at = np.minimum(np.searchsorted(own[lone], own), len(lone) - 1)
+    found: Int64Array = np.where(own[lone[at]] == own, lone[at], -1)
+    return found
 
 
 def _alike(plan: ParallelPlan, blueprints: Mapping[str, Blueprint], found: Priced, stage: int) -> object:

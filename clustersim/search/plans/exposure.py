@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray
+from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.prices.table import attention_shape
+from clustersim.model.architecture import ModelSpec
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
@@ -24,6 +27,8 @@ from clustersim.search.plans.columns import Columns, least_cost
 from clustersim.simulation.priced import Priced
 
 _WAITED_FOR: Final = ("all_gather", "all_to_all")
+_SCHEMES: Final = 512
+"""Degrees and schemes whose exchange is kept: it is the same for any number of stages."""
 _SPARE_NS: Final = 1.0
 """Of each operator: durations are rounded."""
 
@@ -61,19 +66,21 @@ def exposures(
     plan, scenario, found, alone
         See :func:`exposed`.
     """
-    ((_, pricer),) = found.pools
-    blueprint = blueprint_of(scenario.model, plan, scenario.precision, "prefill")
+    ((blueprints, pricer),) = found.pools
+    waited = _waited_for(scenario.model, replace(plan, pp=1, stages=None), scenario.precision)
     mesh, extra = Mesh(plan=plan), []
-    for stage, (units, attends) in enumerate(zip(blueprint.stages, alone, strict=True)):
-        nodes = Counter(node for unit in units for node in unit.body.nodes)
+    for stage, (units, attends) in enumerate(zip(blueprints["prefill"].stages, alone, strict=True)):
+        nodes = Counter[Node]()
+        for body, times in Counter(waited[one.layer] for one in units if one.body.name == "attention").items():
+            nodes.update({node: many * times for node, many in body})
         devices = mesh.stage_devices(0, stage)[:: plan.tp]
         total = np.zeros_like(prompt)
         for node, times in nodes.items():
-            if node.axis == "sp" and node.op in _WAITED_FOR and _is_of_layers(node):
+            if node.op in _WAITED_FOR:
                 number = found.comm.number(node.op, devices)
                 each = found.comm.each_seconds(number, _amount(node, plan.sp.degree) * prompt)
                 total += times * ((each + pricer.engine.collective_launch_s) * NS_PER_S - _SPARE_NS)
-            elif node.op == "attention_prefill":
+            else:
                 shape = {**attention_shape(node), "queries": 0.0, "keys": 0.0, "pairs": 0.0}
                 least = float(least_cost(pricer.cost).seconds("attention_prefill", shape)) + pricer.gap_s(graph=False)
                 total += max(0, times - attends) * (least * NS_PER_S - _SPARE_NS)
@@ -82,14 +89,30 @@ def exposures(
     return extra
 
 
+@lru_cache(maxsize=_SCHEMES)
+def _waited_for(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> dict[int, tuple[tuple[Node, int], ...]]:
+    """Return by layer what its attention has of a step's prompts that ranks wait for, and how often: that of one stage
+    is the same as that of any."""
+    (units,) = blueprint_of(model, plan, precision, "prefill").stages
+    known: dict[int, tuple[tuple[Node, int], ...]] = {}
+    found = {}
+    for unit in units:
+        if unit.body.name == "attention":
+            if id(unit.body) not in known:
+                mine = (node for node in unit.body.nodes if _counts(node))
+                known[id(unit.body)] = tuple(Counter(mine).items())
+            found[unit.layer] = known[id(unit.body)]
+    return found
+
+
 def attentions(scenario: Scenario) -> list[int]:
     """Return how often each stage of a plan attends in a step with prompts."""
     stages = blueprint_of(scenario.model, scenario.plan, scenario.precision, "prefill").stages
     return [sum(node.op == "attention_prefill" for unit in units for node in unit.body.nodes) for units in stages]
 
 
-def _is_of_layers(node: Node) -> bool:
-    return "kv_move" not in node.name
+def _counts(node: Node) -> bool:
+    return node.op == "attention_prefill" or (node.axis == "sp" and node.op in _WAITED_FOR)
 
 
 def _amount(node: Node, ranks: int) -> float:

@@ -126,8 +126,9 @@ def _sentences(found: Found, question: Any) -> list[str]:
         )
     if told["screened"]:
         lines.append(
-            f"{told['screened']:,} plans fail at a rate above what the third best reaches, in a run or with one of "
-            f"two pools by itself; the highest of these rates is {told['nearest_screened']:.4g} {unit}."
+            f"{told['screened']:,} plans fail at a rate above what the third best reaches, {told['looked_at']:,} of "
+            "them at the least times of their steps (which is no proof), the others in a run; the highest of these "
+            f"rates is {told['nearest_screened']:.4g} {unit}."
         )
     if told["open"]:
         lines.append(

@@ -16,7 +16,7 @@ from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.bounds import Prices, best_prices, can_serve
-from clustersim.search.plans.columns import Columns, Duty, columns_of, of_duty, spread, within
+from clustersim.search.plans.columns import Columns, Duty, columns_of, most_tokens, of_duty, spread, within
 from clustersim.search.plans.demand import Demand, may_miss
 from clustersim.search.plans.exposure import attentions, exposed
 from clustersim.search.plans.grid import demand_at, step_of
@@ -26,9 +26,8 @@ from clustersim.simulation.replay_input import cost_models
 RATE: Final = "most requests per second"
 _LOWEST: Final = -1400
 """A step of the grid: 10⁻⁶ requests per second."""
-_FIRST: Final = 4
-_NEXT: Final = 1
-"""Steps around a guess that are tried first: of the first of some plans, and of the others."""
+_EVERY: Final = 3
+"""Steps between those that bounds are told at: what requests ask at one of them, many plans are held against."""
 _MOST_REQUESTS: Final = 200_000
 """Of a run: what only more would tell is not proven (assumed)."""
 
@@ -105,7 +104,7 @@ class _Group:
         self._demands: dict[tuple[int, int], Demand] = {}
         self._prices: dict[Member, Prices] = {}
         self._base = step_of(load.first)
-        self._beyond, self._near = 0, _FIRST
+        self._beyond = 0
         own = self._demand(self._base, 1)
         self._found = priced(scenario, cost_models(scenario))
         self._every = partial(
@@ -117,9 +116,18 @@ class _Group:
             context=float((own.keys / np.maximum(own.decodes, 1.0)).mean()),
             compiled={},
         )
-        self._columns = self._every()
+        self._both = any(one.duty == "both" for one in members)
+        self._of_duty: dict[tuple[Duty, bool], Columns | None] = {}
         self._of_ranks: dict[object, Columns] = {}
         self._attends: list[int] = []
+
+    def _columns(self, duty: Duty, apart: bool) -> Columns | None:
+        """Return the columns of a duty; those of the parts stand among those of both."""
+        made = "both" if self._both else duty
+        if (made, apart) not in self._of_duty:
+            self._of_duty[made, apart] = self._every(duty=made, apart=apart)
+        whole = self._of_duty[made, apart]
+        return None if whole is None else of_duty(whole, duty)
 
     def _demand(self, step: int, every: int) -> Demand:
         if (step, every) not in self._demands:
@@ -132,11 +140,17 @@ class _Group:
         free = may_miss(len(alone), self._share)
         if int((alone.tokens > member.kv_tokens).sum()) > free:
             return Bound(step=_LOWEST, why="memory", tpot_ms=None)
-        if self._columns is None:
+        columns = self._columns(member.duty, False) if member.scheme is None else self._split(member)
+        if columns is None:
             return Bound(step=None, why="", tpot_ms=None)
         per = member.ranks if member.decodes else 1
-        columns = of_duty(self._columns if member.scheme is None else self._split(member), member.duty)
-        columns = within(columns, tokens=member.tokens / member.ranks, requests=member.requests / per)
+        beside = 0 if per == member.ranks else member.requests
+        columns = within(
+            columns,
+            prompt=member.tokens / member.ranks,
+            tokens=most_tokens(member.tokens, member.ranks, beside),
+            requests=member.requests / per,
+        )
         columns = spread(columns, member.ranks, decodes=member.decodes) if member.ranks > 1 else columns
         least = None if member.duty == "prefill" else float(columns.latency_ns[columns.decodes > 0].min())
         why = self._impossible(columns, alone, free, least, member)
@@ -144,15 +158,12 @@ class _Group:
         step = self._step(columns, member) if why is None else _LOWEST
         return Bound(step=step, why=why or (RATE if step is not None else ""), tpot_ms=tpot_ms)
 
-    def _split(self, member: Member) -> Columns:
+    def _split(self, member: Member) -> Columns | None:
         """Return what one of several SP ranks takes, the exchange of K/V included."""
-        if None not in self._of_ranks:
-            found = self._every(apart=True)
-            assert found is not None
-            self._of_ranks[None] = found
-            self._attends = attentions(self._scenario)
-        key = member.ranks, member.scheme, member.decodes
-        if key not in self._of_ranks:
+        alone = self._columns(member.duty, True)
+        key = member.duty, member.ranks, member.scheme  # what is exchanged of prompts is the same for any decodes
+        if alone is not None and key not in self._of_ranks:
+            self._attends = self._attends or attentions(self._scenario)
             sp = SequencePlan(
                 degree=member.ranks,
                 scheme=member.scheme,
@@ -160,8 +171,8 @@ class _Group:
                 decode="dp" if member.decodes else "idle",
             )
             plan = replace(self._scenario.plan, sp=sp)
-            self._of_ranks[key] = exposed(self._of_ranks[None], plan, self._scenario, self._found, self._attends)
-        return self._of_ranks[key]
+            self._of_ranks[key] = exposed(alone, plan, self._scenario, self._found, self._attends)
+        return None if alone is None else self._of_ranks[key]
 
     def _impossible(
         self, columns: Columns, alone: Demand, free: int, least: float | None, member: Member
@@ -201,23 +212,25 @@ class _Group:
 
         highest = step_of(_MOST_REQUESTS / max(self._load.lasting_s, 1.0))
         guess = step_of(member.replicas * member.every * NS_PER_S / mean)
-        found = _turn(does, guess + self._beyond, self._near, highest)
+        found = _turn(does, guess + self._beyond, highest)
         if found is not None:  # others of its prices lie about as far from their guesses
-            self._beyond, self._near = found - guess, _NEXT
+            self._beyond = found - _EVERY // 2 - guess
         return found
 
 
-def _turn(does: Callable[[int], bool], guess: int, near: int, highest: int) -> int | None:
-    """Return the step from which on something does not; None where it still does at the highest."""
-    low, high = guess - near, guess + near
+def _turn(does: Callable[[int], bool], guess: int, highest: int) -> int | None:
+    """Return a step, a multiple of :data:`_EVERY`, from which on something does not, while it does one before; None
+    where it still does at the highest."""
+    low = _EVERY * (guess // _EVERY)
+    high = low + _EVERY
     while high < highest and does(high):
         low, high = high, high + 2 * (high - low)
     if high >= highest:
         return None
     while low > _LOWEST and not does(low):
         low, high = low - 2 * (high - low), low
-    while high - low > 1:
-        middle = (low + high) // 2
+    while high - low > _EVERY:
+        middle = _EVERY * ((low + high) // (2 * _EVERY))
         low, high = (middle, high) if does(middle) else (low, middle)
     return high
 

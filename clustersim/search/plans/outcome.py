@@ -23,7 +23,8 @@ class Standing:
     words : str
     bound : Bound
     alone : int or None
-        Lowest step found at which one of its two pools fails by itself, at the least times of its steps; None: unknown.
+        Lowest step found at which one of its two pools by itself, or a plan with SP or stages, fails at the least times
+        of its steps; None: unknown.
     same : int
         How many legal plans it stands for: those with fewer of the same replicas …
     partitions : int
@@ -51,6 +52,18 @@ class Standing:
     failed: int | None = None
     row: Row | None = None
     row_devices: int = 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has one pool, without SP and stages: what is simulated as soon as looked at."""
+        return len(self.candidate.replicas) == 1 and all(
+            one.plan.sp.degree == one.plan.pp == 1 for one in self.candidate.replicas
+        )
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is known to a few steps what it reaches: of two pools that were looked at."""
+        return self.alone is not None and len(self.candidate.replicas) > 1
 
     @property
     def most(self) -> float:

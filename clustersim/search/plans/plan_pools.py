@@ -90,9 +90,12 @@ class PlanPools:
         )
 
     def pool_alone(self, side: PlanPool) -> PoolAlone | None:
-        """Return one of two pools to be looked at by itself; None where its steps, or who it gets, are not known."""
+        """Return a pool to be looked at by itself; None where its steps, or who it gets, are not known, and where one
+        pool has neither SP nor stages: a run of that takes no longer."""
         place, pools, setting, one, count = side
         scenario = self.pool(setting, pools, place)
+        if pools == 1 and (one.plan.sp.degree == one.plan.pp == 1 or scenario.serving.scheduler != "chunked_prefill"):
+            return None
         in_turn = self.in_turn(scenario, one.plan) and self._gets_all(count)
         sp = one.plan.sp if one.plan.sp.degree > 1 else None
         known = sp is None or (place == 0 and one.plan.ep.degree == 1)
@@ -100,7 +103,7 @@ class PlanPools:
             return None
         member = self.member(side)
         return PoolAlone(
-            duty="decode" if place else "prefill",
+            duty=member.duty,
             replicas=count,
             ranks=member.ranks,
             tokens=member.tokens,

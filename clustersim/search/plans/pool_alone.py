@@ -1,4 +1,5 @@
-"""One pool of two by itself, replayed at the least times of its steps: what it can't do so, it does not do in a run.
+"""A pool by itself, or a plan with SP or stages, replayed at the least times of its steps: what it can't do so, it does
+not do in a run.
 
 Steps take what :mod:`~clustersim.search.plans.columns` has for them. So a replay takes milliseconds, and one replica
 stands for all. What is replayed is told in :mod:`~clustersim.search.plans.pool_replays`.
@@ -8,6 +9,7 @@ It is no proof: a pool could do better where the other one spreads its requests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -17,14 +19,18 @@ from clustersim.plan.parallel import SequencePlan
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
-from clustersim.search.plans.columns import Duty
+from clustersim.search.plans.columns import Duty, columns_of, most_tokens, spread
 from clustersim.search.plans.demand import may_miss
-from clustersim.search.plans.exposure import attentions, exposures
+from clustersim.search.plans.exposure import attentions, exposed, exposures
 from clustersim.search.plans.grid import demand_at, requests_at, step_of
+from clustersim.search.plans.mixed_replay import MixedTimes, mixed_times
 from clustersim.search.plans.pool_replays import DecodeTimes, PrefillTimes, decode_times, prefill_times
-from clustersim.simulation.priced import priced
+from clustersim.simulation.priced import Priced, priced
 from clustersim.simulation.replay_input import cost_models
 
+_Times = PrefillTimes | DecodeTimes | MixedTimes
+_COARSE: Final = 1.08
+"""Of neighbours among the amounts of a step that has both kinds."""
 _MOST: Final = 512
 """Replicas whose times are kept: they are asked for at ever lower rates."""
 
@@ -36,7 +42,7 @@ class PoolAlone:
     Parameters
     ----------
     duty : str
-        ``prefill`` or ``decode``.
+        ``prefill``, ``decode``, or ``both`` of a plan with one pool.
     replicas : int
         Of which one is replayed, with every so many-th request.
     ranks : int
@@ -44,7 +50,7 @@ class PoolAlone:
     tokens, requests, kv_tokens : int
         Most of a step, of these together; see :class:`~clustersim.search.plans.limits.Member`.
     sp : SequencePlan, optional
-        How prompts are split, of a prefill pool with SP.
+        How prompts are split, with SP.
     """
 
     duty: Duty
@@ -78,7 +84,8 @@ def failing_all(
     limits = targets_ns(scenario.targets)
     results: list[int | None] = []
     for pool, low, high in asked:
-        if scenario.plan.is_two_batch or ("ttft" if pool.duty == "prefill" else "tpot") not in limits:
+        told = "ttft" in limits if pool.duty == "prefill" else "tpot" in limits if pool.duty == "decode" else limits
+        if scenario.plan.is_two_batch or not told:
             results.append(None)
             continue
         times = _times(_Asked(scenario, replace(pool, replicas=1), load))
@@ -101,7 +108,7 @@ class _Asked:
 
 
 @lru_cache(maxsize=_MOST)
-def _times(side: _Asked) -> PrefillTimes | DecodeTimes:
+def _times(side: _Asked) -> _Times:
     """Return the least times of a replica of a pool."""
     scenario, pool, plan = side.scenario, side.pool, side.scenario.plan
     found, requests = (
@@ -109,6 +116,8 @@ def _times(side: _Asked) -> PrefillTimes | DecodeTimes:
         requests_at(scenario, side.load, step_of(side.load.first), 1),
     )
     context = float((requests.prompt_tokens + requests.output_tokens / 2.0).mean())
+    if pool.duty == "both":
+        return _mixed(side, found, context)
     if pool.duty == "prefill":
         exchanged = None
         if pool.sp is not None:
@@ -126,8 +135,40 @@ def _times(side: _Asked) -> PrefillTimes | DecodeTimes:
     )
 
 
+def _mixed(side: _Asked, found: Priced, context: float) -> MixedTimes:
+    """Return the least times of a replica that computes prompts and decodes."""
+    scenario, pool, sp = side.scenario, side.pool, side.pool.sp
+    owners = pool.ranks if sp is None or sp.decode == "dp" else 1
+    columns = columns_of(
+        scenario.plan,
+        found,
+        tokens=most_tokens(pool.tokens, pool.ranks, 0 if owners == pool.ranks else pool.requests),
+        requests=pool.requests // owners,
+        context=context,
+        apart=sp is not None,
+        ratio=_COARSE,
+    )
+    assert columns is not None
+    if sp is not None:
+        columns = exposed(columns, replace(scenario.plan, sp=sp), scenario, found, attentions(scenario))
+    columns = spread(columns, pool.ranks, decodes=owners > 1) if pool.ranks > 1 else columns
+    return mixed_times(
+        columns,
+        stages=scenario.plan.pp,
+        tokens=pool.tokens,
+        requests=pool.requests,
+        kv_tokens=pool.kv_tokens,
+        tpot_ns=targets_ns(scenario.targets).get("tpot", math.inf),
+    )
+
+
 def _does(
-    scenario: Scenario, load: Load, share: float, replicas: int, times: PrefillTimes | DecodeTimes, step: int
+    scenario: Scenario,
+    load: Load,
+    share: float,
+    replicas: int,
+    times: PrefillTimes | DecodeTimes | MixedTimes,
+    step: int,
 ) -> bool:
     """Whether enough requests meet the target of a pool at a step of the grid."""
     demand = demand_at(scenario, load, step, replicas)

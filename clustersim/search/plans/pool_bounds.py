@@ -53,7 +53,7 @@ def failing_of(
     pools = {side: sides.pool_alone(side) for side in ends}
     for side in ends:
         if pools[side] is not None:
-            groups.setdefault((side.place, side.setting, side.replica), []).append(side)
+            groups.setdefault((side.pools, side.place, side.setting, side.replica), []).append(side)
     members = list(groups.values())
     calls = [(sides.alone(mine[0]), sides.load, share, [(pools[one], *ends[one]) for one in mine]) for mine in members]
     failing = dict[PlanPool, int]()

@@ -134,8 +134,10 @@ class Found:
         if any(one.row is not None and "alone" in one.row["numbers"] for one in screened):
             uncertain.append("a decode pool is taken to make no prefill pool serve more requests in time")
         if any(one.alone is not None for one in self.standings):
-            uncertain.append("two pools are taken to do no better than each by itself at the least times of its steps")
-            uncertain.append(f"once {KEPT} tie, two pools that could be better by a tie at most are not simulated")
+            uncertain.append(
+                "two pools, and plans with SP or stages, are taken to do no better than at the least times of steps"
+            )
+            uncertain.append(f"once {KEPT} tie, such plans that could be better by a tie at most are not simulated")
         if any(one.partitions > 1 for one in self.standings):
             uncertain.append(
                 f"of the partitions of prompts over SP ranks {TYPICAL} stands for all (measured: shares within 1.4 %)"
@@ -149,6 +151,7 @@ class Found:
             "pruned": self.pruned,
             "nearest_pruned": nearest,
             "screened": len(screened),
+            "looked_at": sum(one.row is None for one in screened),
             "nearest_screened": max(failing, default=None),
             "simulated": fates["simulated"],
             "open": fates["open"],

@@ -37,6 +37,8 @@ from clustersim.workload.draws import DrawnWorkload
 
 Told = Callable[[int, int], None]
 FINALISTS: Final = 6
+_SURE: Final = 1
+"""Steps below what two pools fail at by themselves, from which on they are taken to pass."""
 BYTES_PER_PLAN: Final = 700
 S_PER_PLAN: Final = 90e-6
 """Of a legal plan with its words and its bound: 323,022 of them took 0.99 KB and 205 µs each, 2,313,541 of them 0.66 KB
@@ -102,16 +104,15 @@ class Search:
         return ", ".join([one.words(), *(f"{key.rpartition('.')[2]} {value}" for key, _, value in knobs)])
 
     def look(self, asked: Sequence[tuple[Standing, int]]) -> None:
-        """Note of plans with two pools at which step one of these fails by itself; each with a step it has to pass."""
+        """Note at which step plans fail at the least times of their steps; each with a step it has to pass."""
         ends: dict[PlanPool, tuple[int, int]] = {}
-        two = [(one, step) for one, step in asked if len(one.candidate.replicas) > 1]
-        for standing, step in two:
+        for standing, step in asked:
             if (most := standing.ceiling) is not None:
                 for side in self.sides.of(standing.candidate):
                     low, high = ends.get(side, (step, most))
                     ends[side] = min(low, step), max(high, most)
         failing = failing_of(self.sides, ends, self.question.share, self._executors)
-        for standing, _ in two:
+        for standing, _ in asked:
             told = [failing.get(side) for side in self.sides.of(standing.candidate)]
             standing.alone = min((step for step in told if step is not None), default=None)
 
@@ -158,7 +159,8 @@ class Search:
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
         """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""
         scenario, every = self.trial(standing)
-        return Trial(scenario=scenario, load=self.load, step=step, every=every, share=share)
+        hopeful = standing.is_told and standing.alone is not None and step < standing.alone - _SURE
+        return Trial(scenario=scenario, load=self.load, step=step, every=every, share=share, hopeful=hopeful)
 
     def _long_trial(self, standing: Standing, step: int, seed: int) -> Trial:
         scenario, every = self.trial(standing)
@@ -230,7 +232,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         effort=lambda one: _effort(one.candidate),
         cost=lambda one, step: search.trial_at(one, step, question.share).expected_s,
         look=search.look,
-        is_spent=lambda: search.spent_s >= question.effort_s,
+        is_spent=lambda more: not question.exhaustive and search.spent_s + more > question.effort_s,
         told=told,
     )
     standings.sort(key=lambda one: _effort(one.candidate))
@@ -255,8 +257,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
 
 
 def _effort(candidate: Candidate) -> int:
-    """Return how dear a plan is to simulate: stages take ten times as long, SP a hundred times (measured)."""
+    """Return how dear a plan is to simulate, or to look at: SP takes longest."""
     plans = candidate.plans
-    sp, pools = any(one.sp.degree > 1 for one in plans), len(plans) > 1
-    stages = any(one.pp > 1 for one in plans) and (sp or not pools)
-    return 4 * sp + 2 * pools + stages
+    plain = len(plans) == 1 and plans[0].sp.degree == plans[0].pp == 1
+    return 0 if plain else 2 if any(one.sp.degree > 1 for one in plans) else 1

@@ -5,7 +5,7 @@ Without SP it is the time of the stage but for what rounding and attention's roo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,8 @@ from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.blueprint import HOST_OPS, Node
 from clustersim.graph.prices.pricer import Pricer, active_experts
 from clustersim.graph.prices.table import SHAPE_KEYS
-from clustersim.graph.program import CostClass, StageProgram
+from clustersim.graph.program import CostClass
+from clustersim.search.plans.short_programs import ShortProgram
 
 RATIO: Final = 1.04
 """Of neighbours on the grid: a bound loses about half of it."""
@@ -59,7 +60,7 @@ def cells(most: int, ratio: float = RATIO) -> tuple[FloatArray, FloatArray]:
 
 def stage_times(
     pricer: Pricer,
-    programs: Mapping[str, StageProgram],
+    program_of: Callable[[str], ShortProgram],
     points: tuple[FloatArray, FloatArray],
     context: float,
     *,
@@ -70,7 +71,7 @@ def stage_times(
     Parameters
     ----------
     pricer : Pricer
-    programs : mapping
+    program_of : callable
         Kind of step → program of the stage.
     points : (array, array)
         Fewest prompt tokens and decodes of each column, of one coordinate.
@@ -87,10 +88,9 @@ def stage_times(
         here = {"prefill": decodes == 0, "decode": prompt == 0}.get(kind, (prompt > 0) & (decodes > 0))
         if not here.any():
             continue
-        program = programs[kind]
+        program, counts = program_of(kind)
         axes = _Columns(_axes(prompt[here], decodes[here], kind if several else ""))
         total, sending, by_key = (np.zeros(int(here.sum())) for _ in range(3))
-        counts = _counts(program)
         least = []
         for number, cls in enumerate(program.classes):
             sends = number in program.template.send_classes
@@ -144,20 +144,6 @@ def _axes(prompt: FloatArray, decodes: FloatArray, kind: str) -> dict[str, Float
     if kind in ("prefill", "mixed"):
         found |= {"sequences": none + 1.0, "rows": none}
     return found | {"prompt": none, "decodes": none} if kind == "mixed" else found
-
-
-def _counts(program: StageProgram) -> FloatArray:
-    """Return how many instances of each class the first coordinate runs, one after the other; those of one stream only
-    where streams overlap."""
-    template = program.template
-    mine = [index for index, ranks in enumerate(template.instance_s) if 0 in ranks]
-    streams, place = template.instance_stream, {index: at for at, index in enumerate(mine)}
-    linked = all(
-        streams[index] == streams[mine[at]] or any(place.get(one) == at for one in template.after[index])
-        for at, index in enumerate(mine[1:])
-    )
-    kept = [index for index in mine if linked or streams[index] == streams[mine[0]]]
-    return np.bincount(template.instance_class[kept], minlength=template.num_classes).astype(np.float64)
 
 
 def _class(pricer: Pricer, cls: CostClass, axes: _Columns, context: float) -> tuple[FloatArray, FloatArray]:

@@ -49,6 +49,8 @@ class Trial:
         Whether requests end with their first token.
     audit : bool
         Whether plan (P) and step graphs (G) are checked first.
+    hopeful : bool
+        Whether it is expected to reach its share, and is not looked at before its end.
     """
 
     scenario: Scenario
@@ -58,6 +60,7 @@ class Trial:
     share: float = 0.0
     prompts_only: bool = False
     audit: bool = False
+    hopeful: bool = False
 
     @property
     def told(self) -> str:
@@ -93,7 +96,7 @@ def try_rate(trial: Trial) -> Row:
         requests = trial.requests
         free = may_miss(len(requests), share)
         last_ns = int(requests.arrived_at_ns[-1])
-        for part in _PARTS if free < len(requests) else ():
+        for part in () if trial.hopeful or free == len(requests) else _PARTS:
             until_ns = int(last_ns * part)
             cut = replace(scenario, run=RunConfig(replay=scenario.run.replay, horizon_ns=until_ns))
             result = simulate(cut, requests=requests_until(requests, until_ns), kept=_PRICES)

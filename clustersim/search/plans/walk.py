@@ -1,10 +1,10 @@
 """Plans in the order of their bounds: pruned, screened by one run, or simulated up to their capacity.
 
-Plans that cost alike to simulate are taken together. Before any with two pools is simulated, each of its pools is
-looked at by itself (:mod:`~clustersim.search.plans.pool_alone`), level by level from the highest bound down: what fails
-at all rates of a level waits for the next one. So the many that reach less than what was found are looked at once, at
-an overload that shows soon. Of a level those come first whose simulation takes least; as it is known to some steps what
-they reach, only those go on that could be better than a tie once enough are simulated.
+Plans that cost alike to simulate are taken together. Before any with two pools, stages or SP is simulated, each of its
+pools is looked at by itself (:mod:`~clustersim.search.plans.pool_alone`), level by level from the highest bound down:
+what fails at all rates of a level waits for the next one. So the many that reach less than what was found are looked at
+once, at an overload that shows soon. Of a level those come first whose simulation takes least; as it is known to some
+steps what they reach, only those go on that could be better than a tie once enough are simulated.
 
 A plan goes on while it may be among the best :data:`KEPT`, and within two ties of the best: its bound is above what
 the worst of them reaches, and so is the rate of its first run. What fails there is screened; what does not is tried at
@@ -67,7 +67,7 @@ class Walk:
     look : callable
         Notes at which step pools of plans fail by themselves; the plans come with the steps they have to pass.
     is_spent : callable
-        Whether nothing more is to be simulated, once some plan has reached something.
+        Whether there is no time left for a run of so many seconds, once some plan has reached something.
     told : callable, optional
         Called with how many plans are done, and how many there are.
 
@@ -84,7 +84,7 @@ class Walk:
     effort: Callable[[Standing], int]
     cost: Callable[[Standing, int], float]
     look: Callable[[Sequence[tuple[Standing, int]]], None]
-    is_spent: Callable[[], bool]
+    is_spent: Callable[[float], bool]
     told: Callable[[int, int], None] | None = None
     reached: list[float] = field(default_factory=list, init=False)
 
@@ -108,7 +108,7 @@ class Walk:
     def _level(self, group: Sequence[Standing]) -> tuple[deque[Standing], list[Standing]]:
         """Return the plans that come next, with the best or the cheapest first, and those that are left for later."""
         known = [one for one in group if one.ceiling is not None and not self._pruned(one)]
-        if self.exhaustive or all(len(one.candidate.counts) == 1 for one in known):
+        if self.exhaustive or all(one.is_plain for one in known):
             return deque(sorted(group, key=lambda one: -self._most(one))), []
         floor = max(map(self._most, known)) / GRID**_LEVEL
         firsts = [self._first(one) if self._least > 0.0 else -math.inf for one in known]
@@ -148,14 +148,15 @@ class Walk:
     def _next(self, waiting: deque[Standing]) -> list[Standing]:
         """Take the next plans that go on, of those that cost alike, and say of those before them why they don't."""
         some: list[Standing] = []
-        while waiting and len(some) < (TOGETHER if waiting[0].alone is None else FEW):
+        while waiting and len(some) < (FEW if waiting[0].is_told else TOGETHER):
             one = waiting.popleft()
             if self._pruned(one):
                 one.fate, one.why = "pruned", one.bound.why
             elif self._least > 0.0 and one.alone is not None and one.alone <= self._first(one):
                 one.fate, one.failed = "screened", one.alone
-                one.why = f"one of its pools by itself fails at {rate_of(one.alone):g}/s"
-            elif self._least > 0.0 and self.is_spent():
+                who = "it" if len(one.candidate.replicas) == 1 else "one of its pools by itself"
+                one.why = f"at the least times of its steps {who} fails at {rate_of(one.alone):g}/s"
+            elif self._least > 0.0 and self.is_spent(self.cost(one, self._first(one))):
                 one.fate, one.why = "open", SPENT
             else:
                 some.append(one)
@@ -177,7 +178,7 @@ class Walk:
                 except StopIteration:
                     continue
             going = left
-            if self.is_spent() and (self._least > 0.0 or any(one.passed is not None for one in alive)):
+            if self.is_spent(0.0) and (self._least > 0.0 or any(one.passed is not None for one in alive)):
                 for one, _ in going:
                     reached = "" if one.passed is None else f"; reaches {rate_of(one.passed):g}/s at least"
                     one.fate, one.why = "open", SPENT + reached
@@ -186,9 +187,9 @@ class Walk:
     def _climb(self, one: Standing) -> Generator[int, Row, None]:
         """Yield the steps at which a plan is tried, and take what came of each; last say what became of it."""
         first = self._first(one)
-        screening, up, down = self._least > 0.0 and not self.exhaustive, _UP, _DOWN if one.alone is None else _NEAR
-        step = first if one.alone is None else max(first, one.alone - _NEAR)
-        fine = 1 if one.alone is None else _COARSE
+        screening, up, down = self._least > 0.0 and not self.exhaustive, _UP, _NEAR if one.is_told else _DOWN
+        step = max(first, one.alone - _NEAR) if one.is_told and one.alone is not None else first
+        fine = _COARSE if one.is_told else 1
         while True:
             row = yield step
             if row["failed"] is not None:
@@ -206,7 +207,7 @@ class Walk:
                     return
             if one.passed is None:
                 step = max(first, step - down) if screening else step - down
-                down *= 1 if one.alone is None else 2
+                down *= 2 if one.is_told else 1
             elif one.failed is None and one.ceiling is None:
                 step, up = step + up, 2 * up
             else:
@@ -220,10 +221,10 @@ class Walk:
     def _first(self, one: Standing) -> int:
         """Return the lowest step at which a plan would be among the best; with nothing to compare, one below its bound.
 
-        Where the best ones tie, two pools of which it is known what they reach have to be better than that.
+        Where the best ones tie, plans of which it is known what they reach at most have to be better than that.
         """
         if self._least <= 0.0 or self.exhaustive:
-            return (one.ceiling or 0) - (_DOWN if one.alone is None else _NEAR)
+            return (one.ceiling or 0) - (_NEAR if one.is_told else _DOWN)
         best = max(self.reached)
         if one.alone is not None and self._least >= best * (1.0 - TIES):
             return self._step(one, best * (1.0 + TIES))

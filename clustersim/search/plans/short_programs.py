@@ -1,0 +1,87 @@
+"""Programs of stages for bounds: layers that are alike stand there once or twice, with how many they stand for.
+
+A bound needs how often each class runs, and whether one operator waits for the other all the way. Both are told by
+every body that follows another one once: of 80 layers some six units are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.collective.communications import CommTable
+from clustersim.graph.blueprint import Blueprint, Unit
+from clustersim.graph.program import StageProgram
+from clustersim.plan.mesh import Mesh
+from clustersim.replay.compile import compile_stage
+
+
+class ShortProgram(NamedTuple):
+    """A program in which no unit follows another one twice, and how often each class runs in the whole one."""
+
+    program: StageProgram
+    counts: FloatArray
+
+
+def short_program(
+    mesh: Mesh, blueprints: Mapping[str, Blueprint], comm: CommTable, stage: int, kind: str
+) -> ShortProgram:
+    """Return the short program of one kind of step of a stage of the first replica.
+
+    Parameters
+    ----------
+    mesh, blueprints, comm, stage
+        See :func:`~clustersim.replay.compile.compile_stage`.
+    kind : str
+    """
+    whole = blueprints[kind]
+    units, times = _short(whole.stages[stage])
+    stages = tuple(units if at == stage else one for at, one in enumerate(whole.stages))
+    program = compile_stage(mesh, {kind: replace(whole, stages=stages)}, comm, stage)[kind]
+    return ShortProgram(program=program, counts=_counts(program, times))
+
+
+def _short(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], Int64Array]:
+    """Return units without those whose body follows the same body again, numbered as layers, and their counts."""
+    places: dict[tuple[int, int], int] = {}
+    found: list[Unit] = []
+    times: list[int] = []
+    before = 0
+    for unit in units:
+        at = places.setdefault((before, id(unit.body)), len(found))
+        before = id(unit.body)
+        if at < len(found):
+            times[at] += 1
+        else:
+            found.append(replace(unit, layer=at))
+            times.append(1)
+    return tuple(found), np.array(times, np.int64)
+
+
+def _counts(program: StageProgram, times: Int64Array) -> FloatArray:
+    """Return how many instances of each class the first coordinate runs, one after the other; those of one stream only
+    where streams overlap.
+
+    Parameters
+    ----------
+    program : StageProgram
+    times : array
+        Layer of the program → how many it stands for.
+    """
+    template = program.template
+    mine = [index for index, ranks in enumerate(template.instance_s) if 0 in ranks]
+    streams, place = template.instance_stream, {index: at for at, index in enumerate(mine)}
+    linked = all(
+        streams[index] == streams[mine[at]] or any(place.get(one) == at for one in template.after[index])
+        for at, index in enumerate(mine[1:])
+    )
+    kept = [index for index in mine if linked or streams[index] == streams[mine[0]]]
+    layer = np.zeros(len(template.instance_s), np.int64)
+    layer[template.node_instance] = template.node_layer
+    weights = times[layer[kept]].astype(np.float64)
+    found: FloatArray = np.bincount(template.instance_class[kept], weights, template.num_classes).astype(np.float64)
+    return found

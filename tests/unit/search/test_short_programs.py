@@ -1,0 +1,31 @@
+"""Short programs: every class runs as often as in the whole stage, told by a few units."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from clustersim.plan.mesh import Mesh
+from clustersim.replay.compile import compile_stage
+from clustersim.search.plans.short_programs import short_program
+from clustersim.simulation.priced import priced
+from clustersim.simulation.replay_input import cost_models
+from tests.unit.search.searching import SMALL, deployments
+
+
+@pytest.mark.parametrize("kind", ["prefill", "decode", "mixed"])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_short_program_counts_classes_as_the_whole_one(tmp_path, kind, stage):
+    scenario = deployments(tmp_path, SMALL.replace("plan: {tp: 1}", "plan: {tp: 2, pp: 2}"), devices=4).base
+    plan = scenario.plan.__class__(tp=2, pp=2)
+    found = priced(scenario.with_entry(plan=plan), cost_models(scenario))
+    ((blueprints, _),) = found.pools
+    whole = compile_stage(Mesh(plan=plan), blueprints, found.comm, stage)[kind]
+    short, counts = short_program(Mesh(plan=plan), blueprints, found.comm, stage, kind)
+    per_class = Counter(whole.classes[cls] for cls in whole.template.instance_class.tolist())
+    assert dict(zip(short.classes, counts.tolist(), strict=True)) == {cls: per_class[cls] for cls in short.classes}
+    assert set(short.classes) == set(whole.classes)
+    assert len(short.template.instance_class) < len(whole.template.instance_class) / 4
+    assert np.isfinite(counts).all()
