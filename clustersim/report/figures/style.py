@@ -56,7 +56,14 @@ def template() -> go.layout.Template:
             "margin": {"l": 64, "r": 20, "t": 28, "b": 44},
             "xaxis": axis,
             "yaxis": axis,
-            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}, "maxheight": 1},
+            "legend": {
+                "orientation": "h",
+                "x": 0,
+                "y": 1.02,
+                "yanchor": "bottom",
+                "font": {"size": 12},
+                "maxheight": 1,
+            },
             "hoverlabel": {"font": {"size": 12}, "align": "left"},
             "colorway": [BLUE, ORANGE, GREEN, PINK, YELLOW, "#56B4E9", "#595959"],
         }
