@@ -123,7 +123,7 @@ LATE: Final[dict[str, tuple[Mutation, str]]] = {
     ),
     "a stage begins later": (
         Mutation(
-            Pipeline, "_receive", "self._start(stage, micro)",
+            Pipeline, "_take", "self._start(stage, micro)",
             "self.queues[stage].append(micro); at(self.env, 50_000, COMPLETION, lambda _: self._start("
             "stage, self.queues[stage].popleft()) if self.busy[stage] is None and self.queues[stage] else None, None)",
         ), "two stages",
