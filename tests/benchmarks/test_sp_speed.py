@@ -19,6 +19,8 @@ PLANS: Final = {
     "SP 2, ring": "{tp: 8, sp: {degree: 2, scheme: ring, partition: zigzag, decode: idle}}",
     "SP 4, ring": "{tp: 8, sp: {degree: 4, scheme: ring, partition: zigzag, decode: idle}}",
     "SP 2, each rank decodes": "{tp: 8, sp: {degree: 2, scheme: ring, partition: zigzag, decode: dp}}",
+    "SP 2, two stages": "{tp: 4, pp: 2, sp: {degree: 2, scheme: ring, partition: zigzag, decode: idle}}",
+    "SP 2, two stages, each decodes": "{tp: 4, pp: 2, sp: {degree: 2, scheme: ring, partition: zigzag, decode: dp}}",
 }
 TRACE: Final = f"workload.trace={{path: traces/azure-conv-sample.csv, repeat: true, requests: {REQUESTS}}}"
 

@@ -154,6 +154,7 @@ class SplitPrices(StepPrices):
         self.split_mixed = SplitPrompts(pricer, mixed, self.rows["mixed"], self.counts)
         self.owners = OwnerDecodes(pricer, programs["decode"], self.rows["decode"])
         self._bytes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._bases: dict[tuple[int, ...], tuple[list[int], list[list[tuple[int, int]]]]] = {}
 
     @property
     def supported(self) -> bool:
@@ -178,10 +179,14 @@ class SplitPrices(StepPrices):
         """Price a step in which SP ranks decode so many sequences of their own; ``keys`` are those of :meth:`split`."""
         price, program = self.owners[sequences], self.programs["decode"]
         walk = series_walk(program.template)
-        durations: list[int] = (walk.counts @ price.row).tolist()
+        found = self._bases.get(sequences)
+        if found is None:
+            each = [[(at, n) for at, n in enumerate(walk.counts[:, one].tolist()) if n] for one in price.columns]
+            found = self._bases[sequences] = (walk.counts @ price.row).tolist(), each
+        durations = found[0].copy()
         took = [ns(keys[window][s]) for ns, s, window in zip(price.ns, price.ranks, price.windows, strict=True)]
-        for column, ns in zip(price.columns, took, strict=True):
-            for at, times in enumerate(walk.counts[:, column].tolist()):
+        for series, ns in zip(found[1], took, strict=True):
+            for at, times in series:
                 durations[at] += times * ns
         ends, tp = walk.ends(durations), program.plan.tp
         leaves = [ends[walk.exits[rank // tp]] for rank in range(len(price.sends))]
