@@ -148,6 +148,7 @@ class Walk:
     def _next(self, waiting: deque[Standing]) -> list[Standing]:
         """Take the next plans that go on, of those that cost alike, and say of those before them why they don't."""
         some: list[Standing] = []
+        takes = 0.0
         while waiting and len(some) < (FEW if waiting[0].is_told else TOGETHER):
             one = waiting.popleft()
             if self._pruned(one):
@@ -156,10 +157,13 @@ class Walk:
                 one.fate, one.failed = "screened", one.alone
                 who = "it" if len(one.candidate.replicas) == 1 else "one of its pools by itself"
                 one.why = f"at the least times of its steps {who} fails at {rate_of(one.alone):g}/s"
-            elif self._least > 0.0 and self.is_spent(self.cost(one, self._first(one))):
+            elif self._least > 0.0 and (
+                self.is_spent(takes) or self.is_spent(takes + self.cost(one, self._first(one)))
+            ):
                 one.fate, one.why = "open", SPENT
             else:
                 some.append(one)
+                takes += self.cost(one, self._first(one)) if self._least > 0.0 else 0.0
         return some
 
     def value(self, one: Standing) -> float:
