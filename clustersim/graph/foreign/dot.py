@@ -29,9 +29,8 @@ _TOKEN: Final = re.compile(
     |(?P<html><)""",
     re.VERBOSE | re.DOTALL,
 )
-_BEGINS: Final = re.compile(
-    r"(?>\s|//[^\n]*\n|\#[^\n]*\n|/\*.*?\*/)*+(?:strict|digraph|graph)\b", re.DOTALL | re.IGNORECASE
-)
+_BEFORE: Final = re.compile(r"(?>\s|//[^\n]*\n|\#[^\n]*\n|/\*.*?\*/)*+", re.DOTALL)
+_BEGINS: Final = re.compile(r"(?:strict|digraph|graph)\b", re.IGNORECASE)
 _TAG: Final = re.compile(r"<!--.*?-->|<\s*/?\s*(\w*)[^<>]*>", re.DOTALL)
 _IN_LINE: Final = ("b", "i", "u", "o", "s", "sub", "sup", "font")
 _FIELD: Final = re.compile(r"(?<!\\)(?:[{}|]|<[^<>]*>)")
@@ -66,8 +65,12 @@ def read_dot(text: str, file: str | None = None) -> Drawing:
     InputError
         With file, line and column, and what was expected there.
     """
-    if _BEGINS.match(text) is None:  # nothing is quoted of a file that is something else
-        raise InputError(Problem(file=file, message="expected a graph in DOT, which begins with 'digraph'"))
+    before = _BEFORE.match(text)
+    at = before.end() if before else 0
+    if _BEGINS.match(text, at) is None:  # nothing is quoted of a file that is something else
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        message = "expected a graph in DOT, which begins with 'digraph'"
+        raise InputError(Problem(file=file, line=line, column=column, message=message, quotes=False))
     return _Parser(list(_tokens(text, file)), file).graph()
 
 

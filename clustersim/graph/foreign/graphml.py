@@ -30,7 +30,8 @@ def read_graphml(text: str, file: str | None = None) -> Drawing:
         With file, line and column, and what was expected there.
     """
     if "<graphml" not in text:  # nothing is quoted of a file that is something else
-        raise InputError(Problem(file=file, message="expected a graph in GraphML, which begins with <graphml>"))
+        message = "expected a graph in GraphML, which begins with <graphml>"
+        raise InputError(Problem(file=file, line=1, column=1, message=message, quotes=False))
     reader = _Reader()
     try:
         reader.parser.Parse(text.encode("utf-8", "surrogatepass"), True)

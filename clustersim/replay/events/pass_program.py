@@ -78,7 +78,7 @@ def expanded_program(program: StageProgram) -> EventProgram:
     template, graph = program.template, program.graph
     skipped = {i for i, node in enumerate(graph.symbols) if node.op in (*STRUCTURAL_OPS, "send", "recv")}
     kept = np.array([symbol not in skipped for symbol in graph.symbol.tolist()])
-    number = np.where(kept, np.cumsum(kept) - 1, -1)
+    number = np.cumsum(kept) - 1
     before: list[dict[int, None]] = [{} for _ in range(len(graph))]
     order_sources, order_targets = graph.stream_order()
     for source, target in zip(

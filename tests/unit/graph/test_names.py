@@ -127,7 +127,8 @@ def test_plans_of_graphs_take_every_spelling_of_scenarios(written, read):
     ("text", "problem"),
     [
         ("graph { a -- b }", ":1:1: expected 'digraph', since edges of a step have a direction, but found 'graph'"),
-        ("root:x:0:0\n", ": expected a graph in DOT, which begins with 'digraph'"),
+        ("root:x:0:0\n", ":1:1: expected a graph in DOT, which begins with 'digraph'"),
+        ("// a plan\n  k", ":2:3: expected a graph in DOT, which begins with 'digraph'"),
         ("digraph {\n a -> }", ":2:7: expected a node, an edge, a subgraph or an attribute, but found '}'"),
         ("digraph { a [label=] }", ":1:20: expected a value, but found ']'"),
         ('digraph { "a }', ":1:11: expected the end of a text in quotes"),
@@ -144,6 +145,7 @@ def test_dot_that_is_none_is_refused_with_its_place(text, problem):
     with pytest.raises(InputError) as caught:
         graph_in(text, "g.dot", ".dot")
     assert f"g.dot{problem}" in str(caught.value)
+    assert all(one.quotes == ("begins with" not in problem) for one in caught.value.problems)
 
 
 def test_dot_takes_chains_groups_defaults_ports_comments_and_joined_texts():
@@ -167,7 +169,7 @@ HEAD = '<graphml><key id="d" for="node" attr.name="name"/>'
     ("text", "problem"),
     [
         ("<graphml", ":1:1: no XML: unclosed token"),
-        ("<svg/>", ": expected a graph in GraphML, which begins with <graphml>"),
+        ("<svg/>", ":1:1: expected a graph in GraphML, which begins with <graphml>"),
         ("<graphml/>", ":1:1: expected a graphml with a directed graph"),
         ('<!DOCTYPE x [<!ENTITY a "b">]><graphml/>', ":1:13: expected no document type"),
         (f'{HEAD}<graph edgedefault="undirected"/></graphml>', ":1:51: expected edgedefault 'directed'"),
@@ -181,6 +183,7 @@ def test_graphml_that_is_none_is_refused_with_its_place(text, problem):
     with pytest.raises(InputError) as caught:
         graph_in(text, "g.graphml", ".graphml")
     assert f"g.graphml{problem}" in str(caught.value)
+    assert all(one.quotes == ("begins with" not in problem) for one in caught.value.problems)
 
 
 def test_every_kind_in_the_vocabulary_is_one():
