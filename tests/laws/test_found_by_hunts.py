@@ -13,6 +13,21 @@ from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA
 
 USER = ROOT / "scenarios" / "user"
 FOUND: dict[str, dict[str, Any]] = {
+    "steps behind one that a failure cuts off, which hold blocks as a request finishes": {
+        "name": "behind", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 3}},
+        "plan": {"dp": 1, "pp": 3, "tp": 1},
+        "serving": {
+            "scheduler": "continuous", "max_batch_requests": 4, "max_batch_tokens": 8, "kv_block_tokens": 1,
+            "kv_blocks": 100, "router": "round_robin", "engine": "vllm-0.19",
+        },
+        "workload": {
+            "arrivals": {"process": "all_at_once"}, "prompt_tokens": {"empirical": {"values": [10, 30]}},
+            "output_tokens": 1, "requests": 4,
+        },
+        "run": {},
+        "faults": [{"device": 0, "at": "5 ms"}],
+    },
     "a request that waits for room on one of the SP ranks that keep whole sequences, and would fit into all together": {
         "name": "apart", "seed": 203, "topology": {"name": "dgx-a100", "nodes": 2},
         "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},

@@ -172,7 +172,11 @@ class Members:
                 told.append((one.request, self.blocks.used))
                 del self.members[one.request]
         recorded = self.instants.finished.get(now, [])
-        if told != recorded:
+        if self.frozen and self.declared.pp > 2:  # more steps that were cut off may hold blocks behind the first one
+            agrees = [request for request, _ in told] == [request for request, _ in recorded]
+        else:
+            agrees = told == recorded
+        if not agrees:
             self.wrong(f"tells at {now:,} ns who finishes: {_ended(recorded)}; and {_ended(told)} does")
 
     def _advance(self, carried: Carried, steps: int) -> None:
