@@ -14,7 +14,15 @@ from clustersim.cli import main
 from clustersim.errors import InputError
 from clustersim.limits import Limits
 from clustersim.scenario.load import load
-from clustersim.simulation.estimate import estimate, graph_nodes
+from clustersim.simulation.estimate import (
+    BYTES_AT_LEAST,
+    BYTES_PER_PASS,
+    BYTES_PER_REQUEST,
+    FOLDED_S_PER_STEP,
+    SHORT_STAGES_S_PER_STEP,
+    estimate,
+    graph_nodes,
+)
 from clustersim.simulation.simulate import simulate
 from clustersim.simulation.step import step_batch, step_graph
 from tests.effort import is_whole, some
@@ -49,6 +57,17 @@ def test_steps_and_operators_are_about_those_of_the_run(name: str):
     full = estimate(replace(scenario, run=replace(scenario.run, replay="full")), requests, len(requests))
     assert full.spans is not None
     assert abs(math.log(full.spans / run.num_spans)) < math.log(3.0)
+
+
+@pytest.mark.parametrize("plan", ["{dp: 2, tp: 8}", "{pp: 2, tp: 8}"])
+def test_rows_are_about_those_of_the_run_where_blocks_are_too_few(plan: str):
+    workload = "{arrivals: {process: all_at_once}, prompt_tokens: 1000, output_tokens: 2000, requests: 40}"
+    scenario = load("quickstart", (f"plan={plan}", f"workload={workload}", "serving.kv_blocks=600", "expect={}"))
+    requests = scenario.requests()
+    found, run = estimate(scenario, requests, len(requests)), simulate(scenario, requests=requests).timeline
+    rows = (found.memory_bytes - BYTES_AT_LEAST - BYTES_PER_REQUEST * len(requests)) / BYTES_PER_PASS
+    assert abs(math.log(rows / len(run.passes["start_ns"]))) < math.log(3.0)
+    assert found.seconds > found.steps * (SHORT_STAGES_S_PER_STEP if scenario.plan.pp > 1 else FOLDED_S_PER_STEP)
 
 
 @pytest.mark.parametrize("name", ["quickstart", "mixtral-ep", "long-context-ring"])
