@@ -40,7 +40,10 @@ SLOWED_S_PER_STEP: Final = 1e-3
 BYTES_PER_REQUEST: Final = 1_600
 """A million requests took 2.07 GB, ten million 14.9 GiB."""
 SHORT_STAGES_S_PER_STEP: Final = 60e-6
-"""With stages whose K/V pool is too small for who is there: 92 µs a step of 100 × 130,000 output tokens on TP 8 × PP 2."""
+"""With stages whose K/V pool is too small for who is there: 92 µs, for 100 × 130,000 output tokens on TP 8 × PP 2."""
+_CHUNKS_PER_ROW: Final = 40.0
+"""Where a K/V pool is too small, who gave way is computed anew in chunks, each a row: 0.2 to 0.8 rows a step where
+contexts are 32 chunks, 0.03 where they are one; more chunks than these (assumed) make every step a row."""
 BYTES_PER_PASS: Final = 450
 """Of a pass that is a row of its own: 300 where 1.6 million were replayed, and half as much for the report."""
 BYTES_AT_LEAST: Final = 2e8
@@ -120,7 +123,7 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
     steps = spans = rows = 0.0
     short_stages = False
     for number, one in enumerate(pools):
-        decode_steps, is_short = _decode_steps(one, requests, count)
+        decode_steps, anew = _decode_steps(one, requests, count)
         carried = {"prefill": _prompt_steps(one, requests, count), "decode": decode_steps}
         if len(pools) > 1:
             carried = {"prefill": carried["prefill"]} if number == 0 else {"decode": carried["decode"]}
@@ -130,8 +133,8 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
             spans += ranks * math.fsum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
         taken = math.fsum(carried.values())
         steps += taken
-        rows += taken * one.plan.pp if full or one.plan.pp > 1 or is_short else 0.0
-        short_stages |= is_short and one.plan.pp > 1
+        rows += taken * (one.plan.pp if full or one.plan.pp > 1 else anew)
+        short_stages |= anew > 0.0 and one.plan.pp > 1
     folded = SHORT_STAGES_S_PER_STEP if short_stages else FOLDED_S_PER_STEP
     per_step = FULL_S_PER_STEP if spans else SLOWED_S_PER_STEP if slowed else folded
     seconds = FULL_S_PER_SPAN * spans + per_step * steps
@@ -155,18 +158,19 @@ def _prompt_steps(scenario: Scenario, requests: Requests, count: int) -> float:
     return count * float(np.ceil(requests.prompt_tokens / scenario.serving.max_batch_tokens).mean())
 
 
-def _decode_steps(scenario: Scenario, requests: Requests, count: int) -> tuple[float, bool]:
+def _decode_steps(scenario: Scenario, requests: Requests, count: int) -> tuple[float, float]:
     """Return how many steps decode, of all replicas: the tokens, over the sequences that share a step.
 
-    And whether the K/V pool has no room for those who could: then sequences make room for others again and again, which
-    cuts runs of steps short.
+    And which share of steps are rows of their own because the K/V pool has no room for all who could run: then
+    sequences give way again and again.
     """
     output, prompt = float(requests.output_tokens.mean()), float(requests.prompt_tokens.mean())
     plan, serving, device = scenario.plan, scenario.serving, scenario.topology.device
     memory = scenario_memory(scenario)
     weights_s = math.fsum(rank.weights_bytes for rank in memory) / device.memory_bytes_per_s
     token_s = _SLOWER * weights_s + plan.pp * (scenario.engine.schedule_s + scenario.engine.sample_s)
-    places = max(1, pool_blocks(scenario, memory)) * serving.kv_block_tokens / max(1.0, prompt + output / 2)
+    context = max(1.0, prompt + output / 2)
+    places = max(1, pool_blocks(scenario, memory)) * serving.kv_block_tokens / context
     most = min(serving.max_batch_requests, max(1.0, count / plan.dp))
     if requests.concurrency is not None:
         running = requests.concurrency / plan.dp
@@ -176,7 +180,8 @@ def _decode_steps(scenario: Scenario, requests: Requests, count: int) -> tuple[f
         running = rate * output * token_s if output else 0.0
     running = min(running, most)
     sharing = max(1.0, min(running, places) / plan.pp)
-    return count * max(0.0, output - 1.0) / sharing, running > places
+    anew = min(1.0, context / serving.max_batch_tokens / _CHUNKS_PER_ROW) if running > places else 0.0
+    return count * max(0.0, output - 1.0) / sharing, anew
 
 
 def refuse_large_proof(scenario: Scenario, orders: int, limits: Limits) -> None:

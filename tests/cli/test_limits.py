@@ -14,17 +14,17 @@ from clustersim.cli import main
 from clustersim.errors import InputError
 from clustersim.limits import Limits
 from clustersim.scenario.load import load
+from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.estimate import (
     BYTES_AT_LEAST,
     BYTES_PER_PASS,
     BYTES_PER_REQUEST,
-    FOLDED_S_PER_STEP,
-    SHORT_STAGES_S_PER_STEP,
     estimate,
     graph_nodes,
 )
 from clustersim.simulation.simulate import simulate
 from clustersim.simulation.step import step_batch, step_graph
+from clustersim.workload.requests import Requests
 from tests.effort import is_whole, some
 
 FREE = ("--set", "expect={}", "--quiet")
@@ -59,15 +59,23 @@ def test_steps_and_operators_are_about_those_of_the_run(name: str):
     assert abs(math.log(full.spans / run.num_spans)) < math.log(3.0)
 
 
-@pytest.mark.parametrize("plan", ["{dp: 2, tp: 8}", "{pp: 2, tp: 8}"])
-def test_rows_are_about_those_of_the_run_where_blocks_are_too_few(plan: str):
-    workload = "{arrivals: {process: all_at_once}, prompt_tokens: 1000, output_tokens: 2000, requests: 40}"
-    scenario = load("quickstart", (f"plan={plan}", f"workload={workload}", "serving.kv_blocks=600", "expect={}"))
-    requests = scenario.requests()
+def crowded(plan: str) -> tuple[Scenario, Requests]:
+    workload = "{arrivals: {process: all_at_once}, prompt_tokens: 500, output_tokens: 500, requests: 8}"
+    more = ("serving.kv_blocks=160", "serving.max_batch_tokens=64", "expect={}")
+    scenario = load("quickstart", (f"plan={plan}", f"workload={workload}", *more))
+    return scenario, scenario.requests()
+
+
+def test_rows_are_about_those_of_the_run_where_blocks_are_too_few():
+    scenario, requests = crowded("{tp: 8}")
     found, run = estimate(scenario, requests, len(requests)), simulate(scenario, requests=requests).timeline
     rows = (found.memory_bytes - BYTES_AT_LEAST - BYTES_PER_REQUEST * len(requests)) / BYTES_PER_PASS
     assert abs(math.log(rows / len(run.passes["start_ns"]))) < math.log(3.0)
-    assert found.seconds > found.steps * (SHORT_STAGES_S_PER_STEP if scenario.plan.pp > 1 else FOLDED_S_PER_STEP)
+
+
+def test_stages_take_longer_where_blocks_are_too_few():
+    one, two = (estimate(*crowded(plan), 8) for plan in ("{tp: 8}", "{pp: 2, tp: 8}"))
+    assert two.seconds / two.steps > 4 * one.seconds / one.steps
 
 
 @pytest.mark.parametrize("name", ["quickstart", "mixtral-ep", "long-context-ring"])
