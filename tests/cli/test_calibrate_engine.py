@@ -11,7 +11,10 @@ import yaml
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
+from clustersim.cli.commands.calibrate_engine import _doubts
 from clustersim.scenario.load import load
+from clustersim.simulation.calibration.figures import Figure
+from clustersim.simulation.calibration.fit import EngineFit
 from clustersim.simulation.calibration.log import read_log
 from clustersim.simulation.simulate import simulate
 from tests.effort import is_whole
@@ -98,7 +101,7 @@ def once(folder: Path) -> Result:
 def test_the_file_is_an_engine_that_a_scenario_can_name(folder):
     engine = yaml.safe_load((folder / "once.yaml").read_text())
     assert engine["kernels"] == "vllm-0.19"
-    assert "error on the part held out" in engine["source"]
+    assert "on the part held out: error median" in engine["source"]
     assert load(str(folder / "s.yaml"), ["serving.engine=./once.yaml"]).engine.name == "once"
     page = (folder / "once.html").read_text(encoding="utf-8")
     assert "default-src 'none'" in page
@@ -250,6 +253,18 @@ def test_logs_of_another_device_or_model_are_not_fitted_unless_they_are_asked_fo
     assert said in done.stderr
     assert "--far" in done.stderr
     assert not (folder / "other.yaml").exists()
+
+
+def test_host_time_of_a_step_that_no_engine_has_is_doubted():
+    """As 4.6 ms are, which the log of an RTX 4090 leaves where four H100 are said to serve a 70B model."""
+    figure = Figure(log=0, metric="tpot", statistic="mean", requests=None, measured_ms=10.0, is_held_out=True)
+    near = np.array([10.0])
+    for step_s, doubted in ((2.9e-3, False), (4.6e-3, True)):
+        fit = EngineFit(
+            constants={"schedule": step_s}, refused={}, kv_blocks=None, figures=(figure,),
+            before_ms=near, pooled_ms=near, after_ms=near,
+        )  # fmt: skip
+        assert any("schedule would be 4.60 ms" in told for told in _doubts(fit)) == doubted
 
 
 def test_a_fit_that_gains_nothing_is_noted(folder, once):

@@ -132,6 +132,10 @@ def _own(document: Document, path: KeyPath, depth: int) -> _Keys:
     if not isinstance(parent, str) or depth >= MOST_ANCESTORS:
         expected = "the name of an engine" if not isinstance(parent, str) else "no engine that inherits from itself"
         raise InputError(document.problem(where, f"expected {expected}, but found {parent!r}"))
+    stands, asked = standing_for(parent)
+    if asked is not None and "." in parent:
+        message = f"no profile of {parent!r} ships; {stands!r} stands for that version: inherit from it"
+        raise InputError(document.problem(where, message))
     mark = document.mark(where)
     base = Path(document.file).parent
     file = find(parent, folder=FOLDER, kind="engine", mark=mark, path="inherits", base=base)

@@ -49,6 +49,7 @@ def test_a_scenario_shows_every_key_of_an_engine_that_inherits(tmp_path: Path) -
     [
         ("inherits: vllm-0.12\nsource: x\nschedule: -1 ms\n", ":3:11", "at least 0 s"),
         ("inherits: vllm-012\nsource: x\n", ":1:11", "did you mean 'vllm-0.12'"),
+        ("inherits: vllm-0.13\nsource: x\n", ":1:11", "'vllm-0.12' stands for that version: inherit from it"),
         ("inherits: 7\nsource: x\nlaunch: 1 us\n", ":1:11", "expected the name of an engine"),
         ("inherits: ./mine.yaml\nsource: x\nlaunch: 1 us\n", ":1:11", "inherits from itself"),
         ("inherits: vllm-0.12\nsource: x\nstages: 1 ms\n", ":3:9", "did you mean 'stage'"),
