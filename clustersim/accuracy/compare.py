@@ -93,7 +93,10 @@ def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
     Inexpressible
         When there can be none.
     """
-    document = _reader(row, traces)(row)
+    try:
+        document = _reader(row, traces)(row)
+    except InputError as error:  # what no topology, model or engine can be
+        raise Inexpressible("; ".join(problem.message for problem in error.problems)) from None
     check_devices(row, document["plan"])
     check_metric(row)
     return routed(pooled(document), ROUTING)

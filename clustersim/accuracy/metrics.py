@@ -60,7 +60,10 @@ def value_of(row: Row, summary: Mapping[str, Any]) -> float:
     if metric == _MAKESPAN:
         return float(summary["makespan_s"]) * 1e3 * _PER_MS[row.unit]
     name, _, statistic = metric.partition(" ")
-    return float(summary[_LATENCIES[name]][_STATISTICS[statistic]]) * _PER_MS[row.unit]
+    found = summary[_LATENCIES[name]][_STATISTICS[statistic]]
+    if found is None:
+        raise Inexpressible(f"{name} is of requests with two output tokens or more; these have one")
+    return float(found) * _PER_MS[row.unit]
 
 
 def _metric(row: Row) -> str:

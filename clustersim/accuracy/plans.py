@@ -31,6 +31,16 @@ _SILENT: Final = re.compile(
     r"\([^)]*\)|\b(?:over|on|via)\s+(?:PCIe|NVLink|one node)\b|\bSP1\b|\bCP1\b|\bepnone\b", re.I
 )
 _ATTENTION_DP: Final = re.compile(r"\b(?:attention|attn)[\s_-]?(?:DP|data[\s-]parallel)\b(?![\s=_-]?\d)", re.I)
+_TOGETHER: Final = re.compile(
+    r"\(?\b(?:(?:no|without)\s+(?:attention|attn)[\s_-]?DP|(?:attention|attn)[\s_-]?DP\s*[=:]?\s*(?:off|no|false|disabled))\b\)?",
+    re.I,
+)
+"""What says that ranks attend to the same requests, as they do unless it is said otherwise."""
+_BRACKETS: Final = re.compile(r"\([^)]*\)")
+_OF_PLAN: Final = re.compile(
+    r"\b(?:moe_)?(?:TP|PP|DP|EP)[\s=_-]?\d|\d(?:TP|PP|DP|EP)\b|disagg|\bDP attention|\d+P\d+D\b", re.I
+)
+"""What brackets may not say, since they say nothing."""
 _DEGREES: Final = ("tp", "pp", "dp", "ep")
 FORMS: Final = (
     ("TP4 PP2", "degrees of axes, in any order: `TP`, `PP`, `DP`, `EP`; those that are not said are 1"),
@@ -102,6 +112,9 @@ def _part(text: str, whole: str) -> Plan:
 
     text = _SHORT.sub(lambda short: f"{'' if short[1] in 'tT' else 'attention DP '}TP{short[2]} EP{short[2]}", text)
     text = _RANKS_APART.sub(lambda ranks: f"attention DP TP{ranks[1] or ranks[2]}", text)
+    text = _TOGETHER.sub(" ", text)
+    if silent := next((one for one in _BRACKETS.findall(text) if _OF_PLAN.search(one)), None):
+        raise Inexpressible(f"not understood: {whole!r}; write what {silent!r} says of the plan without brackets")
     apart = bool(_ATTENTION_DP.search(text))
     left = _SILENT.sub(" ", _ATTENTION_DP.sub(" ", text))
     if behind := _BEHIND.fullmatch(left.strip()):

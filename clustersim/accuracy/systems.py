@@ -47,8 +47,11 @@ TOPOLOGIES: Final[Mapping[str, Mapping[str, Any]]] = {
 SLICES: Final = {4: [2, 2], 8: [2, 4], 16: [4, 4], 32: [4, 8]}
 """Chips of a TPU v6e slice along each axis (Google's documentation of v6e)."""
 
-OTHERS: Final = re.compile(r"gh200|(?:a100|h100|h200).*(?:pcie|nvl\b)", re.I)
+OTHERS: Final = re.compile(r"gh200|(?:a100|h100|h200).*(?:pcie|nvl\b)|\bmig\b|4090 ?d\b|laptop", re.I)
 """Devices that are none of these although their names are nearly: other memory, rates and links."""
+_MEMORY: Final = re.compile(r"\b(\d+) ?Gi?B?\b", re.I)
+_DEVICES: Final = re.compile(r"\b(?:[abh][1-9]00|l40s|mi\d{3}x)", re.I)
+"""Of these a row names one: pools on different devices are not read."""
 HARDWARE: Final = tuple(
     (
         pattern.partition("-?(")[0].replace(".*", " ").replace(" ?", " "),
@@ -75,10 +78,16 @@ WEIGHTS: Final = {
 }  # fmt: skip
 
 
+_NVIDIAS: Final = re.compile("tensorrt-?llm|trt-llm", re.I)
+"""How NVIDIA calls its engine where it publishes figures; others write `trtllm`."""
+_KV_FORMAT: Final = re.compile(r"\(.*?(?:kv[\s_-]?(?:cache)?[\s:=]*(\w*\d\w*)|(\w*\d\w*)[\s_-]+kv)", re.I)
+"""The number format of K/V in brackets behind that of the weights: ``FP8 (KV fp16)``."""
+_CACHED: Final = re.compile(r"prefix[\s-]cach(?:ing|e)[\s:=]*(?:on|enabled|true)\b", re.I)
 _NAMED: Final = re.compile(r"(vllm|trt-?llm|tensorrt-?llm|sglang|distserve)\b", re.I)
 _TRTLLM: Final = re.compile("tensorrt-?llm|trt-?llm")
 _VERSION: Final = re.compile(
-    r"(?:[\s:(,_-]|v(?=\d)|v[01]\b|version|release|openai|early|mid|late)*(\d{1,3}(?:\.\d{1,4}){1,2}|20\d\d)", re.I
+    r"(?:[\s:(,_=@/-]|v(?=\d)|v[01]\b|version|release|nightly|openai|early|mid|late)*(\d{1,3}(?:\.\d{1,4}){1,2}|20\d\d)",
+    re.I,
 )
 """What follows the name of an engine up to its version: a number behind another name is another program's."""
 _UNVERSIONED: Final = {"vllm": "0.19", "trtllm": "1.0", "sglang": "0.5", "distserve": "2024"}
@@ -108,8 +117,12 @@ def served_otherwise(family: str, version: str, row: Row) -> Part:
 
 def topology(row: Row) -> Part:
     """Return the topology of a row: one node of its hardware."""
+    named = {device.lower() for device in _DEVICES.findall(row.hardware)}
+    if len(named) > 1:
+        raise Inexpressible(f"{row.hardware!r} names several devices ({', '.join(sorted(named))}); expected one")
+    hardware = _MEMORY.sub(r"\1 gb", row.hardware)
     for pattern, where in TOPOLOGIES.items():
-        if re.search(pattern, row.hardware, re.I) and not OTHERS.search(row.hardware):
+        if re.search(pattern, hardware, re.I) and not OTHERS.search(row.hardware):
             if "dims" in where:
                 return dict(where) | {"dims": SLICES.get(math.ceil(row.num_gpus), where["dims"])}
             return dict(where) | {"nodes": max(1, math.ceil(row.num_gpus / 8))}
@@ -170,8 +183,10 @@ def precision(row: Row) -> Part:
     K/V as well), else in 16 bit, which engines take unless they are told otherwise.
     """
     weights = _known(WEIGHTS, re.sub(r"\s*\([^()]*\)", "", row.precision.lower()), "number format")
-    quantised_kv = row.framework.startswith("TensorRT-LLM") and weights in ("fp8", "fp4")
-    return {"weights": weights, "kv_cache": "fp8" if quantised_kv else "bf16"}
+    quantised_kv = _NVIDIAS.match(row.framework) and weights in ("fp8", "fp4")
+    said = _KV_FORMAT.search(row.precision)
+    told = _known(WEIGHTS, (said[1] or said[2]).lower(), "number format of K/V") if said else None
+    return {"weights": weights, "kv_cache": told or ("fp8" if quantised_kv else "bf16")}
 
 
 def serving(row: Row) -> Part:
@@ -180,7 +195,7 @@ def serving(row: Row) -> Part:
     engine = profile(row.framework)
     where, of = json.dumps(topology(row)), json.dumps(model(row))
     decided = _decided(engine, where, of) | served_otherwise(family, version, row)
-    return {"engine": engine, **decided, "prefix_caching": "prefix caching on" in row.framework}
+    return {"engine": engine, **decided, "prefix_caching": bool(_CACHED.search(row.framework))}
 
 
 def decided_alone(row: Row) -> Part:

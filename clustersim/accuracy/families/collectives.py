@@ -50,6 +50,11 @@ FORM: Final = "payload BYTES algo Ring|NVLS|auto"
 EXPERTS_FORM: Final = "payload N tok/rank x HIDDEN, topK (topN groups)"
 KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "DeepEP dispatch fp8", "DeepEP combine bf16")
 _NUM_EXPERTS: Final = 256
+_MOST_DEVICES: Final = 4096
+"""Of one collective (assumed)."""
+_MOST_BYTES: Final = 10**13
+"""Of one payload (assumed: no device has so much memory)."""
+UNITS: Final = {"bandwidth": "GB/s", "latency": "us"}
 _NODE: Final = 8
 _BYTES: Final = {"dispatch fp8": 1.0 + 4.0 / 128.0, "combine bf16": 2.0}
 
@@ -67,8 +72,11 @@ def value(row: Row) -> float:
     if row.hardware not in TOPOLOGIES:
         known = nearest_first(row.hardware, TOPOLOGIES)
         raise Inexpressible(f"no topology in the catalogs for {row.hardware!r}; known are {known}")
-    if row.num_gpus != int(row.num_gpus):
-        raise Inexpressible("a collective of a number of devices that is not whole")
+    if row.num_gpus != int(row.num_gpus) or not 2 <= row.num_gpus <= _MOST_DEVICES:
+        raise Inexpressible(f"a collective of {row.num_gpus:g} devices; expected 2 to {_MOST_DEVICES:,}")
+    if UNITS.get(row.metric) != row.unit:
+        known = ", ".join(f"{metric} in {unit}" for metric, unit in UNITS.items())
+        raise Inexpressible(f"no such metric of a collective: {row.metric!r} in {row.unit!r}; known are {known}")
     where = _topology(TOPOLOGIES[row.hardware], int(row.num_gpus))
     counted, seconds = _experts(row, where) if "DeepEP" in row.parallel else _library(row, where)
     seconds += CALLED_FROM_TORCH_S if "torch" in row.framework else 0.0
@@ -89,6 +97,8 @@ def _library(row: Row, where: Topology) -> tuple[float, float]:
         known = nearest_first(kind, KINDS)
         raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}; expected {FORM!r} with {known}")
     payload = int(found[1])
+    if not 0 < payload <= _MOST_BYTES:
+        raise Inexpressible(f"a payload of {payload:,} bytes; expected 1 to {_MOST_BYTES:,}")
     share = _BUS_FACTOR[kind] * (count - 1) / count
     if row.framework == "XLA":
         tensor, counted = payload / share, float(payload)
@@ -108,6 +118,10 @@ def _experts(row: Row, where: Topology) -> tuple[float, float]:
             f"not understood: {row.workload!r} with {row.parallel!r}; expected {EXPERTS_FORM!r} with {known}"
         )
     tokens, hidden, top_k, visited = (int(number or 0) for number in found.groups())
+    if not (0 < tokens <= _MOST_BYTES and 0 < hidden <= _MOST_BYTES and 0 < top_k <= _NUM_EXPERTS):
+        raise Inexpressible(
+            f"{row.workload!r} has no token, or more experts for each than the {_NUM_EXPERTS} there are"
+        )
     once = tokens * hidden * _BYTES[direction]
     count = int(row.num_gpus)
     if "V2" not in row.framework:

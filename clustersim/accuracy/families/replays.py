@@ -15,6 +15,8 @@ _FILES: Final = ("{}", "{}.notext.jsonl", "distserve__{}")
 
 _LIMITS: Final = re.compile(r"max_num_seqs (\d+), max_num_batched_tokens (\d+)(?:, (\d+) KV blocks x16)?")
 FORM: Final = "FILE: words"
+_NAME: Final = re.compile(r"(?!\.+$)[\w.@+ -]{1,200}")
+"""What may be the name of a file of requests, without folders and patterns."""
 """A trace is looked for by the name before the first colon or bracket."""
 
 
@@ -48,6 +50,8 @@ def is_there(row: Row, traces: Path) -> bool:
 def _trace(row: Row, traces: Path) -> Path:
     """Return the file of a row's trace: the first of its names in order of path."""
     name = Path(re.split(r"[:(]", row.workload)[0].strip()).name
+    if not _NAME.fullmatch(name):
+        raise Inexpressible(f"not understood: {row.workload!r}; expected {FORM!r}")
     for pattern in _FILES:
         found = sorted(traces.rglob(pattern.format(name)))
         if found:

@@ -52,7 +52,7 @@ def accuracy(
     if table is None:
         results = read_results(catalog.path_of(*RECORDED))
     else:
-        results = _simulated(read_rows(table), traces or table.resolve().parent.parent, only, workers)
+        results = _simulated(read_rows(table), traces or _beside(table), only, workers)
     if only is not None and table is None:
         results = tuple(result for result in results if _pattern(only).search(result.id))
     if not results:
@@ -95,6 +95,12 @@ def write(board: Scoreboard, folder: Path, table: Path | None) -> None:
     for name, text in texts.items():
         with written_whole(folder / name) as beside:
             beside.write_text(text, encoding="utf-8", newline="")
+
+
+def _beside(table: Path) -> Path:
+    """Return the folder above that of a table; of one right below a root, the table's own, which ends."""
+    folder = table.resolve().parent
+    return folder if folder.parent == folder.parent.parent else folder.parent
 
 
 def _simulated(rows: Sequence[Row], traces: Path, only: str | None, workers: int) -> tuple[Result, ...]:

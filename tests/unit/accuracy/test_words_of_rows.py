@@ -1,0 +1,94 @@
+"""What a row says in words that tables here do not use is read as it is meant, or told to be not understood."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clustersim.accuracy import metrics, systems
+from clustersim.accuracy.compare import scenario_of
+from clustersim.accuracy.families import collectives
+from clustersim.accuracy.row import Inexpressible, Row
+
+ROW = Row(
+    id="x", family="mine", hardware="h100_sxm", num_gpus=8.0, model="Mixtral-8x7B", precision="bf16",
+    framework="vllm 0.12.0", parallel="TP8", workload="closed loop concurrency 2, ISL 64, OSL 8", metric="TPOT",
+    value=7.4, unit="ms", source="", note="",
+)  # fmt: skip
+RING = replace(
+    ROW, family="F11-collectives", hardware="H200 (NVLink4)", parallel="all_reduce", metric="bandwidth", unit="GB/s",
+    workload="payload 1048576 algo Ring", framework="nccl-tests",
+)  # fmt: skip
+EXPERTS = replace(RING, parallel="DeepEP dispatch fp8", workload="payload 4096 tok/rank x 7168, top300")
+
+
+@pytest.mark.parametrize("parallel", ["TP8 (attention DP off)", "TP8, no attention DP", "TP8 without attn DP"])
+def test_ranks_attend_together_where_a_plan_says_so(parallel):
+    assert scenario_of(replace(ROW, parallel=parallel), Path())["plan"]["tp"] == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"parallel": "TP4 (EP4)"}, r"write what '\(EP4\)' says of the plan without brackets"),
+        ({"parallel": "TP8 (disaggregated)"}, "without brackets"),
+        ({"parallel": "TP8 (DP attention)"}, "without brackets"),
+        ({"hardware": "H100 prefill, H200 decode"}, "names several devices"),
+        ({"hardware": "H100 MIG 3g.40gb"}, "no device in the catalogs"),
+        ({"hardware": "RTX 4090 Laptop"}, "no device in the catalogs"),
+        ({"num_gpus": 1e9, "parallel": "TP8 x 125000000"}, "at most 1,000,000"),
+        ({"family": "F1-replay-vllm", "workload": "y" * 300}, "not understood"),
+        ({"family": "F1-replay-vllm", "workload": "**"}, "not understood"),
+        ({"family": "F1-replay-vllm", "workload": ".."}, "not understood"),
+    ],
+)
+def test_what_is_not_understood_is_told(change, told):
+    with pytest.raises(Inexpressible, match=told):
+        scenario_of(replace(ROW, **change), Path(__file__).parent)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (replace(RING, num_gpus=1.0), "a collective of 1 devices"),
+        (replace(RING, workload="payload 0 algo Ring"), "a payload of 0 bytes"),
+        (replace(RING, metric="latency"), "'latency' in 'GB/s'; known are bandwidth in GB/s, latency in us"),
+        (replace(EXPERTS, num_gpus=8.0), "more experts for each than the 256"),
+    ],
+)
+def test_a_collective_that_there_is_none_of_is_told(row, told):
+    with pytest.raises(Inexpressible, match=told):
+        collectives.value(row)
+
+
+def test_one_output_token_has_no_tpot():
+    with pytest.raises(Inexpressible, match="two output tokens or more"):
+        metrics.value_of(ROW, {"tpot_ms": {"mean": None}})
+
+
+@pytest.mark.parametrize("name", ["vllm==0.6.3", "vllm@0.6.3", "vllm/0.6.3", "vllm nightly 0.6.3", "vLLM v0.6.3"])
+def test_a_version_stands_behind_any_sign(name):
+    assert systems.profile(name) == "vllm-0.6"
+
+
+@pytest.mark.parametrize(
+    ("precision", "framework", "kv"),
+    [
+        ("FP8 (KV fp16)", "TensorRT-LLM 1.0", "fp16"),
+        ("bf16 (fp8 KV cache)", "vllm 0.12.0", "fp8"),
+        ("FP8", "TensorRT-LLM 1.0", "fp8"),
+        ("FP8", "tensorrt-llm 1.0", "fp8"),
+        ("fp8", "trtllm 1.0.0rc3", "bf16"),
+    ],
+)
+def test_the_format_of_kv_is_what_a_row_says_or_its_publisher_takes(precision, framework, kv):
+    assert systems.precision(replace(ROW, precision=precision, framework=framework))["kv_cache"] == kv
+
+
+def test_a100_of_40_gb_and_caching_in_other_words():
+    assert systems.topology(replace(ROW, hardware="A100-SXM 40 GiB"))["device"] == "a100-sxm-40gb"
+    assert systems.topology(replace(ROW, hardware="A100 40G"))["device"] == "a100-sxm-40gb"
+    assert systems.serving(replace(ROW, framework="vLLM 0.19.0 (Prefix caching enabled)"))["prefix_caching"]
+    assert not systems.serving(replace(ROW, framework="vLLM 0.19.0"))["prefix_caching"]
