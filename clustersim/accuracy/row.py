@@ -42,7 +42,9 @@ def nearest_first(word: str, known: Iterable[str]) -> str:
 
 NUMBER: Final = r"(\d{1,3}(?:,\d{3})+|\d+)"
 """A whole number in a workload, also ``1,024``."""
-_CHANGES: Final = re.compile(r"prefix|cach|specul|draft|mtp|eagle|lora|turn|image|rate|stream|warm|beam|uniform|\d requests", re.I)
+_CHANGES: Final = re.compile(
+    r"prefix|cach|specul|draft|mtp|eagle|lora|turn|image|rate|stream|warm|beam|uniform|\d requests", re.I
+)
 
 
 def numbers_in(form: re.Pattern[str], workload: str) -> tuple[int, ...] | None:
