@@ -85,8 +85,9 @@ def headline(board: Scoreboard) -> str:
     score = board.overall
     ranks = _told(board.order)
     order = f"; order of plans {_mean(ranks):.2f} over {len(ranks)} workloads (Spearman)" if ranks else ""
+    apart = f" ({score.held_out:.1%} without what was found with the family)" if score.held_out != score.median else ""
     return (
-        f"{score.rows:,} measured figures, {score.expressed:,} expressed: error median {score.median:.1%}, "
+        f"{score.rows:,} measured figures, {score.expressed:,} expressed: error median {score.median:.1%}{apart}, "
         f"p90 {score.p90:.1%}{order}"
     )
 
