@@ -11,6 +11,7 @@ from typing import Any, Final
 from unittest import mock
 
 from clustersim.graph.expand import step_blueprints
+from clustersim.graph.operators import single_device
 from clustersim.graph.prices.split_features import SplitFeatures
 from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
@@ -58,7 +59,7 @@ class Mutation:
 def mutated(mutation: Mutation) -> Iterator[None]:
     """Break something; raise AssertionError where ``old`` is not in the function exactly once."""
     found = getattr(mutation.owner, mutation.function)
-    function = getattr(found, "fget", found)
+    function = inspect.unwrap(getattr(found, "fget", found))  # of what is cached, what is called
     source = textwrap.dedent(inspect.getsource(function))
     count = source.count(mutation.old)
     assert count == 1, f"{mutation.function} has {count} times {mutation.old!r}: adapt this mutation"
@@ -68,11 +69,17 @@ def mutated(mutation: Mutation) -> Iterator[None]:
     names: dict[str, Any] = {}
     exec(code, function.__globals__, names)
     try:
-        step_blueprints.cache_clear()
+        _forget()
         with mock.patch.object(mutation.owner, mutation.function, names["made"](mutation.owner)):
             yield
     finally:
-        step_blueprints.cache_clear()
+        _forget()
+
+
+def _forget() -> None:
+    """Expand anew what was expanded before."""
+    step_blueprints.cache_clear()
+    single_device.cache_clear()
 
 
 MUTATIONS: Final[dict[str, Mutation]] = {
