@@ -121,7 +121,7 @@ def test_what_cannot_be_expressed_has_a_reason(build, row, reason):
 def test_the_bus_bandwidth_of_a_ring_is_what_a_link_carries():
     # at most the 450 GB/s of a device's links, and most of it at 8 GB
     assert 300 < collectives.value(REDUCE) < 450
-    seconds = collectives.value(replace(REDUCE, unit="us")) * 1e-6
+    seconds = collectives.value(replace(REDUCE, metric="latency", unit="us")) * 1e-6
     assert collectives.value(REDUCE) == pytest.approx(8.0 / seconds * 2 * 7 / 8)
 
 
@@ -269,8 +269,8 @@ def test_models_are_found_by_the_names_of_their_checkpoints(text, name):
 
 
 def test_a_call_from_torch_takes_longer_than_one_in_a_graph():
-    inside = collectives.value(replace(REDUCE, unit="us"))
-    called = replace(REDUCE, unit="us", framework="NCCL 2.27.7 torch 2.9.1")
+    inside = collectives.value(replace(REDUCE, metric="latency", unit="us"))
+    called = replace(REDUCE, metric="latency", unit="us", framework="NCCL 2.27.7 torch 2.9.1")
     assert collectives.value(called) == pytest.approx(inside + 20)
 
 

@@ -15,7 +15,7 @@ _FILES: Final = ("{}", "{}.notext.jsonl", "distserve__{}")
 
 _LIMITS: Final = re.compile(r"max_num_seqs (\d+), max_num_batched_tokens (\d+)(?:, (\d+) KV blocks x16)?")
 FORM: Final = "FILE: words"
-_NAME: Final = re.compile(r"(?!\.+$)[\w.@+ -]{1,200}")
+_NAME: Final = re.compile(r"(?!\.+$)[\w.@+, -]{1,200}")
 """What may be the name of a file of requests, without folders and patterns."""
 """A trace is looked for by the name before the first colon or bracket."""
 
