@@ -12,6 +12,7 @@ again to another decode replica, since the prefill replica still has it, or wait
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ class KvTransfer:
     missing: int = 0
 
 
-class KvTransfers:
+class KvTransfers(ABC):
     """All requests that are on their way, or have arrived.
 
     Parameters
@@ -99,9 +100,9 @@ class KvTransfers:
             self.armed = True
             at(self.env, 0, HAND_OVER, self._settle)
 
+    @abstractmethod
     def _settle(self, _: None) -> None:
         """Carry out what has come up at this instant."""
-        raise NotImplementedError
 
     @property
     def on_the_way(self) -> list[Sequence]:
