@@ -266,6 +266,21 @@ def test_audit_catches_mutated_code_of_swaps_beside_faults(mutate, faults, rules
     assert audit_run(failing()).violations == ()
 
 
+LEFT_A_STAGE = "[{device: 0, at: 59993136 ns, until: 60993136 ns}]"
+"""The step whose first stage's end lets a sequence be copied out is cut off, and so not recorded."""
+
+
+def test_copies_out_begin_with_the_end_of_a_stage_also_where_its_step_is_cut_off_by_a_failure():
+    result = simulate(scenario_of(document(**TIGHT, faults=yaml.safe_load(LEFT_A_STAGE))))
+    assert audit_run(result).violations == ()
+    history = history_of_run(result)
+    assert history.moves is not None
+    first = (history.moves["to_rank"] < 0) & (history.moves["start_ns"] == history.moves["start_ns"].min())
+    assert first.any()
+    late = {**history.moves, "start_ns": history.moves["start_ns"] + first}  # one ns later on all ranks
+    assert "RUN-5" in broken(replace(history, moves=late), {"RUN-5"})
+
+
 SHARED = {
     "model": {"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 2}},
     "plan": {"tp": 2, "dp": 2, "ep": {"degree": 4, "scope": "global"}},

@@ -63,7 +63,7 @@ def as_soon_as_decided(reading: Reading) -> Finding:
     known = decided >= 0
     strange = np.zeros(len(keys), bool)
     for number in np.unique(replica[keys[known]]).tolist():
-        mine = known & (replica[keys] == number) & (decided <= _known_until(reading, number))
+        mine = known & (replica[keys] == number) & ~_in_the_dark(reading, number, decided)
         strange[mine] = ~np.isin(decided[mine], _instants(reading, number))
     findings.append(judged(
         0, strange, "swap of request {swap.request}, replica {swap.replica}",
@@ -118,12 +118,18 @@ def _in_turn(reading: Reading) -> Finding:
     )  # fmt: skip
 
 
-def _known_until(reading: Reading, replica: int) -> int:
-    """Return up to when it is known what ends on a replica: a step that a horizon cuts off may have left a stage."""
+def _in_the_dark(reading: Reading, replica: int, instants: Int64Array) -> BoolArray:
+    """Return at which instants a step that a horizon or failure cuts off, so that it lacks, may have left a stage."""
     runs, declared = reading.runs, reading.declared
-    if runs is None or declared.pp == 1 or declared.horizon_ns is None:
-        return np.iinfo(np.int64).max
-    return int(runs.start[runs.replica == replica].max(initial=-1))
+    found = np.zeros(len(instants), bool)
+    if runs is None or declared.pp == 1:
+        return found
+    cuts = [since for failed, since, _ in declared.down if failed == replica]
+    cuts += [] if declared.horizon_ns is None else [declared.horizon_ns]
+    begun = runs.start[runs.replica == replica]
+    for cut in cuts:
+        found |= (instants > begun[begun < cut].max(initial=-1)) & (instants <= cut)
+    return found
 
 
 def _instants(reading: Reading, replica: int) -> Int64Array:
