@@ -137,21 +137,35 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 
 def alike_column(name: str, spare: Sequence[str]) -> str:
-    """Return ``; did you mean 'x'?`` of a column that is missing, or which there are besides those that are known.
+    """Return which column to rename into one that is missing, or which there are besides those that are known.
 
     A column of another meaning is no hint: what is not nearly the same is listed.
 
     Examples
     --------
     >>> alike_column("ttft_ms", ["ttft", "latency_ms"]), alike_column("ttft_ms", ["latency_ms"])
-    ("; did you mean 'ttft'?", "; besides known ones it has 'latency_ms'")
+    ("; rename 'ttft' if that is it, in ms", "; besides known ones it has 'latency_ms'")
     """
     found = [one for one in spare if difflib.SequenceMatcher(None, name, one).ratio() > _ALIKE_COLUMN]
     if found:
-        return f"; did you mean {max(found, key=lambda one: difflib.SequenceMatcher(None, name, one).ratio())!r}?"
+        return rename(name, max(found, key=lambda one: difflib.SequenceMatcher(None, name, one).ratio()))
     return f"; besides known ones it has {', '.join(map(repr, spare[:_MOST_SPARE]))}" if spare else ""
 
 
+def rename(name: str, other: str) -> str:
+    """Return that a column of a file, or a key, must be called ``name``: the file is to change, not what is expected.
+
+    Examples
+    --------
+    >>> rename("arrival_time", "arrival_time_ns"), rename("tokens", "token")
+    ("; rename 'arrival_time_ns' if that is it, not in ns", "; rename 'token' if that is it")
+    """
+    unit, of_other = ([one for one in _UNITS if text.endswith(f"_{one}")] for text in (name, other))
+    told = "" if unit == of_other else f", in {unit[0]}" if unit else f", not in {of_other[0]}"
+    return f"; rename {other!r} if that is it{told}"
+
+
+_UNITS: Final = ("ns", "us", "ms", "s")
 _ALIKE_COLUMN: Final = 0.7
 _MOST_SPARE: Final = 9
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
 from clustersim.accuracy.held_out import held_out_engine, is_in_sample
 from clustersim.accuracy.metrics import check_metric, value_of
-from clustersim.accuracy.plans import check_devices
+from clustersim.accuracy.plans import check_devices, ranks_of
+from clustersim.accuracy.remarks import check_remarks
 from clustersim.accuracy.row import Inexpressible, Row, nearest_first, numbers_in
-from clustersim.accuracy.systems import ROUTING, ROUTING_FROM, decided_alone, pooled, routed
+from clustersim.accuracy.systems import ROUTING, ROUTING_FROM, check_joined, decided_alone, pooled, routed
 from clustersim.errors import InputError
 from clustersim.processes import local_pool
 from clustersim.report.files.summary import summary_of
@@ -98,6 +99,7 @@ def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
     except InputError as error:  # what no topology, model or engine can be
         raise Inexpressible("; ".join(problem.message for problem in error.problems)) from None
     check_devices(row, document["plan"])
+    check_joined(row, ranks_of(document["plan"]))
     check_metric(row)
     return routed(pooled(document), ROUTING)
 
@@ -129,6 +131,7 @@ def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[
     groups: dict[str, list[Row]] = {}
     for row in rows:
         try:
+            check_remarks(row)
             if row.family == _COLLECTIVES or (row.family not in FORMS and row.workload.startswith("payload ")):
                 yield Point(row=row, predicted=collectives.value(row))
             else:
@@ -192,9 +195,12 @@ def _points(key: str, rows: Iterable[Row]) -> list[Point]:
 
 def _held_out(row: Row, document: dict[str, Any]) -> dict[str, Any]:
     """Return a scenario without constants that were found with a row's family."""
-    other, engine = copy.deepcopy(document), document["serving"]["engine"]
+    other, runs = copy.deepcopy(document), document["serving"]["engine"]
+    engine, changed = (runs, {}) if isinstance(runs, str) else (runs["name"], runs)
     if is_in_sample(engine, row.family, row.source):
-        other["serving"]["engine"] = held_out_engine(engine, row.family, row.source)
+        instead = held_out_engine(engine, row.family, row.source)
+        named = {"name": instead} if isinstance(instead, str) else instead
+        other["serving"]["engine"] = {**changed, **named} if changed else instead
         other["serving"] |= decided_alone(row)
     return routed(other, {"zipf": 0.0}) if row.family == ROUTING_FROM else other
 

@@ -18,6 +18,12 @@ Plan = dict[str, Any]
 _PREFILL: Final = r"(?:context|ctx|prefill)[\s:=]*(.+?)"
 _DECODE: Final = r"(?:generation|decode|gen|dec)[\s:=]*(.+)"
 _POOLS: Final = re.compile(rf"(?:disagg\w*[\s:,]*)?{_PREFILL}(?:\s*[,;/+]|\s)\s*{_DECODE}", re.I)
+_POOLS_BEHIND: Final = re.compile(
+    r"(.+?)[\s(]+(?:context|ctx|prefill)\)?\s*[,;/+]\s*(.+?)[\s(]+(?:generation|decode|gen|dec)\)?", re.I
+)
+_POOL: Final = r"(?<![a-wyz])(context|ctx|prefill|generation|decode|gen|dec|[PD](?=\s*[:=(]))"
+_IN_BRACKETS: Final = re.compile(rf"(?:(?<![a-z\d])(\d+)\s*[x×]?\s*)?{_POOL}\s*[:=]?\s*\(([^()]*)\)", re.I)
+_BEFORE_POOL: Final = re.compile(rf"(?:(?<![a-z\d])(\d+)\s*[x×]\s*)?{_POOL}\s*[:=]?\s*()", re.I)
 _REPLICAS_OF_POOLS: Final = re.compile(r"(?:disagg\w*[\s:,]*)?(\d+)P(\d+)D\b[\s,:x×]*(.*)", re.I)
 _ONE_DEVICE: Final = re.compile(r"(?:-|none|n/?a|nan|1|(?:single|one|1)[\s-]*(?:x\s*)?(?:GPU|chip|device))?", re.I)
 _TIMES: Final = re.compile(r"(\d+)\s*(?:replicas?\s*)?[x×]\s*(?=\D)", re.I)
@@ -54,9 +60,16 @@ FORMS: Final = (
     ("TEP4", "`TP4 EP4`"),
     ("2 x TP4", "two replicas, also `2 replicas x TP4`, `TP4 x 2`"),
     ("2DP4TP", "numbers before the axes"),
-    ("ctx TP2, dec TP1", "a pool for prefill and one for decode, also `prefill`, `context`, `decode`, `generation`"),
+    (
+        "ctx TP2, dec TP1",
+        "a pool for prefill and one for decode, also `prefill`, `context`, `decode`, `generation`, "
+        "`prefill(TP2) decode(TP1)`, `P:TP2 D:TP1`, `2 x prefill TP2 + decode TP1`, `TP2 prefill + TP1 decode`",
+    ),
     ("2P4D TP2", "two replicas for prefill and four for decode, each of `TP2`"),
-    ("TP2 over PCIe", "where ranks are connected is the topology's; as `(…)` it says nothing"),
+    (
+        "TP2 over PCIe",
+        "what joins the devices of the topology, else the row is not expressed: also `NVLink`, `(PCIe)`, `on one node`",
+    ),
 )
 """How plans are written, and what each is."""
 
@@ -89,10 +102,18 @@ def plan_in(text: str) -> Plan:
         both = each if each.keys() & {"prefill", "decode"} else {"prefill": each, "decode": each}
         counts = {"prefill": int(count[1]), "decode": int(count[2])}
         return {name: _replicas(many, both[name], text) for name, many in counts.items()}
-    pools = _POOLS.fullmatch(text.strip())
+    spelled = _BEFORE_POOL.sub(_spelled, _IN_BRACKETS.sub(_spelled, text)).strip()
+    pools = _POOLS.fullmatch(spelled) or _POOLS_BEHIND.fullmatch(spelled)
     if pools:
         return {name: _part(part, text) for name, part in zip(("prefill", "decode"), pools.groups(), strict=True)}
     return _part(text, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    """Return a pool in the order and the words that are read: ``prefill 2 x TP4`` of ``2xP(TP4)``."""
+    count, name, plan = found.groups()
+    name = {"p": "prefill", "d": "decode"}.get(name.lower(), name)
+    return f" {name} {f'{count} x ' if count else ''}{plan} "
 
 
 def _replicas(count: int, plan: Plan, whole: str) -> Plan:

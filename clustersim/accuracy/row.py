@@ -104,6 +104,10 @@ class Row:
 COLUMNS: Final = tuple(field.name for field in fields(Row))
 _NEVER_BLANK: Final = ("id", "family", "metric", "unit")
 _MOST_PROBLEMS: Final = 20
+LEAST: Final = 1e-12
+MOST: Final = 1e18
+"""Of figures and devices (assumed: nothing that is measured is beyond)."""
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.I)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -181,6 +185,8 @@ def _row(header: Sequence[str], cells: Sequence[str]) -> tuple[Row | None, list[
         number = _number(texts[name])
         if number is None or number <= 0.0:
             mistakes.append((name, f"found {texts[name]!r}; expected a number above zero"))
+        elif not LEAST <= number <= MOST:
+            mistakes.append((name, f"found {texts[name]!r}; expected a number from {LEAST:g} to {MOST:g}"))
         numbers[name] = number or 0.0
     mistakes += [(name, "found nothing; expected a text") for name in _NEVER_BLANK if not texts[name]]
     if mistakes:
@@ -194,8 +200,5 @@ def _whole(number: float) -> float:
 
 
 def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
+    number = float(text) if _DECIMAL.fullmatch(text) else math.inf
     return number if math.isfinite(number) else None

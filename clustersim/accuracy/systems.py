@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from clustersim import catalog
+from clustersim.accuracy.remarks import EAGER
 from clustersim.accuracy.row import Inexpressible, Row, nearest_first
 from clustersim.cost.unsaid import Place
 from clustersim.model.architecture import Moe
@@ -115,6 +116,35 @@ def served_otherwise(family: str, version: str, row: Row) -> Part:
     return {"max_batch_tokens": _SERVED_BY_DYNAMO} if tuple(map(int, version.split("."))) < (0, 14) else {}
 
 
+_JOINED: Final = re.compile(r"\b(PCIe|NVLink)\b|\b(one node)\b", re.I)
+
+
+def check_joined(row: Row, ranks: int) -> None:
+    """Raise where a row says that its devices are joined in another way than those of its topology.
+
+    Raises
+    ------
+    Inexpressible
+    """
+    found = _JOINED.search(row.parallel)
+    if not found or ranks == 1:
+        return
+    name = topology(row)["name"]
+    is_switched, in_node = _joined(name)
+    told = f"{row.parallel!r}: the devices of {name} are joined by {'NVLink' if is_switched else 'PCIe'}"
+    if found[1] and (found[1].lower() == "nvlink") != is_switched:
+        raise Inexpressible(f"{told}; no topology in the catalogs has them by {found[1]}")
+    if found[2] and ranks > in_node:
+        raise Inexpressible(f"{told}, {in_node} in a node")
+
+
+@cache
+def _joined(name: str) -> tuple[bool, int]:
+    """Return whether devices of a topology are joined by links of their own, and how many there are in a node."""
+    found = load_topology(name)
+    return bool({"scaleup", "ici"} & set(found.link_tier)), int((found.node_of == 0).sum())
+
+
 def topology(row: Row) -> Part:
     """Return the topology of a row: one node of its hardware."""
     named = {device.lower() for device in _DEVICES.findall(row.hardware)}
@@ -195,7 +225,9 @@ def serving(row: Row) -> Part:
     engine = profile(row.framework)
     where, of = json.dumps(topology(row)), json.dumps(model(row))
     decided = _decided(engine, where, of) | served_otherwise(family, version, row)
-    return {"engine": engine, **decided, "prefix_caching": bool(_CACHED.search(row.framework))}
+    eager = EAGER.search(f"{row.framework} {row.note}") and load_engine(engine).graph_max_tokens > 0
+    runs = {"name": engine, "graph_max_tokens": 0} if eager else engine
+    return {"engine": runs, **decided, "prefix_caching": bool(_CACHED.search(f"{row.framework} {row.note}"))}
 
 
 def decided_alone(row: Row) -> Part:

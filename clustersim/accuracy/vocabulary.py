@@ -11,6 +11,7 @@ from typing import Final
 from clustersim.accuracy import metrics, plans, systems
 from clustersim.accuracy.compare import FORMS
 from clustersim.accuracy.families import collectives
+from clustersim.accuracy.remarks import UNMODELLED
 from clustersim.accuracy.row import COLUMNS
 
 START: Final = "<!-- words of a table: made of the code; pytest tests/architecture --update-golden rewrites it -->"
@@ -30,8 +31,9 @@ MEANINGS: Final = {
     "precision": "of the weights, see below",
     "framework": "engine and, behind its name, version, such as `vllm 0.12.0`, `SGLang 0.5.4`, `TensorRT-LLM 1.0` or "
     "`distserve`; which profile of `scenarios/engines` stands for it is printed. Without a version it is the newest "
-    "one, and `vLLM (2025)` what was used in that year; two engines are refused. `prefix caching on` in it switches "
-    "that on",
+    "one, and `vLLM (2025)` what was used in that year; two engines are refused. `prefix caching on` in it, or in "
+    "`note`, switches that on, `enforce-eager` captured graphs off. In no column may stand what is not "
+    "simulated: " + ", ".join(UNMODELLED),
     "parallel": "the plan, see below; of one device it may be empty; of F11 the collective",
     "workload": "what was sent, see below; of F1 to F4 the file of a trace below the folder of `--traces`, of F11 the "
     "payload",

@@ -23,7 +23,7 @@ from clustersim.cost.fit import MOE
 from clustersim.cost.points import MeasuredPoints
 from clustersim.cost.precision import dtype_bytes
 from clustersim.cost.roofline import PricedDevice
-from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.errors import InputError, Problem, nearest, rename
 
 Columns = Mapping[str, Any]
 _WORDS: Final = re.compile(r"[a-z]*[0-9]+[a-z0-9]*|[a-z]+")
@@ -50,7 +50,9 @@ def _points(path: Path, columns: Columns, table_format: str, cache_bytes: float,
     try:
         op, shape, seconds, chosen = _READERS[path.stem](columns, table_format, cache_bytes, bandwidth)
     except KeyError as error:
-        message = f"has no column {error.args[0]!r}{did_you_mean(str(error.args[0]), list(columns))}"
+        wanted = str(error.args[0])
+        guess = nearest(wanted, list(columns))
+        message = f"has no column {wanted!r}{rename(wanted, guess) if guess else ''}"
         raise InputError(Problem(message=message, file=str(path))) from None
     except (ValueError, TypeError) as error:
         raise InputError(Problem(message=f"a column of numbers has something else: {error}", file=str(path))) from None

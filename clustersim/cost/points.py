@@ -166,6 +166,12 @@ def _header_problems(path: Path, header: list[str]) -> list[Problem]:
     if header and not inputs.recognised(header, _COLUMNS):
         message = f"is no table of measurements: it has none of the columns {', '.join(_COLUMNS[:3])} …"
         return [Problem(message=message, file=str(path))]
+    if {"latency", "framework"} <= set(header):
+        message = (
+            "is a table of ai-dynamo/aiconfigurator as it was published; `clustersim calibrate TOPOLOGY FILE` reads it "
+            "under its own name (gemm_perf.parquet and the like), and prints kernels for the device's file"
+        )
+        return [Problem(message=message, file=str(path))]
     unknown = [f"unknown column {name!r}{did_you_mean(name, _COLUMNS)}" for name in header if name not in _COLUMNS]
     missing = [f"has no column {name!r}" for name in ("op", "seconds") if name not in header]
     twice = [f"has the column {name!r} twice" for name in dict.fromkeys(header) if header.count(name) > 1]

@@ -22,7 +22,7 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.scenario.build.engines import build_engine
+from clustersim.scenario.build.engines import build_engine, refuse_kernels
 from clustersim.scenario.build.faults import build_faults, other_problems
 from clustersim.scenario.build.plan import (
     as_the_engine,
@@ -124,6 +124,8 @@ def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptPa
     plans = attempt(lambda: build_plans(part.plan, document, topology)) or ()
     if engine is not None:
         plans = tuple(as_the_engine(plan, engine[0]) for plan in plans)
+    if engine is not None and topology is not None:
+        attempt(partial(refuse_kernels, document, ("serving", "engine"), engine[0], topology))
     if engine is not None and model is not None and topology is not None and plans:
         part = _decided(part, plans, engine[0], model[0], topology)
     servings = attempt(lambda: _servings(part, document, allow_code)) or ()

@@ -192,7 +192,9 @@ def _one(
         return file.problem(f"columns {' and '.join(present)} mean the same; expected one of them", line=1)
     if present or (given is None and not needed):
         return present[0] if present else None
-    lacking = missing_column(file, names[0] if given is None else given, header, spare)
+    lacking = missing_column(
+        file, names[0] if given is None else given, header, spare, named=given is not None or bool(key)
+    )
     if given is not None or not key:
         return lacking
     return replace(lacking, message=f"{lacking.message}; name it with workload.trace.columns.{key}")

@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from clustersim.clock import Int64Array
-from clustersim.errors import InputError, Problem, nearest
+from clustersim.errors import InputError, Problem, nearest, rename
 from clustersim.workload.cells import ParseCells
 from clustersim.workload.trace_text import MAX_PROBLEMS, TraceText, shorten
 
@@ -44,12 +44,20 @@ def header_names(first_line: str) -> list[str]:
     return [name.strip() for name in next(csv.reader([first_line], delimiter=parted_by(first_line)), [])]
 
 
-def missing_column(file: TraceText, wanted: str, header: Sequence[str], spare: Sequence[str] | None = None) -> Problem:
-    """Return the problem that no column has the ``wanted`` name, with the nearest of those that are to ``spare``."""
+def missing_column(
+    file: TraceText, wanted: str, header: Sequence[str], spare: Sequence[str] | None = None, *, named: bool = False
+) -> Problem:
+    """Return the problem that no column has the ``wanted`` name, with the nearest of those that are to ``spare``.
+
+    Where it can be ``named``, another name is wanted, else the column is to be renamed.
+    """
     by_lower = {name.lower(): name for name in (header if spare is None else spare)}
     guess = nearest(wanted.lower(), list(by_lower))
-    hint = f"did you mean {by_lower[guess]!r}?" if guess else f"the header has: {', '.join(header)}"
-    return file.problem(f"no column {wanted!r}; {hint}", line=1)
+    meant = None if guess is None else by_lower[guess]
+    hint = f"; did you mean {meant!r}?" if meant else f"; the header has: {', '.join(header)}"
+    if meant and not named:
+        hint = rename(wanted, meant)
+    return file.problem(f"no column {wanted!r}{hint}", line=1)
 
 
 def repeated_columns(file: TraceText, header: Sequence[str]) -> list[Problem]:

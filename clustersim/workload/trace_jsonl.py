@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
-from clustersim.errors import InputError, Problem, nearest, unreadable
+from clustersim.errors import InputError, Problem, nearest, rename, unreadable
 from clustersim.workload.cells import exact_ns
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
 from clustersim.workload.plain_csv import NamedColumns
@@ -176,7 +176,7 @@ def _complaints(record: Mapping[str, Any], keys: JsonlKeys, *, hashed: bool) -> 
     for key in keys.required:
         if key not in record:
             guess = nearest(key, list(record))
-            yield "", f"no key {key!r}" + (f"; did you mean {guess!r}?" if guess else "")
+            yield "", f"no key {key!r}" + (rename(key, guess) if guess else "")
         elif key == keys.instant:
             if not _is_instant(record[key], keys.ns_per_unit):
                 last = f"{MAX_NS // keys.ns_per_unit:.3g}"

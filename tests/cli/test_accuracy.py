@@ -126,7 +126,10 @@ def test_the_page_draws_every_figure_and_asks_no_host(tmp_path):
             "'batch 2'; of a family that is not known expected one of 'static b",
         ),
         ({"workload": "static batch 2, ISL 100, OSL 2, prefix 50%"}, "prefix 50%'; expected 'static batch N"),
-        ({"workload": "static batch 2, ISL 100, OSL 2 (EAGLE)"}, "(EAGLE)'; expected 'static batch N"),
+        (
+            {"workload": "static batch 2, ISL 100, OSL 2 (EAGLE)"},
+            "workload 'static batch 2, ISL 100, OSL 2 (EAGLE)' says 'EAGLE': speculative decoding is not",
+        ),
         ({"workload": "closed loop concurrency 100000000, ISL 1, OSL 1"}, "at most 1,000,000 are simulated"),
         ({"hardware": "GH200"}, "no device in the catalogs for 'GH200'; known are 'h200', "),
         ({"hardware": "H100 PCIe"}, "no device in the catalogs for 'H100 PCIe'; known are 'h100', "),

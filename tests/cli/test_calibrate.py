@@ -118,7 +118,7 @@ def test_a_published_table_without_a_column_says_which(tmp_path: Path) -> None:
     path = published(tmp_path / "generation_attention_perf.parquet", **rows)
     found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(path)])
     assert found.exit_code == 2
-    assert "has no column 'latency'; did you mean 'latency_ms'?" in found.stderr
+    assert "has no column 'latency'; rename 'latency_ms' if that is it, not in ms" in found.stderr
 
 
 def test_points_of_another_device_are_not_fitted(tmp_path: Path) -> None:

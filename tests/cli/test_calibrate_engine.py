@@ -155,10 +155,10 @@ def test_a_pool_that_requests_waited_for_is_read_off_the_log(folder):
         (
             "x.jsonl",
             '{"input_toks": 1, "output_toks": 2, "arrival_time": 0, "queued": 1}\n' * 2,
-            "queued_ts: is missing; did you mean 'queued'?",
+            "queued_ts: is missing; rename 'queued' if that is it",
         ),
         ("x.jsonl", '{"input_toks": 1}\n{"', "x.jsonl:2: not JSON"),
-        ("x.csv", "arrival_s,prompt_tokens,output_tokens,ttft\n", "x.csv:1: no column 'ttft_ms'; did you mean 'ttft'?"),
+        ("x.csv", "arrival_s,prompt_tokens,output_tokens,ttft\n", "1: no column 'ttft_ms'; rename 'ttft' if that is"),
         ("x.csv", "arrival_s,prompt_tokens,output_tokens,ttft_ms,tpot_ms\n0,1,2,x,4\n", "x.csv:2: ttft_ms: found 'x'"),
         ("x.json", "", "is empty; expected"),
         (

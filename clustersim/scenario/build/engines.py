@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from clustersim import catalog
+from clustersim.cluster.topology import Topology
 from clustersim.cost.engine import COSTS, Engine, engine_from_mapping
-from clustersim.errors import InputError, Problem, nearest
+from clustersim.errors import InputError, Problem, did_you_mean, nearest
 from clustersim.scenario.build.references import mapping_at, name_in, referred_file
 from clustersim.scenario.document import Document, KeyPath, read_mapping
 from clustersim.scenario.lookup import find
@@ -54,19 +55,7 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
     InputError
         With every problem, placed in the scenario or in the file that it refers to.
     """
-    written = mapping_at(document, path)
-    asked = written.get("asked") if "source" in written else None
-    if "source" in written:
-        name, found = name_in(document, path, "my-engine"), _own(document, path, 0)
-    else:
-        name, asked = standing_for(name_in(document, path, "vllm-0.19"))
-        if asked is None:
-            _refuse_family(document, path, name)
-            file = referred_file(document, path, folder=FOLDER, kind="engine", example="vllm-0.19")
-        else:
-            file = catalog.path_of(FOLDER, name)
-        of_file = _of_file(file, 0)
-        name, found = file.stem, replace(_over(of_file, _own(document, path, 0)), home=of_file.home)
+    name, asked, found = _named(document, path)
     found = _with_kernels(found, name)
     try:
         engine = engine_from_mapping(name, found.values)
@@ -80,6 +69,42 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
         raise InputError(problems) from None
     about = {"name": name} if asked is None else {"name": name, "asked": asked}
     return engine, {**about, **found.values}
+
+
+def _named(document: Document, path: KeyPath) -> tuple[str, str | None, _Keys]:
+    """Return the name of an engine, the version that it stands for, and its keys."""
+    written = mapping_at(document, path)
+    if "source" in written:
+        return name_in(document, path, "my-engine"), written.get("asked"), _own(document, path, 0)
+    name, asked = standing_for(name_in(document, path, "vllm-0.19"))
+    if asked is None:
+        _refuse_family(document, path, name)
+        file = referred_file(document, path, folder=FOLDER, kind="engine", example="vllm-0.19")
+    else:
+        file = catalog.path_of(FOLDER, name)
+    of_file = _of_file(file, 0)
+    return file.stem, asked, replace(_over(of_file, _own(document, path, 0)), home=of_file.home)
+
+
+def refuse_kernels(document: Document, path: KeyPath, engine: Engine, topology: Topology) -> None:
+    """Refuse an engine that runs the kernels of one which does not ship, and which the devices have no kernels of.
+
+    Raises
+    ------
+    InputError
+        At ``kernels`` of its file, or of the scenario.
+    """
+    devices = topology.kinds.devices if topology.kinds is not None else (topology.device,)
+    of_devices = {section for device in devices for section in device.engine_kernels}
+    shipped = catalog.names(FOLDER)
+    known = {*shipped, *(name.partition("-")[0] for name in shipped), *of_devices}
+    if not engine.kernels or known & {engine.kernels, engine.kernels.partition("-")[0]}:
+        return
+    owner, where = _named(document, path)[2].places["kernels"]
+    names = ", ".join(dict.fromkeys(device.name for device in devices))
+    hint = did_you_mean(engine.kernels, sorted(known))
+    message = f"no engine is called {engine.kernels!r}, and {names} has no kernels of one{hint}"
+    raise InputError(owner.problem((*where, "kernels"), message))
 
 
 def _with_kernels(found: _Keys, name: str) -> _Keys:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clustersim.accuracy import metrics, systems
+from clustersim.accuracy import compare, metrics, systems
 from clustersim.accuracy.compare import scenario_of
 from clustersim.accuracy.families import collectives
+from clustersim.accuracy.remarks import check_remarks
 from clustersim.accuracy.row import Inexpressible, Row
 
 ROW = Row(
@@ -39,6 +40,9 @@ def test_ranks_attend_together_where_a_plan_says_so(parallel):
         ({"hardware": "H100 MIG 3g.40gb"}, "no device in the catalogs"),
         ({"hardware": "RTX 4090 Laptop"}, "no device in the catalogs"),
         ({"num_gpus": 1e9, "parallel": "TP8 x 125000000"}, "at most 1,000,000"),
+        ({"parallel": "TP8 over PCIe"}, "devices of dgx-h100 are joined by NVLink; no topology .* by PCIe"),
+        ({"parallel": "TP8 (NVLink)", "hardware": "L40S"}, "devices of l40s-node are joined by PCIe"),
+        ({"parallel": "TP16 on one node", "num_gpus": 16.0}, "joined by NVLink, 8 in a node"),
         ({"family": "F1-replay-vllm", "workload": "y" * 300}, "not understood"),
         ({"family": "F1-replay-vllm", "workload": "**"}, "not understood"),
         ({"family": "F1-replay-vllm", "workload": ".."}, "not understood"),
@@ -47,6 +51,35 @@ def test_ranks_attend_together_where_a_plan_says_so(parallel):
 def test_what_is_not_understood_is_told(change, told):
     with pytest.raises(Inexpressible, match=told):
         scenario_of(replace(ROW, **change), Path(__file__).parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": "Mixtral-8x7B (LoRA)"}, "'LoRA': LoRA is not simulated"),
+        ({"model": "Mixtral-8x7B + draft Llama-3.2-1B"}, "'draft': speculative decoding"),
+        ({"framework": "vllm 0.12.0 (EAGLE-3)"}, "'EAGLE-3': speculative"),
+        ({"note": "qwen_fp8_mtp_on"}, "'mtp': speculative"),
+        ({"model": "Mixtral-8x7B (pruned 50%)"}, "'pruned': what was cut out of a model"),
+        ({"framework": "vllm 0.12.0, KV offload"}, "'KV offload': offloading to a host"),
+        ({"parallel": "TP٨"}, "expected digits from 0 to 9"),
+    ],
+)
+def test_what_ran_and_is_not_simulated_makes_no_prediction(change, told):
+    with pytest.raises(Inexpressible, match=told):
+        check_remarks(replace(ROW, **change))
+
+
+def test_a_remark_that_says_no_is_none():
+    check_remarks(replace(ROW, framework="vllm 0.12.0 (no speculative decoding)", note="MTP off, without LoRA, MTP 0"))
+
+
+def test_eager_mode_captures_no_graphs_and_is_held_out_as_such():
+    eager = replace(ROW, framework="vllm 0.12.0 (enforce-eager)", source="ai-dynamo/aiconfigurator@095f58a51c4c")
+    document = scenario_of(eager, Path())
+    assert document["serving"]["engine"] == {"name": "vllm-0.12", "graph_max_tokens": 0}
+    assert compare._held_out(eager, document)["serving"]["engine"]["graph_max_tokens"] == 0
+    assert systems.serving(replace(ROW, framework="vLLM 0.3.3 eager"))["engine"] == "vllm-0.3-eager"
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,10 @@ def test_every_broken_row_is_named_with_its_line(tmp_path):
         ("op,secnds\nmemory,1\n", "has no column 'seconds'"),
         ("op,op,seconds\n", "has the column 'op' twice"),
         ("op,bytes,seconds\n", "has no measurements"),
+        (
+            "framework,op_name,gemm_dtype,m,n,k,latency\n",
+            "ai-dynamo/aiconfigurator as it was published; `clustersim cal",
+        ),
         ("", "has no column 'op'"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clustersim import catalog
 from clustersim.errors import InputError
 from clustersim.report.metrics.latencies import e2e_ns, tpot_ns, ttft_ns
 from clustersim.report.words.run import remarks
@@ -67,6 +68,18 @@ def test_a_mistake_in_an_engine_is_told_at_its_line(tmp_path: Path, text: str, w
     told = str(caught.value)
     assert message in told
     assert f"mine.yaml{where}" in told
+
+
+def test_kernels_of_an_engine_that_neither_ships_nor_is_in_the_file_of_the_device_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("inherits: vllm-0.12\nsource: x\nkernels: nosuch-2\n")
+    given = (f"serving.engine={tmp_path / 'mine.yaml'}",)
+    with pytest.raises(InputError, match=r"mine.yaml:3:10: kernels: no engine is called 'nosuch-2', and h100-sxm-80gb"):
+        load("quickstart", given)
+    device = catalog.path_of("topologies/devices", "h100-sxm-80gb").read_text()
+    group = "kernels:\n  nosuch: {memory: {memory: 0.9, floor_s: 2e-6, cached: 0.5, cache_bytes: 50000000}}\n"
+    (tmp_path / "mine-80gb.yaml").write_text(device.replace("kernels:\n", group, 1))
+    topology = f"topology={{name: dgx-h100, device: {tmp_path / 'mine-80gb.yaml'}}}"
+    assert load("quickstart", (*given, topology)).engine.kernels == "nosuch-2"
 
 
 def test_a_file_that_is_no_engine_is_told_in_english(tmp_path: Path) -> None:

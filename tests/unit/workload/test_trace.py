@@ -110,7 +110,7 @@ def test_ragpulse_takes_parts_as_equally_long_where_nothing_tells_their_kinds_ap
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (RAGPULSE.replace("web_ids", "web_idz"), "no column 'web_ids'; did you mean 'web_idz'?"),
+        (RAGPULSE.replace("web_ids", "web_idz"), "no column 'web_ids'; rename 'web_idz' if that is it"),
         (
             RAGPULSE.replace("7 8", "7 x8"),
             ":2:18: passage_ids: found 'x8'; expected ids of parts, such as '8302 14332'",

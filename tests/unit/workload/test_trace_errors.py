@@ -124,7 +124,7 @@ def test_long_cell_is_shortened(problems):
         ('{"timestamp": 0, "input_length": 1}', "t:2: no key 'output_length'"),
         (
             '{"timestamp": 0, "input_len": 1, "output_length": 1}',
-            "t:2: no key 'input_length'; did you mean 'input_len'?",
+            "t:2: no key 'input_length'; rename 'input_len' if that is it",
         ),
         (
             '{"timestamp": -1, "input_length": 1, "output_length": 1}',
