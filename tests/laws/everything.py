@@ -6,10 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from hypothesis import strategies as st
 
 from clustersim.simulation.simulate import simulate
-from tests.laws.random_scenarios import disaggregated, faults_of, impatience, scenario_of, swapped, troubled
+from tests.laws.random_scenarios import disaggregated, faults_of, impatience, ranks_of, scenario_of, swapped, troubled
 from tests.laws.traces import traced
 
 USER: Final = Path(__file__).parents[2] / "scenarios" / "user"
@@ -97,10 +98,58 @@ def traces(draw: st.DrawFn) -> dict[str, Any]:
     return draw(traced(draw(everything().filter(lambda one: "trace" not in one["workload"]))))
 
 
+@st.composite
+def rare(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw what seldom comes together: few blocks, and a failure, or a horizon, at an instant at which a fact is told.
+
+    Either swaps over stages or SP ranks, out of a ranked queue; or hand-overs, mostly by layer, to a small pool.
+    """
+    if draw(st.booleans()):
+        found = draw(swapped().filter(lambda one: one["plan"]["pp"] > 1 or "sp" in one["plan"]))
+        by = draw(st.sampled_from(("priority", "shortest_prompt")))
+        order = {"by": by, "patience": draw(st.sampled_from(("10 us", "1 ms", "unlimited")))}
+        changes = {"max_batch_requests": draw(st.sampled_from((4, 8))), "order": order}
+        clients = {"priority": {"values": [0, 1], "weights": [1, 2]}} if by == "priority" else {}
+    else:
+        found, clients = draw(disaggregated()), {}
+        size = found["serving"]["kv_block_tokens"]
+        decode = found["serving"]["decode"] | {"kv_blocks": -(-draw(st.sampled_from((80, 100))) // size)}
+        changes = {"decode": decode}
+        if "sp" not in found["plan"]["prefill"] and draw(st.integers(0, 3)):
+            changes["transfer"] = "layerwise"
+    workload = found["workload"] | clients | {"requests": draw(st.integers(6, 20))}
+    return draw(cut_when_told(found | {"serving": found["serving"] | changes, "workload": workload}))
+
+
+@st.composite
+def cut_when_told(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
+    """Draw failures, or a horizon, at instants at which something of a scenario is told, or one nanosecond beside."""
+    told = np.unique(simulate(scenario_of(document)).timeline.facts["time_ns"])
+    if not len(told):
+        return document
+    row, beside = draw(st.integers(0, len(told) - 1)), draw(st.sampled_from((-1, 0, 0, 1, 1_000, 300_000)))
+    instant = max(0, int(told[row]) + beside)
+    if draw(st.integers(0, 4)) == 0:
+        return document | {"run": {"horizon": f"{max(1, instant)} ns"}}
+    ranks = ranks_of(document["plan"])
+    faults = []
+    for _ in range(draw(st.integers(1, 2))):
+        fault: dict[str, Any] = {"device": draw(st.integers(0, ranks - 1)), "at": f"{instant} ns"}
+        if draw(st.integers(0, 3)):
+            fault["until"] = f"{instant + draw(st.sampled_from((1, 1_000, 100_000, 3_000_000)))} ns"
+        if draw(st.integers(0, 3)) == 0:
+            fault["lose"] = "lose"
+        faults.append(fault)
+        instant += draw(st.sampled_from((0, 1, 200_000, 5_000_000)))
+    return document | {"faults": faults}
+
+
 ALL: Final = {
     "everything": everything(), "pools": crowded(failing_pools()), "swaps": crowded(swapped()), "traces": traces(),
+    "rare": rare(),
 }  # fmt: skip
-"""All features as they come, or mostly those of two pools, of sequences that are swapped, or of traces."""
+"""All features as they come, or mostly those of two pools, of sequences that are swapped, of traces, or together what
+seldom comes together."""
 
 
 def features(document: dict[str, Any]) -> Counter[str]:

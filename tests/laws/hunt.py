@@ -2,8 +2,8 @@
 
 It draws other scenarios than the suite does, tells how many agreed and what they were like, and ends with the
 smallest one that did not. ``--only everything`` draws from all features together, ``pools``, ``swaps`` and ``traces``
-mostly those of two pools, of sequences that are swapped, and of recorded requests; they also audit each run and the run
-directory that it leaves, and account for every request (``tests.laws.accounts``).
+mostly those of two pools, of sequences that are swapped, and of recorded requests, ``rare`` what seldom comes together;
+they also audit each run and the run directory that it leaves, and account for every request (``tests.laws.accounts``).
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def impatience(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
 @st.composite
 def faults_of(draw: st.DrawFn, document: dict[str, Any]) -> list[dict[str, Any]]:
     """Draw what fails in a document's cluster, one to three times; often something that it runs on."""
-    ranks, ends = _ranks(document["plan"]), scenario_of(document).topology.link_ends
+    ranks, ends = ranks_of(document["plan"]), scenario_of(document).topology.link_ends
     instants = ("0 s", "100 us", "1 ms", "3 ms", "3.5 ms", "6 ms", "12 ms")
     found = []
     for _ in range(draw(st.integers(1, 3))):
@@ -199,9 +199,9 @@ def faults_of(draw: st.DrawFn, document: dict[str, Any]) -> list[dict[str, Any]]
     return found
 
 
-def _ranks(plan: dict[str, Any]) -> int:
+def ranks_of(plan: dict[str, Any]) -> int:
     if "prefill" in plan:
-        return _ranks(plan["prefill"]) + _ranks(plan["decode"])
+        return ranks_of(plan["prefill"]) + ranks_of(plan["decode"])
     sp = plan.get("sp")
     whole: int = plan["dp"] * plan["pp"] * plan["tp"] * (sp["degree"] if sp else 1)
     return whole
