@@ -141,7 +141,8 @@ def cut_when_told(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
             fault["lose"] = "lose"
         faults.append(fault)
         instant += draw(st.sampled_from((0, 1, 200_000, 5_000_000)))
-    return document | {"faults": faults}
+    run = {"horizon": faults[-1]["at"]} if draw(st.integers(0, 5)) == 0 and faults[-1]["at"] != "0 ns" else {}
+    return document | {"faults": faults, "run": run}
 
 
 ALL: Final = {

@@ -300,8 +300,9 @@ def history_of(timeline: Timeline, result: RunResult, change: Change) -> History
     else:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "timeline").mkdir()
-            save_timeline(timeline, Path(folder) / "timeline")
-            timeline = load_timeline(Path(folder))
+            told = replace(timeline, told_digest=result.timeline.digest)  # of what can't be, none can be computed
+            save_timeline(told, Path(folder) / "timeline")
+            timeline = replace(load_timeline(Path(folder)), told_digest=None)
     assert history.requests is not None
     refuse_other_plan(timeline, result.scenario, len(history.requests["prompt_tokens"]), Path())
     return replace(

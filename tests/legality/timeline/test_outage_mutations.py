@@ -111,6 +111,8 @@ def device(**more: Any) -> dict[str, Any]:
 LINK = {"link": ["n0.g0", "n0.nvswitch"], "at": "1 ms", "until": "3 ms"}
 TWO = {"tp": 2, "dp": 2}
 DOWN = document(plan=TWO, faults=[device()])
+STEP_ENDS = "2224042 ns"  # of the other replica, so that what lost its own is admitted there at once
+AT_THE_END = document(plan=TWO, faults=[{"device": 0, "at": STEP_ENDS}], run={"horizon": STEP_ENDS})
 ALONE = document(faults=[device()])
 LOST = document(plan=TWO, faults=[device(lose="lose")])
 CUT = document(plan=TWO, faults=[LINK])
@@ -154,6 +156,7 @@ UNDECLARED = Outage(replica=0, at_ns=2 * MS, until_ns=3 * MS, loses=False)
 MISTAKES: list[tuple[str, Mistake, dict[str, Any], str]] = [
     ("another replica fails", outages(each(lambda one: replace(one, replica=1 - one.replica))), DOWN, "RUN-3"),
     ("none fails", outages(lambda found: ()), DOWN, "RUN-3"),
+    ("none fails at the horizon", outages(lambda found: ()), AT_THE_END, "RUN-3"),
     ("the only one does not fail", outages(lambda found: ()), ALONE, "RUN-3"),
     ("it is back too early", outages(each(later(until_ns=-MS))), DOWN, "RUN-3"),
     ("it is back too late", outages(each(later(until_ns=MS))), DOWN, "RUN-3"),
@@ -253,7 +256,7 @@ def test_other_faults_than_were_declared_are_noticed(mistake: Mistake, given: di
 
 LEGAL = (DOWN, ALONE, LOST, CUT, SLOW, A_LITTLE, WEAK, STAGES, STAGE_CUT, HOSTS, HANDED, DECODE_DOWN, CLEAN, CLEAN_TWO)
 LEGAL += (DECODE_ALONE, NO_DECODE, BY_LAYER, STAGED)
-LEGAL += (PREFILL_LOST, DECODE_LOST, PAIR, PREFILL_DOWN, WAY_CUT, POOL_SLOW, TOGETHER, SWAPPED)
+LEGAL += (PREFILL_LOST, DECODE_LOST, PAIR, PREFILL_DOWN, WAY_CUT, POOL_SLOW, TOGETHER, SWAPPED, AT_THE_END)
 
 
 @pytest.mark.parametrize(("given", "replay"), [(one, replay) for one in some(LEGAL) for replay in ("folded", "full")])

@@ -48,7 +48,7 @@ def leaves_what_fails(reading: Reading) -> Finding:
     request, replica, time = (facts[name][rows].astype(np.int64) for name in ("request", "replica", "time_ns"))
     later, again = np.where(end < 0, LATEST_NS, facts["time_ns"][end]), (end >= 0) & (kinds[end] == ADMITTED)
     for failed, since, _ in declared.down:
-        if declared.horizon_ns is not None and since >= declared.horizon_ns:
+        if declared.horizon_ns is not None and since > declared.horizon_ns:
             continue
         mine = (replica == failed) & (time <= since) & (later > since)
         findings.append(judged(
@@ -110,7 +110,7 @@ def _all_lost(reading: Reading) -> Finding:
     kind = facts["kind"]
     findings = []
     for failed, since in declared.loses:
-        if declared.horizon_ns is not None and since >= declared.horizon_ns:
+        if declared.horizon_ns is not None and since > declared.horizon_ns:
             continue
         there, before = facts["replica"] == failed, facts["time_ns"] < since
         ran = facts["request"][there & (kind == PREEMPTED) & (facts["time_ns"] == since)]

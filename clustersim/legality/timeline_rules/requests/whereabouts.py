@@ -368,7 +368,7 @@ def whereabouts_of(
     found = Whereabouts(history)
     events = list(told(history, hand_overs))
     until = np.iinfo(np.int64).max if history.declared.horizon_ns is None else history.declared.horizon_ns
-    changes = {instant for one in history.declared.down for instant in one.instants if instant < until}
+    changes = {instant for one in history.declared.down for instant in one.instants if instant <= until}
     events += [(instant, CHANGES, UNKNOWN, UNKNOWN) for instant in changes]
     if history.hands_over and pieces is not None and runs is not None and outputs is not None:
         leaves = list(leaving(history, pieces, runs, outputs))
