@@ -13,7 +13,7 @@ from clustersim.errors import InputError
 from clustersim.limits import Limits
 from clustersim.report.comparison.comparison import compare as compared
 from clustersim.report.comparison.comparison import comparison_json
-from clustersim.report.comparison.entries import read_entry
+from clustersim.report.comparison.entries import names_apart, read_entry
 from clustersim.report.comparison.page import comparison_html
 from clustersim.report.comparison.panels import FIGURES
 from clustersim.report.comparison.text import tables
@@ -48,13 +48,14 @@ def compare(
     """
     panels = layout(name, FIGURES)
     limits = Limits(memory_bytes=max_memory, seconds=max_time)
-    entries = [read_entry(given, allow_code or None, limits) for given in (first, *others)]
+    runs = (first, *others)
+    entries = [read_entry(*both, allow_code or None, limits) for both in zip(runs, names_apart(runs), strict=True)]
     try:
         found = [compared(entries[0], other) for other in entries[1:]]
     except InputError:
         raise
     except Exception:  # what nobody could add up: is it what the timeline says?
-        for given in (first, *others):
+        for given in runs:
             if Path(given).is_dir():
                 refuse_differing(Path(given))
         raise

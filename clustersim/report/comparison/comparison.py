@@ -196,8 +196,8 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
         for name, a, b in found.metrics
     ]
     return {
-        "a": found.a.name,
-        "b": found.b.name,
+        "a": found.a.given,
+        "b": found.b.given,
         "scenario": [{"path": path, "a": a, "b": b} for path, a, b in found.scenario],
         "metrics": metrics,
         "requests": {

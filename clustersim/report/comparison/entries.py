@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,10 @@ class Entry:
 
     Parameters
     ----------
+    given : str
+        The folder or scenario, as it was given.
     name : str
-        What it is called: the folder or scenario, as it was given.
+        What it is called in tables and figures.
     scenario : Scenario
     arrivals : Requests
     summary : dict
@@ -45,6 +49,7 @@ class Entry:
     timeline : Timeline
     """
 
+    given: str
     name: str
     scenario: Scenario
     arrivals: Requests
@@ -64,8 +69,23 @@ class Entry:
         return np.array([outcome == "finished" for outcome in self.requests["outcome"]], np.bool_)
 
 
-def read_entry(given: str, allow_code: bool | None, limits: Limits) -> Entry:
-    """Read a run directory, or simulate a scenario within limits.
+def names_apart(given: Sequence[str]) -> list[str]:
+    """Return paths without the folders that all of them begin with.
+
+    Examples
+    --------
+    >>> names_apart(["runs/tp-4", "runs/tp-8", "runs/old/tp-8"])
+    ['tp-4', 'tp-8', 'old/tp-8']
+    """
+    parts = [Path(one).parts for one in given]
+    shared = sum(
+        1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*(one[:-1] for one in parts), strict=False))
+    )
+    return [str(Path(*one[shared:])) if one else name for one, name in zip(parts, given, strict=True)]
+
+
+def read_entry(given: str, name: str, allow_code: bool | None, limits: Limits) -> Entry:
+    """Read a run directory, or simulate a scenario within limits, and call it by a name.
 
     Raises
     ------
@@ -83,7 +103,8 @@ def read_entry(given: str, allow_code: bool | None, limits: Limits) -> Entry:
             message = f"{len(run.requests['request']):,} rows; expected one for each of {len(arrivals):,} requests"
             raise InputError(Problem(file=str(Path(given) / "requests.parquet"), message=message))
         return Entry(
-            name=given,
+            given=given,
+            name=name,
             scenario=scenario,
             arrivals=arrivals,
             summary=dict(run.summary),
@@ -105,7 +126,8 @@ def read_entry(given: str, allow_code: bool | None, limits: Limits) -> Entry:
     arrivals = requests_within(scenario, limits)
     result = simulate(scenario, requests=arrivals)
     return Entry(
-        name=given,
+        given=given,
+        name=name,
         scenario=scenario,
         arrivals=arrivals,
         summary=summary_of(result, verdict),

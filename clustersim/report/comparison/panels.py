@@ -15,7 +15,7 @@ from clustersim.report.comparison.entries import Entry
 from clustersim.report.comparison.text import basis, number, shown, signed
 from clustersim.report.figures.layout import PIXELS, Known, Panel, one_of, some_of, up_to
 from clustersim.report.figures.panels import Drawn
-from clustersim.report.figures.style import axis_name, template
+from clustersim.report.figures.style import axis_name, log_ticks, template
 from clustersim.report.metrics.latencies import LATENCIES, latencies_ns, weighted_percentile
 from clustersim.units import plural
 
@@ -42,11 +42,15 @@ def _entries(found: Sequence[Comparison]) -> list[Entry]:
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     first, *others = map(escape, columns)
     head = f'<th style="text-align:left">{first}</th>' + "".join(f"<th>{name}</th>" for name in others)
-    body = "".join(
-        f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>" for row in rows
-    )
+    lines = [(_breaking(row[0]), "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])) for row in rows]
+    body = "".join(f"<tr><th>{name}</th>{cells}</tr>" for name, cells in lines)
     table = f'<table class="narrow"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div style="overflow-x:auto">{table}</div>'
+
+
+def _breaking(name: str) -> str:
+    """Return a name that a narrow page may break behind its dots and underscores."""
+    return escape(name).replace(".", ".<wbr>").replace("_", "_<wbr>")
 
 
 def _differences(found: Sequence[Comparison], panel: Panel) -> Drawn:
@@ -55,7 +59,8 @@ def _differences(found: Sequence[Comparison], panel: Panel) -> Drawn:
     for one in found:
         rows = [(path, shown(a), shown(b)) for path, a, b in one.scenario[:most]]
         left = f'<p class="note">{len(one.scenario) - most} more.</p>' if len(one.scenario) > most else ""
-        html += _table(("path", one.a.name, one.b.name), rows) + left if rows else '<p class="empty">No difference.</p>'
+        none = f'<p class="empty">{escape(one.a.name)} and {escape(one.b.name)}: no difference.</p>'
+        html += _table(("path", one.a.name, one.b.name), rows) + left if rows else none
     return Drawn(title="What differs in the scenarios", html=html)
 
 
@@ -71,7 +76,10 @@ def _causes(found: Sequence[Comparison], panel: Panel) -> Drawn:
     figure = go.Figure(
         layout={"template": template(), "height": panel.options["height"], "barmode": "group", "bargap": 0.25}
     )
-    names = [one.cause for one in found[0].causes if one.a_ns or one.b_ns][: panel.options["max_causes"]]
+    largest: dict[str, float] = {}
+    for cause in (cause for one in found for cause in one.causes if cause.a_ns or cause.b_ns):
+        largest[cause.cause] = max(largest.get(cause.cause, 0.0), abs(cause.difference_ms))
+    names = sorted(largest, key=lambda name: -largest[name])[: panel.options["max_causes"]]
     for one in found:
         by_name = {cause.cause: cause for cause in one.causes}
         mine = [by_name.get(name) for name in names]
@@ -111,10 +119,12 @@ def _distributions(found: Sequence[Comparison], panel: Panel) -> Drawn:
         figure.update_layout(
             {f"xaxis{x[1:]}": scale | {"domain": [left, min(1.0, left + each)]}, f"yaxis{y[1:]}": side}
         )
-        for number_of, entry in enumerate(_entries(found)):
-            latencies = latencies_ns(entry.requests, None)
-            if name in latencies:
-                values = [weighted_percentile(*latencies[name], float(share)) / 1e6 for share in SHARES]
+        lines = [_curve(entry, name) for entry in _entries(found)]
+        ends = [line[at] for line in lines for at in (0, -1) if line]
+        if panel.options["scale"] == "log" and ends and min(ends) > 0:
+            figure.update_layout({f"xaxis{x[1:]}": log_ticks(min(ends), max(ends))})
+        for number_of, (entry, values) in enumerate(zip(_entries(found), lines, strict=True)):
+            if values:
                 figure.add_scatter(
                     x=values,
                     y=SHARES,
@@ -129,6 +139,14 @@ def _distributions(found: Sequence[Comparison], panel: Panel) -> Drawn:
     return Drawn(
         title="Distributions", caption="Share of requests at or below a latency, one line per run.", figure=figure
     )
+
+
+def _curve(entry: Entry, name: str) -> list[float]:
+    """Return the percentiles of a latency, ms; nothing where no request has it."""
+    latencies = latencies_ns(entry.requests, None)
+    if name not in latencies:
+        return []
+    return [weighted_percentile(*latencies[name], float(share)) / 1e6 for share in SHARES]
 
 
 def _by_request(found: Sequence[Comparison], panel: Panel) -> Drawn:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from clustersim.clock import FloatArray
-from clustersim.report.figures.style import BLUE, INK, MUTED, TARGET, axis_name, faded, template
+from clustersim.report.figures.style import BLUE, INK, MUTED, TARGET, axis_name, faded, log_ticks, template
 from clustersim.report.metrics.latencies import LATENCIES, Weighted, weighted_percentile
 
 _UNITS: Final = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
@@ -146,7 +146,7 @@ def _chart(
                 "anchor": y,
                 "type": "log" if log else "linear",
                 "title": {"text": f"{name.upper()}, {LATENCIES[name]} ({unit})"},
-                **(_log_ticks(float(values.min()), float(values.max())) if log else {}),
+                **(log_ticks(float(values.min()), float(values.max())) if log else {}),
             },
             axis_name("yaxis", 2 * index): {"anchor": x, "tickformat": ".2~%", "rangemode": "tozero"},
             axis_name("yaxis", 2 * index + 1): {
@@ -168,14 +168,6 @@ def _mark_target(marks: Marks, axes: tuple[str, str], limit: float, unit: str, *
         "font": {"size": 10, "color": TARGET},
     }  # fmt: skip
     marks["annotations"].append(annotation)
-
-
-def _log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Return ticks at 1, 2 and 5 times the powers of ten (only the powers where that would crowd)."""
-    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    steps = (1, 2, 5) if len(decades) <= 5 else (1,)
-    ticks = [step * 10.0**power for power in decades for step in steps]
-    return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
 
 
 def _mark(

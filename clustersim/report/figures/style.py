@@ -109,3 +109,11 @@ def stacked(titles: list[str], x_title: str, height: int) -> dict[str, Any]:
 def axis_name(prefix: str, index: int) -> str:
     """Return plotly's name of the axis with that index, counted from 0: ``y``, ``y2``, ``y3``."""
     return prefix if index == 0 else f"{prefix}{index + 1}"
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Return ticks at 1, 2 and 5 times the powers of ten (only the powers where that would crowd)."""
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    steps = (1, 2, 5) if len(decades) <= 5 else (1,)
+    ticks = [step * 10.0**power for power in decades for step in steps]
+    return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}

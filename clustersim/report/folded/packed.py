@@ -1,10 +1,10 @@
 """Columns of whole numbers as a page holds them: differences, or as they are, in planes of bytes, deflated, as base64.
 
 Where neighbours in a column are alike, each number travels as its difference from the one before; where that is no
-shorter, as it is. These are made non-negative (0, −1, 1, −2 become 0, 1, 2, 3) and cut into planes of their 1st, 2nd, …
-byte, as many as the largest needs; the planes of all columns of a section are one stream, which ``page/packed.js``
-reads with the browser's ``DecompressionStream``. Every number of a timeline below 2⁵² is exact in JavaScript: 52 days
-in nanoseconds.
+shorter, as it is; a column of one number is that number. These are made non-negative (0, −1, 1, −2 become 0, 1, 2, 3)
+and cut into planes of their 1st, 2nd, … byte, as many as the largest needs; the planes of all columns of a section
+are one stream, which ``page/packed.js`` reads with the browser's ``DecompressionStream``. Every number of a timeline
+below 2⁵² is exact in JavaScript: 52 days in nanoseconds.
 """
 
 from __future__ import annotations
@@ -37,15 +37,19 @@ def packed(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
     -------
     dict
         ``columns``, a list of [name, numbers, bytes of a code, bytes of a number, 1 where codes are of differences],
-        and ``data``.
+        of a column of one number with 0 bytes of a code and this number behind it, and ``data``.
     """
     listed, planes = [], []
     for name, column in columns.items():
         values = np.asarray(column, np.int64).ravel(order="F")
+        size = 4 if _is_narrow(values) else 8
+        if len(values) and (values == values[0]).all():
+            listed.append([name, len(values), 0, size, 0, int(values[0])])
+            continue
         change = np.diff(values, prepend=0)
         differs = len(_deflated(change[:_TRIED])) <= len(_deflated(values[:_TRIED]))
         octets = _octets(change if differs else values)
-        listed.append([name, len(values), len(octets), 4 if _is_narrow(values) else 8, int(differs)])
+        listed.append([name, len(values), len(octets), size, int(differs)])
         planes.append(octets.tobytes())
     data = base64.b64encode(zlib.compress(b"".join(planes), _LEVEL)).decode("ascii")
     return {"columns": listed, "data": data}

@@ -84,7 +84,8 @@ def section_svg(
         begin_ns=min(int(starts[list(shape.nodes)].min()) for shape in section.shapes if not shape.node.is_structural),
         longest_ns=max(1, *(int(priced.duration_ns[list(shape.nodes)].max()) for shape in section.shapes)),
     )
-    parts = [f'<svg class="section" width="{canvas.width}" height="{height}" role="img">']
+    size = f'viewBox="0 0 {canvas.width} {height}" width="{canvas.width}" height="{height}"'
+    parts = [f'<svg class="section" {size} role="img">']
     parts += [_module(first, last, module) for first, last, module in section.modules]
     for band, s in enumerate(canvas.bands):
         parts += _links(section, canvas, band, s, height)

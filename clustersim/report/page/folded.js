@@ -174,7 +174,7 @@ class FoldedRun {
     this.stretched = sections.stretched;
     this.shiftAt = offsets(this.stretched.shift_count);
     this.grownAt = offsets(this.stretched.grown_count);
-    this.runs = sections.runs;
+    this.runs = {...sections.runs};   /* all of it is read at once, and often */
     this.places = this.placed();
     this.rowOf = new Map(data.rows.map(([rank, stream], row) => [rank * data.streams.length + stream, row]));
     this.sendPlaces = this.placedSends();

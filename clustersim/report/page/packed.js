@@ -13,8 +13,10 @@ async function inflated(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/* The codes 0, 1, 2, 3, … are the numbers 0, -1, 1, -2, …, or the differences of a number from the one before. */
-function numbersOfPlanes(bytes, at, count, width, wide, differs) {
+/* The codes 0, 1, 2, 3, … are the numbers 0, -1, 1, -2, …, or the differences of a number from the one before. Numbers
+   that have no bytes are all the same. */
+function numbersOfPlanes(bytes, at, count, width, wide, differs, same) {
+  if (!width) return new (wide ? Float64Array : Int32Array)(count).fill(same);
   if (!wide && width <= 4) return smallNumbers(bytes, at, count, width, differs);
   const numbers = wide ? new Float64Array(count) : new Int32Array(count);
   let number = 0;
@@ -40,14 +42,21 @@ function smallNumbers(bytes, at, count, width, differs) {
   return numbers;
 }
 
+/* Each column is worked out when it is first read: many are only for who points at something. */
 async function unpacked(section) {
   const bytes = await inflated(bytesOfBase64(section.data)), found = {};
-  let at = 0;
-  for (const [name, count, width, size, differs] of section.columns) {
-    found[name] = numbersOfPlanes(bytes, at, count, width, size > 4, differs);
-    at += count * width;
+  let next = 0;
+  for (const [name, count, width, size, differs, same] of section.columns) {
+    const at = next;
+    whenRead(found, name, () => numbersOfPlanes(bytes, at, count, width, size > 4, differs, same));
+    next += count * width;
   }
   return found;
+}
+
+function whenRead(found, name, make) {
+  let kept;
+  Object.defineProperty(found, name, {get: () => kept ||= make(), set: value => { kept = value; }, enumerable: true});
 }
 
 /* Where each row of so many numbers begins, and where the last one ends. */

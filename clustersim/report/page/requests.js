@@ -21,7 +21,8 @@ class Requests {
       return found;
     };
     Object.assign(this, {first_token_ns: instant(columns.first_token_after), finished_ns: instant(columns.finished_after)});
-    Object.assign(this, {...columns, facts, chunks, kinds: data.facts, arrived: data.arrived, waits: data.waits, run, count: columns.request.length});
+    Object.defineProperties(this, Object.getOwnPropertyDescriptors(columns));
+    Object.assign(this, {facts, chunks, kinds: data.facts, arrived: data.arrived, waits: data.waits, run, count: columns.request.length});
   }
 
   rowOf(request) {

@@ -69,11 +69,11 @@ function colourPaths(value, path = "") {
 
 const ruler = document.createElement("canvas").getContext("2d");
 
-/* A text in lines of at most so many pixels, broken behind spaces, dots and underscores. */
+/* A text in lines of at most so many pixels, broken behind spaces, dots, underscores, slashes and hyphens. */
 function inLines(text, room, size) {
   ruler.font = size + "px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
   const lines = [""];
-  for (const part of text.match(/[^ ._]*[ ._]?/g)) {
+  for (const part of text.match(/[^ ._/-]*[ ._/-]?/g)) {
     const last = lines.length - 1;
     if (lines[last] && ruler.measureText((lines[last] + part).trim()).width > room) lines.push(part);
     else lines[last] += part;
@@ -81,9 +81,9 @@ function inLines(text, room, size) {
   return lines.map(line => line.trim()).join("<br>");
 }
 
-/* Break titles below axes, and names above columns, so that each fits its own room on a page of any width; short
-   axes have few ticks, names of columns that are close stand in two rows. */
-function fitTexts(plot, {layout}) {
+/* Break titles below axes, names in legends and names above columns, so that each fits its own room on a page of any
+   width; short axes have few ticks, names of columns that are close stand in two rows. */
+function fitTexts(plot, {data, layout}) {
   const found = plot._fullLayout, changes = {};
   const put = (path, text, now) => { if (text !== now) changes[path] = text; };
   for (const [name, {title, nticks = 0}] of Object.entries(layout)) {
@@ -101,7 +101,8 @@ function fitTexts(plot, {layout}) {
     put("annotations[" + at + "].text", texts[place], found.annotations[at].text);
     put("annotations[" + at + "].yshift", (place % rows) * (15 * lines + 4), found.annotations[at].yshift);
   });
-  return Object.keys(changes).length ? Plotly.relayout(plot, changes).then(() => plot) : plot;
+  const names = data.map(({name}) => name && inLines(name, found.width - 120, 12)), broken = names.some((name, at) => name !== plot.data[at].name);
+  return broken || Object.keys(changes).length ? Plotly.update(plot, broken ? {name: names} : {}, changes).then(() => plot) : plot;
 }
 
 /* Draw a figure of plotly's in the colours of the page, with texts that fit. */

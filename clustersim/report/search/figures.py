@@ -88,11 +88,14 @@ def _cost(searched: Searched, panel: Panel, identity: str) -> Drawn:
         figure, searched, chosen, lambda plan: plan.usd_per_hour if priced else plan.devices,
         lambda plan: plan.requests_per_s,
     )  # fmt: skip
-    return _drawn(
+    drawn = _drawn(
         figure, panel, identity, "What a plan takes, and what it serves",
         "The highest rate at which enough requests meet their targets.",
         "USD/h" if priced else "devices", "requests/s",
     )  # fmt: skip
+    if not priced and max((searched.plans[at].devices for at in chosen), default=0) < 10:
+        figure.update_xaxes(dtick=1)  # there is no half of a device
+    return drawn
 
 
 def _bounds(searched: Searched, panel: Panel, identity: str) -> Drawn:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from clustersim.errors import did_you_mean
 from clustersim.report.figures.layout import PIXELS, Known, Panel, up_to
 from clustersim.report.figures.panels import Drawn
-from clustersim.report.figures.style import TARGET, axis_name, template
+from clustersim.report.figures.style import TARGET, axis_name, log_ticks, template
 from clustersim.report.points_page import cells, points_table
 from clustersim.report.sweep.swept import Swept, is_better_low, leading, short
 from clustersim.scenario.expect import NUMBER_KEYS
@@ -73,7 +73,7 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     figure = go.Figure()
     layout: dict[str, Any] = {"template": template(), "height": options["height"], "hovermode": "closest"}
     shown = options["y"]
-    gap = 0.09 if len(shown) > 1 else 0.0
+    gap = 0.16 if len(shown) > 1 else 0.0
     each = (1 - gap * (len(shown) - 1)) / len(shown)
     for place, key in enumerate(shown):
         x, y = axis_name("x", place), axis_name("y", place)
@@ -100,6 +100,7 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
         wide = bool(values) and max(values) > 20 * min(values)
         layout[axis_name("yaxis", place)] = {
             "anchor": x, "title": {"text": key}, "type": "log" if wide else "linear", "rangemode": "tozero",
+            **(log_ticks(min(values), max(values)) if wide else {}),
         }  # fmt: skip
         limit = swept.targets.get(key.partition("_")[0])
         if limit is not None and "_ms" in key:

@@ -14,7 +14,7 @@ from clustersim.catalog import path_of
 from clustersim.cli import main
 from clustersim.limits import Limits
 from clustersim.report.comparison.comparison import compare
-from clustersim.report.comparison.entries import read_entry
+from clustersim.report.comparison.entries import names_apart, read_entry
 from clustersim.report.comparison.panels import FIGURES, PANELS
 from clustersim.report.comparison.text import tables
 from clustersim.report.figures.layout import read_layout
@@ -104,10 +104,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
+def test_runs_are_called_by_what_tells_their_paths_apart(runs: dict[str, str]) -> None:
+    done = invoke("compare", runs["one"], runs["two"])
+    assert "end to end run-two took" in done.stdout
+    assert str(Path(runs["one"]).parent) not in done.stdout
+    assert compared(runs["one"], runs["two"])["b"] == runs["two"]
+    assert names_apart(["runs/a", "runs/a"]) == ["a", "a"]
+    assert names_apart(["quickstart", "runs/a"]) == ["quickstart", "runs/a"]
+
+
 def test_causes_that_are_not_listed_are_one_row(runs: dict[str, str]) -> None:
-    found = compare(read_entry(runs["one"], None, Limits()), read_entry(runs["pools"], None, Limits()))
+    one, pools = (read_entry(runs[name], name, None, Limits()) for name in ("one", "pools"))
+    found = compare(one, pools)
     (title, _, rows) = tables(found, most=3)[2]
-    assert f"12 requests finished in both; end to end {runs['pools']} took " in title
+    assert "12 requests finished in both; end to end pools took " in title
     many = sum(1 for one in found.causes if one.a_ms or one.b_ms)
     assert (len(rows), rows[-1][0]) == (4, f"{many - 3} others")
     for place in (2, 3):
@@ -115,7 +125,7 @@ def test_causes_that_are_not_listed_are_one_row(runs: dict[str, str]) -> None:
         told = sum(float(row[place].replace(",", "")) for row in rows)
         assert told == pytest.approx(whole, rel=1e-3)
     assert len(tables(found, most=many)[2][2]) == many
-    back = tables(compare(read_entry(runs["pools"], None, Limits()), read_entry(runs["one"], None, Limits())))[2][0]
+    back = tables(compare(pools, one))[2][0]
     assert {" ms more ", " ms less "} == {word for word in (" ms more ", " ms less ") if word in title + back}
 
 

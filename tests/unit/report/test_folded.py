@@ -22,7 +22,10 @@ def unpacked(section: dict[str, Any]) -> dict[str, np.ndarray]:
     """Read a section as ``page/packed.js`` does."""
     octets = np.frombuffer(zlib.decompress(base64.b64decode(section["data"])), np.uint8)
     found, at = {}, 0
-    for name, count, width, _, differs in section["columns"]:
+    for name, count, width, _, differs, *same in section["columns"]:
+        if same:
+            found[name] = np.full(count, same[0])
+            continue
         planes = octets[at : at + width * count].reshape(width, count).astype(np.int64)
         codes = (planes << (8 * np.arange(width))[:, None]).sum(axis=0)
         numbers = np.where(codes % 2, -(codes + 1) // 2, codes // 2)
@@ -48,6 +51,14 @@ def test_a_column_travels_as_what_is_shorter() -> None:
     assert [differs for *_, differs in section["columns"]] == [1, 0, 1]
     assert len(section["data"]) < 2.1 * 5000 * 4 / 3
     assert all(np.array_equal(unpacked(section)[name], values) for name, values in columns.items())
+
+
+def test_a_column_of_one_number_is_that_number() -> None:
+    section = packed({"replica": np.full(1000, 3), "first": np.zeros(2, np.int64), "far": np.full(2, -1 << 40)})
+    assert section["columns"] == [
+        ["replica", 1000, 0, 4, 0, 3], ["first", 2, 0, 4, 0, 0], ["far", 2, 0, 8, 0, -1 << 40],
+    ]  # fmt: skip
+    assert not zlib.decompress(base64.b64decode(section["data"]))
 
 
 def test_the_first_steps_of_runs_follow_from_the_steps_before(replays: list[RunResult]) -> None:
