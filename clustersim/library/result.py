@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from clustersim.clock import to_ns
-from clustersim.errors import IllegalPlanError, InputError, Problem
+from clustersim.errors import IllegalPlanError
 from clustersim.legality.rule import Verdict
+from clustersim.library.arguments import instant_ns, parameters, path_given, size_bytes, text_given, whole_number
 from clustersim.library.summary import Summary
 from clustersim.report.words.run import target_lines
 from clustersim.scenario.expect import failed_expectations
@@ -23,9 +19,7 @@ from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.legality import violation_lines as scenario_lines
 from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.timeline import Timeline
-from clustersim.units import UnitError, format_seconds, parse
-
-_LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
+from clustersim.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,18 +135,17 @@ class Result:
         from clustersim.report.folded.shapes import shapes_of
         from clustersim.report.layouts import layout as read
 
-        whole_number("request", request)
-        wanted = Asked(
-            at_ns=None if at is None else _instant(at), request=request, most_bytes=_bytes(max_page), most=max_page
-        )
+        file, request = path_given("path", path), whole_number("request", request)
+        at_ns, most_bytes = None if at is None else instant_ns(at), size_bytes("max_page", max_page)
+        wanted = Asked(at_ns=at_ns, request=request, most_bytes=most_bytes, most=max_page)
         ran = self.replayed
         with parameters():
-            panels = read(layout)
+            panels = read(text_given("layout", layout))
             figures = (self.summary, ran.table_columns, ran.step_rows, ran.timeline, ran.token_gaps)
             html = dashboard_of(*figures, panels, wanted, shapes_of(ran.scenario), ran.input)
             refuse_large(html, wanted, lambda: dashboard_of(*figures, without_unfolding(panels)))
-        write_dashboard(Path(path), html)
-        return Path(path)
+        write_dashboard(file, html)
+        return file
 
     def save(self, folder: str | Path) -> Path:
         """Write the run directory, as ``clustersim run --out`` does; an earlier run there is replaced as a whole.
@@ -170,11 +163,12 @@ class Result:
         from clustersim.report.files.run_directory import check_writable, write_run
         from clustersim.report.layouts import overview
 
+        place = path_given("folder", folder)
         with parameters(out="folder"):
-            check_writable(Path(folder))
+            check_writable(place)
         told = {key: value for key, value in self.summary.items() if key != "wall_s"}
-        write_run(Path(folder), self.replayed, told, verdict_json(self.scenario, self.verdict), overview())
-        return Path(folder)
+        write_run(place, self.replayed, told, verdict_json(self.scenario, self.verdict), overview())
+        return place
 
     def why(self, allow_code: bool | None = None, *, only: Collection[str] = ()) -> Why:
         """Simulate the same requests with one limit lifted at a time, and say what each gives.
@@ -211,54 +205,6 @@ class Result:
         from clustersim.library.notebook import result_html
 
         return result_html(self)
-
-
-@contextmanager
-def parameters(**names: str) -> Iterator[None]:
-    """Call options of commands what they are here, parameters: by these names, or without their dashes."""
-    try:
-        yield
-    except InputError as error:
-        found = [(one, one.path.removeprefix("--")) for one in error.problems]
-        raise InputError(
-            replace(one, path=names.get(bare, bare).replace("-", "_") if bare != one.path else bare)
-            for one, bare in found
-        ) from None
-
-
-def whole_number(name: str, value: object, least: int = 0) -> None:
-    """Refuse what is neither None nor a whole number of at least so much.
-
-    Raises
-    ------
-    TypeError
-    """
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise TypeError(f"{name}: expected a whole number of at least {least}, or None, but found {value!r}")
-
-
-def _bytes(size: str) -> int:
-    try:
-        found = int(parse(size, "bytes", "30 MB"))
-    except UnitError as error:
-        raise InputError(Problem(path="max_page", message=str(error))) from None
-    if found < 1:
-        message = f"expected more than nothing, such as '30 MB', but found {size!r}"
-        raise InputError(Problem(path="max_page", message=message))
-    return found
-
-
-def _instant(at: str | float) -> int:
-    """Return an instant in ns; what lies outside of any run makes no difference."""
-    try:
-        seconds = parse(at, "time", "12 s") if isinstance(at, str) else float(at)
-    except UnitError as error:
-        raise InputError(Problem(path="at", message=str(error))) from None
-    if math.isnan(seconds):
-        raise InputError(Problem(path="at", message=f"expected an instant such as '12 s', but found {at!r}"))
-    return to_ns(max(-_LONGEST_S, min(seconds, _LONGEST_S)))
 
 
 def _words(summary: Summary) -> list[str]:

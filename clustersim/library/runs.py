@@ -12,7 +12,8 @@ import numpy as np
 
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.legality.rule import Verdict, together
-from clustersim.library.result import Result, violation_lines, whole_number
+from clustersim.library.arguments import whole_number
+from clustersim.library.result import Result, violation_lines
 from clustersim.library.summary import Summary
 from clustersim.report.files.summary import ALSO, legality_of, summary_of
 from clustersim.scenario.document import Document
@@ -148,7 +149,7 @@ def run(
     for name, value in (("strict", strict), ("audit", audit)):
         if not isinstance(value, bool):
             raise TypeError(f"{name}: expected True or False, but found {value!r}")
-    whole_number("processes", processes, least=1)
+    processes = whole_number("processes", processes, least=1)
     started = time.perf_counter()
     loaded = load(scenario, overrides, allow_code=allow_code, **values)
     verdict, ran = check_scenario(loaded), None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.files import written_whole
-from clustersim.library.result import parameters
+from clustersim.library.arguments import parameters, path_given, text_given
 from clustersim.report.layouts import layout as read
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.report.why.lifted import METRICS, Lifted, misses
@@ -49,14 +49,15 @@ class Why:
 
     def page(self, path: str | Path, layout: str = "why") -> Path:
         """Write the page with a tornado plot, and return its path; see :meth:`clustersim.Result.dashboard`."""
+        file = path_given("path", path)
         with parameters():
-            panels = read(layout)
+            panels = read(text_given("layout", layout))
         check_layout(panels)
-        with written_whole(Path(path)) as beside:
+        with written_whole(file) as beside:
             beside.write_text(
                 why_html(self.name, self.baseline, list(self.limits), panels, self.targets), encoding="utf-8"
             )
-        return Path(path)
+        return file
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows = [("as it is", "", *self._cells(self.baseline))]
@@ -98,6 +99,8 @@ def why_of(scenario: Scenario, requests: Requests, allow_code: bool | None, only
     """
     if isinstance(only, str):
         only = (only,)
+    if not isinstance(only, Collection):
+        raise TypeError(f"only: expected some of {', '.join(NAMES)}, but found {only!r}")
     if odd := [one for one in only if one not in NAMES]:
         known = f"expected some of {', '.join(NAMES)}"
         message = f"{odd[0]!r} is no limit; {known}{did_you_mean(str(odd[0]), NAMES)}"

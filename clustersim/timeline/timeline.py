@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +25,29 @@ MOVES: Final = ("hand_over", "swap")
 """Names of moves of K/V entries: between replicas, and between a rank and its host."""
 
 
-def _ranks(ranks: Iterable[int]) -> list[int]:
+def _ranks(ranks: object) -> list[int]:
     """Return ranks in order; what is none, a lone one included, is refused."""
-    found = list(ranks) if isinstance(ranks, Iterable) else []
-    if not isinstance(ranks, Iterable) or any(one < 0 or one != int(one) for one in found):
+    found: list[Any] = list(ranks) if isinstance(ranks, Iterable) and not isinstance(ranks, str) else [None]
+    if any(not _is_number(one) or one < 0 or one != one // 1 for one in found):
         raise InputError(Problem(path="ranks", message=f"expected ranks such as [0, 1], but found {ranks!r}"))
     return sorted(map(int, found))
+
+
+def _check_window(start_ns: object, end_ns: object) -> None:
+    """Refuse what are no instants, and a window that ends before it begins."""
+    for name, instant in (("start_ns", start_ns), ("end_ns", end_ns)):
+        if not _is_number(instant) and (instant is not None or name == "start_ns"):
+            raise InputError(Problem(path=name, message=f"expected an instant in nanoseconds, but found {instant!r}"))
+    if end_ns is not None and start_ns > end_ns:  # type: ignore[operator]
+        message = f"{end_ns} is before start_ns, {start_ns}; expected an instant from there on, in nanoseconds"
+        raise InputError(Problem(path="end_ns", message=message))
+
+
+def _is_number(value: object) -> bool:
+    """Return whether something is a number, which NaN and truth values are not."""
+    if isinstance(value, float | np.floating):
+        return not math.isnan(value)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -112,13 +130,11 @@ class Timeline(Tables):
         Raises
         ------
         InputError
-            For a window that ends before it begins, and what is no rank.
+            For what is no instant, a window that ends before it begins, and what is no rank.
         """
+        _check_window(start_ns, end_ns)
         until = self.end_ns + 1 if end_ns is None else end_ns
         wanted = None if ranks is None else np.array(_ranks(ranks), np.int64)
-        if not (start_ns <= until or end_ns is None):
-            message = f"{end_ns} is before start_ns, {start_ns}; expected an instant from there on, in nanoseconds"
-            raise InputError(Problem(path="end_ns", message=message))
         parts: list[Int64Array] = []
         for run in self._runs_in(start_ns, until, wanted) if passes else ():
             starts = self.starts_of(run)

@@ -146,7 +146,7 @@ def _curve(entry: Entry, name: str) -> list[float]:
     latencies = latencies_ns(entry.requests, None)
     if name not in latencies:
         return []
-    return [weighted_percentile(*latencies[name], float(share)) / 1e6 for share in SHARES]
+    return [float(weighted_percentile(*latencies[name], float(share))) / 1e6 for share in SHARES]
 
 
 def _by_request(found: Sequence[Comparison], panel: Panel) -> Drawn:

@@ -309,7 +309,17 @@ def test_a_page_is_no_larger_than_asked(tmp_path: Path, result: clustersim.Resul
         (lambda one: one.timeline.unfold(10, 0), clustersim.InputError, "end_ns: 0 is before start_ns, 10"),
         (lambda one: one.timeline.unfold(0, 10, ranks=3), clustersim.InputError, "ranks: expected ranks such as"),
         (lambda one: one.timeline.unfold(0, 10, ranks=[-1]), clustersim.InputError, "ranks: expected ranks such as"),
-        (lambda one: one.timeline.unfold(float("nan"), 10), clustersim.InputError, "end_ns: 10 is before start_ns"),
+        (lambda one: one.timeline.unfold(float("nan"), 10), clustersim.InputError, "start_ns: .* nanoseconds.* nan"),
+        (lambda one: one.timeline.unfold((0, float("nan"))), clustersim.InputError, r"start_ns: .* found \(0, nan\)"),
+        (lambda one: one.timeline.unfold(0, "1 s"), clustersim.InputError, "end_ns: .* nanoseconds, but found '1 s'"),
+        (lambda one: one.timeline.unfold(0, 10, ranks="x"), clustersim.InputError, "ranks: expected ranks such as"),
+        (lambda one: one.timeline.unfold(0, 10, ranks=[None]), clustersim.InputError, "ranks: expected ranks such as"),
+        (lambda one: one.dashboard(None), TypeError, "path: expected a path, but found None"),
+        (lambda one: one.dashboard("x", None), TypeError, "layout: expected a name or a path, but found None"),
+        (lambda one: one.dashboard("x", at={"a": 1}), clustersim.InputError, "at: .* found {'a': 1}"),
+        (lambda one: one.save(3), TypeError, "folder: expected a path, but found 3"),
+        (lambda one: one.save("a\0b"), clustersim.InputError, "folder: no file can be called"),
+        (lambda one: one.why(only=3), TypeError, "only: expected some of .*batch.*, but found 3"),
     ],
 )  # fmt: skip
 def test_arguments_are_checked(result: clustersim.Result, call: Any, error: type[Exception], message: str) -> None:

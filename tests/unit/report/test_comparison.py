@@ -191,7 +191,7 @@ def test_more_runs_are_each_compared_with_the_first(runs: dict[str, str], tmp_pa
     assert done.exit_code == 0, done.output
     html = page.read_text(encoding="utf-8")
     assert "Where the difference comes from" in html
-    assert "<th>plan.pp</th>" in html
+    assert "<th>plan.<wbr>pp</th>" in html
 
 
 def test_the_layout_that_ships_has_every_figure_with_its_defaults() -> None:
