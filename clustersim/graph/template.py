@@ -234,4 +234,4 @@ def template_from(values: Mapping[str, object]) -> PassTemplate:
 
 def _nested(rows: object) -> tuple[tuple[object, ...], ...]:
     assert isinstance(rows, Sequence)
-    return tuple(tuple(row) for row in rows)
+    return tuple(map(tuple, rows))

@@ -34,13 +34,16 @@ FULL_S_PER_STEP: Final = 0.4e-3
 FOLDED_S_PER_REQUEST: Final = 60e-6
 """Of ``folded``: a million requests took 51 s with checks and report."""
 FOLDED_S_PER_STEP: Final = 10e-6
-"""2 µs a step where lanes jump, 34 to 74 with stages: the middle."""
+"""2 to 10 µs a step where lanes jump."""
+STAGED_S_PER_PASS: Final = 12e-6
+"""With stages, of a pass of each: 7 to 17 µs for 40 to 1,000 requests on PP 2, 4 and 8 of the quickstart."""
 SLOWED_S_PER_STEP: Final = 1e-3
 """Where a link is weak or a device slow, and passes are chains: 0.7 and 0.9 ms a step of the quickstart."""
 BYTES_PER_REQUEST: Final = 1_600
 """A million requests took 2.07 GB, ten million 14.9 GiB."""
-SHORT_STAGES_S_PER_STEP: Final = 60e-6
-"""With stages whose K/V pool is too small for who is there: 92 µs, for 100 × 130,000 output tokens on TP 8 × PP 2."""
+SHORT_STAGES_S_PER_PASS: Final = 25e-6
+"""With stages whose K/V pool is too small for who is there: 10 to 33 µs on PP 2, 4 and 8, and 46 for 100 × 130,000
+output tokens on TP 8 × PP 2."""
 _CHUNKS_PER_ROW: Final = 40.0
 """Where a K/V pool is too small, who gave way is computed anew in chunks, each a row: 0.2 to 0.8 rows a step where
 contexts are 32 chunks, 0.03 where they are one; more chunks than these (assumed) make every step a row."""
@@ -120,8 +123,7 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
     full = scenario.run.replay == "full"
     slowed = any(not fault.fails for fault in scenario.faults)
     pools = scenario.each_pool()
-    steps = spans = rows = 0.0
-    short_stages = False
+    steps = spans = rows = folded_s = 0.0
     for number, one in enumerate(pools):
         decode_steps, anew = _decode_steps(one, requests, count)
         carried = {"prefill": _prompt_steps(one, requests, count), "decode": decode_steps}
@@ -134,10 +136,10 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         taken = math.fsum(carried.values())
         steps += taken
         rows += taken * (one.plan.pp if full or one.plan.pp > 1 else anew)
-        short_stages |= anew > 0.0 and one.plan.pp > 1
-    folded = SHORT_STAGES_S_PER_STEP if short_stages else FOLDED_S_PER_STEP
-    per_step = FULL_S_PER_STEP if spans else SLOWED_S_PER_STEP if slowed else folded
-    seconds = FULL_S_PER_SPAN * spans + per_step * steps
+        per_pass_s = SHORT_STAGES_S_PER_PASS if anew else STAGED_S_PER_PASS
+        folded_s += taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
+    by_events_s = FULL_S_PER_SPAN * spans + (FULL_S_PER_STEP if spans else SLOWED_S_PER_STEP) * steps
+    seconds = by_events_s if spans or slowed else folded_s
     return Estimate(
         requests=count,
         steps=steps,

@@ -53,6 +53,11 @@ def read_object(path: Path, types: Mapping[str, type]) -> dict[str, Any]:
         raise InputError(Problem(file=str(path), line=place[0], column=place[1], message=message)) from None
     if not isinstance(found, dict):
         raise InputError(Problem(file=str(path), message=f"found {shown(found)}; expected an object"))
+    _refuse_other_types(path, found, types)
+    return found
+
+
+def _refuse_other_types(path: Path, found: Mapping[str, Any], types: Mapping[str, type]) -> None:
     wrong = [
         Problem(file=str(path), path=key, message=f"found {shown(found.get(key))}; expected {_WORDS[of]}")
         for key, of in types.items()
@@ -60,7 +65,6 @@ def read_object(path: Path, types: Mapping[str, type]) -> dict[str, Any]:
     ]
     if wrong:
         raise InputError(wrong)
-    return found
 
 
 def shown(value: Any) -> str:
@@ -91,7 +95,7 @@ class Head:
             found = values["format"]
             message = f"was written in format {found}, this version reads {FORMAT}; run the scenario again"
             raise InputError(Problem(file=str(self.file), message=message))
-        values = read_object(self.file, _FIELDS)
+        _refuse_other_types(self.file, values, _FIELDS)
         self.digest: str = values["digest"]
         self.layout = Layout(pools=tuple(self._pools(values["pools"])))
         self.num_spans = self._whole("num_spans", values["num_spans"], 0, MOST)
@@ -157,7 +161,7 @@ class Head:
 
     def _ragged(self, where: str, rows: Any, low: int, high: int) -> list[list[int]]:
         """Return lists of whole numbers from ``low`` to ``high``."""
-        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        if not isinstance(rows, list) or not {list}.issuperset(map(type, rows)):
             self._refuse(where, f"found {shown(rows)}; expected a list of lists")
         self._wholes(where, list(chain.from_iterable(rows)), low, high)
         return rows

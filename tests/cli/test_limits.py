@@ -130,6 +130,14 @@ def test_requests_that_are_too_many_are_neither_drawn_nor_repeated(folder: Path,
     assert "allow it with --max-memory" in found.output + found.stderr
 
 
+def test_recorded_runs_that_are_too_many_to_compare_are_refused_before_they_are_read(folder: Path):
+    (folder / "r" / "timeline").mkdir(parents=True)
+    (folder / "r" / "timeline" / "steps.parquet").write_bytes(bytes(1_000_000))
+    found = told("compare", *["r"] * 40, "--max-time", "5 s")  # 40 MB at 0.27 µs a byte
+    assert found.exit_code == 2
+    assert "comparing 40 runs would take roughly 10.8 s of real time, above the limit of 5 s" in found.stderr
+
+
 def test_runs_that_together_take_too_long_are_refused_and_those_that_are_finished_take_nothing(folder: Path):
     words = ("sweep", "quickstart", "--set", "workload.trace.requests=5", "--workers", "1", "--quiet", "--out", "s")
     found = told(*words, "--vary", "workload.trace.rate_scale=1..100:0.001", "--set", "run.replay=full")

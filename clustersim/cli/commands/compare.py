@@ -13,7 +13,7 @@ from clustersim.errors import InputError
 from clustersim.limits import Limits
 from clustersim.report.comparison.comparison import compare as compared
 from clustersim.report.comparison.comparison import comparison_json
-from clustersim.report.comparison.entries import names_apart, read_entry
+from clustersim.report.comparison.entries import names_apart, read_entry, refuse_many
 from clustersim.report.comparison.page import comparison_html
 from clustersim.report.comparison.panels import FIGURES
 from clustersim.report.comparison.text import tables
@@ -49,6 +49,7 @@ def compare(
     panels = layout(name, FIGURES)
     limits = Limits(memory_bytes=max_memory, seconds=max_time)
     runs = (first, *others)
+    refuse_many(runs, limits)
     entries = [read_entry(*both, allow_code or None, limits) for both in zip(runs, names_apart(runs), strict=True)]
     try:
         found = [compared(entries[0], other) for other in entries[1:]]
