@@ -111,9 +111,17 @@ class _Template:
             run = first.runs
             yield np.stack([
                 run, self.passes.tables.passes["first_step"][run] + first.index, last - opens + 1, starts[opens],
-                (starts + actual)[last], np.full(len(opens), self.place),
-                np.array([self._rows.setdefault(row.tobytes(), len(self._rows)) for row in rows], np.int64),
+                (starts + actual)[last], np.full(len(opens), self.place), self._numbered(rows),
             ])  # fmt: skip
+
+    def _numbered(self, rows: Int64Array) -> Int64Array:
+        """Return the number of each row of durations that don't vary, in order of appearance over all blocks."""
+        numbers, width = self._rows, 8 * rows.shape[1]
+        if not width:
+            return np.full(len(rows), numbers.setdefault(b"", 0))
+        values = rows.tobytes()
+        found = [numbers.setdefault(values[at : at + width], len(numbers)) for at in range(0, len(values), width)]
+        return np.array(found, np.int64)
 
     def _opens(self, block: Block) -> Int64Array:
         """Return the first step of each recorded run, and all steps of those in which other classes vary as well."""
