@@ -54,8 +54,8 @@ class CustomScheduler(Scheduler):
         """Return what the user's scheduler is shown."""
         return SchedulerView(
             now_ns=now,
-            waiting=tuple(_shown(sequence, self._to_reuse(sequence)) for sequence in self.waiting),
-            running=tuple(_shown(sequence) for sequence in self.running),
+            waiting=tuple([_shown(sequence, self._to_reuse(sequence)) for sequence in self.waiting]),
+            running=tuple([_shown(sequence) for sequence in self.running]),
             free_blocks=tuple(self.pool.free),
             pool_blocks=self.pool.blocks,
             block_tokens=self.pool.block_tokens,
@@ -73,20 +73,22 @@ class CustomScheduler(Scheduler):
 
     def _decide(self, now: int) -> Decision:
         self.evicted = []
-        choice = self._choice(now)
-        known = {sequence.request: sequence for sequence in (*self.running, *self.waiting)}
+        running = {sequence.request: sequence for sequence in self.running}
+        waiting = {sequence.request: sequence for sequence in self.waiting}
+        choice = self._choice(now, running, waiting)
         for request in choice.preempt:
-            self._count_preemption(known[request])
-            self._preempt(now, known[request])
-        decodes, prefills = [], []
+            self._count_preemption(running[request])
+            self._preempt(now, running[request])
+        decodes, prefills, size = [], [], self.pool.block_tokens
         for request, count in choice.tokens.items():
-            sequence = known[request]
+            sequence = running.get(request) or waiting[request]
             decodes_now = sequence.decodes
-            cached = 0
-            if sequence not in self.running:
+            if request in running:
+                taken = sequence.computed + count <= sequence.blocks * size or self._take_up(sequence, 0, count)
+            else:
                 sequence.owner = self._owner(sequence)
-                cached = self._cached(sequence)
-            if not self._take_up(sequence, cached, count):
+                taken = self._take_up(sequence, self._cached(sequence), count)
+            if not taken:
                 missing = self.pool.needed(sequence.computed + count) - sequence.blocks
                 free = self.pool.free[sequence.owner]
                 self._refuse(
@@ -94,7 +96,7 @@ class CustomScheduler(Scheduler):
                     f"KV-6: {plural(count, 'token')} of request {request} need{'s' if count == 1 else ''} "
                     f"{plural(missing, 'more block')}, and {free} {'is' if free == 1 else 'are'} free",
                 )
-            if sequence not in self.running:
+            if request not in running:
                 self.waiting.remove(sequence)
                 self._admit(now, sequence)
             if decodes_now:
@@ -123,7 +125,7 @@ class CustomScheduler(Scheduler):
             return 0
         return self.pool.block_tokens * self.caching.cached_blocks(self._owner(sequence), sequence)
 
-    def _choice(self, now: int) -> Choice:
+    def _choice(self, now: int, running: Mapping[int, Sequence], waiting: Mapping[int, Sequence]) -> Choice:
         """Ask the user's scheduler, and check what can be checked before anything is carried out."""
         view = self.view(now)
         decided = self.user.asked(lambda: self.decider.decide(view))
@@ -131,7 +133,7 @@ class CustomScheduler(Scheduler):
         if choice is None:
             expected = "expected Choice(tokens={request: tokens}, preempt=(request, …)), requests as whole numbers"
             raise self.user.wrong_answer(now, f"decided {told(decided)}; {expected}")
-        fault = next(self._faults(choice), None)
+        fault = next(self._faults(choice, running, waiting), None)
         if fault is not None:
             self._refuse(now, fault)
         return choice
@@ -141,10 +143,10 @@ class CustomScheduler(Scheduler):
         explained = f" (clustersim rules {rule} explains)" if colon and re.fullmatch(r"[A-Z]+-\d+", rule) else ""
         raise IllegalDecisionError(f"{self.user} at {now / 1e6:.6f} ms: {fault}{explained}")
 
-    def _faults(self, choice: Choice) -> Iterator[str]:
+    def _faults(
+        self, choice: Choice, running: Mapping[int, Sequence], waiting: Mapping[int, Sequence]
+    ) -> Iterator[str]:
         """Yield what is illegal in a choice, the rule first."""
-        running = {sequence.request: sequence for sequence in self.running}
-        waiting = {sequence.request: sequence for sequence in self.waiting}
         for place, request in enumerate(choice.preempt):
             if request not in running:
                 yield f"KV-7: request {told(request)} is preempted, but is not running"
@@ -155,7 +157,11 @@ class CustomScheduler(Scheduler):
             elif request in choice.tokens:
                 yield f"KV-2: request {request} is preempted and computed in one decision"
         for request, count in choice.tokens.items():
-            sequence = running.get(request) or waiting.get(request)
+            sequence = running.get(request)
+            one = type(count) is int and count == 1
+            if one and sequence is not None and sequence.decodes and not sequence.in_flight:
+                continue
+            sequence = sequence or waiting.get(request)
             if sequence is None:
                 yield (
                     f"RUN-4: request {told(request)}"
@@ -177,11 +183,11 @@ class CustomScheduler(Scheduler):
         total = sum(choice.tokens.values())
         if total > self.config.max_batch_tokens:
             yield f"KV-6: {total} tokens in one step, more than max_batch_tokens ({self.config.max_batch_tokens})"
-        kept = len(running) - len(set(choice.preempt)) + sum(request in waiting for request in choice.tokens)
+        kept = len(running) - len(set(choice.preempt)) + len(choice.tokens.keys() & waiting.keys())
         if kept > self.config.max_batch_requests:
             yield f"KV-6: {kept} sequences running, more than max_batch_requests ({self.config.max_batch_requests})"
-        decodes = any(request in running and running[request].decodes for request in choice.tokens)
-        if decodes and self.decodes_in_flight and not self.decode_overlap:
+        alone = self.decodes_in_flight and not self.decode_overlap
+        if alone and any(running[request].decodes for request in choice.tokens if request in running):
             yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
 
 
@@ -194,6 +200,8 @@ def _plain(decided: object) -> Choice | None:
     if not isinstance(tokens, Mapping) or not isinstance(preempt, Iterable):
         return None
     asked, victims = dict(tokens), tuple(preempt)
+    if {*map(type, asked), *map(type, victims)} <= {int}:
+        return Choice(tokens=asked, preempt=victims)
     if not all(isinstance(request, int) for request in (*asked, *victims)):
         return None
     plain = {int.__int__(request): count for request, count in asked.items()}  # subclasses compare as they like
@@ -204,15 +212,6 @@ def _plain(decided: object) -> Choice | None:
 
 def _shown(sequence: Sequence, cached: int = 0) -> SequenceView:
     return SequenceView(
-        request=sequence.request,
-        arrived_ns=sequence.arrived_ns,
-        priority=sequence.priority,
-        prompt_tokens=sequence.prompt_tokens,
-        generated=sequence.generated,
-        computed=sequence.computed,
-        blocks=sequence.blocks,
-        owner=sequence.owner,
-        preemptions=sequence.preemptions,
-        in_flight=sequence.in_flight,
-        cached=cached,
-    )
+        sequence.request, sequence.arrived_ns, sequence.priority, sequence.prompt_tokens, sequence.generated,
+        sequence.computed, sequence.blocks, sequence.owner, sequence.preemptions, sequence.in_flight, cached,
+    )  # fmt: skip

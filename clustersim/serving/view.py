@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceView:
+class SequenceView(NamedTuple):
     """A sequence as a scheduler sees it; how many tokens it will generate is not known beforehand.
+
+    One is made of every sequence in every step: a tuple takes a third of the time of a frozen dataclass.
 
     Parameters
     ----------

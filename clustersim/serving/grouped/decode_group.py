@@ -9,13 +9,17 @@ themselves are brought up to date (:meth:`DecodeGroup.refresh`) only when somebo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Final
 
 from clustersim.serving.grouped.window_sum import WindowSum
 from clustersim.serving.sequence import Sequence
 
 NEVER: Final = 1 << 64
+by_place: Final[Callable[[Sequence], int]] = attrgetter("place")
+"""Returns the place of admission, to sort by."""
 
 
 class DecodeGroup:
@@ -167,8 +171,3 @@ def _bring(sequence: Sequence, clock: int, block_tokens: int) -> None:
     sequence.computed += grown
     sequence.generated += grown
     sequence.blocks = -(-sequence.computed // block_tokens)
-
-
-def by_place(sequence: Sequence) -> int:
-    """Return the place of admission, to sort by."""
-    return sequence.place
