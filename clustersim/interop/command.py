@@ -110,6 +110,8 @@ class Command:
         By the option's name; of one that is given twice the last counts.
     twice : tuple of str
         Options that were.
+    before : tuple of Word
+        What stands in front of the options, such as the image of a container.
     """
 
     grammar: Grammar
@@ -118,6 +120,7 @@ class Command:
     positional: tuple[Word, ...] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
     twice: tuple[str, ...] = ()
+    before: tuple[Word, ...] = ()
 
 
 def read_command(text: str, file: str, grammar: Grammar) -> Command:
@@ -163,6 +166,7 @@ def _command(words: list[Word], begin: int, exported: Mapping[str, Word], gramma
         positional=positional,
         choices=choices,
         twice=twice,
+        before=tuple(words[:begin]),
     )
 
 

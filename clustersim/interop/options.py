@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from clustersim.errors import Problem, did_you_mean
 from clustersim.interop.command import Choice, Command
 from clustersim.interop.entries import Draft
+from clustersim.scenario.build.engines import standing_for
 
 Value = TypeVar("Value")
 
@@ -78,6 +79,18 @@ class Options:
                 draft.note(f"{choice.name} has no effect here: {flag.words}.")
         for name in self.command.twice:
             draft.note(f"{name} is given twice; as in {self.command.grammar.engine}, the last one counts.")
+
+    def engine(self, profile: str, origin: str, draft: Draft) -> None:
+        """Write the engine: a profile, or the release of the container's image where another one describes that."""
+        for word in self.command.before:
+            stands, asked = standing_for(word.text)
+            if asked is not None and stands != profile and "run" in (one.text for one in self.command.before):
+                draft.set("serving.engine.name", asked, f"the image {word.text}")
+                grammar = self.command.grammar
+                draft.note(f"the image is of {asked}: its host overheads are taken, but options and their defaults are "
+                           f"those of {grammar.engine} {grammar.version}.")  # fmt: skip
+                return
+        draft.set("serving.engine.name", profile, origin)
 
     def given(self, name: str) -> Choice | None:
         """Return the option if it was given with a value that can be read."""

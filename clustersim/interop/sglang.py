@@ -189,7 +189,7 @@ def _batches(options: Options, degrees: Degrees, device: Device, served: ServedM
     else:
         draft.set("serving.max_batch_tokens", most, of_most)
     graphs, origin = _largest_graph(options, profile)
-    draft.set("serving.engine.name", ENGINE, "host overheads of SGLang 0.5")
+    options.engine(ENGINE, "host overheads of SGLang 0.5", draft)
     draft.set("serving.engine.graph_max_tokens", graphs, origin)
     _memory(options, replace(profile, graph_max_tokens=graphs), place, chunk or most, draft)
     _pool(options, page, draft)

@@ -220,7 +220,7 @@ def _batches(options: Options, degrees: Degrees, device: Device, served: ServedM
     draft.set("serving.max_batch_requests", many, many_origin + (on if "default" in many_origin else ""))
     draft.set("serving.max_batch_tokens", budget, budget_origin + (on if "default" in budget_origin else ""))
     largest, origin = _largest_graph(options, many, budget, draft)
-    draft.set("serving.engine.name", ENGINE, "host overheads of vLLM 0.19")
+    options.engine(ENGINE, "host overheads of vLLM 0.19", draft)
     draft.set("serving.engine.graph_max_tokens", largest, origin)
 
 

@@ -143,7 +143,7 @@ class Result:
             panels = read(text_given("layout", layout))
             figures = (self.summary, ran.table_columns, ran.step_rows, ran.timeline, ran.token_gaps)
             html = dashboard_of(*figures, panels, wanted, shapes_of(ran.scenario), ran.input)
-            refuse_large(html, wanted, lambda: dashboard_of(*figures, without_unfolding(panels)))
+            refuse_large(html, wanted, lambda: dashboard_of(*figures, without_unfolding(panels)), of_command=False)
         write_dashboard(file, html)
         return file
 

@@ -180,8 +180,7 @@ def test_some_limits_only(tmp_path: Path) -> None:
     none = called("why", "quickstart", "--only", ", ,", "--out", str(tmp_path / "odd"))
     assert (none.exit_code, "names no limit; expected some of faults" in none.stderr) == (2, True)
     odd = called("why", "quickstart", "--only", "hots", "--out", str(tmp_path / "odd"))
-    assert (odd.exit_code, "'hots' is no limit; expected some of faults, batch" in odd.stderr) == (2, True)
-    assert "did you mean 'host'" in odd.stderr
+    assert (odd.exit_code, "'hots' is no limit; did you mean 'host'" in odd.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("took_s", [1.0, 40.0])

@@ -99,7 +99,7 @@ def refuse_impossible(wanted: Asked, layout: Layout, requests: Columns, end_ns: 
         raise InputError(problems)
 
 
-def refuse_large(html: str, wanted: Asked, without: Callable[[], str]) -> None:
+def refuse_large(html: str, wanted: Asked, without: Callable[[], str], *, of_command: bool = True) -> None:
     """Raise InputError where a page is too large though it holds no more than it must, with the nearest that would do.
 
     Parameters
@@ -109,16 +109,19 @@ def refuse_large(html: str, wanted: Asked, without: Callable[[], str]) -> None:
     wanted : Asked
     without : callable
         Returns the page without the figures that unfold the timeline.
+    of_command : bool
+        Whether options of the command would do, too; the library has only a parameter for the layout.
     """
     size = wanted.bytes_of(html)
     if size <= wanted.most_bytes:
         return
     beside = replace(wanted, is_beside=True)
-    bare = f"a --layout without {', '.join(UNFOLDING[:-1])} and {UNFOLDING[-1]}"
-    choices = [] if wanted.is_beside else [("--script beside", beside.bytes_of(html))]
+    bare = f"a {'--' if of_command else ''}layout without {', '.join(UNFOLDING[:-1])} and {UNFOLDING[-1]}"
+    holds_script = of_command and not wanted.is_beside
+    choices = [("--script beside", beside.bytes_of(html))] if holds_script else []
     lean = without()
     choices.append((bare, wanted.bytes_of(lean)))
-    choices += [] if wanted.is_beside else [(f"--script beside and {bare}", beside.bytes_of(lean))]
+    choices += [(f"--script beside and {bare}", beside.bytes_of(lean))] if holds_script else []
 
     def told(count: int) -> str:
         return at_least(count, wanted.most, "bytes")

@@ -173,6 +173,14 @@ def test_a_server_may_be_started_in_many_ways(command: str) -> None:
     assert document(command) == DEFAULTS | {"plan": {"tp": 2, "pp": 1, "dp": 1}}
 
 
+def test_the_tag_of_an_image_chooses_the_engine() -> None:
+    asked = "docker run --gpus all vllm/vllm-openai:v0.8.5 --model meta-llama/Llama-3.1-8B -tp 2"
+    scenario = build_scenario(parse_yaml(scenario_from_command(asked).text, "text"))
+    assert at(document(asked), "serving.engine.name") == "vllm-0.8.5"
+    assert at(scenario.document, "serving.engine.name") == "vllm-0.9"
+    assert at(document(asked.replace("v0.8.5", "latest")), "serving.engine.name") == "vllm-0.19"
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -303,6 +303,7 @@ def test_a_page_is_no_larger_than_asked(tmp_path: Path, result: clustersim.Resul
         (lambda one: one.dashboard("x", request=1.0), TypeError, "request: expected a whole number"),
         (lambda one: one.dashboard("x", at=float("nan")), clustersim.InputError, "at: expected an instant .* nan"),
         (lambda one: one.dashboard("x", max_page="0 B"), clustersim.InputError, "max_page: expected more than nothing"),
+        (lambda one: one.dashboard("x", max_page="1 kB"), clustersim.InputError, "or more, or a layout without .*kB$"),
         (lambda one: one.dashboard("x", "overvie"), clustersim.InputError, "^layout: no dashboard 'overvie'"),
         (lambda one: one.save("/"), clustersim.InputError, "^folder: /: "),
         (lambda one: one.why(only=["batc"]), clustersim.InputError, "only: 'batc' is no limit; .* mean 'batch'"),
