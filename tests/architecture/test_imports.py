@@ -44,7 +44,7 @@ LIBRARIES: Final = {
     "yaml": {"scenario"},
     "pydantic": {"scenario"},
     "pydantic_core": {"scenario"},
-    "numba": {"replay"},
+    "numba": {"replay", "search"},
     "simpy": {"replay"},
     "plotly": {"report"},
     "networkx": {"cluster", "graph"},

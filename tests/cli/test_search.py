@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from clustersim.cli import main
 from clustersim.scenario import load
-from tests.unit.search.searching import SMALL
+from tests.unit.search.searching import SMALL, bounded
 from tests.unit.search.searching import search as searching
 
 KNOBS = ("--knobs", "serving.max_batch_requests=2,8,12,16,24,32")
@@ -105,7 +105,7 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
 def test_one_partition_of_prompts_stands_for_all_but_in_an_exhaustive_search(tmp_path: Path):
     for exhaustive, partitions in ((False, {"zigzag"}), (True, {"contiguous", "zigzag", "striped"})):
         with searching(tmp_path, devices=2, exhaustive=exhaustive) as made:
-            standings = made.standings()
+            standings = bounded(made)
             split = [one for one in standings if one.candidate.replicas[0].plan.sp.degree > 1]
             assert {one.candidate.replicas[0].plan.sp.partition for one in split} == partitions
             assert {one.partitions for one in split} == {3 // len(partitions)}

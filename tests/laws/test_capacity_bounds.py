@@ -11,15 +11,16 @@ from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import SequencePlan
 from clustersim.replay.compile import compile_programs
-from clustersim.search.plans import bounds, grid, limits, stage_times
-from clustersim.search.plans.columns import columns_of, spread
-from clustersim.search.plans.demand import demand_of
+from clustersim.search.plans import grid
+from clustersim.search.plans.bounds import limits, prices, stage_times
+from clustersim.search.plans.bounds.columns import columns_of, spread
+from clustersim.search.plans.bounds.demand import demand_of
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.trial import Trial, try_rate
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
 from tests.effort import some, times
-from tests.unit.search.searching import SMALL, deployments, search
+from tests.unit.search.searching import SMALL, bounded, deployments, search
 
 TOKENS, REQUESTS, CONTEXT = 1024, 64, 700.0
 PLANS = {
@@ -147,7 +148,7 @@ LOADS_OF = {"two prefill replicas": (2, 1)}
 def test_no_plan_serves_more_than_its_bound(tmp_path, load):
     counts = LOADS_OF.get(load)
     with search(tmp_path, LOADS[load], devices=2 if counts is None else sum(counts)) as found:
-        standings = [one for one in found.standings() if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
+        standings = [one for one in bounded(found) if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
         standings = [one for one in standings if counts in (None, one.candidate.counts)]
         limited = [one for one in standings if one.bound.why == limits.RATE and one.bound.step is not None]
         looked = 0
@@ -161,27 +162,27 @@ def test_no_plan_serves_more_than_its_bound(tmp_path, load):
 
 
 def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkeypatch):
-    best = bounds._Dual.best
+    best = prices._Dual.best
 
     def dearer(self):
-        value, prices = best(self)
-        return 3.0 * value, 3.0 * prices
+        value, found = best(self)
+        return 3.0 * value, 3.0 * found
 
-    monkeypatch.setattr(bounds._Dual, "best", dearer)
+    monkeypatch.setattr(prices._Dual, "best", dearer)
     with pytest.raises(AssertionError, match="tp 1"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "both")
 
 
 def test_a_queue_of_prompts_that_counts_those_of_other_replicas_is_seen(tmp_path, monkeypatch):
-    alone = bounds._queued
-    monkeypatch.setattr(bounds, "_queued", lambda prompts, arrived, replicas: alone(prompts, arrived, 1))
+    alone = prices._queued
+    monkeypatch.setattr(prices, "_queued", lambda prompts, arrived, replicas: alone(prompts, arrived, 1))
     with pytest.raises(AssertionError, match=r"dp 2 \| tp 1"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "two prefill replicas")
 
 
 def test_no_two_pools_do_better_than_their_prefill_pool_by_itself(tmp_path):
     with search(tmp_path, devices=3) as found:
-        pairs = [(one, found.sides.prefill_alone(one.candidate)) for one in found.standings()]
+        pairs = [(one, found.sides.prefill_alone(one.candidate)) for one in bounded(found)]
         plain = [pair for pair in pairs if not any(r.plan.sp.degree > 1 for r in pair[0].candidate.replicas)]
         looked = 0
         for one, alone in some([pair for pair in plain if pair[1] is not None and pair[0].bound.why == limits.RATE]):

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clustersim.search.plans import limits, pool_alone
-from clustersim.search.plans.demand import Demand
+from clustersim.search.plans.bounds import limits
+from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.pool_replays import DecodeTimes, PrefillTimes
+from clustersim.search.plans.looks import alone
+from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes
 from clustersim.search.plans.trial import try_rate
 from tests.effort import is_whole
-from tests.unit.search.searching import SMALL, search
+from tests.unit.search.searching import SMALL, bounded, look, search
 
 SPARE = 1
 SHORT = 8
@@ -30,11 +31,11 @@ LOADS = {
 @pytest.mark.parametrize("load", LOADS)
 def test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_path, load):
     with search(tmp_path, LOADS[load], devices=3) as found:
-        plain = [one for one in found.standings() if len(one.candidate.replicas) == 2]
+        plain = [one for one in bounded(found) if len(one.candidate.replicas) == 2]
         plain = [one for one in plain if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
         plain = [one for one in plain if one.bound.why == limits.RATE and one.bound.step is not None]
         plain = plain if is_whole() else plain[::3]
-        found.look([(one, one.bound.step - 150) for one in plain])
+        look(found, [(one, one.bound.step - 150) for one in plain])
         looked = 0
         for one in plain:
             assert one.alone is not None
@@ -46,17 +47,17 @@ def test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_pa
 
 
 def test_a_pool_whose_steps_take_longer_than_they_do_is_seen(tmp_path, monkeypatch):
-    times = pool_alone.decode_times
+    times = alone.decode_times
 
     def slower(*args, **most):
         found = times(*args, **most)
-        return replace(found, step_ns=[2.0 * one for one in found.step_ns])
+        return replace(found, step_ns=2.0 * found.step_ns)
 
-    monkeypatch.setattr(pool_alone, "decode_times", slower)
-    pool_alone._times.cache_clear()
+    monkeypatch.setattr(alone, "decode_times", slower)
+    alone._times.cache_clear()
     with pytest.raises(AssertionError, match="tp 1"):
         test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_path, "tokens")
-    pool_alone._times.cache_clear()
+    alone._times.cache_clear()
 
 
 STAGES = SMALL.replace("low: 200, high: 1200", "low: 600, high: 3000").replace("low: 5, high: 40", "low: 2, high: 4")
@@ -65,14 +66,14 @@ STAGES = SMALL.replace("low: 200, high: 1200", "low: 600, high: 3000").replace("
 def test_a_prefill_pool_alone_reaches_next_to_what_it_does_at_the_least_times(tmp_path):
     with search(tmp_path, STAGES.replace("requests: 40", "requests: 200"), devices=5) as found:
         pools = {}
-        for one in found.standings():
+        for one in bounded(found):
             if len(one.candidate.replicas) == 2 and one.bound.step is not None and one.bound.why == limits.RATE:
                 first = one.candidate.replicas[0]
                 if first.plan.sp.degree == 1 and one.candidate.counts == (1, 1):
                     pools.setdefault((first.plan.tp, first.plan.pp), one)
         assert {pp for _, pp in pools} >= {1, 2, 3, 4}
         looked = [one for (_, pp), one in pools.items() if is_whole() or pp > 1]
-        found.look([(one, one.bound.step - 200) for one in looked])
+        look(found, [(one, one.bound.step - 200) for one in looked])
         for one in looked:
             trial = replace(found.sides.prefill_alone(one.candidate).trial, step=one.alone - SHORT)
             assert try_rate(trial)["numbers"]["goodput.share"] >= 0.9, one.words
@@ -81,14 +82,14 @@ def test_a_prefill_pool_alone_reaches_next_to_what_it_does_at_the_least_times(tm
 def test_a_prefill_pool_with_sp_does_no_better_than_alone_at_the_least_times(tmp_path):
     with search(tmp_path, STAGES, devices=5) as found:
         pools = {}
-        for one in found.standings():
+        for one in bounded(found):
             plan, counts = one.candidate.replicas[0].plan, one.candidate.counts
             if counts == (1, 1) and plan.sp.degree > 1 and one.bound.why == limits.RATE:
                 pools.setdefault((plan.sp.degree, plan.sp.scheme, min(plan.pp, 2)), one)
         assert {pp for _, _, pp in pools} == {1, 2}
         assert len({scheme for _, scheme, _ in pools}) > 1
         looked = [one for (_, scheme, pp), one in pools.items() if is_whole() or pp == 1 or scheme == "ring"]
-        found.look([(one, one.bound.step - 200) for one in looked])
+        look(found, [(one, one.bound.step - 200) for one in looked])
         for one in looked:
             alone = replace(found.sides.prefill_alone(one.candidate).trial, step=one.alone + SPARE)
             assert try_rate(alone)["numbers"]["goodput.share"] < 0.9, one.words
@@ -98,14 +99,14 @@ def test_a_prefill_pool_with_sp_does_no_better_than_alone_at_the_least_times(tmp
 def test_no_plan_with_sp_or_stages_does_better_than_at_the_least_times(tmp_path):
     with search(tmp_path, SMALL.replace("requests: 40", "requests: 80"), devices=4 if is_whole() else 2) as found:
         plans = {}
-        for one in found.standings():
+        for one in bounded(found):
             if len(one.candidate.replicas) == 1 and not one.is_plain and one.bound.why == limits.RATE:
                 plan = one.candidate.replicas[0].plan
                 plans.setdefault((plan.sp.decode, min(plan.pp, 2), is_whole() and plan.sp.scheme), one)
         assert {decode for decode, _, _ in plans} == {"idle", "dp", None}
         assert {pp for _, pp, _ in plans} == {1, 2}
         looked = list(plans.values())
-        found.look([(one, one.bound.step - 200) for one in looked])
+        look(found, [(one, one.bound.step - 200) for one in looked])
         for one in looked:
             row = try_rate(found.trial_at(one, one.alone + SPARE, 0.9))
             assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(one.alone))
@@ -114,12 +115,14 @@ def test_no_plan_with_sp_or_stages_does_better_than_at_the_least_times(tmp_path)
 
 def _prefill(*, stages: int = 1, tokens: int = 100, pair: float = 0.0) -> PrefillTimes:
     """Return a pool each stage of which takes 10 ms for a step."""
-    return PrefillTimes(budget=tokens, stages=[([10e6] * 101, [0.0] * 101, pair)] * stages)
+    none = np.zeros((1, tokens + 1))
+    kinds = np.zeros(stages, np.int64)
+    return PrefillTimes(budget=tokens, kinds=kinds, own=none + 10e6, sending=none, pair=np.array([pair]))
 
 
 def _decode(kv_tokens: int = 10_000) -> DecodeTimes:
     """Return a pool of four places whose steps take 10 ms."""
-    return DecodeTimes(step_ns=[10e6] * 5, key_ns=[0.0] * 5, tpot_ns=10e6, kv_tokens=kv_tokens)
+    return DecodeTimes(step_ns=np.full(5, 10e6), key_ns=np.zeros(5), tpot_ns=10e6, kv_tokens=kv_tokens)
 
 
 def _demand(count: int, *, prompt: float, decodes: float) -> Demand:
@@ -150,7 +153,7 @@ def test_a_chunk_waits_for_the_one_before_it_to_leave_the_last_stage():
 
 
 def test_a_short_step_behind_a_long_one_waits_on_each_stage():
-    times = PrefillTimes(budget=100, stages=[([1e6] * 100 + [14e6], [0.0] * 101, 0.0)] * 2)
+    times = replace(_prefill(stages=2), own=np.array([[1e6] * 100 + [14e6]]))
     one = _demand(3, prompt=100.0, decodes=0.0)
     mixed = replace(one, prompt=np.array([100.0, 100.0, 10.0]))  # 28 ms, 42 ms, and behind it 43 ms
     assert not times.does(mixed, 1)

@@ -56,7 +56,7 @@ class Finalist:
 def at_length(chosen: Sequence[Standing], run: Long, *, seeds: int, share: float) -> list[Finalist]:
     """Simulate plans at length: at their capacities, and on up or down to the highest rates at which the mean does."""
     found = [Finalist(standing=one, step=None, shares=[], row=None) for one in chosen]
-    searches = {id(one): _search(one, share) for one in found}
+    searches = {id(one): _search(one, share, is_known=seeds == 1) for one in found}
     going = [(one, next(searches[id(one)])) for one in found]
     while going:
         rows = run([(one.standing, step, seed) for one, step in going for seed in range(seeds)])
@@ -70,10 +70,13 @@ def at_length(chosen: Sequence[Standing], run: Long, *, seeds: int, share: float
     return found
 
 
-def _search(one: Finalist, share: float) -> Generator[int, list[Row], None]:
-    """Yield steps from a capacity on, up or down and ever farther apart, then between; note the highest that does."""
+def _search(one: Finalist, share: float, *, is_known: bool) -> Generator[int, list[Row], None]:
+    """Yield steps from a capacity on, up or down and ever farther apart, then between; note the highest that does.
+
+    With one seed it is known from which step on a plan fails, or at which it is proven to.
+    """
     assert one.standing.passed is not None
-    step, high, far = one.standing.passed, None, 1
+    step, high, far = one.standing.passed, one.standing.failing if is_known else None, 1
     while True:
         rows = yield step
         shares = [float(row["numbers"].get("goodput.share", 0.0)) for row in rows]
@@ -89,7 +92,7 @@ def _search(one: Finalist, share: float) -> Generator[int, list[Row], None]:
             if far > _HIGHEST:
                 return
             step, far = step + far, 2 * far
-        elif high - one.step <= 1:
+        elif high - one.step <= one.standing.apart:
             return
         else:
             step = (one.step + high) // 2

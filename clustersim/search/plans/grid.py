@@ -13,7 +13,7 @@ from clustersim.clock import Int64Array, to_ns
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.search.load import Load, rate_per_s, rows_of
-from clustersim.search.plans.demand import Demand, demand_of
+from clustersim.search.plans.bounds.demand import Demand, demand_of
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 
@@ -21,7 +21,7 @@ GRID: Final = 1.01
 """A step: rates are powers of it."""
 _MOST: Final = 256
 """Rates whose requests are kept."""
-_SOME: Final = 96
+_SOME: Final = 64
 """… and their demands: a million numbers or two each at most, where there are many requests."""
 _FEW: Final = 4
 
@@ -92,10 +92,7 @@ def prime_up_to(most: int) -> int:
 def requests_at(scenario: Scenario, load: Load, step: int, every: int) -> Requests:
     """Return every so many-th request of a scenario at a rate of the grid."""
     rate = rate_of(step)
-    return _every(_at(_Asked(scenario, load.played(rate)), load.part, rate), every)
-
-
-def _every(whole: Requests, every: int) -> Requests:
+    whole = _at(_Asked(scenario, load.played(rate)), load.part, rate)
     return whole if every == 1 else _chosen(whole, np.arange(0, len(whole), every))
 
 
@@ -104,7 +101,7 @@ def demand_at(scenario: Scenario, load: Load, step: int, every: int) -> Demand:
     rate = rate_of(step)
     asked = _Asked(scenario, load.played(rate))
     limits, front_end_ns = tuple(targets_ns(scenario.targets).items()), to_ns(scenario.engine.front_end_s)
-    return _demand(asked, load.part, rate, every, limits, front_end_ns, scenario.serving.prefix_caching)
+    return _demand(asked, load.part, rate, limits, front_end_ns, scenario.serving.prefix_caching).every(every)
 
 
 @lru_cache(maxsize=_SOME)
@@ -112,12 +109,11 @@ def _demand(
     asked: _Asked,
     part: int | None,
     rate: float,
-    every: int,
     limits: tuple[tuple[str, float], ...],
     front_end_ns: int,
     cached: bool,
 ) -> Demand:
-    return demand_of(_every(_at(asked, part, rate), every), dict(limits), front_end_ns, cached=cached)
+    return demand_of(_at(asked, part, rate), dict(limits), front_end_ns, cached=cached)
 
 
 def requests_until(requests: Requests, until_ns: int) -> Requests:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from clustersim.search.plans.bounds.limits import UNBOUNDED, Bound
 from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.limits import Bound
 from clustersim.search.point import Row
 
 Fate = Literal["open", "pruned", "screened", "simulated", "failed"]  # open: its bound allows it to be the best
+
+COARSE: Final = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class Standing:
 
     candidate: Candidate
     words: str
-    bound: Bound
+    bound: Bound = UNBOUNDED
     same: int = 1
     alone: int | None = None
     partitions: int = 1
@@ -66,6 +68,11 @@ class Standing:
         return self.alone is not None and len(self.candidate.replicas) > 1
 
     @property
+    def apart(self) -> int:
+        """Steps between the last two rates that are near enough: of two pools as many as tie."""
+        return COARSE if self.is_told else 1
+
+    @property
     def most(self) -> float:
         """The most requests per second that are possible as far as is known."""
         steps = [step for step in (self.bound.step, self.failed) if step is not None]
@@ -75,6 +82,16 @@ class Standing:
     def ceiling(self) -> int | None:
         """The step of the grid at which it is proven, or taken for granted, to fail; None where none is."""
         return min((step for step in (self.bound.step, self.alone) if step is not None), default=None)
+
+    @property
+    def failing(self) -> int | None:
+        """The lowest step at which it is known to fail."""
+        return min((step for step in (self.ceiling, self.failed) if step is not None), default=None)
+
+    @property
+    def highest(self) -> float:
+        """The most requests per second that are possible, or taken to be."""
+        return float("inf") if self.failing is None else rate_of(self.failing)
 
     @property
     def capacity(self) -> float | None:

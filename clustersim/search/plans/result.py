@@ -119,7 +119,7 @@ class Found:
         lost = [one for one in self.standings if one.fate == "pruned" and one.why == "most requests per second"]
         nearest = max((one.most * self.worth(one) for one in lost), default=None)
         screened = [one for one in self.standings if one.fate == "screened"]
-        opened = [one.most * self.worth(one) for one in self.standings if one.fate == "open"]
+        opened = [one.highest * self.worth(one) for one in self.standings if one.fate == "open"]
         failing = [rate_of(one.failed) * self.worth(one) for one in screened if one.failed is not None]
         uncertain = [
             "capacities are found with one seed and runs of the length asked for; those of the finalists at length",

@@ -16,14 +16,15 @@ from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal, key_of
 from clustersim.search.load import Load, load_of
 from clustersim.search.outcomes import Lost, outcomes
+from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, TIES, at_length
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.legal import candidates
-from clustersim.search.plans.limits import lesser
+from clustersim.search.plans.looks.times import is_worth_compiling
 from clustersim.search.plans.outcome import Standing
-from clustersim.search.plans.plan_pools import PlanPool, PlanPools
-from clustersim.search.plans.pool_bounds import bounds_of, failing_of
+from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
+from clustersim.search.plans.pools.pool_bounds import bounds_of, failing_of
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
@@ -37,6 +38,8 @@ from clustersim.workload.draws import DrawnWorkload
 
 Told = Callable[[int, int], None]
 FINALISTS: Final = 6
+_LOOKS: Final = 4
+"""Times that a pool is replayed to find where it fails, or so."""
 _SURE: Final = 1
 """Steps below what two pools fail at by themselves, from which on they are taken to pass."""
 BYTES_PER_PLAN: Final = 700
@@ -67,24 +70,20 @@ class Search:
         self._total = TimeSum(deployments.variants.limits, executors.workers, _LESS)
         self.sides = PlanPools(deployments, self.load)
         self._partitions = PARTITIONS if question.exhaustive else (TYPICAL,)
+        self._bounds: dict[PlanPool, Bound] = {}
+        self._fails: dict[PlanPool, int | None] = {}
+        self._passes: dict[PlanPool, int] = {}
+        self._replayed = 0
 
     def standings(self) -> list[Standing]:
-        """Return every legal plan with its bound, best ones of the cheapest kind to simulate first."""
-        legal = list(
-            candidates(self.deployments.settings, self.question.room, self.refused, self._partitions, self._refuse_many)
+        """Return every legal plan, nothing of which is known."""
+        legal = candidates(
+            self.deployments.settings, self.question.room, self.refused, self._partitions, self._refuse_many
         )
-        sides = dict.fromkeys(side for one, _ in legal for side in self.sides.of(one))
-        bounds = bounds_of(self.sides, list(sides), self.question.share, self._executors)
         found = []
         for one, same in legal:
             alike = len(PARTITIONS) // len(self._partitions) if any(r.plan.sp.degree > 1 for r in one.replicas) else 1
-            standing = Standing(
-                candidate=one,
-                words=self.words(one),
-                bound=lesser([bounds[side] for side in self.sides.of(one)]),
-                same=same,
-                partitions=alike,
-            )
+            standing = Standing(candidate=one, words=self.words(one), same=same, partitions=alike)
             standing.row_devices = one.devices // self.sides.every(one)
             found.append(standing)
         return found
@@ -103,18 +102,49 @@ class Search:
         knobs = (text.rpartition("=") for text in self.deployments.settings[one.setting].changes)
         return ", ".join([one.words(), *(f"{key.rpartition('.')[2]} {value}" for key, _, value in knobs)])
 
-    def look(self, asked: Sequence[tuple[Standing, int]]) -> None:
-        """Note at which step plans fail at the least times of their steps; each with a step it has to pass."""
+    def bound(self, standings: Iterable[Standing], place: int = 0) -> None:
+        """Bound plans by one of their pools."""
+        left = [one for one in standings if place < len(one.candidate.replicas)]
+        sides = [self.sides.of(one.candidate)[place] for one in left]
+        new = [side for side in dict.fromkeys(sides) if side not in self._bounds]
+        self._bounds |= bounds_of(self.sides, new, self.question.share, self._executors)
+        for one, side in zip(left, sides, strict=True):
+            one.bound = lesser([one.bound, self._bounds[side]])
+
+    def look(self, asked: Sequence[tuple[Standing, int]], place: int = 0) -> None:
+        """Note at which step one of their pools fails at the least times of its steps; each with a step it has to pass.
+
+        What is known of a pool is kept.
+        """
+        left = [(one, step) for one, step in asked if place < len(one.candidate.replicas)]
+        left = [(one, step) for one, step in left if one.ceiling is not None and one.ceiling > step]
+        sides = [self.sides.of(one.candidate)[place] for one, _ in left]
+        self._look_at(sides, [(step, one.ceiling or step) for one, step in left])
+        for (one, _), side in zip(left, sides, strict=True):
+            told = [step for step in (one.alone, self._fails[side]) if step is not None]
+            one.alone = min(told, default=None)
+
+    def _look_at(self, sides: Sequence[PlanPool], steps: Sequence[tuple[int, int]]) -> None:
+        """Note the lowest step at which each pool fails, from one on up to another at which it is known to."""
         ends: dict[PlanPool, tuple[int, int]] = {}
-        for standing, step in asked:
-            if (most := standing.ceiling) is not None:
-                for side in self.sides.of(standing.candidate):
-                    low, high = ends.get(side, (step, most))
-                    ends[side] = min(low, step), max(high, most)
-        failing = failing_of(self.sides, ends, self.question.share, self._executors)
-        for standing, _ in asked:
-            told = [failing.get(side) for side in self.sides.of(standing.candidate)]
-            standing.alone = min((step for step in told if step is not None), default=None)
+        for side, (step, most) in zip(sides, steps, strict=True):
+            low, high = ends.get(side, (step, most))
+            ends[side] = min(low, step), max(high, most)
+        for side, (low, high) in list(ends.items()):
+            failed = self._fails.get(side, high)
+            if failed is None or failed <= low or self._passes.get(side) == failed - 1:
+                ends.pop(side)
+            else:
+                ends[side] = max(low, self._passes.get(side, low)), min(high, failed)
+        self._replayed += sum(
+            _LOOKS * self.load.count(rate_of(high)) // side.replicas for side, (_, high) in ends.items()
+        )
+        compiled = is_worth_compiling(self._replayed)
+        found = failing_of(self.sides, ends, self.question.share, self._executors, compiled)
+        for side, failed in found.items():
+            self._fails[side] = failed
+            if failed is not None and failed > ends[side][0]:
+                self._passes[side] = failed - 1
 
     def worth(self, standing: Standing) -> float:
         """Return what one request per second is worth on a plan."""
@@ -231,6 +261,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         exhaustive=question.exhaustive,
         effort=lambda one: _effort(one.candidate),
         cost=lambda one, step: search.trial_at(one, step, question.share).expected_s,
+        bound=search.bound,
         look=search.look,
         is_spent=lambda more: not question.exhaustive and search.spent_s + more > question.effort_s,
         told=told,

@@ -14,7 +14,7 @@ from clustersim.errors import ClustersimError
 from clustersim.report.metrics.latencies import summarise, targets_ns, ttft_ns, within_targets
 from clustersim.scenario.scenario import RunConfig, Scenario
 from clustersim.search.load import Load
-from clustersim.search.plans.demand import may_miss
+from clustersim.search.plans.bounds.demand import may_miss
 from clustersim.search.plans.grid import rate_of, requests_at, requests_until
 from clustersim.search.point import Row, words_of
 from clustersim.simulation.legality import check_scenario
@@ -24,12 +24,12 @@ from clustersim.workload.requests import Requests
 
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""
-_EACH_MS: Final = {"plain": 0.2, "pp": 0.4, "pools": 1.5, "sp": 3.0}
+_EACH_MS: Final = {"plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8}
 """What a request costs to simulate, measured (70 B, Azure conversations) …"""
-_MOVE_MS: Final = 0.13
+_MOVE_MS: Final = 0.09
 """… each transfer of its K/V between pools …"""
-_STAGES: Final = 8.0
-"""… and how many times as much with stages of SP ranks."""
+_STAGE_MS: Final = 1.2
+"""… and each stage of SP ranks, where there are several."""
 _PRICES: Final = KeptPrices()
 
 
@@ -76,9 +76,10 @@ class Trial:
         plans = [one.plan for one in self.scenario.each_pool()]
         sp, pp = any(one.sp.degree > 1 for one in plans), any(one.pp > 1 for one in plans)
         each_ms = _EACH_MS["sp" if sp else "pools" if len(plans) > 1 else "pp" if pp else "plain"]
+        each_ms = max(each_ms, *(_STAGE_MS * one.pp for one in plans if one.sp.degree > 1 and one.pp > 1), 0.0)
         requests = self.load.count(rate_of(self.step)) / self.every
         moves = (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans) if len(plans) > 1 else 0
-        return (each_ms * (_STAGES if sp and pp else 1.0) + _MOVE_MS * moves) * 1e-3 * requests
+        return (each_ms + _MOVE_MS * moves) * 1e-3 * requests
 
     @property
     def requests(self) -> Requests:

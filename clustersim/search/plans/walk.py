@@ -1,10 +1,10 @@
 """Plans in the order of their bounds: pruned, screened by one run, or simulated up to their capacity.
 
-Plans that cost alike to simulate are taken together. Before any with two pools, stages or SP is simulated, each of its
-pools is looked at by itself (:mod:`~clustersim.search.plans.pool_alone`), level by level from the highest bound down:
-what fails at all rates of a level waits for the next one. So the many that reach less than what was found are looked at
-once, at an overload that shows soon. Of a level those come first whose simulation takes least; as it is known to some
-steps what they reach, only those go on that could be better than a tie once enough are simulated.
+Plans that cost alike to simulate are taken together. They are bounded when they come, so that of two pools one often
+tells enough. Before any with two pools, stages or SP is simulated, each of its pools is looked at by itself
+(:mod:`~clustersim.search.plans.looks.alone`): what fails at the rate that is to be beaten is done with, and of the
+others it is found out where they fail. The best come first, and of those that tie the cheapest to simulate; as it is
+known to some steps what they reach, only those go on that could be better than a tie once enough are simulated.
 
 A plan goes on while it may be among the best :data:`KEPT`, and within two ties of the best: its bound is above what
 the worst of them reaches, and so is the rate of its first run. What fails there is screened; what does not is tried at
@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
+from clustersim.search.plans.bounds.limits import RATE
 from clustersim.search.plans.finals import KEPT, TIES
 from clustersim.search.plans.grid import GRID, rate_of
-from clustersim.search.plans.limits import RATE
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.point import Row
 
@@ -31,10 +31,8 @@ SPENT: Final = "the effort was spent"
 TOGETHER: Final = 4
 FEW: Final = 2
 """Of those with two pools: each takes a while, and what it reaches spares the next ones that."""
-_COARSE: Final = 3
-"""Steps between the last two rates of two pools: as many as tie; the best ones are looked at closer, at length."""
-_LEVEL: Final = 5
-"""Steps of the grid at which two pools are looked at together: 5 %."""
+_HALF: Final = 0.5
+"""Of the best bound: what reaches less is not told apart while there is nothing to compare."""
 _ABOVE: Final = 2
 """Steps of the grid above the worst of the best at which a plan is screened: 2 %."""
 _UP: Final = 6
@@ -64,8 +62,10 @@ class Walk:
         How dear a plan is to simulate; plans come in its order …
     cost : callable
         … and those of one level with two pools in that of the seconds that a run takes, at a step.
+    bound : callable
+        Bounds plans by one of their pools.
     look : callable
-        Notes at which step pools of plans fail by themselves; the plans come with the steps they have to pass.
+        Notes at which step one of their pools fails by itself; the plans come with the steps they have to pass.
     is_spent : callable
         Whether there is no time left for a run of so many seconds, once some plan has reached something.
     told : callable, optional
@@ -83,7 +83,8 @@ class Walk:
     exhaustive: bool
     effort: Callable[[Standing], int]
     cost: Callable[[Standing, int], float]
-    look: Callable[[Sequence[tuple[Standing, int]]], None]
+    bound: Callable[[Sequence[Standing], int], None]
+    look: Callable[[Sequence[tuple[Standing, int]], int], None]
     is_spent: Callable[[float], bool]
     told: Callable[[int, int], None] | None = None
     reached: list[float] = field(default_factory=list, init=False)
@@ -92,37 +93,52 @@ class Walk:
         """Take all plans, best bounds first; each ends pruned, screened, simulated, failed or open."""
         done = 0
         for _, group in groupby(standings, key=self.effort):
-            left = list(group)
-            while left:
-                waiting, left = self._level(left)
-                while waiting:
-                    before = len(waiting)
-                    some = self._next(waiting)
-                    if some:
-                        self._simulated(some)
-                        self.reached.extend(self.value(one) for one in some if one.passed is not None)
-                    done += before - len(waiting)
-                    if self.told is not None:
-                        self.told(done, len(standings))
+            waiting = self._in_order(list(group))
+            while waiting:
+                before = len(waiting)
+                some = self._next(waiting)
+                if some:
+                    self._simulated(some)
+                    self.reached.extend(self.value(one) for one in some if one.passed is not None)
+                done += before - len(waiting)
+                if self.told is not None:
+                    self.told(done, len(standings))
 
-    def _level(self, group: Sequence[Standing]) -> tuple[deque[Standing], list[Standing]]:
-        """Return the plans that come next, with the best or the cheapest first, and those that are left for later."""
-        known = [one for one in group if one.ceiling is not None and not self._pruned(one)]
-        if self.exhaustive or all(one.is_plain for one in known):
-            return deque(sorted(group, key=lambda one: -self._most(one))), []
-        floor = max(map(self._most, known)) / GRID**_LEVEL
-        firsts = [self._first(one) if self._least > 0.0 else -math.inf for one in known]
-        steps = [max(self._step(one, floor), first) for one, first in zip(known, firsts, strict=True)]
-        asked = zip(known, steps, strict=True)
-        self.look([(one, int(step)) for one, step in asked if one.ceiling is not None and one.ceiling > step])
-        tried = zip(known, steps, firsts, strict=True)
-        later = {id(one) for one, step, first in tried if first < step and (one.ceiling or 0) <= step}
-        here = [one for one in group if id(one) not in later]
-        here.sort(key=lambda one: (self._cost(one), -self._most(one)))
-        return deque(here), [one for one in group if id(one) in later]
+    def _in_order(self, group: Sequence[Standing]) -> deque[Standing]:
+        """Bound plans and look at them; return them with the best first, and the cheapest of those that tie.
+
+        Of two pools the second one comes first: there are fewest of these, and most plans fail for them.
+        """
+        left = list(group)
+        for place in (1, 0):
+            self.bound(left, place)
+            if self.exhaustive:
+                continue
+            left = [one for one in left if not self._pruned(one)]
+            steps = [(one, self._passing(one, left)) for one in left if one.ceiling is not None and not one.is_plain]
+            self.look(steps, place)
+            left = [one for one in left if self._least <= 0.0 or not self._is_beaten(one)]
+        if self.exhaustive or all(one.is_plain for one in group):
+            return deque(sorted(group, key=lambda one: -self._most(one)))
+        return deque(sorted(group, key=lambda one: (one.alone is None, self._ties(one), self._cost(one))))
+
+    def _passing(self, one: Standing, group: Sequence[Standing]) -> int:
+        """Return the step that a plan has to pass to be looked at closer: with nothing to compare, half the best."""
+        if self._least > 0.0:
+            return self._first(one)
+        return self._step(one, max(map(self._most, group)) * _HALF)
+
+    def _is_beaten(self, one: Standing) -> bool:
+        """Whether a plan was looked at, and reaches less than it has to."""
+        return one.alone is not None and one.alone <= self._first(one)
+
+    def _ties(self, one: Standing) -> float:
+        """Return a number that is less the more a plan may reach, and the same for what ties."""
+        most = self._most(one)
+        return -math.floor(math.log(most) / math.log(1.0 + TIES)) if 0.0 < most < math.inf else -most
 
     def _cost(self, one: Standing) -> float:
-        """Return what a run takes of two pools that were looked at; the others come behind them."""
+        """Return what a run takes of plans that were looked at; the others come behind them."""
         return math.inf if one.alone is None else self.cost(one, one.alone)
 
     def _step(self, one: Standing, value: float) -> int:
@@ -153,7 +169,7 @@ class Walk:
             one = waiting.popleft()
             if self._pruned(one):
                 one.fate, one.why = "pruned", one.bound.why
-            elif self._least > 0.0 and one.alone is not None and one.alone <= self._first(one):
+            elif self._least > 0.0 and one.alone is not None and self._is_beaten(one):
                 one.fate, one.failed = "screened", one.alone
                 who = "it" if len(one.candidate.replicas) == 1 else "one of its pools by itself"
                 one.why = f"at the least times of its steps {who} fails at {rate_of(one.alone):g}/s"
@@ -193,7 +209,6 @@ class Walk:
         first = self._first(one)
         screening, up, down = self._least > 0.0 and not self.exhaustive, _UP, _NEAR if one.is_told else _DOWN
         step = max(first, one.alone - _NEAR) if one.is_told and one.alone is not None else first
-        fine = _COARSE if one.is_told else 1
         while True:
             row = yield step
             if row["failed"] is not None:
@@ -212,11 +227,12 @@ class Walk:
             if one.passed is None:
                 step = max(first, step - down) if screening else step - down
                 down *= 2 if one.is_told else 1
-            elif one.failed is None and one.ceiling is None:
+            elif one.failing is None:
                 step, up = step + up, 2 * up
             else:
-                high = min(end for end in (one.failed, one.ceiling) if end is not None)
-                if high - one.passed <= fine:
+                high = one.failing
+                assert high is not None
+                if high - one.passed <= one.apart:
                     one.fate = "simulated"
                     return
                 middle = (one.passed + high) // 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from clustersim.limits import Limits
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.plans.deployments import Deployments
+from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.room import room_of
 from clustersim.search.plans.search import Search
@@ -51,3 +52,17 @@ def search(
     question = Question(room=room, share=0.9, lasting_s=3.0, objective="capacity_per_device", exhaustive=exhaustive)
     with opened("local", 1) as executors, opened_journal(folder / f"kept-{exhaustive}") as journal:
         yield Search(made, question, executors, journal)
+
+
+def bounded(found: Search) -> list[Standing]:
+    """Return every legal plan with its bound."""
+    standings = found.standings()
+    for place in (1, 0):
+        found.bound(standings, place)
+    return standings
+
+
+def look(found: Search, asked: Sequence[tuple[Standing, int]]) -> None:
+    """Look at each pool of plans, each from a step on."""
+    for place in (1, 0):
+        found.look(asked, place)

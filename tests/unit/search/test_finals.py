@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from clustersim.search.plans.bounds.limits import Bound
 from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.finals import at_length
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.limits import Bound
 from clustersim.search.plans.outcome import Standing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.search.plans.limits import Bound
+from clustersim.search.plans.bounds.limits import Bound
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.result import Found
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from clustersim.search.plans.demand import Demand
-from clustersim.search.plans.mixed_replay import MixedTimes
+from clustersim.search.plans.bounds.demand import Demand
+from clustersim.search.plans.looks.mixed import MixedTimes
 
 
 def _times(*, stages: int = 1, tokens: int = 100, requests: int = 4, kv_tokens: int = 10_000) -> MixedTimes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.search.plans.bounds import _queued
+from clustersim.search.plans.bounds.prices import _queued
 
 
 def test_a_prompt_waits_for_those_before_it_on_its_replica_and_for_nobody_else():

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clustersim.search.plans import search as plans
+from clustersim.search.plans.bounds.limits import Bound
 from clustersim.search.plans.grid import prime_up_to, requests_at, step_of
 from clustersim.search.plans.legal import candidates
-from clustersim.search.plans.limits import Bound
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.search import Search, found_by
 from clustersim.search.plans.space import Refused

@@ -15,10 +15,10 @@ from clustersim.plan.parallel import SequencePlan, SequenceScheme
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
-from clustersim.search.plans.bounds import Prices, best_prices, can_serve
-from clustersim.search.plans.columns import Columns, Duty, columns_of, most_tokens, of_duty, spread, within
-from clustersim.search.plans.demand import Demand, may_miss
-from clustersim.search.plans.exposure import attentions, exposed
+from clustersim.search.plans.bounds.columns import Columns, Duty, columns_of, most_tokens, of_duty, spread, within
+from clustersim.search.plans.bounds.demand import Demand, may_miss
+from clustersim.search.plans.bounds.exposure import attentions, exposed
+from clustersim.search.plans.bounds.prices import Prices, best_prices, can_serve
 from clustersim.search.plans.grid import demand_at, step_of
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
@@ -53,7 +53,7 @@ class Member:
     replicas, every : int
         Replicas that serve every so many-th request.
     open_prompts : int or None
-        See :func:`~clustersim.search.plans.bounds.can_serve`.
+        See :func:`~clustersim.search.plans.bounds.prices.can_serve`.
     """
 
     duty: Duty
@@ -85,6 +85,10 @@ class Bound:
     step: int | None
     why: str
     tpot_ms: float | None
+
+
+UNBOUNDED: Final = Bound(step=None, why="", tpot_ms=None)
+"""Nothing is proven."""
 
 
 def lesser(bounds: Sequence[Bound]) -> Bound:
@@ -142,7 +146,7 @@ class _Group:
             return Bound(step=_LOWEST, why="memory", tpot_ms=None)
         columns = self._columns(member.duty, False) if member.scheme is None else self._split(member)
         if columns is None:
-            return Bound(step=None, why="", tpot_ms=None)
+            return UNBOUNDED
         per = member.ranks if member.decodes else 1
         beside = 0 if per == member.ranks else member.requests
         columns = within(

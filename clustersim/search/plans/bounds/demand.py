@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -46,6 +46,13 @@ class Demand:
 
     def __len__(self) -> int:
         return len(self.arrived_ns)
+
+    def every(self, many: int) -> Demand:
+        """Return every so many-th request."""
+        if many == 1:
+            return self
+        each = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "shared"}
+        return replace(self, **{name: values[::many] for name, values in each.items()})
 
 
 def demand_of(requests: Requests, targets_ns: Mapping[str, float], front_end_ns: float, *, cached: bool) -> Demand:

@@ -23,7 +23,7 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
-from clustersim.search.plans.columns import Columns, least_cost
+from clustersim.search.plans.bounds.columns import Columns, least_cost
 from clustersim.simulation.priced import Priced
 
 _WAITED_FOR: Final = ("all_gather", "all_to_all")

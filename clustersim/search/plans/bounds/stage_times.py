@@ -16,7 +16,7 @@ from clustersim.graph.blueprint import HOST_OPS, Node
 from clustersim.graph.prices.pricer import Pricer, active_experts
 from clustersim.graph.prices.table import SHAPE_KEYS
 from clustersim.graph.program import CostClass
-from clustersim.search.plans.short_programs import ShortProgram
+from clustersim.search.plans.bounds.short_programs import ShortProgram
 
 RATIO: Final = 1.04
 """Of neighbours on the grid: a bound loses about half of it."""

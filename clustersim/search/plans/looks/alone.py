@@ -1,8 +1,8 @@
 """A pool by itself, or a plan with SP or stages, replayed at the least times of its steps: what it can't do so, it does
 not do in a run.
 
-Steps take what :mod:`~clustersim.search.plans.columns` has for them. So a replay takes milliseconds, and one replica
-stands for all. What is replayed is told in :mod:`~clustersim.search.plans.pool_replays`.
+Steps take what :mod:`~clustersim.search.plans.bounds.columns` has for them. So a replay takes milliseconds, and one
+replica stands for all. What is replayed is told in :mod:`~clustersim.search.plans.looks.times`.
 
 It is no proof: a pool could do better where the other one spreads its requests. Taken for granted, as between rates.
 """
@@ -19,12 +19,12 @@ from clustersim.plan.parallel import SequencePlan
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
-from clustersim.search.plans.columns import Duty, columns_of, most_tokens, spread
-from clustersim.search.plans.demand import may_miss
-from clustersim.search.plans.exposure import attentions, exposed, exposures
+from clustersim.search.plans.bounds.columns import Duty, columns_of, most_tokens, spread
+from clustersim.search.plans.bounds.demand import may_miss
+from clustersim.search.plans.bounds.exposure import attentions, exposed, exposures
 from clustersim.search.plans.grid import demand_at, requests_at, step_of
-from clustersim.search.plans.mixed_replay import MixedTimes, mixed_times
-from clustersim.search.plans.pool_replays import DecodeTimes, PrefillTimes, decode_times, prefill_times
+from clustersim.search.plans.looks.mixed import MixedTimes, mixed_times
+from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes, decode_times, prefill_times
 from clustersim.simulation.priced import Priced, priced
 from clustersim.simulation.replay_input import cost_models
 
@@ -48,7 +48,7 @@ class PoolAlone:
     ranks : int
         Replicas that share experts, in lockstep, or SP ranks; else 1.
     tokens, requests, kv_tokens : int
-        Most of a step, of these together; see :class:`~clustersim.search.plans.limits.Member`.
+        Most of a step, of these together; see :class:`~clustersim.search.plans.bounds.limits.Member`.
     sp : SequencePlan, optional
         How prompts are split, with SP.
     """
@@ -63,7 +63,7 @@ class PoolAlone:
 
 
 def failing_all(
-    scenario: Scenario, load: Load, share: float, asked: Sequence[tuple[PoolAlone, int, int]]
+    scenario: Scenario, load: Load, share: float, asked: Sequence[tuple[PoolAlone, int, int]], compiled: bool = False
 ) -> list[int | None]:
     """Return the lowest step of the grid found at which each of some pools fails by itself.
 
@@ -75,6 +75,8 @@ def failing_all(
     share : float
     asked : sequence of (PoolAlone, int, int)
         With the lowest step that is of interest, and one at which it is known to fail.
+    compiled : bool
+        Whether replays are compiled, which changes none.
 
     Returns
     -------
@@ -89,7 +91,8 @@ def failing_all(
             results.append(None)
             continue
         times = _times(_Asked(scenario, replace(pool, replicas=1), load))
-        results.append(_lowest(partial(_does, scenario, load, share, pool.replicas, times), low, high))
+        does = partial(_does, scenario, load, share, pool.replicas, times, compiled)
+        results.append(_lowest(does, low, high))
     return results
 
 
@@ -167,12 +170,14 @@ def _does(
     load: Load,
     share: float,
     replicas: int,
-    times: PrefillTimes | DecodeTimes | MixedTimes,
+    times: _Times,
+    compiled: bool,
     step: int,
 ) -> bool:
     """Whether enough requests meet the target of a pool at a step of the grid."""
     demand = demand_at(scenario, load, step, replicas)
-    return times.does(demand, may_miss(len(demand), share))
+    free = may_miss(len(demand), share)
+    return times.does(demand, free) if isinstance(times, MixedTimes) else times.does(demand, free, compiled=compiled)
 
 
 def _lowest(does: Callable[[int], bool], low: int, high: int) -> int:

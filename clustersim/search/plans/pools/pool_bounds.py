@@ -12,14 +12,14 @@ from clustersim.errors import InputError, Problem
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.executors import Executors
 from clustersim.search.outcomes import Lost, outcomes
-from clustersim.search.plans.limits import Bound, bound_all
-from clustersim.search.plans.plan_pools import PlanPool, PlanPools
-from clustersim.search.plans.pool_alone import failing_all
+from clustersim.search.plans.bounds.limits import UNBOUNDED, Bound, bound_all
+from clustersim.search.plans.looks.alone import failing_all
+from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
 
 
 def bounds_of(sides: PlanPools, asked: Iterable[PlanPool], share: float, executors: Executors) -> dict[PlanPool, Bound]:
     """Return the bound of each pool."""
-    found = {side: Bound(step=None, why="", tpot_ms=None) for side in asked if _spreads_experts(side.replica.plan)}
+    found = {side: UNBOUNDED for side in asked if _spreads_experts(side.replica.plan)}
     prices: dict[tuple[int, int, int], str] = {}
     groups: dict[Any, list[PlanPool]] = {}
     for side in asked:
@@ -37,9 +37,9 @@ def bounds_of(sides: PlanPools, asked: Iterable[PlanPool], share: float, executo
 
 
 def failing_of(
-    sides: PlanPools, ends: dict[PlanPool, tuple[int, int]], share: float, executors: Executors
-) -> dict[PlanPool, int]:
-    """Return the lowest step at which each pool fails by itself, as far as that is known.
+    sides: PlanPools, ends: dict[PlanPool, tuple[int, int]], share: float, executors: Executors, compiled: bool = False
+) -> dict[PlanPool, int | None]:
+    """Return the lowest step at which each pool fails by itself; None where that is not known.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ def failing_of(
         Pool → the lowest step that is of interest, and one at which it is known to fail.
     share : float
     executors : Executors
+    compiled : bool
+        Whether replays are compiled.
     """
     groups: dict[Any, list[PlanPool]] = {}
     pools = {side: sides.pool_alone(side) for side in ends}
@@ -55,10 +57,13 @@ def failing_of(
         if pools[side] is not None:
             groups.setdefault((side.pools, side.place, side.setting, side.replica), []).append(side)
     members = list(groups.values())
-    calls = [(sides.alone(mine[0]), sides.load, share, [(pools[one], *ends[one]) for one in mine]) for mine in members]
-    failing = dict[PlanPool, int]()
+    calls = [
+        (sides.alone(mine[0]), sides.load, share, [(pools[one], *ends[one]) for one in mine], compiled)
+        for mine in members
+    ]
+    failing: dict[PlanPool, int | None] = dict.fromkeys(ends)
     for number, found in _called(executors, failing_all, calls, "a pool could not be looked at"):
-        failing |= {side: step for side, step in zip(members[number], found, strict=True) if step is not None}
+        failing |= dict(zip(members[number], found, strict=True))
     return failing
 
 

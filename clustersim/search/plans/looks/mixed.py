@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.clock import FloatArray
-from clustersim.search.plans.columns import Columns
-from clustersim.search.plans.demand import Demand
+from clustersim.search.plans.bounds.columns import Columns
+from clustersim.search.plans.bounds.demand import Demand
 
 _Part = tuple[int, float, float]
 """Of a prompt: whose it is, and how many tokens are left and computed."""

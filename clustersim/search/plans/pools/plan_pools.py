@@ -9,10 +9,10 @@ from typing import NamedTuple
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
+from clustersim.search.plans.bounds.limits import Member
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.limits import Member
-from clustersim.search.plans.pool_alone import PoolAlone
-from clustersim.search.plans.prefill_alone import PrefillAlone
+from clustersim.search.plans.looks.alone import PoolAlone
+from clustersim.search.plans.pools.prefill_alone import PrefillAlone
 from clustersim.search.plans.space import Replica
 from clustersim.search.plans.trial import Trial
 

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.search.plans.columns import Columns
-from clustersim.search.plans.demand import Demand, may_miss
+from clustersim.search.plans.bounds.columns import Columns
+from clustersim.search.plans.bounds.demand import Demand, may_miss
 
 _SURE: Final = 1.0 - 1e-4
 """Of prices: rounding to nanoseconds is less."""

@@ -33,8 +33,8 @@ from clustersim.cost.table import LeastCost, TableCost
 from clustersim.graph.blueprint import Blueprint
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.search.plans.short_programs import ShortProgram, short_program
-from clustersim.search.plans.stage_times import RATIO, StageTimes, cells, stage_times
+from clustersim.search.plans.bounds.short_programs import ShortProgram, short_program
+from clustersim.search.plans.bounds.stage_times import RATIO, StageTimes, cells, stage_times
 from clustersim.simulation.priced import Priced
 
 

@@ -1,0 +1,1 @@
+"""What no plan exceeds: the least times of its steps, and the most requests per second, proven from the cost model"""

@@ -1,0 +1,194 @@
+"""Least times of the steps of a prefill pool and of a decode pool, by what a step carries, to be replayed.
+
+A prefill pool fills steps as chunked prefill does: prompts that are begun, but for those with a chunk in flight, then
+those that wait, in order of arrival. A step passes the stages like a job of a flow shop: it begins on each when the one
+before it has ended there, and as many as there are stages are in flight. A decode pool gets each request when it
+arrives, prompt computed and K/V in place, takes as many as it has room for in that order, and gives each a token per
+step, with several stages at least as long as all micro-batches spend on the slowest one.
+
+Not replayed: blocks of the prefill pool, a limit on chunks of long prompts, and hand-overs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.search.plans.bounds.columns import columns_of, spread, stages_of
+from clustersim.search.plans.bounds.demand import Demand
+from clustersim.search.plans.bounds.stage_times import cells
+from clustersim.search.plans.looks import kernels
+from clustersim.simulation.priced import Priced
+
+FINE: Final = 1.002
+"""Of neighbours among the amounts of a step: it has one kind of them only, so that there may be many."""
+REPLAY_S: Final = 10e-6
+"""What a request costs to replay in Python, measured; compiled, a hundredth of it …"""
+COMPILER_S: Final = 5.0
+"""… and what the compiler takes, once on a machine, and a second to read what it made."""
+
+
+def is_worth_compiling(requests: int) -> bool:
+    """Whether replays of so many requests in all take longer than the compiler; without one none does."""
+    if requests * REPLAY_S < COMPILER_S or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return False
+    return find_spec("numba") is not None
+
+
+def _kernels(compiled: bool) -> Any:
+    if not compiled:
+        return kernels
+    from clustersim.search.plans.looks import compiled as found  # here, since the compiler takes a while
+
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrefillTimes:
+    """A replica that computes prompts.
+
+    Parameters
+    ----------
+    budget : int
+        Most tokens of a step.
+    kinds : array of shape (stages,)
+        Stages that are alike have one number.
+    own, sending : array of shape (kinds, budget + 1)
+        Nanoseconds of a pass by its tokens, and of what it sends.
+    pair : array of shape (kinds,)
+        What a pair that is attended to adds.
+    """
+
+    budget: int
+    kinds: Int64Array
+    own: FloatArray
+    sending: FloatArray
+    pair: FloatArray
+
+    def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
+        """Whether no more prompts than may are late."""
+        arrays = (
+            self.kinds, self.own.ravel(), self.sending.ravel(), self.pair,
+            demand.arrived_ns, demand.prompt, demand.prompt_by_ns,
+        )  # fmt: skip
+        late: int = _kernels(compiled).prompts_late(self.budget, *_handed(arrays, compiled), free)
+        return late <= free
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodeTimes:
+    """A replica that decodes.
+
+    Parameters
+    ----------
+    step_ns, key_ns : array of shape (sequences + 1,)
+        By the sequences that it has: nanoseconds of a token of each, and what each of their keys adds.
+    tpot_ns : float
+        Target.
+    kv_tokens : int
+        Tokens that its K/V pool has room for.
+    """
+
+    step_ns: FloatArray
+    key_ns: FloatArray
+    tpot_ns: float
+    kv_tokens: int
+
+    def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
+        """Whether no more requests than may get their tokens too slowly."""
+        room = float("inf") if demand.shared else float(self.kv_tokens)
+        steps, context = (self.step_ns, self.key_ns), demand.tokens - demand.decodes
+        asked = demand.arrived_ns, demand.decodes.astype(np.int64), context
+        steps, asked = _handed(steps, compiled), _handed(asked, compiled)
+        late: int = _kernels(compiled).decodes_late(*steps, self.tpot_ns, room, *asked, free)
+        return late <= free
+
+
+def _handed(arrays: tuple[npt.NDArray[Any], ...], compiled: bool) -> tuple[Any, ...]:
+    """Return arrays as they are replayed: one after the other in memory, or as lists."""
+    return tuple(np.ascontiguousarray(one) if compiled else one.tolist() for one in arrays)
+
+
+def prefill_times(
+    plan: ParallelPlan,
+    found: Priced,
+    *,
+    tokens: int,
+    ranks: int,
+    context: float,
+    exchanged: Callable[[FloatArray], list[FloatArray]] | None = None,
+) -> PrefillTimes:
+    """Return the least times of a replica that computes prompts.
+
+    Parameters
+    ----------
+    plan : ParallelPlan
+        Of one replica, or of those that share experts.
+    found : Priced
+        What prices it.
+    tokens : int
+        Most of a step.
+    ranks : int
+        How many share experts, or prompts (SP); else 1.
+    context : float
+        Keys of a decode where tangents are taken.
+    exchanged : callable, optional
+        Of SP ranks: prompt tokens of the one with most → nanoseconds that they exchange, by stage.
+    """
+    low, high = cells(tokens // ranks, FINE)
+    at = np.minimum(np.searchsorted(high * ranks, np.arange(tokens + 1.0)), len(low) - 1)
+    stages = stages_of(plan.lockstep, found, (low, np.zeros_like(low)), context, apart=exchanged is not None)
+    if exchanged is not None:
+        stages = [replace(one, ns=one.ns + more) for one, more in zip(stages, exchanged(low), strict=True)]
+    alike = {(one.ns.tobytes(), one.send_ns.tobytes(), one.pair_ns): one for one in stages}
+    number = {key: kind for kind, key in enumerate(alike)}
+    return PrefillTimes(
+        budget=tokens,
+        kinds=np.array([number[one.ns.tobytes(), one.send_ns.tobytes(), one.pair_ns] for one in stages], np.int64),
+        own=np.array([one.ns[at] for one in alike.values()]),
+        sending=np.array([one.send_ns[at] for one in alike.values()]),
+        pair=np.array([one.pair_ns if ranks == 1 else 0.0 for one in alike.values()]),
+    )
+
+
+def decode_times(
+    plan: ParallelPlan, found: Priced, *, requests: int, ranks: int, context: float, tpot_ns: float, kv_tokens: int
+) -> DecodeTimes:
+    """Return the least times of a replica that decodes.
+
+    Parameters
+    ----------
+    plan, found, ranks, context
+        See :func:`prefill_times`.
+    requests, kv_tokens : int
+        Most sequences, and tokens of the K/V pool.
+    tpot_ns : float
+        Target.
+    """
+    tokens = requests // ranks
+    columns = columns_of(plan, found, tokens=tokens, requests=tokens, context=context, duty="decode", ratio=FINE)
+    assert columns is not None
+    columns = spread(columns, ranks, decodes=True) if ranks > 1 else columns
+    at = _cells(columns.decodes, np.maximum(np.arange(requests + 1) // plan.pp, 1.0))
+    slowest = plan.pp * columns.stage_ns[:, at].max(axis=0)
+    return DecodeTimes(
+        step_ns=np.maximum(columns.latency_ns[at], slowest),
+        key_ns=columns.key_ns[:, at].min(axis=0),
+        tpot_ns=tpot_ns,
+        kv_tokens=kv_tokens,
+    )
+
+
+def _cells(ends: FloatArray, values: npt.NDArray[Any]) -> Int64Array:
+    """Return for each value the column whose cell it is in."""
+    order = np.argsort(ends, kind="stable")
+    found: Int64Array = order[np.minimum(np.searchsorted(ends[order], values), len(ends) - 1)]
+    return found

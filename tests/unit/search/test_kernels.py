@@ -1,0 +1,66 @@
+"""Replays of pools are the same as machine code and in Python, and stop as soon as too many are late."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clustersim.search.plans.looks import kernels
+from clustersim.search.plans.looks.times import COMPILER_S, REPLAY_S, is_worth_compiling
+from tests.effort import is_whole
+
+BUDGET = 512
+
+
+def _prompts(stages: int, load: float, seed: int) -> tuple:
+    """Return a pool whose first and last stage differ from the others, at a share of what it could do."""
+    random = np.random.default_rng(seed)
+    kinds = np.minimum(np.arange(stages), 1)
+    kinds[-1] = 2
+    tokens = np.arange(BUDGET + 1.0)
+    own = np.concatenate([np.maximum(2e6, tokens * (3e4 + kind)) / stages for kind in range(3)])
+    prompt = random.integers(0, 3 * BUDGET, 60).astype(np.float64)
+    arrived = np.cumsum(random.exponential(prompt.mean() * 3e4 / stages / load, len(prompt)))
+    sending, pair = np.concatenate([100.0 * tokens] * 3), np.array([0.01, 0.02, 0.03])
+    return BUDGET, kinds, own, sending, pair, arrived, prompt, arrived + 2e8
+
+
+def _decodes(room: float, seed: int) -> tuple:
+    random = np.random.default_rng(seed)
+    arrived, decodes = np.cumsum(random.exponential(1e7, 80)), random.integers(0, 90, 80)
+    context = random.integers(1, 900, 80).astype(np.float64)
+    return 2e6 + 1e5 * np.arange(17), np.full(17, 2.0), 6e6, room, arrived, decodes, context
+
+
+CASES = [
+    *(("prompts_late", _prompts(stages, load, seed)) for stages in (1, 2, 5) for load in (0.8, 1.3) for seed in (1, 2)),
+    *(("decodes_late", _decodes(room, seed)) for room in (3000.0, 1e6) for seed in (1, 2)),
+]
+
+
+def _lists(arrays: tuple) -> list:
+    return [one.tolist() if isinstance(one, np.ndarray) else one for one in arrays]
+
+
+@pytest.mark.skipif(not is_whole(), reason="the compiler takes seconds: --long=1")
+def test_machine_code_and_python_find_the_same_late_ones():
+    pytest.importorskip("numba")
+    from clustersim.search.plans.looks import compiled
+
+    late = [getattr(kernels, name)(*_lists(case), 10**6) for name, case in CASES]
+    assert late == [getattr(compiled, name)(*case, 10**6) for name, case in CASES]
+    assert 0 in late
+    assert len(set(late)) > 4
+
+
+def test_a_replay_ends_once_more_than_may_are_late():
+    name, case = next((name, case) for name, case in CASES if getattr(kernels, name)(*_lists(case), 10**6) > 5)
+    whole = getattr(kernels, name)(*_lists(case), 10**6)
+    assert 5 < getattr(kernels, name)(*_lists(case), 5) <= whole
+
+
+def test_few_replays_are_not_compiled(monkeypatch):
+    most = int(COMPILER_S / REPLAY_S)
+    assert not is_worth_compiling(most - 1)
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    assert not is_worth_compiling(most * 100)
