@@ -16,6 +16,8 @@ Generated tokens are not shared: traces do not say what they are.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import filterfalse, takewhile
 from typing import Final
 
 from clustersim.serving.blocks import BlockPool
@@ -49,38 +51,40 @@ class PrefixCache:
 
     def leading(self, keys: Keys, most: int) -> int:
         """Return how many of the first ``most`` keys are cached before one is not."""
-        holders, found = self.holders, 0
-        while found < most and keys[found] in holders:
-            found += 1
-        return found
+        return sum(1 for _ in takewhile(self.holders.__contains__, keys[:most]))
 
-    def hold(self, key: int) -> bool:
-        """Let one more sequence hold a cached block; return whether it was free."""
-        holders = self.holders[key]
-        self.holders[key] = holders + 1
-        if not holders:
-            del self.free[key]
-        return not holders
+    def hold(self, keys: Keys) -> int:
+        """Let one more sequence hold cached blocks; return how many of them were free."""
+        holders, free, freed = self.holders, self.free, 0
+        for key in keys:
+            before = holders[key]
+            holders[key] = before + 1
+            if not before:
+                del free[key]
+                freed += 1
+        return freed
 
-    def drop(self, key: int) -> bool:
-        """Let one sequence less hold a cached block; return whether it is free now."""
-        self.holders[key] -= 1
-        if self.holders[key]:
-            return False
-        self.free[key] = 1
-        return True
+    def drop(self, keys: Iterable[int]) -> int:
+        """Let one sequence less hold cached blocks; return how many of them are free now."""
+        holders, free, freed = self.holders, self.free, 0
+        for key in keys:
+            left = holders[key] = holders[key] - 1
+            if not left:
+                free[key] = 1
+                freed += 1
+        return freed
 
     def take(self, blocks: int) -> None:
         """Take free blocks; what they held is forgotten."""
-        free = self.free
+        free, holders = self.free, self.holders
         while blocks:
-            first, count = next(iter(free.items()))
-            if first < 0 and count > blocks:
-                free[first] = count - blocks
-                return
-            del free[first]
+            first, count = free.popitem(last=False)
             if first >= 0:
-                del self.holders[first]
+                del holders[first]
+            elif count > blocks:
+                free[first] = count - blocks
+                free.move_to_end(first, last=False)
+                return
             blocks -= count
 
     def give(self, blocks: int) -> None:
@@ -137,33 +141,28 @@ class CachingPool(BlockPool):
     def fits(self, sequence: Sequence, cached: int, more: int) -> bool:
         """Return whether ``cached`` blocks can be taken over and ``more`` taken."""
         holders = self.caches[sequence.owner].holders
-        unheld = sum(not holders[key] for key in sequence.keys[:cached])
+        unheld = list(map(holders.__getitem__, sequence.keys[:cached])).count(0)
         return unheld + more <= self.free[sequence.owner]
 
     def take_over(self, sequence: Sequence, blocks: int) -> None:
         """Let an admitted sequence hold cached blocks; what they hold counts as computed."""
-        cache = self.caches[sequence.owner]
-        for key in sequence.keys[:blocks]:
-            self.free[sequence.owner] -= cache.hold(key)
+        self.free[sequence.owner] -= self.caches[sequence.owner].hold(sequence.keys[:blocks])
         sequence.shared = sequence.blocks = blocks
         sequence.computed = blocks * self.block_tokens
 
     def store(self, sequence: Sequence) -> None:
         """Cache the full prompt blocks that a step has filled; a copy of what is cached already is given back."""
         full = min(len(sequence.keys), sequence.computed // self.block_tokens)
-        owner, cache = sequence.owner, self.caches[sequence.owner]
-        for key in sequence.keys[sequence.shared : full]:
-            if key in cache.holders:
-                self.free[owner] -= cache.hold(key)
-                self.give(owner, 1)
-            else:
-                cache.holders[key] = 1
+        owner, cache, filled = sequence.owner, self.caches[sequence.owner], sequence.keys[sequence.shared : full]
+        for key in [*filter(cache.holders.__contains__, filled)]:
+            self.free[owner] -= cache.hold([key])
+            self.give(owner, 1)
+        cache.holders.update(dict.fromkeys(filterfalse(cache.holders.__contains__, filled), 1))
         sequence.shared = max(sequence.shared, full)
 
     def release(self, sequence: Sequence) -> None:
         """Take back all that a sequence holds, its last block first; cached blocks keep what they hold."""
         owner, cache = sequence.owner, self.caches[sequence.owner]
         self.give(owner, sequence.blocks - sequence.shared)
-        for key in reversed(sequence.keys[: sequence.shared]):
-            self.free[owner] += cache.drop(key)
+        self.free[owner] += cache.drop(reversed(sequence.keys[: sequence.shared]))
         sequence.blocks = sequence.shared = 0

@@ -104,7 +104,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         GroupedScheduler, "affordable", "self.free[0])", "self.free[0] + 1)"
     ),
     "a run attends to the keys of its first step": Mutation(
-        DecodeJumpLane, "_extend", "attention(keys)", "attention(first)"
+        DecodeJumpLane, "_extend", "took = attention(keys)", "took = attention(first)"
     ),
     "a run goes on when a window is full": Mutation(DecodeJumpLane, "begin", "group.unchanged_windows", "NEVER"),
     "windows do not grow": Mutation(DecodeJumpLane, "_extend", "step * growth", "0 * growth"),

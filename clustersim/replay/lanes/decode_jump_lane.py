@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Sequence_
 from itertools import accumulate
+from operator import mul
 from typing import Final
 
 from clustersim.graph.prices.steps import DecodePrice, StepPrices
@@ -146,12 +147,15 @@ class DecodeJumpLane(Lane):
             self.steps = len(ns)
         else:
             classes = decode_classes(price, group)
+            row = [0 if growth else attention(keys) for attention, _, keys, growth in classes]  # full windows stay full
+            base += sum(map(mul, price.counts, row))
+            grows = [(place, *one) for place, one in enumerate(classes) if one[3]]
             for step in range(begun, self.limit):
                 end += base
-                for attention, layers, keys, growth in classes:
-                    took = attention(keys + step * growth)
-                    ns.append(took)
+                for place, attention, layers, keys, growth in grows:
+                    row[place] = took = attention(keys + step * growth)
                     end += layers * took
+                ns += row
                 if end >= until and step + 1 >= enough:
                     break
             self.steps = step + 1
