@@ -87,7 +87,7 @@ def scatter(charts: Mapping[str, Sequence[Dot]]) -> go.Figure:
     named: set[str] = set()
     for index, name in enumerate(names):
         x, y = axis_name("x", index), axis_name("y", index)
-        across, down = (([0.0, 0.46], [0.54, 1.0])[index % 2] if len(names) > 1 else [0.0, 1.0]), index // 2
+        across, down = (([0.0, 0.44], [0.56, 1.0])[index % 2] if len(names) > 1 else [0.0, 1.0]), index // 2
         gap = 0.12 / lines
         domain = [1 - (down + 1) / lines + (gap if down + 1 < lines else 0.0), 1 - down / lines - gap / 4]
         values = [value for dot in charts[name] for value in (dot.measured, dot.predicted)]
@@ -116,7 +116,8 @@ def scatter(charts: Mapping[str, Sequence[Dot]]) -> go.Figure:
             "anchor": y,
             "title": {"text": f"{name}, measured"},
         }
-        layout[axis_name("yaxis", index)] = axis | {"domain": domain, "anchor": x, "title": {"text": "predicted"}}
+        side = {"domain": domain, "anchor": x} | ({} if index % 2 else {"title": {"text": "predicted"}})
+        layout[axis_name("yaxis", index)] = axis | side
     figure.update_layout(layout)
     return figure
 

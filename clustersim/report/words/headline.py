@@ -119,7 +119,7 @@ def latency_table(summary: Mapping[str, Any], found: Mapping[str, Weighted]) -> 
             cells += _target_cells(name, limits, verdicts, found)
         rows.append(f'<tr><th scope="row"><abbr title="{meaning}">{name.upper()}</abbr></th>{cells}</tr>')
     return (
-        f"<h3>Latencies (ms)</h3><table><thead><tr><th></th>{head}</tr></thead>"
+        f"<h3>Latencies (ms)</h3><table{' class=judged' if limits else ''}><thead><tr><th></th>{head}</tr></thead>"
         f'<tbody>{"".join(rows)}</tbody></table><p class="note">{_NOTE}{_TARGET_NOTE if limits else ""}</p>'
     )
 
