@@ -88,7 +88,7 @@ def scatter(charts: Mapping[str, Sequence[Dot]]) -> go.Figure:
     for index, name in enumerate(names):
         x, y = axis_name("x", index), axis_name("y", index)
         across, down = (([0.0, 0.44], [0.56, 1.0])[index % 2] if len(names) > 1 else [0.0, 1.0]), index // 2
-        gap = 0.12 / lines
+        gap = 0.18 / lines
         domain = [1 - (down + 1) / lines + (gap if down + 1 < lines else 0.0), 1 - down / lines - gap / 4]
         values = [value for dot in charts[name] for value in (dot.measured, dot.predicted)]
         low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) + 1e-9)
