@@ -91,7 +91,7 @@ class Deployments:
     def __init__(self, variants: Variants, knobs: Sequence[Varied], changes: Sequence[str]) -> None:
         self.variants, self._always = variants, tuple(changes)
         own = variants.scenario()
-        self._experts = tuple(one.plan.ep for one in own.each_pool())
+        self._experts = tuple(replace(one.plan.ep, degree=1, scope="replica") for one in own.each_pool())
         written = own.origin.data
         plan = written.get("plan") or {}
         self._options = (

@@ -51,3 +51,11 @@ def test_what_a_search_plays_has_the_rate_that_is_said(tmp_path: Path, text: str
         for step in (step_of(0.3), step_of(3.0), step_of(30.0)):
             load = replace(opened.load, lasting_s=100.0)
             assert rate_per_s(requests_at(opened.base, load, step, 1)) == pytest.approx(rate_of(step), rel=1e-6)
+
+
+def test_a_scenario_with_experts_on_all_replicas_is_searched_from_one_replica(tmp_path):
+    wide = SMALL.replace("model: llama-2-7b", "model: mixtral-8x7b").replace(
+        "plan: {tp: 1}", "plan: {dp: 8, ep: {degree: 8, scope: global}}"
+    )
+    with search(tmp_path, wide, devices=8) as found:
+        assert found.load.requests == 40
