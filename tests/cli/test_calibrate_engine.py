@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from clustersim.cli import main
 from clustersim.cli.commands.calibrate_engine import _doubts
+from clustersim.errors import InputError
 from clustersim.scenario.load import load
 from clustersim.simulation.calibration.figures import Figure
 from clustersim.simulation.calibration.fit import EngineFit
@@ -186,6 +187,47 @@ def test_a_result_without_lists_has_mean_lengths_where_the_scenario_draws_none(f
     result = json.loads((folder / "bench8.json").read_text())
     assert log.requests.prompt_tokens.tolist() == [round(result["total_input_tokens"] / 60)] * 60
     assert log.requests.concurrency == 8
+
+
+def test_a_result_has_the_lengths_that_the_scenario_draws_unless_the_log_says_others(folder):
+    drawn = ("workload={arrivals: all_at_once, prompt_tokens: 100, output_tokens: 10, requests: 1}", "expect={}")
+    log, result = (
+        read_log(folder / "bench8.json", load("quickstart", drawn)),
+        json.loads((folder / "bench8.json").read_text()),
+    )
+    assert log.requests.prompt_tokens.tolist() == [round(result["total_input_tokens"] / 60)] * 60
+    assert "bench8.json: prompt_tokens: 100 in the mean as the scenario draws them, " in log.notes[0]
+
+
+def test_times_in_another_unit_are_told_before_anything_is_fitted(folder):
+    result = json.loads((folder / "lists.json").read_text())
+    name = lists(folder, "ms.json", itls=[[gap * 1e3 for gap in gaps] for gaps in result["itls"]])
+    done = calibrate(folder, name)
+    assert done.exit_code == 2
+    assert "ms.json: times per output token are some 1,000 times longer than the scenario's" in done.stderr
+
+
+@pytest.mark.parametrize("between", [";", "\t"])
+def test_cells_are_parted_as_those_of_traces_and_one_token_has_no_time_per_token(folder, between):
+    rows = [f"{at},100,10,30,9" for at in range(40)] + ["40,100,1,30,"]
+    text = "\n".join(["arrival_s,prompt_tokens,output_tokens,ttft_ms,tpot_ms", *rows])
+    (folder / "parted.csv").write_text(text.replace(",", between))
+    log = read_log(folder / "parted.csv", load("quickstart"))
+    assert log.tpot_ms is not None
+    assert np.isnan(log.tpot_ms).tolist() == [False] * 40 + [True]
+    (folder / "parted.csv").write_text(text.replace("39,100", "39,١٠٠"))
+    with pytest.raises(InputError, match="prompt_tokens: found '١٠٠'"):
+        read_log(folder / "parted.csv", load("quickstart"))
+
+
+def test_a_request_that_stands_twice_under_two_names_is_refused(folder):
+    row = {"input_toks": 100, "output_toks": 10}
+    stamps = [(at, {"queued_ts": at, "first_token_ts": at + 0.1, "last_token_ts": at + 0.3}) for at in range(40)]
+    lines = [json.dumps(row | {"request_id": f"{copy}{at}", "arrival_time": at} | stamp)
+             for copy in "ab" for at, stamp in stamps]  # fmt: skip
+    (folder / "twice.jsonl").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"twice.jsonl:42: arrival_time: the request of line 2 stands here again \(39"):
+        read_log(folder / "twice.jsonl", load("quickstart"))
 
 
 def test_the_output_is_a_yaml_file(folder):

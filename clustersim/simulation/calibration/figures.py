@@ -7,6 +7,7 @@ in the order given, is held out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,8 @@ METRICS: Final = ("ttft", "tpot")
 _FITTED: Final = 0.7
 _PARTS: Final = (8, 3)
 _FEWEST_LOGS: Final = 3
+_NEAR: Final = 0.5
+"""In powers of ten: a factor of three beside a thousand, which no server and no load makes of a time per token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,6 +105,26 @@ def predicted_ms(figure: Figure, times: tuple[FloatArray, FloatArray]) -> float:
     if not len(known):
         return float("nan")
     return float(np.mean(known) if figure.statistic == "mean" else np.median(known))
+
+
+def check_units(logs: Sequence[ServerLog], figures: Sequence[Figure], predicted: FloatArray) -> None:
+    """Refuse a log whose times per output token are a thousandth of what is predicted, or a thousand times that.
+
+    Raises
+    ------
+    InputError
+    """
+    for place, log in enumerate(logs):
+        own = [at for at, figure in enumerate(figures) if figure.log == place and figure.metric == "tpot"]
+        ratios = [figures[at].measured_ms / predicted[at] for at in own]
+        thousands = round(math.log10(float(np.median(ratios))) / 3.0) if ratios else 0
+        if thousands and abs(math.log10(float(np.median(ratios))) - 3 * thousands) < _NEAR:
+            told = f"{1000 ** abs(thousands):,} times {'longer' if thousands > 0 else 'shorter'}"
+            message = (
+                f"times per output token are some {told} than the scenario's ({np.median(ratios):.3g} times): expected "
+                "seconds in stamps, ttfts and itls, milliseconds in what is called _ms"
+            )
+            raise InputError(Problem(file=log.name, message=message))
 
 
 def times_of(result: RunResult) -> tuple[FloatArray, FloatArray]:

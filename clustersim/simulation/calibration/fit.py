@@ -20,7 +20,7 @@ from clustersim.cost.engine import KERNEL_TIMES, LONGEST_S
 from clustersim.errors import InputError, Problem
 from clustersim.processes import local_pool
 from clustersim.scenario.scenario import Scenario
-from clustersim.simulation.calibration.figures import Figure, figures_of, predicted_ms, times_of
+from clustersim.simulation.calibration.figures import Figure, check_units, figures_of, predicted_ms, times_of
 from clustersim.simulation.calibration.log import ServerLog
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import simulate
@@ -147,6 +147,7 @@ def fit_engine(scenario: Scenario, logs: Sequence[ServerLog], *, workers: int = 
     pooled = scenario if blocks is None else scenario.with_entry(serving=replace(scenario.serving, kv_blocks=blocks))
     with _Runs(logs, figures, workers) as runs:
         (before,) = runs.predictions(scenario, [{}])
+        check_units(logs, figures, before)
         start = {constant.field: float(getattr(scenario.engine, constant.field)) for constant in CONSTANTS}
         base = runs.predictions(pooled, [start])[0] if blocks is not None else before
         values, best = dict(start), base

@@ -35,6 +35,7 @@ from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Gamma,
 from clustersim.workload.draws import DrawnWorkload, generate
 from clustersim.workload.lengths import Fixed
 from clustersim.workload.requests import Requests
+from clustersim.workload.trace_csv import parted_by
 
 _STAMPS: Final = ("input_toks", "output_toks", "arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 _CELLS: Final = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms")
@@ -58,6 +59,10 @@ _MOST_REQUESTS: Final = 10_000
 """Of a log: it is simulated some thirty times, and what it tells of a few constants does not grow any more."""
 _OWN: Final = "clustersim"
 """Backend of results that ``--vllm-json`` wrote: its clients are at the replicas, behind any front end."""
+_TOTALS: Final = {"prompt_tokens": "total_input_tokens", "output_tokens": "total_output_tokens"}
+_LENGTHS_APART: Final = 0.2
+"""Of mean lengths (assumed): of twenty requests drawn from 0 to twice the mean it varies by 13 %."""
+_LONGEST_HEADER: Final = 10_000
 _LONGEST_S: Final = 3.2e7
 """A year: a log over a longer time counts in another unit."""
 _LEAST_JUMP_S: Final = 1.0
@@ -175,6 +180,8 @@ def _of_stamps(path: Path, lines: Iterable[tuple[int, Any]], scenario: Scenario)
             break
         scheduled = found.get("scheduled_ts")
         rows.append((*values, scheduled if isinstance(scheduled, int | float) else math.nan, number))
+    known = [(row[2], *row[:2], *row[3:6], row[-1]) for row in rows] if not problems else []
+    problems += _repeated(path, known, "arrival_time")
     (prompt, output, arrived, queued, first, last, scheduled_s, line_of), notes = _columns(path, rows, problems, by=2)
     falls = np.flatnonzero(np.diff(queued) < -_LEAST_JUMP_S)
     if len(falls):
@@ -196,7 +203,9 @@ def _of_stamps(path: Path, lines: Iterable[tuple[int, Any]], scenario: Scenario)
 
 
 def _of_cells(path: Path, text: str, scenario: Scenario) -> ServerLog:
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=parted_by(text[:_LONGEST_HEADER].partition("\n")[0])
+    )
     header = [name.strip() for name in reader.fieldnames or ()]
     absent = [name for name in _CELLS if name not in header]
     if absent:
@@ -207,13 +216,15 @@ def _of_cells(path: Path, text: str, scenario: Scenario) -> ServerLog:
     problems: list[Problem] = []
     for line in reader:
         cells = {str(key).strip(): cell if _float(cell) is None else _float(cell) for key, cell in line.items()}
+        if cells.get("output_tokens") == 1.0 and cells.get("tpot_ms") in ("", None):
+            cells["tpot_ms"] = 0.0  # there is none
         values, mistakes = _numbers(cells, _CELLS)
         mistakes = mistakes or _tokens(values[1:3], _CELLS[1:3], scenario)
         problems += [Problem(file=str(path), line=reader.line_num, message=mistake) for mistake in mistakes]
         if len(problems) >= _MOST_PROBLEMS:
             break
         rows.append((*values, reader.line_num))
-    problems += _repeated(path, rows) if not problems else []
+    problems += _repeated(path, rows, _CELLS[0]) if not problems else []
     falls = [place for place in range(1, len(rows)) if rows[place][0] < rows[place - 1][0]]
     (arrived, prompt, output, ttft, tpot, line_of), notes = _columns(path, rows, problems, by=0)
     if falls:
@@ -231,8 +242,11 @@ def _of_cells(path: Path, text: str, scenario: Scenario) -> ServerLog:
     )
 
 
-def _repeated(path: Path, rows: Sequence[tuple[float, ...]]) -> list[Problem]:
-    """Return the line of the first request that stands twice: alike in all cells, its arrival like no other one's."""
+def _repeated(path: Path, rows: Sequence[tuple[float, ...]], name: str) -> list[Problem]:
+    """Return the line of the first request that stands twice: alike in all cells, its arrival like no other one's.
+
+    Rows begin with the arrival, whose ``name`` is that of its column, and end with their line.
+    """
     first_line: dict[tuple[float, ...], float] = {}
     again = [(first_line[row[:-1]], row) for row in rows if first_line.setdefault(row[:-1], row[-1]) != row[-1]]
     arrivals = Counter(cells[0] for cells in first_line)
@@ -240,7 +254,7 @@ def _repeated(path: Path, rows: Sequence[tuple[float, ...]]) -> list[Problem]:
     if not again:
         return []
     many = f" ({len(again):,} lines are such)" if len(again) > 1 else ""
-    message = f"arrival_s: the request of line {again[0][0]:.0f} stands here again{many}; expected each request once"
+    message = f"{name}: the request of line {again[0][0]:.0f} stands here again{many}; expected each request once"
     return [Problem(file=str(path), line=int(again[0][1][-1]), message=message)]
 
 
@@ -278,22 +292,18 @@ def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Ser
         raise InputError(Problem(file=str(path), path=mistake.partition(":")[0], message=mistake.partition(": ")[2])
                          for mistake in mistakes)  # fmt: skip
     count = int(result["completed"])
-    workload = DrawnWorkload(
-        arrivals=_arrivals(rate or math.inf, concurrency, result.get("burstiness")),
-        requests=count,
-        **_lengths(result, count, scenario),
-    )
+    arrivals = _arrivals(rate or math.inf, concurrency, result.get("burstiness"))
+    drawn, notes = _drawn(path.name, result, arrivals, scenario)
     if result["total_output_tokens"] <= count:
         _per_token(path, None, np.ones(1), np.ones(1))
     outside = result.get("backend") != _OWN
-    drawn = generate(workload, np.random.SeedSequence(scenario.seed))
     if not all(
         isinstance(result.get(name), list) and len(result[name]) == count for name in ("input_lens", "ttfts", "itls")
     ):
         figures = {
             name: float(result[key]) for name, key in _FIGURES.items() if isinstance(result.get(key), int | float)
         }
-        return ServerLog(name=path.name, requests=drawn, figures=figures, has_front_end=outside)
+        return ServerLog(name=path.name, requests=drawn, figures=figures, has_front_end=outside, notes=notes)
     prompt, output = (np.asarray(result[name], np.float64) for name in ("input_lens", "output_lens"))
     starts = result.get("start_times")
     arrived = drawn.arrived_at_ns / NS_PER_S
@@ -340,12 +350,30 @@ def _arrivals(rate: float, concurrency: int | None, burstiness: object) -> Arriv
     return Poisson(rate_per_s=rate, rescale=True)
 
 
-def _lengths(result: Mapping[str, Any], count: int, scenario: Scenario) -> dict[str, Any]:
-    """Return the lengths of a result without lists: those of the scenario if it draws some, else the mean ones."""
+def _drawn(
+    name: str, result: Mapping[str, Any], arrivals: Arrivals, scenario: Scenario
+) -> tuple[Requests, tuple[str, ...]]:
+    """Return the requests of a result without lists, and what is to say of them.
+
+    Lengths are those that the scenario draws where their means are the log's, give or take; else the mean ones.
+    """
+    count = int(result["completed"])
+    mean = {key: max(1, round(result[total] / count)) for key, total in _TOTALS.items()}
+    lengths = {key: Fixed(tokens=tokens) for key, tokens in mean.items()}
+    workload, told = DrawnWorkload(arrivals=arrivals, requests=count, **lengths), []
     if isinstance(scenario.workload, DrawnWorkload):
-        return {"prompt_tokens": scenario.workload.prompt_tokens, "output_tokens": scenario.workload.output_tokens}
-    prompt, output = (max(1, round(result[name] / count)) for name in ("total_input_tokens", "total_output_tokens"))
-    return {"prompt_tokens": Fixed(tokens=prompt), "output_tokens": Fixed(tokens=output)}
+        own = replace(
+            workload, prompt_tokens=scenario.workload.prompt_tokens, output_tokens=scenario.workload.output_tokens
+        )
+        requests = generate(own, np.random.SeedSequence(scenario.seed))
+        for key, tokens in mean.items():
+            found = float(getattr(requests, key).mean())
+            if abs(found / tokens - 1.0) >= _LENGTHS_APART:
+                told.append(f"{key}: {found:,.0f} in the mean as the scenario draws them, {tokens:,} in the log")
+        if not told:
+            return requests, ()
+        told = [f"{name}: {'; '.join(told)}: requests of the log's mean lengths are taken"]
+    return generate(workload, np.random.SeedSequence(scenario.seed)), tuple(told)
 
 
 def _rate(value: object) -> float | None:
@@ -369,7 +397,7 @@ def _numbers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[floa
 
 def _float(value: object) -> float | None:
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value) if str(value).isascii() else None  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
 
