@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from clustersim.cost.fit import above_peak, has_peak, multiplied_per_s, times_expected, unlike_seconds
+from clustersim.cost.grid import read_grid
 from clustersim.cost.points import MeasuredPoints, problem_at
 from clustersim.cost.roofline import PricedDevice
 from clustersim.errors import InputError, Problem
@@ -23,6 +25,43 @@ def check_prices(path: Path, points: Sequence[MeasuredPoints], device: PricedDev
     problems = [problem for own in points for problem in _implausible(path, own, device)] or list(_twice(path, points))
     if problems:
         raise InputError(problems)
+
+
+def check_grids(device: PricedDevice, grids: Mapping[str, str], section: str) -> list[Problem]:
+    """Return the first point of each grid that is faster than the device can be, or slower than any kernel is.
+
+    Parameters
+    ----------
+    device : PricedDevice
+    grids : mapping
+        Texts by group, which can be read (:func:`~clustersim.cost.grid.grid_problems`).
+    section : str
+        Of the file, for paths.
+    """
+    problems = []
+    for group, text in grids.items():
+        points = read_grid(group, text)
+        if not has_peak(device, points):
+            continue
+        times = times_expected(device, points)
+        rates = multiplied_per_s(points)
+        told = [above_peak(device, points, float(rates.max()))] if len(rates) else []
+        told += [
+            f"a point lasts {one:.3g} times what {device.name} is expected to take"
+            for one in (float(times.min()), float(times.max()))
+            if not _FASTEST < one < _SLOWEST
+        ]
+        if why := next(filter(None, told), ""):
+            problems.append(
+                Problem(message=f"{why.partition(';')[0]}; expected microseconds", path=f"{section}.{group}.grid")
+            )
+    return problems
+
+
+_FASTEST: Final = 0.02
+_SLOWEST: Final = 1_000.0
+"""Times what is assumed of a device. Of all that ship 0.16 is the least, and 130 the most: TensorRT-LLM's decodes over
+latents on A100, which has no kernel for them."""
 
 
 def _implausible(path: Path, points: MeasuredPoints, device: PricedDevice) -> Iterator[Problem]:

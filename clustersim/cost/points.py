@@ -215,6 +215,8 @@ def _keys(op: str) -> tuple[str, ...]:
 
 
 def _number(cell: object) -> float | None:
+    if not str(cell).isascii():
+        return None
     try:
         number = float(cell)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -15,6 +15,7 @@ from clustersim.cluster.build import TOP_KEYS, build_topology
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import check_collectives
+from clustersim.cost.check_prices import check_grids
 from clustersim.cost.grid import grid_problems
 from clustersim.cost.roofline import absent_constants, check_kernels, kernel_problems
 from clustersim.errors import InputError, Problem
@@ -120,7 +121,7 @@ def _check_constants(device: Device) -> None:
             check(device)
         except InputError as error:
             problems += error.problems
-    problems += grid_problems(device.grids, "kernels")
+    problems += grid_problems(device.grids, "kernels") or check_grids(device, device.grids, "kernels")
     for group, constants in device.kernels.items():
         problems += absent_constants(group, constants, "kernels")
     for family, groups in device.engine_kernels.items():
@@ -130,7 +131,8 @@ def _check_constants(device: Device) -> None:
         for group, constants in groups.items():
             problems += absent_constants(group, constants, f"kernels.{family}")
         problems += kernel_problems(groups, f"kernels.{family}")
-        problems += grid_problems(device.engine_grids.get(family, {}), f"kernels.{family}")
+        grids = device.engine_grids.get(family, {})
+        problems += grid_problems(grids, f"kernels.{family}") or check_grids(device, grids, f"kernels.{family}")
     if problems:
         prefix = f"{device.name}: "
         raise InputError(

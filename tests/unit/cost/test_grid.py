@@ -10,6 +10,7 @@ import pytest
 
 from clustersim import catalog
 from clustersim.cost import MeasuredPoints, Precision, RooflineCost, TableCost
+from clustersim.cost.check_prices import check_grids
 from clustersim.cost.fit import MOE, predict
 from clustersim.cost.grid import grid_problems, measured_by, read_grid
 from clustersim.cost.grid_fit import fit_grid
@@ -85,6 +86,16 @@ def test_what_is_no_grid_is_refused_with_its_line(group: str, text: str, wrong: 
         read_grid(group, text)
     (problem,) = grid_problems({group: text}, "kernels.trtllm")
     assert problem.path == f"kernels.trtllm.{group}.grid"
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "told"),
+    [("0.001", "lasts .*e-0. times"), ("14e3", "lasts .*e.03 times"), ("10", "")],
+)
+def test_points_that_no_device_takes_are_refused(microseconds: str, told: str) -> None:
+    found = check_grids(device("h100-sxm-80gb"), {GROUP: HEADS + f"1: 1024={microseconds}"}, "kernels.sglang")
+    assert [problem.path for problem in found] == [f"kernels.sglang.{GROUP}.grid"] * bool(told)
+    assert all(re.search(f"{told} what h100-sxm-80gb .*; expected microseconds", one.message) for one in found)
 
 
 def test_points_that_lie_between_others_are_not_kept() -> None:

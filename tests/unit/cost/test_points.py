@@ -57,6 +57,7 @@ def test_every_broken_row_is_named_with_its_line(tmp_path):
         "gemm,bf16,1,1,1,fast\n"
         "memory,,1,,,1e-6\n"
         "memory,,,,,1e-6\n"
+        "gemm,bf16,١٦,1,1,1e-6\n"
         "gemm,bf16,16.5,1,1,1e-6\n"
         "gemm,bf16,1,1,1,1e-6,7\n"
     )
@@ -71,8 +72,9 @@ def test_every_broken_row_is_named_with_its_line(tmp_path):
         "6:17: seconds: expected a positive number, but found 'fast'",
         "1: has no column 'bytes', which 'memory' needs",
         "7:9: m: operator 'memory' has no such shape key",
-        "9:11: m: expected a whole number, but found '16.5'",
-        "10: has more cells than the header: ['7']",
+        "9:11: m: expected a positive number, but found '١٦'",
+        "10:11: m: expected a whole number, but found '16.5'",
+        "11: has more cells than the header: ['7']",
     ]
 
 
