@@ -15,11 +15,13 @@ _STATISTICS: Final = {
     "": "mean", "mean": "mean", "median": "p50", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99",
 }  # fmt: skip
 _REQUESTS: Final = "request throughput"
+PREFILLS: Final = "prefill throughput"
+"""Prompt tokens of all that a run takes, over its time."""
 _PER_DEVICE: Final = "output_token_throughput_per_gpu"
 _RATES: Final = {
     "total output throughput": "output_tokens_per_s", "output throughput": "output_tokens_per_s",
     "output throughput over makespan": "output_tokens_per_s", _PER_DEVICE: "output_tokens_per_s",
-    "total token throughput": "total_tokens_per_s", _REQUESTS: "requests_per_s",
+    "total token throughput": "total_tokens_per_s", _REQUESTS: "requests_per_s", PREFILLS: "total_tokens_per_s",
 }  # fmt: skip
 _MAKESPAN: Final = "makespan"
 _PER_MS: Final = {"ms": 1.0, "s": 1e-3, "us": 1e3}
@@ -56,7 +58,9 @@ def value_of(row: Row, summary: Mapping[str, Any]) -> float:
     metric, rate = _metric(row), _PER_S.fullmatch(row.unit)
     if rate:
         is_each = bool(rate["each"]) or metric == _PER_DEVICE
-        return float(summary["throughput"][_RATES[metric]]) / (row.num_gpus if is_each else 1.0)
+        rates = summary["throughput"]
+        rate = rates[_RATES[metric]] - (rates["output_tokens_per_s"] if metric == PREFILLS else 0.0)
+        return float(rate) / (row.num_gpus if is_each else 1.0)
     if metric == _MAKESPAN:
         return float(summary["makespan_s"]) * 1e3 * _PER_MS[row.unit]
     name, _, statistic = metric.partition(" ")

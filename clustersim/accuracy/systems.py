@@ -36,6 +36,7 @@ TOPOLOGIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "gb200": {"name": "gb200-nvl72"},
     "b200": {"name": "dgx-b200"},
     "h200": {"name": "dgx-h200"},
+    "h20": {"name": "h20-node"},
     "h100": {"name": "dgx-h100"},
     "h800": {"name": "h800-node"},
     "a100.*40 ?gb": {"name": "dgx-a100", "device": "a100-sxm-40gb"},
@@ -48,10 +49,10 @@ TOPOLOGIES: Final[Mapping[str, Mapping[str, Any]]] = {
 SLICES: Final = {4: [2, 2], 8: [2, 4], 16: [4, 4], 32: [4, 8]}
 """Chips of a TPU v6e slice along each axis (Google's documentation of v6e)."""
 
-OTHERS: Final = re.compile(r"gh200|(?:a100|h100|h200).*(?:pcie|nvl\b)|\bmig\b|4090 ?d\b|laptop", re.I)
+OTHERS: Final = re.compile(r"gh200|(?:a100|h100|h200).*(?:pcie|nvl\b)|\bmig\b|4090 ?d\b|laptop|\bh20\b.*(?:141|3e)", re.I)
 """Devices that are none of these although their names are nearly: other memory, rates and links."""
 _MEMORY: Final = re.compile(r"\b(\d+) ?Gi?B?\b", re.I)
-_DEVICES: Final = re.compile(r"\b(?:[abh][1-9]00|l40s|mi\d{3}x)", re.I)
+_DEVICES: Final = re.compile(r"\b(?:[abh][1-9]00|h20\b|l40s|mi\d{3}x)", re.I)
 """Of these a row names one: pools on different devices are not read."""
 HARDWARE: Final = tuple(
     (

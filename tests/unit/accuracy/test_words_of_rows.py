@@ -96,6 +96,22 @@ def test_a_collective_that_there_is_none_of_is_told(row, told):
         collectives.value(row)
 
 
+def test_a_throughput_of_prefills_without_lengths_is_that_of_steps_that_are_full():
+    row = replace(ROW, family="F10-cluster-published", hardware="H20", num_gpus=1.0, model="Qwen3-8B", parallel="TP1",
+                  framework="SGLang", workload="ISL  OSL  ", metric="prefill throughput", unit="tok/s/GPU")  # fmt: skip
+    document = scenario_of(row, Path())
+    assert document["topology"]["name"] == "h20-node"
+    assert systems.topology(replace(row, hardware="H200-SXM-141GB"))["name"] == "dgx-h200"
+    assert document["workload"]["prompt_tokens"] == document["serving"]["max_batch_tokens"]
+    assert document["workload"]["output_tokens"] == 1
+    rates = {"throughput": {"total_tokens_per_s": 900.0, "output_tokens_per_s": 100.0}}
+    assert metrics.value_of(row, rates) == 800.0
+    with pytest.raises(Inexpressible, match="the workload is not given"):
+        scenario_of(replace(row, metric="decode throughput"), Path())
+    with pytest.raises(Inexpressible, match="no device in the catalogs for 'H20-3e 141 GB'"):
+        scenario_of(replace(row, hardware="H20-3e 141 GB"), Path())
+
+
 def test_one_output_token_has_no_tpot():
     with pytest.raises(Inexpressible, match="two output tokens or more"):
         metrics.value_of(ROW, {"tpot_ms": {"mean": None}})

@@ -90,7 +90,7 @@ def test_what_is_no_grid_is_refused_with_its_line(group: str, text: str, wrong: 
 
 @pytest.mark.parametrize(
     ("microseconds", "told"),
-    [("0.001", "lasts .*e-0. times"), ("14e3", "lasts .*e.03 times"), ("10", "")],
+    [("0.001", "lasts [0-9.e-]+ times"), ("14e4", "lasts [0-9.e+]+ times"), ("10", "")],
 )
 def test_points_that_no_device_takes_are_refused(microseconds: str, told: str) -> None:
     found = check_grids(device("h100-sxm-80gb"), {GROUP: HEADS + f"1: 1024={microseconds}"}, "kernels.sglang")
