@@ -49,7 +49,9 @@ TOPOLOGIES: Final[Mapping[str, Mapping[str, Any]]] = {
 SLICES: Final = {4: [2, 2], 8: [2, 4], 16: [4, 4], 32: [4, 8]}
 """Chips of a TPU v6e slice along each axis (Google's documentation of v6e)."""
 
-OTHERS: Final = re.compile(r"gh200|(?:a100|h100|h200).*(?:pcie|nvl\b)|\bmig\b|4090 ?d\b|laptop|\bh20\b.*(?:141|3e)", re.I)
+OTHERS: Final = re.compile(
+    r"gh200|(?:a100|h100|h200).*(?:pcie|nvl\b)|\bmig\b|4090 ?d\b|laptop|\bh20\b.*(?:141|3e)", re.I
+)
 """Devices that are none of these although their names are nearly: other memory, rates and links."""
 _MEMORY: Final = re.compile(r"\b(\d+) ?Gi?B?\b", re.I)
 _DEVICES: Final = re.compile(r"\b(?:[abh][1-9]00|h20\b|l40s|mi\d{3}x)", re.I)
