@@ -49,7 +49,7 @@ _EXAMPLES: Final = {
     "price": "2.5 USD/h",
 }
 _ARTICLE: Final = {"bytes": "bytes", "flops": "FLOP/s"}
-_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+_QUANTITY: Final = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(\S*)\s*")
 
 
 class UnitError(ClustersimError, ValueError):
