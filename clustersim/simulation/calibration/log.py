@@ -359,8 +359,9 @@ def _drawn(
     """
     count = int(result["completed"])
     mean = {key: max(1, round(result[total] / count)) for key, total in _TOTALS.items()}
-    lengths = {key: Fixed(tokens=tokens) for key, tokens in mean.items()}
-    workload, told = DrawnWorkload(arrivals=arrivals, requests=count, **lengths), []
+    prompt, output = (Fixed(tokens=tokens) for tokens in mean.values())
+    workload = DrawnWorkload(arrivals=arrivals, requests=count, prompt_tokens=prompt, output_tokens=output)
+    told: list[str] = []
     if isinstance(scenario.workload, DrawnWorkload):
         own = replace(
             workload, prompt_tokens=scenario.workload.prompt_tokens, output_tokens=scenario.workload.output_tokens
