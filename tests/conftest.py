@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -88,6 +88,24 @@ def run() -> Callable[[ReplayInput], ReplayResult]:
     from tests.audit import replayed
 
     return replayed
+
+
+@pytest.fixture
+def checked_figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give each figure that is written into a page to plotly's own objects; there must be some."""
+    from checked_figure import checked
+
+    from clustersim.report.figures.figure import Figure
+
+    seen, written = [], Figure.to_json
+
+    def spied(figure: Figure) -> str:
+        seen.append(checked(figure))
+        return written(figure)
+
+    monkeypatch.setattr(Figure, "to_json", spied)
+    yield
+    assert seen
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -12,8 +12,6 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-import plotly.io
-
 from clustersim.files import written_whole
 from clustersim.report.figures.layout import Panel, read_layout
 from clustersim.report.figures.panels import PANELS, Drawn, Run
@@ -130,10 +128,10 @@ def section(panel: Panel, drawn: Drawn, identity: str) -> str:
         return f'<section class="bare">{drawn.html}</section>'
     plot = ""
     if drawn.figure is not None:
-        figure = plotly.io.to_json(drawn.figure, engine="json")
+        figure = drawn.figure.to_json()
         config = json.dumps(CONFIG)
         plot = (
-            f'<div id="{identity}" style="height:{drawn.figure.layout.height}px"></div>\n<script>'
+            f'<div id="{identity}" style="height:{drawn.figure.height}px"></div>\n<script>'
             f'clustersimFigure("{identity}", Object.assign({figure}, {{config: {config}}})){drawn.then};'
             "</script>"
         )

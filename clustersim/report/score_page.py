@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-import plotly.graph_objects as go
-import plotly.io
-
 from clustersim.report.dashboard import page
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import CONFIG, axis_name, template
 from clustersim.report.page_files import asset
 
@@ -68,20 +66,20 @@ def score_page(title: str, subtitle: str, charts: Mapping[str, Sequence[Dot]], t
         plot = (
             f'<section><h2>Predicted against measured</h2><p class="caption">On the line: as measured. The band is '
             f"{BAND - 1:.0%} to either side. Point at a dot to see what it is; click a family to hide it.</p>"
-            f'<div id="scatter" style="height:{figure.layout.height}px"></div><script>'
-            f'clustersimFigure("scatter", Object.assign({plotly.io.to_json(figure, engine="json")}, '
+            f'<div id="scatter" style="height:{figure.height}px"></div><script>'
+            f'clustersimFigure("scatter", Object.assign({figure.to_json()}, '
             f"{{config: {json.dumps(CONFIG)}}}));</script></section>"
         )
     sections = [plot, *map(_section, tables)]
     return page(title, subtitle, sections, footer=f"{title} · clustersim", style=asset("score.css"))
 
 
-def scatter(charts: Mapping[str, Sequence[Dot]]) -> go.Figure:
+def scatter(charts: Mapping[str, Sequence[Dot]]) -> Figure:
     """Return one figure with a chart per quantity, two in a row."""
     names, lines = list(charts), -(-len(charts) // 2)
     families = list(dict.fromkeys(dot.family for dots in charts.values() for dot in dots))
     families.sort(key=lambda family: [int(part) if part.isdecimal() else 0 for part in re.findall(r"\d+", family)[:1]])
-    figure = go.Figure()
+    figure = Figure()
     layout: dict[str, Any] = {"template": template(), "height": 60 + 400 * lines, "hovermode": "closest"}
     layout["legend"] = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"}
     named: set[str] = set()

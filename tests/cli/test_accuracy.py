@@ -67,6 +67,7 @@ def test_the_same_bytes_come_from_one_process_and_from_two(tmp_path):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
 
+@pytest.mark.usefixtures("checked_figures")
 def test_files_beside_the_page_stay(tmp_path):
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     assert accuracy("-o", tmp_path).exit_code == 0

@@ -66,6 +66,7 @@ def test_the_best_plan_is_that_of_the_exhaustive_search_and_nothing_beats_its_bo
             assert better >= 3 or row["reached"] < 0.97 * best
 
 
+@pytest.mark.usefixtures("checked_figures")
 def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_lost(folder: Path):
     told = found(*FEWER, "--workers", "1", "--out", "kept")
     scenario = load(told["best"]["scenario"])

@@ -272,6 +272,7 @@ def test_a_replica_that_needs_nodes_says_so() -> None:
     assert (one.limit, one.changes) == ("one more replica on 1 more node", ("plan.dp=2", "topology.nodes=2"))
 
 
+@pytest.mark.usefixtures("checked_figures")
 def test_the_page_says_what_it_has_on_top() -> None:
     """Faults stand before a limit that helps more; where none does, the first helps most."""
 

@@ -8,14 +8,14 @@ from math import fsum
 from typing import Final
 
 import numpy as np
-import plotly.graph_objects as go
 
 from clustersim.report.comparison.comparison import Comparison
 from clustersim.report.comparison.entries import Entry
 from clustersim.report.comparison.text import basis, number, shown, signed
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.layout import PIXELS, Known, Panel, one_of, some_of, up_to
 from clustersim.report.figures.panels import Drawn
-from clustersim.report.figures.style import axis_name, log_ticks, template
+from clustersim.report.figures.style import COLOURS, axis_name, log_ticks, template
 from clustersim.report.metrics.latencies import LATENCIES, latencies_ns, weighted_percentile
 from clustersim.units import plural
 
@@ -73,7 +73,7 @@ def _figures(found: Sequence[Comparison], panel: Panel) -> Drawn:
 
 
 def _causes(found: Sequence[Comparison], panel: Panel) -> Drawn:
-    figure = go.Figure(
+    figure = Figure(
         layout={"template": template(), "height": panel.options["height"], "barmode": "group", "bargap": 0.25}
     )
     largest: dict[str, float] = {}
@@ -92,9 +92,11 @@ def _causes(found: Sequence[Comparison], panel: Panel) -> Drawn:
             hovertemplate="%{y} (%{customdata[0]})<br>%{customdata[1]:,.3f} → %{customdata[2]:,.3f} ms"
             "<br>%{x:+,.3f} ms<extra></extra>",
         )
-    figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(title="difference, ms per request", zeroline=True, zerolinecolor="#5b6b7b")
-    figure.update_layout(showlegend=len(found) > 1)
+    zero = {"zeroline": True, "zerolinecolor": "#5b6b7b"}
+    figure.update_layout(
+        xaxis={"title": {"text": "difference, ms per request"}, **zero}, yaxis={"autorange": "reversed"},
+        showlegend=len(found) > 1,
+    )  # fmt: skip
     told = [f"{basis(one)}{_not_drawn(one, names)}" for one in found]
     return Drawn(title="Where the difference comes from", caption=" ".join(told), figure=figure)
 
@@ -108,8 +110,7 @@ def _not_drawn(found: Comparison, names: Sequence[str]) -> str:
 
 def _distributions(found: Sequence[Comparison], panel: Panel) -> Drawn:
     metrics = panel.options["metrics"]
-    figure = go.Figure(layout={"template": template(), "height": panel.options["height"]})
-    colours = template().layout.colorway
+    figure = Figure(layout={"template": template(), "height": panel.options["height"]})
     for at, name in enumerate(metrics):
         x, y = axis_name("x", at), axis_name("y", at)
         gap, each = 0.07, (1 - 0.07 * (len(metrics) - 1)) / len(metrics)
@@ -134,7 +135,7 @@ def _distributions(found: Sequence[Comparison], panel: Panel) -> Drawn:
                     mode="lines",
                     showlegend=not at,
                     legendgroup=entry.name,
-                    line={"color": colours[number_of % len(colours)]},
+                    line={"color": COLOURS[number_of % len(COLOURS)]},
                 )
     return Drawn(
         title="Distributions", caption="Share of requests at or below a latency, one line per run.", figure=figure
@@ -154,7 +155,7 @@ def _by_request(found: Sequence[Comparison], panel: Panel) -> Drawn:
     same = [one for one in found if one.same_requests and len(one.compared)]
     if not same:
         return Drawn(title=title, html='<p class="empty">The workloads differ: no request is compared with itself.</p>')
-    figure = go.Figure(layout={"template": template(), "height": panel.options["height"]})
+    figure = Figure(layout={"template": template(), "height": panel.options["height"]})
     most = panel.options["max_points"]
     caption = "How much longer each request took, by when it arrived."
     for one in same:
@@ -171,9 +172,11 @@ def _by_request(found: Sequence[Comparison], panel: Panel) -> Drawn:
             name=f"{one.b.name} less {one.a.name}",
             hovertemplate="request %{customdata}<br>arrived %{x:.3f} s<br>%{y:+,.3f} ms<extra></extra>",
         )
-    figure.update_xaxes(title="arrival, s")
-    figure.update_yaxes(title="end to end, ms more", zeroline=True, zerolinecolor="#5b6b7b")
-    figure.update_layout(showlegend=len(same) > 1)
+    figure.update_layout(
+        xaxis={"title": {"text": "arrival, s"}},
+        yaxis={"title": {"text": "end to end, ms more"}, "zeroline": True, "zerolinecolor": "#5b6b7b"},
+        showlegend=len(same) > 1,
+    )
     return Drawn(title=title, caption=caption, figure=figure)
 
 

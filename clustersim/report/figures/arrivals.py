@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import plotly.graph_objects as go
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, Int64Array
 from clustersim.report.figures.bins import time_edges
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.series import TIME_TITLE
 from clustersim.report.figures.style import (
     BLUE,
@@ -39,9 +39,9 @@ _MARKED: Final = ((50, BLUE), (90, GREEN), (99, ORANGE))
 
 def requests_figure(
     requests: Columns, limits_ns: Mapping[str, float], bins: int, max_points: int, height: int
-) -> go.Figure:
+) -> Figure:
     """Draw TTFT and TPOT by arrival (each request, or percentiles per bin of time) and requests per second."""
-    figure = go.Figure(layout=stacked(["TTFT (s)", "TPOT (ms)", "requests per second"], TIME_TITLE, height))
+    figure = Figure(layout=stacked(["TTFT (s)", "TPOT (ms)", "requests per second"], TIME_TITLE, height))
     arrived = requests["arrived_ns"].astype(np.int64)
     ends = np.concatenate([arrived, _present(requests["finished_ns"])])
     last = int(ends.max()) if len(ends) else 1
@@ -72,7 +72,7 @@ def requests_figure(
     return figure
 
 
-def _add_target(figure: go.Figure, value: float, highest: float, unit: str, axis: str) -> None:
+def _add_target(figure: Figure, value: float, highest: float, unit: str, axis: str) -> None:
     """Draw a target as a line; one far above the highest value is told in words, since its line would squeeze these."""
     line, far = {"color": TARGET, "width": 1.4, "dash": "dash"}, value > FAR * highest > 0
     if not far:
@@ -109,58 +109,52 @@ def binned_percentiles(
 
 
 def _add_points(
-    figure: go.Figure, requests: Columns, known: npt.NDArray[np.bool_], values: FloatArray,
+    figure: Figure, requests: Columns, known: npt.NDArray[np.bool_], values: FloatArray,
     name: str, unit: str, row: int, colour: str,
 ) -> None:  # fmt: skip
     names = ("request", "prompt_tokens", "output_tokens")
     sizes = np.stack([requests[column][known] for column in names], axis=1)
-    figure.add_trace(
-        go.Scatter(
-            x=(requests["arrived_ns"][known] / NS_PER_S).astype(np.float32),
-            y=values[known].astype(np.float32),
-            yaxis=axis_name("y", row),
-            mode="markers",
-            name=f"{name} of a request",
-            marker={"size": 5, "color": faded(colour, 0.55)},
-            customdata=sizes.astype(np.int32),
-            hovertemplate="request %{customdata[0]}: %{customdata[1]:,} prompt tokens, "
-            f"%{{customdata[2]:,}} asked<br>arrived at %{{x:.3f}} s, {name} %{{y:.4~g}} {unit}<extra></extra>",
-        )
+    figure.add_scatter(
+        x=(requests["arrived_ns"][known] / NS_PER_S).astype(np.float32),
+        y=values[known].astype(np.float32),
+        yaxis=axis_name("y", row),
+        mode="markers",
+        name=f"{name} of a request",
+        marker={"size": 5, "color": faded(colour, 0.55)},
+        customdata=sizes.astype(np.int32),
+        hovertemplate="request %{customdata[0]}: %{customdata[1]:,} prompt tokens, "
+        f"%{{customdata[2]:,}} asked<br>arrived at %{{x:.3f}} s, {name} %{{y:.4~g}} {unit}<extra></extra>",
     )
 
 
 def _add_percentiles(
-    figure: go.Figure, arrived: Int64Array, values: FloatArray, edges: Int64Array, name: str, unit: str, row: int
+    figure: Figure, arrived: Int64Array, values: FloatArray, edges: Int64Array, name: str, unit: str, row: int
 ) -> None:
     bin_of = np.clip(np.searchsorted(edges, arrived, side="right") - 1, 0, len(edges) - 2)
     marks = binned_percentiles(bin_of, values, len(edges) - 1, tuple(percent for percent, _ in _MARKED))
     for (percent, colour), line in zip(_MARKED, marks, strict=True):
-        figure.add_trace(
-            go.Scatter(
-                x=(edges / NS_PER_S).astype(np.float32),
-                y=held(line),
-                yaxis=axis_name("y", row),
-                mode="lines",
-                name=f"{name} p{percent}",
-                legendgroup=f"p{percent}",
-                line={"shape": "hv", "width": 1.5, "color": colour},
-                hovertemplate=f"arrived from %{{x:.3f}} s: {name} p{percent} %{{y:.4~g}} {unit}<extra></extra>",
-            )
-        )
-
-
-def _add_rate(figure: go.Figure, name: str, at_ns: Int64Array, edges: Int64Array, colour: str) -> None:
-    counts, _ = np.histogram(at_ns, edges)
-    figure.add_trace(
-        go.Scatter(
+        figure.add_scatter(
             x=(edges / NS_PER_S).astype(np.float32),
-            y=held(counts / (np.diff(edges) / NS_PER_S)),
-            yaxis="y3",
+            y=held(line),
+            yaxis=axis_name("y", row),
             mode="lines",
-            name=f"{name} per second",
+            name=f"{name} p{percent}",
+            legendgroup=f"p{percent}",
             line={"shape": "hv", "width": 1.5, "color": colour},
-            hovertemplate=f"%{{y:.3~g}} {name} per second from %{{x:.3f}} s<extra></extra>",
+            hovertemplate=f"arrived from %{{x:.3f}} s: {name} p{percent} %{{y:.4~g}} {unit}<extra></extra>",
         )
+
+
+def _add_rate(figure: Figure, name: str, at_ns: Int64Array, edges: Int64Array, colour: str) -> None:
+    counts, _ = np.histogram(at_ns, edges)
+    figure.add_scatter(
+        x=(edges / NS_PER_S).astype(np.float32),
+        y=held(counts / (np.diff(edges) / NS_PER_S)),
+        yaxis="y3",
+        mode="lines",
+        name=f"{name} per second",
+        line={"shape": "hv", "width": 1.5, "color": colour},
+        hovertemplate=f"%{{y:.3~g}} {name} per second from %{{x:.3f}} s<extra></extra>",
     )
 
 

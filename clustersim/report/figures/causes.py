@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
-import plotly.graph_objects as go
-
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, GREEN, ORANGE, PINK, TARGET, YELLOW, template
 from clustersim.report.words.diagnosis import WORDS
 
@@ -34,7 +33,7 @@ FAULTS: Final = "faults"
 _ROWS: Final = (("mean", "all requests"), ("slowest", "slowest 1%"))
 
 
-def causes_figure(causes: Mapping[str, Any], height: int, by_faults: Mapping[str, tuple[float, float]]) -> go.Figure:
+def causes_figure(causes: Mapping[str, Any], height: int, by_faults: Mapping[str, tuple[float, float]]) -> Figure:
     """Draw which share of each latency each cause has.
 
     Parameters
@@ -53,7 +52,7 @@ def causes_figure(causes: Mapping[str, Any], height: int, by_faults: Mapping[str
         for which, words in _ROWS
     ]
     rows = [(f"{name.upper()}, p99", {FAULTS: share}, p99) for name, (share, p99) in by_faults.items()] + rows
-    figure = go.Figure(
+    figure = Figure(
         layout={
             "template": template(),
             "height": height,

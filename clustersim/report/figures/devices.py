@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import plotly.graph_objects as go
 
 from clustersim.clock import NS_PER_S
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import template
 
 ROW_PIXELS: Final = 22
@@ -22,7 +22,7 @@ VIEWS: Final = {"run": "whole run", "second": "busiest second", "step": "busiest
 """What a button shows, and its words."""
 
 
-def lanes_figure(whole: Mapping[str, Any], height: int) -> go.Figure:
+def lanes_figure(whole: Mapping[str, Any], height: int) -> Figure:
     """Return the axes of the lanes: seconds of the run across, one row per stream of a device, rank 0 on top."""
     names = (len(whole["devices"][rank]) + 1 + len(whole["streams"][stream]) for rank, stream in whole["rows"])
     rows = len(whole["rows"])
@@ -35,7 +35,7 @@ def fault_rows(whole: Mapping[str, Any]) -> list[list[int]]:
     return [[row for row, device in enumerate(devices) if device in some] for some, _ in whole["faults"]]
 
 
-def row_axes(end_ns: int, rows: int, letters: int, height: int) -> go.Figure:
+def row_axes(end_ns: int, rows: int, letters: int, height: int) -> Figure:
     """Return axes for rows over the time of a run, beneath which a canvas is drawn.
 
     Parameters
@@ -50,7 +50,7 @@ def row_axes(end_ns: int, rows: int, letters: int, height: int) -> go.Figure:
     """
     # To measure which labels reach over the figure's edge would take plotly half of a zoom.
     shared = {"tickmode": "array", "showgrid": False, "automargin": False, "ticklabeloverflow": "allow"}
-    return go.Figure(
+    return Figure(
         layout={
             "template": template(),
             "height": height,

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import plotly.graph_objects as go
 
 from clustersim.clock import FloatArray
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, INK, MUTED, TARGET, axis_name, faded, log_ticks, template
 from clustersim.report.metrics.latencies import LATENCIES, Weighted, weighted_percentile
 
@@ -52,9 +52,7 @@ def histogram(values: npt.NDArray[Any], weights: npt.NDArray[Any], *, log: bool,
     return Histogram(edges=edges, share=counts / counts.sum())
 
 
-def latencies_figure(
-    found: Mapping[str, Weighted], limits_ns: Mapping[str, float], scale: str, height: int
-) -> go.Figure:
+def latencies_figure(found: Mapping[str, Weighted], limits_ns: Mapping[str, float], scale: str, height: int) -> Figure:
     """Draw one chart per latency, two beside each other.
 
     Parameters
@@ -70,7 +68,7 @@ def latencies_figure(
     """
     columns = min(2, len(found))
     rows = -(-len(found) // max(columns, 1))
-    figure = go.Figure(
+    figure = Figure(
         layout={
             "template": template(),
             "height": height if rows > 1 else height // 2 + 20,
@@ -79,13 +77,12 @@ def latencies_figure(
             "hovermode": "closest",
         }
     )
-    marks: Marks = {"shapes": [], "annotations": []}  # given at once: plotly checks all for each more
+    marks: Marks = {"shapes": [], "annotations": []}
     axes: dict[str, Any] = {}
     domains: dict[str, Any] = {}
-    traces: list[go.Scatter] = []
     for index, (name, (values, weights)) in enumerate(found.items()):
         row, column = divmod(index, columns)
-        traces += _chart(marks, axes, index, name, (values, weights), limit_ns=limits_ns.get(name), scale=scale)
+        _add_chart(figure, marks, axes, index, name, (values, weights), limit_ns=limits_ns.get(name), scale=scale)
         gap_x, gap_y = 0.16, 0.2
         width, tall = (1 - gap_x * (columns - 1)) / columns, (1 - gap_y * (rows - 1)) / rows
         left, top = column * (width + gap_x), 1 - row * (tall + gap_y)
@@ -95,17 +92,15 @@ def latencies_figure(
             axes[axis_name("yaxis", 2 * index)]["title"] = {"text": "share per bin"}
         if column == columns - 1 or index == len(found) - 1:
             axes[axis_name("yaxis", 2 * index + 1)]["title"] = {"text": "share at most this"}
-    figure.add_traces(traces)
-    for part in (marks if found else {}, axes, domains):
-        figure.update_layout(part)
+    figure.update_layout(marks if found else {}, axes, domains)
     return figure
 
 
-def _chart(
-    marks_of_all: Marks, axes: dict[str, Any], index: int, name: str, weighted: Weighted,
+def _add_chart(
+    figure: Figure, marks_of_all: Marks, axes: dict[str, Any], index: int, name: str, weighted: Weighted,
     *, limit_ns: float | None, scale: str,
-) -> tuple[go.Scatter, go.Scatter]:  # fmt: skip
-    """Return the histogram and the curve of a chart, and add its marks and axes."""
+) -> None:  # fmt: skip
+    """Add the histogram and the curve of a chart to a figure, and its marks and axes to those of all."""
     values, weights = weighted
     percentiles = weighted_percentile(values, weights, (*_MARKED, *_CURVE))
     marks = percentiles[: len(_MARKED)]
@@ -115,7 +110,7 @@ def _chart(
     log = values.min() > 0 and (scale == "log" or (scale == "auto" and bool(skewed)))
     x, y, y_right = axis_name("x", index), axis_name("y", 2 * index), axis_name("y", 2 * index + 1)
     bins = histogram(values, weights, log=log)
-    bars = go.Scatter(
+    figure.add_scatter(
         x=np.append(bins.edges, bins.edges[-1]).astype(np.float32),
         y=np.concatenate([bins.share, bins.share[-1:], [0.0]]).astype(np.float32),
         line={"shape": "hv", "width": 1, "color": BLUE},
@@ -126,7 +121,7 @@ def _chart(
         yaxis=y,
         hovertemplate=f"from %{{x:.4~g}} {unit}: %{{y:.2%}}<extra></extra>",
     )
-    at_most = go.Scatter(
+    figure.add_scatter(
         x=curve.astype(np.float32),
         y=(_CURVE / 100).astype(np.float32),
         line={"width": 1.8, "color": INK},
@@ -154,7 +149,6 @@ def _chart(
                 "tickvals": [0, 0.25, 0.5, 0.75, 1], "tickformat": ".0%", "showgrid": False},
         }
     )  # fmt: skip
-    return bars, at_most
 
 
 def _mark_target(marks: Marks, axes: tuple[str, str], limit: float, unit: str, *, log: bool, largest: float) -> None:

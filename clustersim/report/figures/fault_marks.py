@@ -8,8 +8,8 @@ from html import escape
 from typing import Any, Final
 
 import numpy as np
-import plotly.graph_objects as go
 
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import TARGET, faded
 from clustersim.units import UnitError, parse
 
@@ -48,7 +48,7 @@ def fault_marks(summary: Mapping[str, Any]) -> list[FaultMark]:
     return sorted(found, key=lambda mark: (mark.start_s, mark.label))
 
 
-def add_fault_marks(figure: go.Figure, marks: list[FaultMark], end_s: float, *, above: bool = False) -> None:
+def add_fault_marks(figure: Figure, marks: list[FaultMark], end_s: float, *, above: bool = False) -> None:
     """Shade a figure whose x axis is the time since the start of a run, which ended at ``end_s``.
 
     Words are within it, or ``above`` it, a line for each fault.
@@ -67,13 +67,13 @@ def add_fault_marks(figure: go.Figure, marks: list[FaultMark], end_s: float, *, 
 
 
 def add_fault_frames(
-    figure: go.Figure, marks: list[FaultMark], end_s: float, rows_of: Callable[[int], Sequence[int]]
+    figure: Figure, marks: list[FaultMark], end_s: float, rows_of: Callable[[int], Sequence[int]]
 ) -> None:
     """Frame the rows that each fault concerns, for as long as it lasts; what is in them keeps its colours.
 
     Parameters
     ----------
-    figure : plotly.graph_objects.Figure
+    figure : Figure
         Rows downwards, each from its number − 0.5 to its number + 0.5.
     marks : list of FaultMark
     end_s : float
@@ -102,18 +102,18 @@ def _in_time(marks: list[FaultMark], end_s: float) -> list[tuple[FaultMark, floa
     return [(mark, end_s if mark.end_s is None else min(mark.end_s, end_s)) for mark in marks if mark.start_s < end_s]
 
 
-def _add_words(figure: go.Figure, mark: FaultMark, **where: Any) -> None:
+def _add_words(figure: Figure, mark: FaultMark, **where: Any) -> None:
     figure.add_annotation(
         xref="x", x=mark.start_s, xanchor="left", xshift=2, text=escape(mark.label), showarrow=False,
         font={"size": 10, "color": TARGET}, bgcolor=faded("#ffffff", 0.8), borderpad=0, **where,
     )  # fmt: skip
 
 
-def _make_room(figure: go.Figure, lines: int) -> None:
+def _make_room(figure: Figure, lines: int) -> None:
     """Make room above a figure for lines of words after the first, which its margin holds."""
     more = max(0, lines - 1) * _LINE
     if more:
-        figure.update_layout(height=figure.layout.height + more, margin={"t": figure.layout.margin.t + more})
+        figure.update_layout(height=figure.height + more, margin={"t": figure.layout["margin"]["t"] + more})
 
 
 def _seconds(written: Any) -> float:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from clustersim.report.figures.devices import ROW_PIXELS, row_axes
+from clustersim.report.figures.figure import Figure
 
 
-def link_lanes_figure(load: Mapping[str, Any], end_ns: int, height: int) -> go.Figure:
+def link_lanes_figure(load: Mapping[str, Any], end_ns: int, height: int) -> Figure:
     """Return the axes of the lanes of links: seconds of the run across, a row per tier of each node."""
     names = [name for name, _, _ in load["lanes"]]
     return row_axes(end_ns, len(names), max(map(len, names)), int(np.clip(len(names) * ROW_PIXELS + 90, 150, height)))

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-import plotly.graph_objects as go
-
 from clustersim.clock import NS_PER_S
 from clustersim.report.figures.arrivals import requests_figure
 from clustersim.report.figures.causes import causes_figure
 from clustersim.report.figures.devices import fault_rows, lanes_figure, lanes_html
 from clustersim.report.figures.distributions import latencies_figure
 from clustersim.report.figures.fault_marks import add_fault_frames, add_fault_marks, fault_marks
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.layout import Panel
 from clustersim.report.figures.links import fault_lanes, link_lanes_figure, link_lanes_html
 from clustersim.report.figures.request_rows import rows_figure, rows_html
@@ -60,7 +59,7 @@ class Drawn:
     title: str = ""
     caption: str = ""
     html: str = ""
-    figure: go.Figure | None = None
+    figure: Figure | None = None
     then: str = ""
     bare: bool = False
 
@@ -267,13 +266,13 @@ def _utilisation(run: Run, panel: Panel, identity: str) -> Drawn:
     )
 
 
-def _marked(run: Run, figure: go.Figure, *, above: bool = False) -> go.Figure:
+def _marked(run: Run, figure: Figure, *, above: bool = False) -> Figure:
     """Shade a figure over time where something was failing."""
     add_fault_marks(figure, fault_marks(run.summary), _end_s(run), above=above)
     return figure
 
 
-def _framed(run: Run, figure: go.Figure, rows: Sequence[Sequence[int]]) -> go.Figure:
+def _framed(run: Run, figure: Figure, rows: Sequence[Sequence[int]]) -> Figure:
     """Frame what was failing of a figure of rows over time."""
     add_fault_frames(figure, fault_marks(run.summary), _end_s(run), rows.__getitem__)
     return figure

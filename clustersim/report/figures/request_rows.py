@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import plotly.graph_objects as go
 
 from clustersim.report.figures.devices import ROW_PIXELS, row_axes
+from clustersim.report.figures.figure import Figure
 
 ORDERS: Final = {"e2e": "end-to-end latency", "ttft": "TTFT", "tpot": "TPOT", "preemptions": "preemptions"}
 """By what the slowest are found → its words."""
 _LETTERS: Final = len("request 1234567")
 
 
-def rows_figure(end_ns: int, rows: int, height: int) -> go.Figure:
+def rows_figure(end_ns: int, rows: int, height: int) -> Figure:
     """Return the axes of so many requests: seconds of the run across, one row per request."""
     return row_axes(end_ns, rows, _LETTERS, int(np.clip(rows * ROW_PIXELS + 110, 220, height)))
 

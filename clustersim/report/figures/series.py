@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import plotly.graph_objects as go
 
 from clustersim.clock import NS_PER_S, Int64Array
 from clustersim.report.figures.bins import Binned, bin_function, bin_intervals, time_edges
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, GREEN, ORANGE, PINK, axis_name, faded, held, stacked
 from clustersim.report.metrics.gauges import gauge
 from clustersim.report.metrics.latencies import Columns
@@ -19,14 +19,14 @@ _POOL_COLOURS: Final = ((BLUE, ORANGE, GREEN, PINK), (GREEN, PINK, BLUE, ORANGE)
 TIME_TITLE: Final = "time since the start of the run (s)"
 
 
-def batch_figure(steps: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int) -> go.Figure:
+def batch_figure(steps: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int) -> Figure:
     """Draw how many requests run and wait, and how many tokens a step prefills and decodes, pool by pool.
 
     ``pools`` are those of ``summary.json``, empty where there is one.
     """
     edges = run_edges(steps, bins)
     titles = ["requests", "prefill tokens<br>per step", "decode tokens<br>per step"]
-    figure = go.Figure(layout=stacked(titles, TIME_TITLE, height))
+    figure = Figure(layout=stacked(titles, TIME_TITLE, height))
     for (pool, mine), colours in zip(_by_pool(steps, pools), _POOL_COLOURS, strict=False):
         of = f"{pool}: " if pool else ""
         for name, colour in zip(("running", "waiting"), colours[:2], strict=True):
@@ -56,12 +56,12 @@ def tokens_per_step(steps: Columns, column: str, edges_ns: Int64Array) -> Binned
     return bin_intervals(steps["start_ns"], steps["end_ns"], steps[column], edges_ns, steps["count"])
 
 
-def kv_figure(steps: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int) -> go.Figure:
+def kv_figure(steps: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int) -> Figure:
     """Draw the share of all K/V cache blocks that is in use: over all replicas, or over those of each pool.
 
     ``pools`` are those of ``summary.json``, empty where there is one.
     """
-    figure = go.Figure(layout=stacked(["K/V blocks in use"], TIME_TITLE, height))
+    figure = Figure(layout=stacked(["K/V blocks in use"], TIME_TITLE, height))
     edges, highest = run_edges(steps, bins), 0.0
     for (pool, mine), colour in zip(_by_pool(steps, pools), (BLUE, ORANGE), strict=False):
         share = kv_share(mine, edges)
@@ -86,7 +86,7 @@ def run_edges(steps: Columns, bins: int) -> Int64Array:
     return time_edges(0, end, bins)
 
 
-def _add(figure: go.Figure, series: Binned, name: str, *, row: int, colour: str, form: str, fill: bool = False) -> None:
+def _add(figure: Figure, series: Binned, name: str, *, row: int, colour: str, form: str, fill: bool = False) -> None:
     """Add a series: its mean as a line, and a band behind it; the smallest and the largest value are told in words.
 
     Where no step ran the value is zero: nothing was there, and a band needs a value.
@@ -104,17 +104,15 @@ def _add(figure: go.Figure, series: Binned, name: str, *, row: int, colour: str,
     edge = {"width": 0, "shape": "hv", "color": colour}
     band = {**shared, "hoverinfo": "skip", "showlegend": False, "line": edge}
     if not np.array_equal(lower, upper):
-        figure.add_trace(go.Scatter(y=lower, **band))
-        figure.add_trace(go.Scatter(y=upper, fill="tonexty", fillcolor=faded(colour, 0.22), **band))
-    figure.add_trace(
-        go.Scatter(
-            y=mean,
-            name=name,
-            line={"width": 1.6, "shape": "hv", "color": colour},
-            fill="tozeroy" if fill else None,
-            fillcolor=faded(colour, 0.12) if fill else None,
-            customdata=np.stack([low, high], axis=1),
-            hovertemplate=f"%{{y:{form}}} (%{{customdata[0]:{form}}} to %{{customdata[1]:{form}}})",
-            **shared,
-        )
+        figure.add_scatter(y=lower, **band)
+        figure.add_scatter(y=upper, fill="tonexty", fillcolor=faded(colour, 0.22), **band)
+    figure.add_scatter(
+        y=mean,
+        name=name,
+        line={"width": 1.6, "shape": "hv", "color": colour},
+        fill="tozeroy" if fill else None,
+        fillcolor=faded(colour, 0.12) if fill else None,
+        customdata=np.stack([low, high], axis=1),
+        hovertemplate=f"%{{y:{form}}} (%{{customdata[0]:{form}}} to %{{customdata[1]:{form}}})",
+        **shared,
     )

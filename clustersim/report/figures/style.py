@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import plotly.graph_objects as go
 
 from clustersim.clock import FloatArray
 
@@ -21,6 +20,8 @@ GREEN: Final = "#009E73"
 PINK: Final = "#CC79A7"
 YELLOW: Final = "#E69F00"
 TARGET: Final = "#B3261E"
+COLOURS: Final = (BLUE, ORANGE, GREEN, PINK, YELLOW, "#56B4E9", "#595959")
+"""Of lines, in order."""
 
 CONFIG: Final[dict[str, Any]] = {
     "displaylogo": False,
@@ -35,8 +36,8 @@ CONFIG: Final[dict[str, Any]] = {
 
 
 @cache
-def template() -> go.layout.Template:
-    """Return the template of every figure, which copies it: white, quiet grid, the page's own font."""
+def template() -> dict[str, Any]:
+    """Return the template of every figure: white, quiet grid, the page's own font."""
     axis = {
         "gridcolor": GRID,
         "linecolor": "#b8c4cf",
@@ -48,8 +49,8 @@ def template() -> go.layout.Template:
         "tickfont": {"size": 11, "color": MUTED},
         "automargin": True,
     }
-    return go.layout.Template(
-        layout={
+    return {
+        "layout": {
             "font": {"family": FONT, "color": INK, "size": 12},
             "paper_bgcolor": "white",
             "plot_bgcolor": "white",
@@ -65,9 +66,9 @@ def template() -> go.layout.Template:
                 "maxheight": 1,
             },
             "hoverlabel": {"font": {"size": 12}, "align": "left"},
-            "colorway": [BLUE, ORANGE, GREEN, PINK, YELLOW, "#56B4E9", "#595959"],
+            "colorway": COLOURS,
         }
-    )
+    }
 
 
 def faded(colour: str, opacity: float) -> str:

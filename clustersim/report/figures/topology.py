@@ -12,8 +12,7 @@ from itertools import pairwise
 from math import ceil, fsum, sqrt
 from typing import Any, Final
 
-import plotly.graph_objects as go
-
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PINK, TARGET, YELLOW, template
 from clustersim.report.folded.links import node_of
 
@@ -201,12 +200,12 @@ def _boxes(vertices: Mapping[str, tuple[str, float, float]]) -> dict[str, tuple[
     }  # fmt: skip
 
 
-def topology_figure(drawing: Drawing, height: int) -> go.Figure:
+def topology_figure(drawing: Drawing, height: int) -> Figure:
     """Return the picture: traces that a browser fills, of links by colour, weak ones, their words, and devices that
     fail; then vertices.
     """
     hidden = {"visible": False, "fixedrange": True}
-    figure = go.Figure(
+    figure = Figure(
         layout={
             "template": template(), "height": height, "hovermode": "closest", "dragmode": False,
             "xaxis": hidden, "yaxis": hidden, "margin": {"l": 10, "r": 10, "t": 30, "b": 10},
@@ -240,7 +239,7 @@ def topology_figure(drawing: Drawing, height: int) -> go.Figure:
     return figure
 
 
-def _add_vertices(figure: go.Figure, drawing: Drawing, kind: str) -> None:
+def _add_vertices(figure: Figure, drawing: Drawing, kind: str) -> None:
     some = {name: (x, y) for name, (of, x, y) in drawing.vertices.items() if of == kind}
     symbol, colour = _MARKS[kind]
     named = len(some) <= _MOST_NAMES and kind in ("device", "node")

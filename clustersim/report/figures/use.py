@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
-import plotly.graph_objects as go
-
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, GREEN, GRID, INK, ORANGE, TARGET, YELLOW, faded, template
 
 _PARTS: Final = (
@@ -21,7 +20,7 @@ _LINKS_FROM: Final = 0.62
 """Where the chart of links begins, as a share of the width."""
 
 
-def use_figure(utilisation: Mapping[str, Any], links: Mapping[str, Any] | None, height: int) -> go.Figure:
+def use_figure(utilisation: Mapping[str, Any], links: Mapping[str, Any] | None, height: int) -> Figure:
     """Draw what the devices of each stage did with the time, and how much of the busiest links was used.
 
     Parameters
@@ -33,7 +32,7 @@ def use_figure(utilisation: Mapping[str, Any], links: Mapping[str, Any] | None, 
     """
     rows = utilisation["stages"]
     names = [stage_name(row, len(rows) > 1) for row in rows]
-    figure = go.Figure(
+    figure = Figure(
         layout={
             "template": template(),
             "height": height,
@@ -59,21 +58,18 @@ def stage_name(row: Mapping[str, Any], several: bool) -> str:
     return " ".join([str(row.get("pool", "")), f"stage {row['stage']}" if several else "all devices"]).strip()
 
 
-def _add_bars(figure: go.Figure, names: list[str], shares: list[float], word: str, colour: str) -> None:
-    figure.add_trace(
-        go.Bar(
+def _add_bars(figure: Figure, names: list[str], shares: list[float], word: str, colour: str) -> None:
+    figure.add_bar(
             orientation="h", y=names, x=shares, name=word, marker={"color": colour},
             hovertemplate=f"%{{y}}: {escape(word)} %{{x:.2%}} of the time<extra></extra>",
-        )
-    )  # fmt: skip
+        )  # fmt: skip
 
 
-def _add_links(figure: go.Figure, busiest: list[Mapping[str, Any]], weak: Mapping[str, float]) -> None:
+def _add_links(figure: Figure, busiest: list[Mapping[str, Any]], weak: Mapping[str, float]) -> None:
     """Add the busiest links; in red those that faults weakened: link → the share of its capacity that was left."""
     names = [escape(link["link"]) for link in busiest]
     left = [f", {weak[link['link']]:.0%} left" if link["link"] in weak else "" for link in busiest]
-    figure.add_trace(
-        go.Bar(
+    figure.add_bar(
             orientation="h", y=names, text=[name + some for name, some in zip(names, left, strict=True)],
             textposition="inside", insidetextanchor="start", textangle=0, constraintext="none",
             insidetextfont={"color": INK, "size": 11}, cliponaxis=False,
@@ -83,8 +79,7 @@ def _add_links(figure: go.Figure, busiest: list[Mapping[str, Any]], weak: Mappin
             marker={"color": [faded(TARGET if some else ORANGE, 0.45) for some in left]},
             hovertemplate="%{y} (%{customdata[0]}%{customdata[2]}): %{x:.2%} of its capacity, "
             "%{customdata[1]:.3~s}B with the protocol's share<extra></extra>",
-        )
-    )  # fmt: skip
+        )  # fmt: skip
     top = max(link["utilisation"] for link in busiest)
     figure.update_layout(
         xaxis2={

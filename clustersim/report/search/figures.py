@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-import plotly.graph_objects as go
-
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.layout import PIXELS, Known, Panel, up_to
 from clustersim.report.figures.panels import Drawn
 from clustersim.report.figures.style import template
@@ -35,7 +34,7 @@ _CLICK: Final = " Click a point for the command that simulates it."
 
 
 def _points(
-    figure: go.Figure, searched: Searched, chosen: Sequence[int], x: Callable[[Plan], Any], y: Callable[[Plan], Any]
+    figure: Figure, searched: Searched, chosen: Sequence[int], x: Callable[[Plan], Any], y: Callable[[Plan], Any]
 ) -> None:
     for fate, colour in _COLOURS.items():
         mine = [at for at in chosen if searched.plans[at].fate == fate]
@@ -50,7 +49,7 @@ def _points(
             )  # fmt: skip
 
 
-def _drawn(figure: go.Figure, panel: Panel, identity: str, title: str, caption: str, x: str, y: str) -> Drawn:
+def _drawn(figure: Figure, panel: Panel, identity: str, title: str, caption: str, x: str, y: str) -> Drawn:
     figure.update_layout(
         template=template(), height=panel.options["height"], hovermode="closest",
         xaxis={"title": {"text": x}, "rangemode": "tozero"}, yaxis={"title": {"text": y}, "rangemode": "tozero"},
@@ -66,7 +65,7 @@ def _front(searched: Searched, panel: Panel, identity: str) -> Drawn:
     front = sorted(
         (plan.tokens_per_user or 0.0, plan.tokens_per_device or 0.0) for plan in searched.plans if plan.on_front
     )
-    figure = go.Figure()
+    figure = Figure()
     figure.add_scatter(
         x=[x for x, _ in front], y=[y for _, y in front], mode="lines", name="front", hoverinfo="skip",
         line={"color": "#D55E00", "dash": "dot", "width": 1.5},
@@ -83,7 +82,7 @@ def _cost(searched: Searched, panel: Panel, identity: str) -> Drawn:
     """What a plan takes against the requests that it serves."""
     priced = all(plan.usd_per_hour is not None for plan in searched.plans)
     chosen = [at for at, plan in enumerate(searched.plans) if plan.requests_per_s is not None]
-    figure = go.Figure()
+    figure = Figure()
     _points(
         figure, searched, chosen, lambda plan: plan.usd_per_hour if priced else plan.devices,
         lambda plan: plan.requests_per_s,
@@ -94,7 +93,7 @@ def _cost(searched: Searched, panel: Panel, identity: str) -> Drawn:
         "USD/h" if priced else "devices", "requests/s",
     )  # fmt: skip
     if not priced and max((searched.plans[at].devices for at in chosen), default=0) < 10:
-        figure.update_xaxes(dtick=1)  # there is no half of a device
+        figure.update_layout(xaxis={"dtick": 1})  # there is no half of a device
     return drawn
 
 
@@ -102,7 +101,7 @@ def _bounds(searched: Searched, panel: Panel, identity: str) -> Drawn:
     """What is proven to be the most that a plan reaches against what it reached."""
     bounded = [at for at, plan in enumerate(searched.plans) if plan.bound is not None]
     chosen = bounded[: panel.options["max_points"]]
-    figure = go.Figure()
+    figure = Figure()
     best = searched.plans[0].reached or 0.0
     most = max((searched.plans[at].bound or 0.0 for at in chosen), default=best)
     figure.add_scatter(

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, Final
 
-import plotly.graph_objects as go
-
 from clustersim.errors import did_you_mean
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.layout import PIXELS, Known, Panel, up_to
 from clustersim.report.figures.panels import Drawn
-from clustersim.report.figures.style import TARGET, axis_name, log_ticks, template
+from clustersim.report.figures.style import COLOURS, TARGET, axis_name, log_ticks, template
 from clustersim.report.points_page import cells, points_table
 from clustersim.report.sweep.swept import Swept, is_better_low, leading, short
 from clustersim.scenario.expect import NUMBER_KEYS
@@ -70,7 +69,7 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     for run in runs:
         lines.setdefault(swept.words(run, () if along is None else (along,)), []).append(run)
     joined = along is not None and len(lines) <= _MOST_LINES
-    figure = go.Figure()
+    figure = Figure()
     layout: dict[str, Any] = {"template": template(), "height": options["height"], "hovermode": "closest"}
     shown = options["y"]
     gap = 0.16 if len(shown) > 1 else 0.0
@@ -84,7 +83,7 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
                 y=[swept.number(run, key) for run in order],
                 xaxis=x, yaxis=y, mode="lines+markers" if joined else "markers",
                 name=words or swept.name, legendgroup=words, showlegend=joined and bool(words) and place == 0,
-                line={"color": template().layout.colorway[number % 7] if joined else None},
+                line={"color": COLOURS[number % len(COLOURS)] if joined else None},
                 marker={"size": 7, "color": None if joined else "#0072B2"},
                 customdata=[run + 1 for run in order],
                 text=[escape(swept.words(run)) for run in order],
@@ -109,7 +108,7 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
                 line={"color": TARGET, "dash": "dash", "width": 1.5},
             )  # fmt: skip
     figure.update_layout(layout)
-    target = " Dashed red: the target." if figure.layout.shapes else ""
+    target = " Dashed red: the target." if "shapes" in figure.layout else ""
     moves = f"Along a line {short(along)} grows" if joined and along is not None else "Each point is a run"
     return Drawn(
         title="Latency against throughput",
@@ -129,7 +128,7 @@ def _heat_map(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     if x is None or y is None or x == y:
         return None
     columns, lines, order = swept.varied[x], swept.varied[y], list(swept.varied)
-    figure, buttons = go.Figure(), []
+    figure, buttons = Figure(), []
     values = swept.there(options["values"], swept.simulated)
     if not values:
         return None
@@ -183,7 +182,7 @@ def _parallel(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
         return None
     kept = runs[:: -(-len(runs) // _MOST_PARALLEL)]
     heights: list[list[float]] = []
-    figure = go.Figure()
+    figure = Figure()
     notes: list[dict[str, Any]] = []
     numbers = swept.there(panel.options["values"], kept)
     for place, key in enumerate([*wide, *numbers]):

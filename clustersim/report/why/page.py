@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-import plotly.graph_objects as go
-
 from clustersim.clock import NS_PER_S
 from clustersim.report.dashboard import page, section
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.layout import PIXELS, Known, Panel, read_layout, some_of
 from clustersim.report.figures.panels import Drawn
 from clustersim.report.figures.style import template
@@ -74,7 +73,7 @@ def _tornado(
 ) -> Drawn:
     del targets
     title, some = "What would help", [one for one in found if not one.why_not]
-    figure = go.Figure(
+    figure = Figure(
         layout={
             "template": template(),
             "height": panel.options["height"],

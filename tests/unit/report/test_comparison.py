@@ -183,6 +183,7 @@ def test_requests_of_other_workloads_are_not_compared_with_themselves(runs: dict
     assert "The workloads differ" in invoke("compare", runs["one"], runs["other"]).stdout
 
 
+@pytest.mark.usefixtures("checked_figures")
 def test_more_runs_are_each_compared_with_the_first(runs: dict[str, str], tmp_path: Path) -> None:
     found = compared(runs["one"], runs["two"], runs["pools"])
     assert found["others"] == [compared(runs["one"], runs["pools"])]

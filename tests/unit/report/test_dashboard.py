@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_figure import checked
 from report_data import small_run, summary_of
 
 from clustersim.report.dashboard import dashboard_html, write_dashboard
@@ -38,6 +39,7 @@ def own_part(page: str) -> str:
     return re.sub(r"<script>/\*\*\n\* plotly\.js.*?</script>", "", page, flags=re.DOTALL)
 
 
+@pytest.mark.usefixtures("checked_figures")
 def test_the_same_run_gives_the_same_bytes(run: dict[str, Any]) -> None:
     assert page_of(run) == page_of(run)
 
@@ -176,7 +178,7 @@ def test_the_batch_of_each_pool_is_drawn_apart():
         "decode_tokens": np.array([0, 40]),
     }
     pools = [{"name": "prefill", "replicas": 1}, {"name": "decode", "replicas": 1}]
-    figure = batch_figure(steps, pools, 1, 300)
+    figure = checked(batch_figure(steps, pools, 1, 300))
     assert {trace.name: float(trace.y[0]) for trace in figure.data if trace.name} == {
         "prefill: running": 3,
         "prefill: waiting": 5,
@@ -193,6 +195,6 @@ def test_the_tile_of_the_cache_says_whose_peak_it_is(run: dict[str, Any]) -> Non
 
 
 def test_series_are_of_the_smallest_type(run: dict[str, Any]) -> None:
-    figure = batch_figure(run["steps"], (), 100, 300)
+    figure = checked(batch_figure(run["steps"], (), 100, 300))
     assert {trace.y.dtype for trace in figure.data} == {np.dtype(np.float32)}
     assert len(figure.data[0].x) == 101

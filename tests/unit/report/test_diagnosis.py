@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_figure import checked
 
 from clustersim.clock import NS_PER_S
 from clustersim.report.figures.causes import causes_figure
@@ -44,7 +45,7 @@ def summary(
 
 def bars(found: dict[str, Any]) -> dict[str, Any]:
     """Return the bars of the figure of causes, by what they are called."""
-    figure = causes_figure(found["causes"], 400, by_faults(found))
+    figure = checked(causes_figure(found["causes"], 400, by_faults(found)))
     return {one.name: one for one in figure.data}
 
 

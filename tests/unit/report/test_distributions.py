@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from checked_figure import checked
 
 from clustersim.report.figures.arrivals import binned_percentiles
 from clustersim.report.figures.distributions import histogram, latencies_figure
@@ -30,7 +31,7 @@ def test_equal_values_have_a_histogram() -> None:
 def test_a_skewed_latency_is_drawn_on_a_logarithmic_axis() -> None:
     even = (np.arange(1, 101) * 1e6, np.ones(100, int))
     skewed = (np.array([1e6, 1e9]), np.array([99, 1]))
-    figure = latencies_figure({"ttft": even, "itl": skewed}, {"itl": 5e6}, "auto", 500)
+    figure = checked(latencies_figure({"ttft": even, "itl": skewed}, {"itl": 5e6}, "auto", 500))
     assert (figure.layout.xaxis.type, figure.layout.xaxis2.type) == ("linear", "log")
     assert figure.layout.xaxis.title.text == "TTFT, time to first token (ms)"
     targets = [note.x for note in figure.layout.annotations if note.text == "target"]
@@ -39,7 +40,7 @@ def test_a_skewed_latency_is_drawn_on_a_logarithmic_axis() -> None:
 
 def test_a_target_far_off_is_named_and_does_not_squeeze_the_values() -> None:
     near, far = (
-        latencies_figure({"ttft": (np.array([1e6, 2e6]), np.array([1, 1]))}, {"ttft": limit}, "auto", 500)
+        checked(latencies_figure({"ttft": (np.array([1e6, 2e6]), np.array([1, 1]))}, {"ttft": limit}, "auto", 500))
         for limit in (5e6, 6e6)
     )
     assert [shape.x0 for shape in near.layout.shapes][-1] == 5.0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
+from checked_figure import checked
 from report_data import small_run
 
 from clustersim.report.figures.arrivals import requests_figure
 from clustersim.report.figures.devices import fault_rows
 from clustersim.report.figures.fault_marks import FaultMark, add_fault_frames, add_fault_marks, fault_marks
+from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.links import fault_lanes
 from clustersim.report.figures.series import kv_figure
 from clustersim.report.figures.use import use_figure
@@ -42,30 +43,33 @@ def test_faults_are_marked_when_they_were() -> None:
 
 
 def test_marks_end_with_the_run_and_those_after_it_are_left_out() -> None:
-    figure = go.Figure()
+    figure = Figure()
     add_fault_marks(figure, fault_marks({"scenario": {"faults": FAULTS}}), 2.0)
-    assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0.0, 2.0), (1.0, 2.0)]
-    assert [note.text for note in figure.layout.annotations] == ["device 4 1.5 × slower", "node n1 down"]
+    layout = checked(figure).layout
+    assert [(shape.x0, shape.x1) for shape in layout.shapes] == [(0.0, 2.0), (1.0, 2.0)]
+    assert [note.text for note in layout.annotations] == ["device 4 1.5 × slower", "node n1 down"]
 
 
 def test_words_above_have_a_line_each_and_room_for_it() -> None:
-    figure = go.Figure(layout={"height": 100, "margin": {"t": 18}})
+    figure = Figure(layout={"height": 100, "margin": {"t": 18}})
     add_fault_marks(figure, fault_marks({"scenario": {"faults": FAULTS}}), 9.0, above=True)
-    assert [note.yshift for note in figure.layout.annotations] == [0, 12, 24]
-    assert (figure.layout.height, figure.layout.margin.t) == (124, 42)
+    layout = checked(figure).layout
+    assert [note.yshift for note in layout.annotations] == [0, 12, 24]
+    assert (layout.height, layout.margin.t) == (124, 42)
 
 
 def test_a_fault_frames_its_own_rows_and_tints_nothing_of_them() -> None:
-    figure, rows = go.Figure(layout={"height": 100, "margin": {"t": 18}}), [[0, 1, 2], [], [0, 5, 6]]
+    figure, rows = Figure(layout={"height": 100, "margin": {"t": 18}}), [[0, 1, 2], [], [0, 5, 6]]
     add_fault_frames(figure, fault_marks({"scenario": {"faults": FAULTS}}), 9.0, rows.__getitem__)
     # In order of time: fault 2, of rows that are apart; 1, of none; 0.
-    framed = {(shape.x0, shape.x1, shape.y0, shape.y1) for shape in figure.layout.shapes}
+    layout = checked(figure).layout
+    framed = {(shape.x0, shape.x1, shape.y0, shape.y1) for shape in layout.shapes}
     spans = {number: (mark.start_s, 9.0 if mark.end_s is None else mark.end_s)
              for mark in fault_marks({"scenario": {"faults": FAULTS}}) for number in [mark.number]}  # fmt: skip
     assert framed == {(*spans[2], -0.5, 0.5), (*spans[2], 4.5, 6.5), (*spans[0], -0.5, 2.5)}
-    assert all(shape.fillcolor is None for shape in figure.layout.shapes)
-    assert [(note.y, note.yshift) for note in figure.layout.annotations] == [(-0.5, 0), (-0.5, 12)]
-    assert (figure.layout.height, figure.layout.margin.t) == (112, 30)
+    assert all(shape.fillcolor is None for shape in layout.shapes)
+    assert [(note.y, note.yshift) for note in layout.annotations] == [(-0.5, 0), (-0.5, 12)]
+    assert (layout.height, layout.margin.t) == (112, 30)
 
 
 def test_rows_of_a_fault_are_those_of_the_devices_and_links_that_it_names() -> None:
@@ -81,19 +85,19 @@ def test_rows_of_a_fault_are_those_of_the_devices_and_links_that_it_names() -> N
 
 def test_a_weak_link_is_red_among_the_busiest_and_says_what_was_left_of_it() -> None:
     links = {"busiest": [LINK, {**LINK, "link": "b → a"}], "weakened": [{"link": "b → a", "capacity": 0.1}]}
-    bars = use_figure({"stages": ROWS}, links, 300).data[-1]
+    bars = checked(use_figure({"stages": ROWS}, links, 300)).data[-1]
     assert list(bars.text) == ["a → b", "b → a, 10% left"]
     assert bars.marker.color[0] != bars.marker.color[1]
 
 
 def test_a_run_without_faults_has_no_marks() -> None:
-    figure = go.Figure()
+    figure = Figure()
     add_fault_marks(figure, fault_marks({"scenario": {}}), 2.0)
-    assert not figure.layout.shapes
+    assert figure.layout == {}
 
 
 def test_shares_of_a_stage_and_what_is_left_are_the_whole_time() -> None:
-    bars = {bar.name: list(bar.x) for bar in use_figure({"stages": ROWS}, {"busiest": [LINK]}, 300).data}
+    bars = {bar.name: list(bar.x) for bar in checked(use_figure({"stages": ROWS}, {"busiest": [LINK]}, 300)).data}
     assert bars.pop(None) == [0.125]
     assert list(bars) == ["computing", "communicating, nothing else", "engine (scheduling, sampling)", "idle"]
     assert np.sum(list(bars.values()), axis=0) == pytest.approx([1, 1])
@@ -101,7 +105,7 @@ def test_shares_of_a_stage_and_what_is_left_are_the_whole_time() -> None:
 
 
 def test_without_links_devices_have_all_of_the_width() -> None:
-    figure = use_figure({"stages": ROWS}, None, 300)
+    figure = checked(use_figure({"stages": ROWS}, None, 300))
     assert figure.layout.xaxis.domain is None
     assert list(figure.data[0].y) == ["prefill stage 0", "decode stage 0"]
 
@@ -109,7 +113,7 @@ def test_without_links_devices_have_all_of_the_width() -> None:
 @pytest.mark.parametrize("most", [10, 1000])
 def test_goodput_over_time_is_what_met_every_target(run: dict[str, Any], most: int) -> None:
     limits = {"ttft": 3e8, "tpot": 2e7}
-    figure = requests_figure(run["requests"], limits, 50, most, 600)
+    figure = checked(requests_figure(run["requests"], limits, 50, most, 600))
     lines = {trace.name: trace for trace in figure.data}
     seconds = np.diff(lines["finished per second"].x.astype(float))
     counted = {
@@ -129,7 +133,7 @@ def test_pools_have_lines_of_their_own(run: dict[str, Any]) -> None:
     steps, half = run["steps"], len(run["steps"]["step"]) // 2
     steps = {**steps, "replica": np.repeat([0, 1], [half, len(steps["step"]) - half])}
     pools = [{"name": "prefill", "replicas": 1}, {"name": "decode", "replicas": 1}]
-    figure = kv_figure(steps, pools, 20, 300)
+    figure = checked(kv_figure(steps, pools, 20, 300))
     lines = {trace.name: np.asarray(trace.y, float) for trace in figure.data if trace.name}
     assert lines["prefill"][-1] == 0 < lines["prefill"][5]
     assert lines["decode"][0] == 0 < lines["decode"][-5]

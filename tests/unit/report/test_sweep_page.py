@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from checked_figure import checked
 
 from clustersim.errors import InputError
 from clustersim.report.figures.layout import read_layout
@@ -43,7 +44,8 @@ TWO = swept({"plan.tp": ("1", "2"), "seed": ("1", "2")}, [("1", "1"), ("1", "2")
 
 def drawn(of: Swept, name: str, **options: Any) -> Any:
     (panel,) = read_layout({"figures": [{"figure": name, **options}]}, FIGURES).panels
-    return PANELS[name](of, panel, "f")
+    found = PANELS[name](of, panel, "f")
+    return found if found is None or found.figure is None else replace(found, figure=checked(found.figure))
 
 
 def test_a_figure_for_which_too_little_varies_is_left_out() -> None:
