@@ -34,7 +34,7 @@ def octaves(values: npt.ArrayLike) -> FloatArray:
 
 def octave(value: float) -> float:
     """Return :func:`octaves` of one number, to the same bit."""
-    mantissa, exponent = math.frexp(max(value, _LEAST))
+    mantissa, exponent = math.frexp(value if value > _LEAST else _LEAST)
     return exponent - 2.0 + 2.0 * mantissa
 
 
@@ -93,7 +93,11 @@ class Curves:
                 high, high_off = second(at)
                 return low + share * (high - low), off or (share < 1.0 and low_off) or (share > 0.0 and high_off)
 
-            return ratio
+            def on_first(inner: float) -> tuple[float, bool]:
+                low, low_off = first(octave(inner))
+                return low, off or low_off
+
+            return ratio if share else on_first
 
         return along
 
@@ -101,13 +105,15 @@ class Curves:
         first, last = int(self.starts[number]), int(self.starts[number + 1]) - 1
         places, inners, ratios = (each[first : last + 1].tolist() for each in (self.place, self.inner, self.ratio))
         behind, last = number * _CURVE, last - first
+        least, most = inners[0] - _ROOM, inners[last] + _ROOM
+        if not last:
+            return lambda inner: (ratios[0], inner < least or inner > most)
 
         def ratio(inner: float) -> tuple[float, bool]:
-            above = min(max(bisect_left(places, behind + inner), 1), last)
-            below = max(above - 1, 0)
-            share = _one_share(inners[below], inners[above], inner)
-            off = inner < inners[0] - _ROOM or inner > inners[last] + _ROOM
-            return ratios[below] + share * (ratios[above] - ratios[below]), off
+            above = bisect_left(places, behind + inner, 1, last)
+            low, high, before = inners[above - 1], inners[above], ratios[above - 1]
+            share = _one_share(low, high, inner)
+            return before + share * (ratios[above] - before), not least <= inner <= most
 
         return ratio
 
@@ -141,7 +147,9 @@ def curves_of(rows: list[tuple[float, float, float]]) -> Curves:
 
 def _one_share(low: float, high: float, value: float) -> float:
     """Return :func:`_share` of one number."""
-    return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
+    if value <= low or high <= low:
+        return 0.0
+    return (value - low) / (high - low) if value < high else 1.0
 
 
 def _share(low: FloatArray, high: FloatArray, value: FloatArray) -> FloatArray:
