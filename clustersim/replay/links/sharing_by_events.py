@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-import numpy as np
 from simpy import Environment
 
 from clustersim.clock import FloatArray, Int64Array, to_ns
@@ -22,6 +21,8 @@ from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
 from clustersim.replay.links.fair_rates import fair_rates, left, needed_ns
 from clustersim.replay.slowdown import WeakLinks
 
+MOST_RATES: Final = 1_000
+"""Rates that are remembered, with all links of their flows; they can be worked out again."""
 FlowKey = tuple[int, ...]
 """Orders flows at one instant: (replica, stage, step, node)."""
 
@@ -86,6 +87,8 @@ class Network:
         self.touched: dict[FlowKey, Flow] = {}
         self.watchers: dict[int, list[Watcher]] = {}
         self.solved = 0
+        self._rates: dict[tuple[tuple[bool, ...], tuple[tuple[bytes, bytes], ...]], list[float]] = {}
+        """Faults at work, and links and bytes of flows that share links → their rates: collectives meet K/V alike."""
 
     def begin(
         self,
@@ -241,7 +244,14 @@ class Network:
             self._end_after(flow, needed_ns(flow.remaining, rate, flow.transfer_ns))
 
     def _rates_of(self, flows: list[Flow], now: int) -> list[float]:
-        capacity = self.capacity if self.weak is None else self.weak.at(now)
-        rates = fair_rates([(flow.link_ids, flow.loads) for flow in flows], capacity)
-        found: list[float] = np.asarray(rates, np.float64).tolist()
+        loads = [(flow.link_ids, flow.loads) for flow in flows]
+        weak = () if self.weak is None else tuple([fault.covers(now) for fault in self.weak.faults])
+        key = weak, tuple([(links.tobytes(), size.tobytes()) for links, size in loads])
+        found = self._rates.get(key)
+        if found is None:
+            if len(self._rates) >= MOST_RATES:
+                self._rates.clear()
+            capacity = self.capacity if self.weak is None else self.weak.at(now)
+            rates: list[float] = fair_rates(loads, capacity).tolist()
+            found = self._rates[key] = rates
         return found
