@@ -24,8 +24,8 @@ from clustersim.workload.requests import Requests
 
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""
-_EACH_MS: Final = {"plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8}
-"""What a request costs to simulate, measured (70 B, Azure conversations) …"""
+_EACH_MS: Final = {"plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8, "lockstep": 20.0}
+"""What a request costs to simulate, measured (70 B, Azure conversations; DeepSeek-V3 in lockstep) …"""
 _MOVE_MS: Final = 0.09
 """… each transfer of its K/V between pools …"""
 _STAGE_MS: Final = 1.2
@@ -74,8 +74,14 @@ class Trial:
     def expected_s(self) -> float:
         """Seconds of CPU that it takes on a core of 2026, roughly: the same on any machine."""
         plans = [one.plan for one in self.scenario.each_pool()]
-        sp, pp = any(one.sp.degree > 1 for one in plans), any(one.pp > 1 for one in plans)
-        each_ms = _EACH_MS["sp" if sp else "pools" if len(plans) > 1 else "pp" if pp else "plain"]
+        has = {
+            "lockstep": any(one.is_lockstep for one in plans),
+            "sp": any(one.sp.degree > 1 for one in plans),
+            "pools": len(plans) > 1,
+            "pp": any(one.pp > 1 for one in plans),
+            "plain": True,
+        }
+        each_ms = next(_EACH_MS[kind] for kind, is_so in has.items() if is_so)
         each_ms = max(each_ms, *(_STAGE_MS * one.pp for one in plans if one.sp.degree > 1 and one.pp > 1), 0.0)
         requests = self.load.count(rate_of(self.step)) / self.every
         moves = (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans) if len(plans) > 1 else 0

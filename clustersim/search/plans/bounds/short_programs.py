@@ -6,6 +6,7 @@ every body that follows another one once: of 80 layers some six units are left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -63,8 +64,8 @@ def _short(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], Int64Array]:
 
 
 def _counts(program: StageProgram, times: Int64Array) -> FloatArray:
-    """Return how many instances of each class the first coordinate runs, one after the other; those of one stream only
-    where streams overlap.
+    """Return how many instances of each class the first coordinate runs, one after the other; those of one stream only,
+    the one with most, where streams overlap.
 
     Parameters
     ----------
@@ -79,7 +80,8 @@ def _counts(program: StageProgram, times: Int64Array) -> FloatArray:
         streams[index] == streams[mine[at]] or any(place.get(one) == at for one in template.after[index])
         for at, index in enumerate(mine[1:])
     )
-    kept = [index for index in mine if linked or streams[index] == streams[mine[0]]]
+    ((busiest, _),) = Counter(streams[index] for index in mine).most_common(1)
+    kept = [index for index in mine if linked or streams[index] == busiest]
     layer = np.zeros(len(template.instance_s), np.int64)
     layer[template.node_instance] = template.node_layer
     weights = times[layer[kept]].astype(np.float64)
