@@ -24,7 +24,7 @@ from clustersim.legality.graph_rules.views.reading import COUNTED_IN_BYTES, PROD
 from clustersim.legality.prices.prices import visited, visited_unevenly
 from clustersim.legality.prices.visits import rank_shares
 from clustersim.model.architecture import Moe
-from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 
 CORES: Final = ("attention_prefill", "attention_decode")
 EXACT: Final = 1e-12
@@ -107,6 +107,11 @@ def _visited(found: ForeignGraph, rows: FloatArray) -> FloatArray:
     return visited(rows / (share * experts), share, experts)
 
 
+def _have_room(moe: Moe, ep: ExpertPlan) -> bool:
+    """Return whether all copies of experts have a place; else EP-1 is broken."""
+    return (moe.num_experts + ep.redundant) % ep.degree == 0 and ep.redundant <= moe.num_experts * (ep.degree - 1)
+
+
 def _visited_unevenly(found: ForeignGraph, plan: ParallelPlan, rows: FloatArray) -> FloatArray:
     """Return the same where each expert has a share of tokens of its own; NaN where the model is not said."""
     visits = np.full(len(rows), np.nan)
@@ -119,8 +124,8 @@ def _visited_unevenly(found: ForeignGraph, plan: ParallelPlan, rows: FloatArray)
     at = np.stack((graph.layer, first))[:, chosen]
     for layer, rank in np.unique(at, axis=1).T.tolist():
         moe, before = moes[layer], sum(one is not None for one in moes[:layer])
-        shares = rank_shares(moe, plan.ep, before) if moe is not None else ()
-        if rank < len(shares):
+        shares = rank_shares(moe, plan.ep, before) if moe is not None and _have_room(moe, plan.ep) else ()
+        if rank < len(shares) and shares[rank]:
             mine = chosen[(at == [[layer], [rank]]).all(axis=0)]
             visits[mine] = visited_unevenly(rows[mine] / fsum(shares[rank]), shares[rank])
     return visits

@@ -84,7 +84,7 @@ def declared_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: 
         carriage=carriage,
         slow=slow_ranks(setting, pool),
         weak_groups=weak_groups(setting, pool),
-        deployment=_costs(scenario),
+        deployment=costs_of(scenario),
         policy=_policy(scenario, number),
         **host,
     )
@@ -123,7 +123,7 @@ def _policy(scenario: Scenario, number: int) -> Policy:
     )
 
 
-def _costs(scenario: Scenario) -> PricedDeployment:
+def costs_of(scenario: Scenario) -> PricedDeployment:
     """Return what a scenario of one pool declares of what operators cost."""
     table = scenario.cost_table
     points = () if table is None else read_points(table)

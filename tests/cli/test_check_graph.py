@@ -105,6 +105,42 @@ def test_check_of_a_scenario_looks_at_its_step_graphs_too() -> None:
     assert looked["SP-2"] == 0
 
 
+@pytest.mark.parametrize(("plan", "kind"), [("plain", "mixed"), ("ring", "mixed"), ("spread", "decode")])
+def test_durations_of_a_graph_are_what_its_operators_cost_in_the_scenario_that_it_is_of(
+    tmp_path: Path, documents: Callable[[str, str], Document], plan: str, kind: str
+) -> None:
+    document, scenario = documents(plan, kind), tmp_path / "s.yaml"
+    scenario.write_text(SMALL.replace("PLAN", PLANS[plan]))
+
+    def ran(*more: str) -> tuple[int, Document]:
+        found = invoke("check", written(tmp_path, document), "--of", str(scenario), "--json", *more)
+        return found.exit_code, json.loads(found.stdout) if found.stdout else {}
+
+    def looked(verdict: Document) -> dict[str, int]:
+        return {rule["id"]: rule["looked_at"] for rule in verdict["rules"] if rule["level"] == "T"}
+
+    status, verdict = ran()
+    told = [one for one in document["nodes"] if "duration_ns" in one]
+    assert (status, looked(verdict)) == (0, {"RUN-2": sum(one["op"] != "send" for one in told)})
+    assert "duration_ns" not in verdict["not_judged"]
+    status, verdict = ran("--set", "topology=dgx-a100")
+    assert (status, {one["rule"] for one in verdict["violations"]}) == (1, {"RUN-2"})
+    assert ran("--set", "plan.tp=1")[0] == 2  # another plan
+    for one in (told[len(told) // 3], next(one for one in told if one["op"] in ("all_reduce", "all_to_all"))):
+        one["duration_ns"] += 1
+        _, verdict = ran()
+        assert [(found["rule"], found["node"]) for found in verdict["violations"]] == [("RUN-2", one["id"])]
+        one["duration_ns"] -= 1
+
+
+def test_durations_of_graphs_of_replicas_that_share_experts_are_not_judged(tmp_path: Path) -> None:
+    scenario, graph = tmp_path / "s.yaml", tmp_path / "g.json"
+    scenario.write_text(SMALL.replace("PLAN", "dp: 2, ep: {degree: 4, scope: global}"))
+    assert invoke("graph", str(scenario), "--step", "decode", "-o", str(graph)).exit_code == 0
+    verdict = json.loads(invoke("check", str(graph), "--of", str(scenario), "--json").stdout)
+    assert (verdict["verdict"], verdict["not_judged"][0]) == ("legal", "duration_ns")
+
+
 def test_check_of_an_illegal_plan_expands_nothing() -> None:
     verdict = json.loads(invoke("check", "illegal-five-ways", "--json").stdout)
     assert {rule["level"] for rule in verdict["rules"]} == {"P"}

@@ -1123,6 +1123,11 @@ def _(view: GraphView) -> GraphView:
     return valued(view, pick(view, "attention_decode", step=3, layer=0, rank=1), "attended", lambda v: v + 0.25)
 
 
+@breaks("PH-5", "ring", "attention of a prompt takes a part of a pair more than there are")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "attention_prefill_1", step=0, layer=0, rank=0), "attended", lambda v: v + 0.25)
+
+
 @breaks("EP-2", "experts", "experts are said to be chosen three at a time")
 def _(view: GraphView) -> GraphView:
     return changed(view, pick(view, "expert_up", step=2, layer=0), top_k=3)

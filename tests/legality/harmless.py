@@ -180,7 +180,10 @@ def _without_waits(before: GraphView, made: GraphView) -> GraphView:
 
 
 def order_of(view: GraphView, own: np.ndarray) -> list[int] | None:  # type: ignore[type-arg]
-    """Return an order of some operators that edges and the program of every stream of every rank allow."""
+    """Return an order of some operators that edges and the program of every stream of every rank allow.
+
+    What takes no time is on no stream.
+    """
     after: dict[int, set[int]] = {node: set() for node in own.tolist()}
     inside = np.isin(view.source, own) & np.isin(view.target, own)
     for source, target in zip(view.source[inside].tolist(), view.target[inside].tolist(), strict=True):
@@ -188,7 +191,7 @@ def order_of(view: GraphView, own: np.ndarray) -> list[int] | None:  # type: ign
     lanes: dict[tuple[int, str], list[tuple[int, int]]] = {}
     columns = (view.member_node.tolist(), view.member_rank.tolist(), view.member_position.tolist())
     for node, rank, position in zip(*columns, strict=True):
-        if node in after:
+        if node in after and not view.symbols[int(view.symbol[node])].is_structural:
             lanes.setdefault((rank, view.symbols[int(view.symbol[node])].stream), []).append((position, node))
     for lane in lanes.values():
         for (_, first), (_, second) in pairwise(sorted(lane)):

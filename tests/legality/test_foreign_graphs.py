@@ -339,6 +339,15 @@ def test_a_declaration_that_no_deployment_has_is_refused(part: str, value: Any, 
     assert problem in str(caught.value)
 
 
+@pytest.mark.parametrize("redundant", [1, 10**6])
+def test_copies_of_experts_that_have_no_place_are_no_defect(redundant: int) -> None:
+    found = written(0, has("expert_up"))
+    experts = next(node["num_experts"] for node in found["nodes"] if node["name"] == "expert_up")
+    found["plan"]["ep"] = {"degree": 2, "redundant": redundant + experts % 2}
+    with suppress(InputError):  # nodes may contradict the degree
+        assert "EP-1" in broken(found)
+
+
 def test_devices_may_be_any_that_differ_of_one_replica_or_of_all() -> None:
     found = written(0)
     ranks = found["plan"]["tp"] * found["plan"]["pp"] * found["plan"]["sp"]["degree"]
@@ -366,8 +375,8 @@ def test_a_split_that_a_plan_does_not_state_is_not_judged() -> None:
 def test_a_graph_with_durations_says_that_they_are_not_judged() -> None:
     found = written(0)
     plain = graph_in(json.dumps(found), "g.json")
-    assert not_judged(plain) == ("unit",)
+    assert not_judged(plain, check_read(plain)) == ("unit",)
     found["nodes"][0]["duration_ns"] = 7
     told = graph_in(json.dumps(found), "g.json")
-    assert not_judged(told) == ("duration_ns", "unit")
+    assert not_judged(told, check_read(told)) == ("duration_ns", "unit")
     assert list(foreign_lines(told, check_read(told)))[-1].startswith("not judged: duration_ns")

@@ -49,6 +49,7 @@ def audit_command() -> click.Command:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--fix", is_flag=True, help="Write the nearest legal scenario.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where to [NAME.legal.yaml beside SCENARIO].")
+@click.option("--of", metavar="SCENARIO", help="Of a step graph: what it is of, to compare what operators take.")
 @click.option("--names", help="Of a step graph: patterns of its names, a file or one that ships.")
 @click.pass_context
 def check(
@@ -58,14 +59,17 @@ def check(
     as_json: bool,
     fix: bool,
     out: Path | None,
+    of: str | None,
     names: str | None,
 ) -> None:
     """Check that the plan of SCENARIO (a path, or the name of one that ships) is legal, and what it expands to.
 
     A legal plan is expanded: to a prefill, a mixed and several decode steps, one after the other, whose graphs are
     checked as well. SCENARIO may also be a step graph itself, NAME.json, .graphml, .dot or .gv, of `clustersim graph`
-    or of another program, whose names --names maps to those of step graphs; or one table of spans, facts or steps,
-    NAME.csv or NAME.parquet (several of them, and what they were made under: `clustersim audit`).
+    or of another program, whose names --names maps to those of step graphs (durations that it states are compared with
+    what its operators cost where --of says which scenario it is of, with the values that --set changes); or one table
+    of spans, facts or steps, NAME.csv or NAME.parquet (several of them, and what they were made under:
+    `clustersim audit`).
 
     Prints every violation with the rule that it breaks and what would be legal; of a legal scenario that `run`
     refuses, why. --fix writes the nearest legal scenario: fewest changed fields, each with the rule that asks for it;
@@ -78,11 +82,12 @@ def check(
     if scenario.endswith(GRAPH_SUFFIXES):
         if fix:
             raise click.UsageError("--fix changes a scenario, and a step graph is none")
-        if status := STATUS[check_graph_file(scenario, overrides, names, as_json=as_json).verdict]:
+        if status := STATUS[check_graph_file(scenario, of, overrides, names, as_json=as_json).verdict]:
             ctx.exit(status)
         return
-    if names is not None:
-        raise click.UsageError("--names is for step graphs: NAME.json, .graphml, .dot or .gv")
+    if names is not None or of is not None:
+        option = "--names" if of is None else "--of"
+        raise click.UsageError(f"{option} is for step graphs: NAME.json, .graphml, .dot or .gv")
     if scenario.endswith(TABLE_SUFFIXES):
         if fix or overrides:
             raise click.UsageError("a table of what happened has no values to change; see clustersim audit --given")

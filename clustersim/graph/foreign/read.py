@@ -95,6 +95,8 @@ class ForeignGraph:
         Per symbol of the graph, the keys of a node that the document leaves out and that nothing else implies.
     figures : float array of shape (nodes, 3)
         What the document says of :data:`FIGURES`, NaN where it says nothing.
+    durations : float array of shape (nodes,)
+        What it says that operators take, ns, NaN where it says nothing.
     stages : tuple of int or None
         The stages that the graph shows, where these are not all of the plan's.
     split_said : frozenset of str
@@ -123,6 +125,7 @@ class ForeignGraph:
     precision: Precision | None
     unsaid: tuple[frozenset[str], ...]
     figures: FloatArray
+    durations: FloatArray
     stages: tuple[int, ...] | None = None
     split_said: frozenset[str] = frozenset()
     devices: tuple[str | None, ...] | None = None
@@ -169,6 +172,7 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
     return ForeignGraph(
         graph=graph, batch=batch, plan=together, model=model, precision=precision, unsaid=tuple(reading.unsaid),
         declared=plan, figures=np.array(reading.figures, np.float64).reshape(-1, len(FIGURES)), stages=stages,
+        durations=np.array(reading.durations, np.float64),
         split_said=frozenset(top["plan"].get("split", ())) if plan is not None else frozenset(), devices=devices,
         topology=topology, replica=replica,
     )  # fmt: skip
@@ -179,6 +183,7 @@ class _Reading(DeclarationReader):
         super().__init__(file)
         self.unsaid: list[frozenset[str]] = []
         self.figures: list[list[float]] = []
+        self.durations: list[float] = []
 
     def graph(self, top: Mapping[str, Any], plan: ParallelPlan | None) -> StepGraph | None:
         symbols: dict[tuple[Node, frozenset[str]], int] = {}
@@ -192,6 +197,7 @@ class _Reading(DeclarationReader):
             self.identity(known.get("id", ABSENT), path, ids, at)
             node = self.node(known, path)
             self.figures.append(self.said_figures(known, path))
+            self.durations.append(self.said_duration(known, path))
             ranks = self.value(known.get("ranks", ABSENT), tuple[int, ...], f"{path}.ranks")
             told = isinstance(ranks, tuple) and all(type(rank) is int for rank in ranks)
             if told and len(dict.fromkeys(ranks)) != max(1, len(ranks)):
@@ -245,10 +251,17 @@ class _Reading(DeclarationReader):
         elif ids.setdefault(found, at) != at:
             self.wrong(f"{path}.id", f"{as_json(found):.60} is the id of nodes[{ids[found]}] already")
 
-    def duration(self, value: object, path: str, most: int) -> None:
-        """Judge how long an operator is said to take; no rule looks at it, but what it says is read by people."""
+    def said_duration(self, known: Mapping[str, Any], path: str) -> float:
+        """Return how long an operator is said to take, ns; NaN where nothing is said."""
+        value, op = known.get("duration_ns"), known.get("op")
+        most = 0 if isinstance(op, str) and op in STRUCTURAL_OPS else 2**63 - 1
+        if value is None:
+            return float("nan")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            self.unexpected(path, "a number of nanoseconds from 0" if most else "0, as it takes no time", value)
+            expected = "a number of nanoseconds from 0" if most else "0, as it takes no time"
+            self.unexpected(f"{path}.duration_ns", expected, value)
+            return float("nan")
+        return float(value)
 
     def node(self, known: Mapping[str, Any], path: str) -> Node | None:
         op = known.get("op", ABSENT)
@@ -257,8 +270,6 @@ class _Reading(DeclarationReader):
             self.wrong(f"{path}.op", f"unknown operator {as_json(op):.60}{hint}")
             return None
         plain = {key: known[key] for key in ("name", "op", *_PLAIN) if key in known}
-        if known.get("duration_ns") is not None:
-            self.duration(known["duration_ns"], f"{path}.duration_ns", most=0 if op in STRUCTURAL_OPS else 2**63 - 1)
         stream = known.get("stream", _default_stream(op))
         if op in STRUCTURAL_OPS and stream is not None:
             self.unexpected(f"{path}.stream", f"null, since {op} takes no time", stream)

@@ -79,7 +79,7 @@ def _pass(prices: Prices, template: PassTemplate, features: Features) -> int | N
     if unknown or len(template.node_class) or not set(template.instance_class.tolist()) <= set(classes):
         return None
     engine, by_class = prices.deployment.engine, np.zeros(template.num_classes)
-    gap = np.where(prices.in_graph(template, features), engine.graph_launch_s, engine.launch_s)
+    gap = np.where(prices.in_graph(template.kind, features), engine.graph_launch_s, engine.launch_s)
     for cls, operators in classes.items():
         by_class[cls] = max(_longest(prices, template, one, features, gap) for one in operators)
     if np.isnan(by_class).any():

@@ -116,14 +116,14 @@ class Prices:
         )
         cached = tuple(dict.fromkeys(cached))
         groups: list[dict[tuple[int, ...], list[int]]] = [{} for _ in at]
-        joins = np.array([self._joins(op) for _, op, _ in template.symbols])[template.node_symbol]
+        joins = np.array([self.joins(op) for _, op, _ in template.symbols])[template.node_symbol]
         for node in np.flatnonzero(joins).tolist():
             groups[of[node]].setdefault(members[node], []).append(node)
         for number, node in enumerate(at.tolist()):
             name, op, _ = template.symbols[int(template.node_symbol[node])]
             at_layer, s = int(template.node_layer[node]), (int(first[node]), int(last[node]))
             work = self.works.of(name, op, at_layer, s, cached)
-            if work is None or work.op != op or (self._joins(op) and op not in WAYS):
+            if work is None or work.op != op or (self.joins(op) and op not in WAYS):
                 yield node, None, name, groups[number]
                 continue
             if half[node]:
@@ -146,12 +146,13 @@ class Prices:
         )
 
     @staticmethod
-    def _joins(op: str) -> bool:
+    def joins(op: str) -> bool:
+        """Return whether an operator is one of several ranks together."""
         return op not in KERNELS and op not in HOST
 
-    def in_graph(self, template: PassTemplate, features: Features) -> BoolArray:
+    def in_graph(self, kind: str, features: Features) -> BoolArray:
         """Return which steps run as a captured graph: they only decode, and not too much on any replica."""
-        if template.kind != "decode":
+        if kind != "decode":
             return np.zeros(len(features), bool)
         coordinates = range(self.deployment.coordinates) if self.deployment.together else (0,)
         most: FloatArray = np.max([features.get("sequences", s) for s in coordinates], axis=0)

@@ -6,29 +6,39 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from clustersim.errors import Problem
+from clustersim.errors import InputError, Problem
 from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.graph.foreign.unread_keys import is_of_plan
 from clustersim.legality.check import check_plan
 from clustersim.legality.check_graph import check_graph
 from clustersim.legality.deployment import counted
 from clustersim.legality.doubts import certain, declared_of, doubts_of, lacks_of
+from clustersim.legality.graph_durations import as_priced
 from clustersim.legality.graph_rules.views.reading import view_of_foreign
 from clustersim.legality.merging.merge import merged
 from clustersim.legality.relevance import demanded, relevant_to
 from clustersim.legality.rule import Verdict, together
 from clustersim.legality.unsaid import left_out
+from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.declared import costs_of
 from clustersim.simulation.graph_legality import graph_headline, no_say
 
 ENOUGH_BYTES: Final = 2**60
 """Memory of a device of which nothing is known."""
 
 
-def check_read(found: ForeignGraph) -> Verdict:
+def check_read(found: ForeignGraph, scenario: Scenario | None = None) -> Verdict:
     """Check a graph that was read, and its plan where it names that and its model.
 
-    It is legal only where every rule that its plan makes relevant looked at something.
+    It is legal only where every rule that its plan makes relevant looked at something. Durations that it states are
+    compared with what its operators cost where the scenario is given that it is of.
+
+    Raises
+    ------
+    InputError
+        When it is of another scenario, as far as it says.
     """
+    pool = None if scenario is None else _pool_of(found, scenario)
     first = _of_the_plan(found)
     if first is not None and first.violations:
         return first
@@ -37,9 +47,22 @@ def check_read(found: ForeignGraph) -> Verdict:
     verdict = check_graph(view_of_foreign(merging.graph), without=tuple(doubts))
     verdict = replace(verdict, violations=(*certain(found, merging, doubts), *verdict.violations))
     levels = [verdict] if first is None else [first, verdict]
+    if pool is not None and found.batch is not None:
+        levels.append(as_priced(found.graph, found.durations, found.batch, costs_of(pool), found.replica or 0))
     return demanded(
         together(levels), relevant_to(declared_of(merging.graph)), lambda entry: lacks_of(entry, merging.graph, doubts)
     )
+
+
+def _pool_of(found: ForeignGraph, scenario: Scenario) -> Scenario:
+    """Return the pool of a scenario that a graph is of."""
+    said = {"plan": found.declared, "model": found.model, "precision": found.precision}
+    for pool in scenario.each_pool():
+        own = {"plan": pool.plan, "model": pool.model, "precision": pool.precision}
+        if all(value is not None and value == own[name] for name, value in said.items()):
+            return pool
+    message = "states another plan, model or precision than the scenario, or none of them; give the one that it is of"
+    raise InputError(Problem(path="--scenario", message=f"the graph {message}"))
 
 
 def _of_the_plan(found: ForeignGraph) -> Verdict | None:
@@ -85,9 +108,9 @@ def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
         yield f"not read: the key {one.key!r:.80} of {of}{near}"
     if (missing := left_out_line(found)) is not None:
         yield missing
-    if not_judged(found) and not verdict.violations:
-        what = ", ".join(not_judged(found))
-        yield f"not judged: {what} of operators, since level G judges structure; audit judges what runs take"
+    if (unjudged := not_judged(found, verdict)) and not verdict.violations:
+        where = "; --of SCENARIO compares what they take" if "duration_ns" in unjudged else ""
+        yield f"not judged: {', '.join(unjudged)} of operators, since level G judges structure{where}"
 
 
 def violations_at(found: ForeignGraph, verdict: Verdict) -> list[Problem]:
@@ -103,9 +126,10 @@ def violations_at(found: ForeignGraph, verdict: Verdict) -> list[Problem]:
     ]
 
 
-def not_judged(found: ForeignGraph) -> tuple[str, ...]:
-    """Return the statements of a graph that no rule looks at, though people may take them for judged."""
-    return tuple(key for key in ("duration_ns", "unit") if any(key not in unsaid for unsaid in found.unsaid))
+def not_judged(found: ForeignGraph, verdict: Verdict) -> tuple[str, ...]:
+    """Return the statements of a graph that no rule looked at, though people may take them for judged."""
+    keys = ("unit",) if any(one.id == "RUN-2" and one.looked_at for one in verdict.rules) else ("duration_ns", "unit")
+    return tuple(key for key in keys if any(key not in unsaid for unsaid in found.unsaid))
 
 
 def left_out_line(found: ForeignGraph) -> str | None:
@@ -131,7 +155,7 @@ def foreign_json(found: ForeignGraph, verdict: Verdict) -> dict[str, Any]:
         "unread_keys": [one.as_json() for one in found.unread],
         "unknown_names": [{"name": name, "nearest": one.nearest, "left": one.left} for name, one in unknown.items()],
         "needs": list(verdict.needs),
-        "not_judged": list(not_judged(found)),
+        "not_judged": list(not_judged(found, verdict)),
     }
 
 

@@ -24,6 +24,8 @@ from clustersim.legality.graph_rules.views.pairs import block_of, difference, pa
 from clustersim.legality.graph_rules.views.tokens import carried
 from clustersim.plan.parallel import ParallelPlan
 
+EXACT: Final = 1e-9
+"""Relative: what the order of sums costs."""
 FIX: Final = "let every token attend to itself and to all tokens before it that its window holds, and to none behind it"
 
 
@@ -120,7 +122,7 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
     leads[view.source[(view.kind == DATA) & view.within_step]] = True
     parts = np.stack([
         view.symbol[cores], view.s_of(rank), has_write[cores], has_read[cores], leads[cores],
-        np.nan_to_num(view.attended[cores], nan=-1).astype(np.int64),
+        np.nan_to_num(view.attended[cores], nan=-1),
     ])  # fmt: skip
     for group in np.split(order, starts):
         first = int(cores[group[0]])
@@ -132,7 +134,7 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
         looked_at += len(group)
         key = (int(view.step[first]), attention, parts[:, group].tobytes())
         if key not in seen:
-            rows = [tuple(map(int, parts[:, at])) for at in group]
+            rows = [(*map(int, parts[:-1, at]), float(parts[-1, at])) for at in group]
             heads, window = attention.num_heads, attention.sliding_window
             seen[key] = _matrix_fault(view.symbols, rows, step.chunks, short, plan, heads, window)
         message = seen[key]
@@ -173,7 +175,7 @@ def _written(view: GraphView, plan: ParallelPlan, cores: Int64Array, has_write: 
 
 def _matrix_fault(
     symbols: tuple[Node, ...],
-    rows: list[tuple[int, ...]],
+    rows: list[tuple[float, ...]],
     chunks: tuple[Chunk, ...],
     short: tuple[Chunk, ...],
     plan: ParallelPlan,
@@ -182,14 +184,15 @@ def _matrix_fault(
 ) -> str | None:
     """Say how the matrices of a step's chunks (as they are, and shortened) differ from lower-triangular ones."""
     matrices = [np.zeros((chunk.count, chunk.start + chunk.count), bool) for chunk in short]
-    for number, s, has_write, has_read, leads_on, attended in rows:
+    for *whole, attended in rows:
+        number, s, has_write, has_read, leads_on = map(int, whole)
         node = symbols[number]
         by_heads = plan.sp.degree > 1 and node.heads * plan.tp * plan.sp.degree == num_heads
         blocks = [block_of(chunk, node.variant, s, plan, by_heads=by_heads) for chunk in short]
         causal = sum(pairs_of(chunk, node.variant, s, plan, by_heads=by_heads) for chunk in chunks)
-        if attended not in (causal, -1):
+        if attended != -1 and abs(attended - causal) > EXACT * causal:
             more = "tokens behind it are among them" if attended > causal else "some are left out"
-            return f"attention takes {attended} (query, key) pairs, where causal attention has {causal}: {more}"
+            return f"attention takes {attended:.10g} (query, key) pairs, where causal attention has {causal}: {more}"
         for chunk, block, matrix in zip(short, blocks, matrices, strict=True):
             if not leads_on:
                 block[:] = False  # nobody takes what this node makes

@@ -208,7 +208,7 @@ class _OfTemplate:
         """Return the gap before kernels, in seconds."""
         engine = self.prices.deployment.engine
         found: FloatArray = np.where(
-            self.prices.in_graph(self.template, features), engine.graph_launch_s, engine.launch_s
+            self.prices.in_graph(self.template.kind, features), engine.graph_launch_s, engine.launch_s
         )
         return found
 
