@@ -24,7 +24,7 @@ from clustersim.workload.requests import Requests
 
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""
-_EACH_MS: Final = {"plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8, "lockstep": 20.0}
+_EACH_MS: Final = {"plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8, "lockstep": 0.6}
 """What a request costs to simulate, measured (70 B, Azure conversations; DeepSeek-V3 in lockstep) …"""
 _MOVE_MS: Final = 0.09
 """… each transfer of its K/V between pools …"""

@@ -38,7 +38,7 @@ _ABOVE: Final = 2
 _UP: Final = 6
 """Steps by which a plan goes up from the rate of its first run, doubled each time."""
 _DOWN: Final = 24
-"""Steps below its bound at which the first plans are tried, and by which they go down: a fifth."""
+"""Steps below its bound at which the first plans are tried, and by which they go down, doubled each time: a fifth."""
 _NEAR: Final = 3
 """… and where a pool fails by itself, doubled each time (measured: prefill pools reach 0 to 2 steps less)."""
 
@@ -226,7 +226,7 @@ class Walk:
                     return
             if one.passed is None:
                 step = max(first, step - down) if screening else step - down
-                down *= 2 if one.is_told else 1
+                down *= 2
             elif one.failing is None:
                 step, up = step + up, 2 * up
             else:
