@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from clustersim.clock import to_ns
+from clustersim.cluster.fault import Fault
 from clustersim.collective import plan_collective
 from clustersim.replay.instant import COMPLETION, Clock, at
 from clustersim.replay.links.sharing_by_events import Network
+from clustersim.replay.slowdown import WeakLinks
 from tests.round_numbers import crossbar, two_leaves
 
 
@@ -95,6 +97,18 @@ def test_three_flows_share_by_bottleneck_and_what_one_leaves_goes_to_its_neighbo
     sends.send("b", (1, 3), 1000)
     sends.send("c", (0, 1), 1000)
     assert sends.run() == {"a": 2000, "b": 2500, "c": 2500}
+
+
+def test_flows_that_meet_again_share_what_a_link_carries_then(sends):
+    # c and d are a and b once more, over half the capacity: each has a quarter of it.
+    pairs = [(0, 2), (1, 3)]
+    first, second = (set(plan_collective(sends.topology, "send", pair)[0].links.tolist()) for pair in pairs)
+    fault = Fault(at_ns=10_000, links=tuple(first & second), share=0.5)
+    capacity = sends.topology.link_capacity
+    sends.network = Network(sends.env, capacity, WeakLinks([fault], capacity))
+    for name, pair, start in zip("abcd", 2 * pairs, (0, 0, 10_000, 10_000), strict=True):
+        sends.send(name, pair, 1000, start)
+    assert sends.run() == {"a": 3000, "b": 3000, "c": 15_000, "d": 15_000}
 
 
 def test_ends_do_not_depend_on_who_begins_first_at_an_instant():
