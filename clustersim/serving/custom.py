@@ -211,7 +211,8 @@ def _plain(decided: object) -> Choice | None:
 
 
 def _shown(sequence: Sequence, cached: int = 0) -> SequenceView:
-    return SequenceView(
+    values = (
         sequence.request, sequence.arrived_ns, sequence.priority, sequence.prompt_tokens, sequence.generated,
         sequence.computed, sequence.blocks, sequence.owner, sequence.preemptions, sequence.in_flight, cached,
     )  # fmt: skip
+    return SequenceView._make(values)  # in half the time of a call
