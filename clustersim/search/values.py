@@ -43,7 +43,8 @@ def values_of(text: str) -> tuple[str, ...]:
     >>> values_of("1..64:x4")
     ('1', '4', '16', '64')
     """
-    found = [value for part in _parts(text) for value in _range(part) or (part,)]
+    parts = [_range(part) or [part] for part in _parts(text)]
+    found = [value for part in parts for value in part]
     twice = (
         next((value for place, value in enumerate(found) if value in found[:place]), None)
         if len(found) < 1000
@@ -51,7 +52,7 @@ def values_of(text: str) -> tuple[str, ...]:
     )
     if twice is not None:
         raise ValueError(f"lists {twice} twice")
-    for value in found:
+    for value, *_ in parts:  # the others of a range are numbers with the same unit
         try:
             parse_yaml(value, "value")
         except InputError as error:
