@@ -38,9 +38,11 @@ _ABOVE: Final = 2
 _UP: Final = 6
 """Steps by which a plan goes up from the rate of its first run, doubled each time."""
 _DOWN: Final = 24
-"""Steps below its bound at which the first plans are tried, and by which they go down, doubled each time: a fifth."""
+"""Steps below its bound at which the first plans are tried, and by which they go down, doubled each time: a fifth …"""
+_LOWER: Final = 48
+"""… up to so many: runs at rates that are far too low last longest."""
 _NEAR: Final = 3
-"""… and where a pool fails by itself, doubled each time (measured: prefill pools reach 0 to 2 steps less)."""
+"""Steps below what a pool fails at by itself, doubled each time (measured: prefill pools reach 0 to 2 steps less)."""
 
 Run = Callable[[Sequence[tuple[Standing, int]]], list[Row]]
 """Simulates plans, each at a step of the grid."""
@@ -226,7 +228,7 @@ class Walk:
                     return
             if one.passed is None:
                 step = max(first, step - down) if screening else step - down
-                down *= 2
+                down = min(2 * down, _LOWER)
             elif one.failing is None:
                 step, up = step + up, 2 * up
             else:
