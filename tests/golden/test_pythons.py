@@ -31,6 +31,7 @@ METRICS: Final = ("report", "cost", "collective")
 WHOLE: Final = {
     "cost/points.py": 1,
     "report/comparison/comparison.py": 1,  # ns
+    "report/comparison/entries.py": 2,  # folders, bytes
     "report/words/explain.py": 2,  # stages, boundaries
     "report/graph_page/page.py": 1,  # ns
     "report/graph_page/rows.py": 1,  # ns

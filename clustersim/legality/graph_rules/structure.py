@@ -117,6 +117,7 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> Finding:
     missing = np.setdiff1d(wanted, found, assume_unique=True)
     extra = np.setdiff1d(found, wanted, assume_unique=True)
     faults = []
+    through = ", through the collectives between" * bool(view.mask(lambda node: node.op in COLLECTIVE_OPS).any())
     for keys, words in ((missing, "has no edge from"), (extra, "has an edge from")):
         if view.unknown is not None:
             keys = keys[~_in_doubt(view, edges.cells, keys)]
@@ -128,7 +129,10 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> Finding:
             own = at[view.takes_part(at, np.full(len(at), rank))]
             lacks = "" if words == "has no edge from" else ", which the model does not have"
             message = f"on rank {rank} {name} {words} {needed}{lacks}{others}"
-            advice = f"draw the edges of the single-device graph on every rank: {fix}"
+            through = (
+                ", through the collectives between" if view.mask(lambda node: node.op in COLLECTIVE_OPS).any() else ""
+            )
+            advice = f"draw the edges of the single-device graph on every rank{through}: {fix}"
             where = f"step {step}, layer {layer}, rank {rank}, {name}"
             missing_one = Fault(where=where, message=message, fix=advice)
             faults.append(fault_at(view, int(own[0]), message, advice) if len(own) else missing_one)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from clustersim.report.words.diagnosis import LEAST, SHOWN, WORDS
-from clustersim.report.words.faults import is_blamed, share_of_faults
+from clustersim.report.words.faults import and_then, is_blamed, share_of_faults
 from clustersim.report.words.run import share_words
 
 SHOWN_OF_SLOWEST: Final = 2
@@ -21,7 +21,8 @@ def cause_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             mean, slowest = _largest(causes["mean"], SHOWN), _largest(causes["slowest"], SHOWN_OF_SLOWEST)
             first = ""
             if is_blamed(summary, name):
-                first = f"{share_words(share_of_faults(summary, name) or 0.0)} of p99 by faults, from which follows: "
+                share = share_words(share_of_faults(summary, name) or 0.0)
+                first = f"{share} of p99 by faults, {and_then(summary, name)}: "
             found.append((f"{name.upper()} causes", f"{first}{mean}; slowest 1%: {slowest}"))
     return found
 

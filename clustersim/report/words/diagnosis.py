@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from clustersim.report.words.faults import fault_words, is_blamed, little_by_faults, share_of_faults
+from clustersim.report.words.faults import and_then, fault_words, is_blamed, little_by_faults, share_of_faults
 from clustersim.report.words.run import fullest, share_words, target_lines
 from clustersim.units import format_seconds
 
@@ -66,7 +66,7 @@ def diagnoses(summary: Mapping[str, Any]) -> list[str]:
         if not causes or not latency or (verdicts and not missed):
             continue
         if is_blamed(summary, name):
-            by_faults[name] = f"{fault_words(summary, name)}; from which follows: {_largest(causes['slowest'])}"
+            by_faults[name] = f"{fault_words(summary, name)}; {and_then(summary, name)}: {_largest(causes['slowest'])}"
             continue
         stands_out = missed or latency["p99"] >= STAND_OUT * latency["p50"]
         for statistic, which in (("p99", "slowest"), ("mean", "mean")):

@@ -39,6 +39,11 @@ def is_blamed(summary: Mapping[str, Any], name: str) -> bool:
     return share >= (DECIDES if decides else LEADS)
 
 
+def and_then(summary: Mapping[str, Any], name: str) -> str:
+    """Return how the causes of a latency go on where faults are blamed: they follow only from what is much of it."""
+    return "from which follows" if (share_of_faults(summary, name) or 0.0) >= LEADS else "as a whole it is"
+
+
 def fault_words(summary: Mapping[str, Any], name: str) -> str:
     """Return which share of p99 faults are to blame for, which, and what it is without them."""
     share, told = share_of_faults(summary, name), summary["without_faults"]

@@ -62,7 +62,7 @@ def _pool_of(found: ForeignGraph, scenario: Scenario) -> Scenario:
         if all(value is not None and value == own[name] for name, value in said.items()):
             return pool
     message = "states another plan, model or precision than the scenario, or none of them; give the one that it is of"
-    raise InputError(Problem(path="--scenario", message=f"the graph {message}"))
+    raise InputError(Problem(path="--of", message=f"the graph {message}"))
 
 
 def _of_the_plan(found: ForeignGraph) -> Verdict | None:

@@ -187,6 +187,8 @@ def _refuse_other(path: Path, names: Sequence[str]) -> None:
     """Refuse what is no table of ours, of which nothing is quoted."""
     if not inputs.recognised(names, {column for needed in NEEDED.values() for column in needed}):
         message = "is no table: it has none of the columns of spans, facts, steps and the others that audit reads"
+        if path.suffix.lower() in (".json", ".graphml", ".dot"):
+            message += "; step graphs are for `clustersim check`"
         raise InputError(Problem(file=str(path), message=message))
 
 

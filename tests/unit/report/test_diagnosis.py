@@ -16,6 +16,7 @@ from clustersim.report.files.summary import ALSO, summary_of
 from clustersim.report.metrics.steady import steady_rates
 from clustersim.report.words.causes import cause_lines
 from clustersim.report.words.diagnosis import LEFT_OUT, MEMORY, diagnoses
+from clustersim.report.words.faults import and_then
 from clustersim.report.words.run import remarks, share_words
 from clustersim.report.words.terminal import print_summary
 from clustersim.scenario.document import parse_yaml
@@ -72,6 +73,12 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
 def test_diagnosis_names_what_a_prepared_run_lacks(prepared: dict[str, Any], begin: str, end: str) -> None:
     (found,) = diagnoses(summary(**prepared))
     assert (found[: len(begin)], found[-len(end) :]) == (begin, end)
+
+
+@pytest.mark.parametrize(("without", "words"), [(95.0, "as a whole it is"), (40.0, "from which follows")])
+def test_causes_follow_from_faults_only_where_these_are_much_of_it(without: float, words: str) -> None:
+    told = {"ttft_ms": {"p99": 100.0}, "without_faults": {"ttft_ms": {"p99": without}}}
+    assert and_then(told, "ttft") == words
 
 
 WEAK = "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: %s}"
