@@ -74,7 +74,6 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
 def _named(document: Document, path: KeyPath) -> tuple[str, str | None, _Keys]:
     """Return the name of an engine, the version that it stands for, and its keys."""
     written = mapping_at(document, path)
-    _refuse_without(document, path)
     if "source" in written:
         return name_in(document, path, "my-engine"), written.get("asked"), _own(document, path, 0)
     name, asked = standing_for(name_in(document, path, "vllm-0.19"))
@@ -125,13 +124,6 @@ def _with_kernels(found: _Keys, name: str) -> _Keys:
     return found
 
 
-def _refuse_without(document: Document, path: KeyPath) -> None:
-    """Refuse constants for families that are left out where nobody would read them."""
-    if "without" in mapping_at(document, path):
-        message = "is a key of the profiles that ship alone, for docs/accuracy.md; remove it"
-        raise InputError(document.problem((*path, "without"), message))
-
-
 def _refuse_family(document: Document, path: KeyPath, name: str) -> None:
     """Refuse a name that is that of a family, which has no version."""
     if of_family := newest(name):
@@ -147,8 +139,6 @@ def _of_file(file: Path, depth: int) -> _Keys:
         raise InputError(read.problem(("inherits",), message))
     found = _own(read, (), depth)
     ships = file.stem in catalog.names(FOLDER) and file == catalog.path_of(FOLDER, file.stem)
-    if not ships:
-        _refuse_without(read, ())
     return replace(found, values={**found.values, "kernels": file.stem}) if ships else found
 
 

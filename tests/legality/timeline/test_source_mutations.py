@@ -213,7 +213,7 @@ HAS_ENDED: Final = "steps = bisect_right(ends, now)"
 PRICED_NEAR: Final = "constants.step_s if nodes[source] == nodes[target]"
 IN_ORDER: Final = "if not self or self[-1].request < sequence.request:"
 EVICTED: Final = "prefills = [] if self.evicted else self._prefills"
-UNHELD: Final = "unheld = sum(not holders[key] for key in sequence.keys[:cached])"
+UNHELD: Final = "unheld = list(map(holders.__getitem__, sequence.keys[:cached])).count(0)"
 IDLE: Final = "[s for s in decoding if not s.in_flight]"
 SHARE: Final = "share = -(-len(decoding) // self.stages)"
 LAST_FIRST: Final = "self.running[: self.running.index(sequence) : -1]"
@@ -224,21 +224,22 @@ CHANGES: Final = (
     ),
     Change(HAND_OVERS, "for layer in transfer.passed:", "for layer in reversed(transfer.passed):", "by layer"),
     Change(
-        PREFIXES, "in reversed(sequence.keys[: sequence.shared])", "in sequence.keys[: sequence.shared]", "prefixes"
+        PREFIXES,
+        "drop(reversed(sequence.keys[: sequence.shared]))",
+        "drop(sequence.keys[: sequence.shared])",
+        "prefixes",
     ),
-    Change(
-        PREFIXES, "first, count = next(iter(free.items()))", "first, count = next(reversed(free.items()))", "prefixes"
-    ),
+    Change(PREFIXES, "first, count = free.popitem(last=False)", "first, count = free.popitem()", "prefixes"),
     Change(
         PREFIXES,
-        "self.free[key] = 1\n",
-        "self.free[key] = 1\n        self.free.move_to_end(key, last=False)\n",
+        "free[key] = 1\n",
+        "free[key] = 1\n                free.move_to_end(key, last=False)\n",
         "prefixes",
     ),
     Change(
         PREFIXES,
         "self.give(owner, 1)\n",
-        "self.give(owner, 1)\n                cache.free.move_to_end(next(reversed(cache.free)), last=False)\n",
+        "self.give(owner, 1)\n            cache.free.move_to_end(next(reversed(cache.free)), last=False)\n",
         "prefixes",
     ),
     Change(
@@ -247,7 +248,7 @@ CHANGES: Final = (
         "(sequence.known - 1) // self.block_tokens - 1)",
         "prefixes",
     ),
-    Change(PREFIXES, "and keys[found] in holders:", "and holders.get(keys[found]):", "prefixes"),
+    Change(PREFIXES, "takewhile(self.holders.__contains__, keys", "takewhile(self.holders.get, keys", "prefixes"),
     Change(
         SCHEDULER,
         "if self.caching is not None:\n                self",

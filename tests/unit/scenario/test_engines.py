@@ -57,7 +57,6 @@ def test_a_scenario_shows_every_key_of_an_engine_that_inherits(tmp_path: Path) -
         ("source: x\nlaunch: 1 us\n", "", "schedule: is missing"),
         ("inherits: vllm-0.12\nlaunch: 1 us\n", ":1:11", "source: is missing: that of what it inherits says nothing"),
         ("inherits: vllm-0.12\nsource: x\nkernels: trtlm-1.0\n", ":3:10", "did you mean 'trtllm-1.0'?"),
-        ("inherits: vllm-0.12\nsource: x\nwithout: {F7: {schedule: -3 ms}}\n", ":3:10", "the profiles that ship alone"),
         ("inherits: vllm-0.12\nsource: x\nschedule: ٣٠٠ us\n", ":3:11", "expected a time with its unit"),
         ("inherits: vllm-0.12\nsource: x\nkernels: 7\n", ":3:10", "expected the name of an engine, such as vllm-0.19"),
         ("inherits: vllm-0.12\nsource: x\ngraph_sizes: [{by: 1000000000}]\n", ":3:15", "captured batch up to 65,536"),
