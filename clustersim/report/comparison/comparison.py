@@ -84,8 +84,8 @@ class Comparison:
 def compare(a: Entry, b: Entry) -> Comparison:
     """Lay two runs side by side."""
     same = same_requests(a.arrivals, b.arrivals)
-    compared = np.flatnonzero(a.finished & b.finished) if same else np.empty(0, np.int64)
-    chosen = (compared, compared) if same else (np.flatnonzero(a.finished), np.flatnonzero(b.finished))
+    compared = np.intersect1d(a.finished, b.finished, assume_unique=True) if same else np.empty(0, np.int64)
+    chosen = [one.rows_of(compared if same else one.finished) for one in (a, b)]
     of = [one.causes.ns[which] for one, which in zip((a, b), chosen, strict=True)]
     totals = [
         {
@@ -158,7 +158,10 @@ def largest(found: Comparison, most: int = MOST_REQUESTS) -> list[dict[str, Any]
     rows = []
     for at in order.tolist():
         request = int(found.compared[at])
-        own = [dict(zip(one.causes.labels, one.causes.ns[request].tolist(), strict=True)) for one in (found.a, found.b)]
+        own = [
+            dict(zip(one.causes.labels, one.causes.ns[one.rows_of(found.compared[at])].tolist(), strict=True))
+            for one in (found.a, found.b)
+        ]
         changes = {label: own[1].get(label, 0) - own[0].get(label, 0) for label in labels}
         most_changed = max(changes, key=lambda label: abs(changes[label]))
         a_ns, b_ns = (sum(part.values()) for part in own)
@@ -202,7 +205,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
         "metrics": metrics,
         "requests": {
             "same": found.same_requests,
-            "finished": {"a": int(found.a.finished.sum()), "b": int(found.b.finished.sum())},
+            "finished": {"a": len(found.a.finished), "b": len(found.b.finished)},
             "compared": len(found.compared),
             "difference_ns": int(found.difference_ns.sum()) if found.same_requests else None,
             "largest": largest(found) if found.same_requests else [],

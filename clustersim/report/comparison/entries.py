@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.inputs import missing
+from clustersim.legality.history import ARRIVED, REJECTED
 from clustersim.limits import Limits
 from clustersim.report.files.run_directory import read_run
 from clustersim.report.files.summary import summary_of
@@ -23,7 +25,8 @@ from clustersim.simulation.causes.causes import Causes, causes_of
 from clustersim.simulation.causes.conditions import conditions_of
 from clustersim.simulation.estimate import BYTES_AT_LEAST, requests_within
 from clustersim.simulation.legality import check_scenario, refuse_if_too_large, verdict_lines
-from clustersim.simulation.recorded import refuse_other_plan, requests_of
+from clustersim.simulation.prefixes import first_of
+from clustersim.simulation.recorded import NEVER, refuse_other_plan, requests_of
 from clustersim.simulation.simulate import simulate
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.timeline import Timeline
@@ -64,9 +67,14 @@ class Entry:
         return causes_of(self.timeline, rows, self.requests, conditions_of(self.scenario, self.arrivals))
 
     @cached_property
-    def finished(self) -> Any:
-        """Which requests finished, bool of shape (requests,)."""
-        return np.array([outcome == "finished" for outcome in self.requests["outcome"]], np.bool_)
+    def finished(self) -> Int64Array:
+        """Numbers of the requests that finished, ascending."""
+        found: Int64Array = self.requests["request"][np.asarray(self.requests["outcome"]) == "finished"]
+        return found
+
+    def rows_of(self, requests: Int64Array) -> Int64Array:
+        """Return where requests are in the columns: a run that its horizon ends has no row for those to come."""
+        return np.searchsorted(self.requests["request"], requests)
 
 
 def names_apart(given: Sequence[str]) -> list[str]:
@@ -120,8 +128,9 @@ def read_entry(given: str, name: str, allow_code: bool | None, limits: Limits) -
         scenario = load(Path(given) / "scenario.yaml", allow_code=False)
         arrivals = requests_of(scenario, len(run.requests["request"]), Path(given))
         refuse_other_plan(run.timeline, scenario, len(arrivals), Path(given))
-        if not np.array_equal(run.requests["request"], np.arange(len(arrivals))):
-            message = f"{len(run.requests['request']):,} rows; expected one for each of {len(arrivals):,} requests"
+        arrived = np.flatnonzero(first_of(run.timeline.facts, (ARRIVED, REJECTED), len(arrivals)) > NEVER)
+        if not np.array_equal(run.requests["request"], arrived):
+            message = f"{len(run.requests['request']):,} rows; expected one for each of {len(arrived):,} requests that came"
             raise InputError(Problem(file=str(Path(given) / "requests.parquet"), message=message))
         return Entry(
             given=given,

@@ -164,7 +164,7 @@ def _by_request(found: Sequence[Comparison], panel: Panel) -> Drawn:
             caption = f"How much longer requests took, by when they arrived; {len(chosen):,} of {len(one.compared):,}."
         requests = one.compared[chosen]
         figure.add_scatter(
-            x=np.asarray(one.a.requests["arrived_ns"])[requests] / 1e9,
+            x=np.asarray(one.a.requests["arrived_ns"])[one.a.rows_of(requests)] / 1e9,
             y=one.difference_ns[chosen] / 1e6,
             customdata=requests,
             mode="markers",

@@ -39,7 +39,7 @@ def basis(found: Comparison) -> str:
     if not found.same_requests:
         return (
             "The workloads differ, so no request is compared with itself: means over all that finished, "
-            f"{int(found.a.finished.sum()):,} and {int(found.b.finished.sum()):,}."
+            f"{len(found.a.finished):,} and {len(found.b.finished):,}."
         )
     if not len(found.compared):
         return "No request finished in both runs."

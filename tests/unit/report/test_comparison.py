@@ -222,3 +222,15 @@ def test_what_cannot_be_compared_is_refused(runs: dict[str, str], tmp_path: Path
     (copy / "requests.parquet").write_bytes((Path(runs["other"]) / "requests.parquet").read_bytes())
     mixed = invoke("compare", runs["one"], str(copy))
     assert (mixed.exit_code, "expected one for each of 12 requests" in mixed.stderr) == (2, True)
+
+
+def test_runs_that_end_before_some_requests_arrive_are_compared(tmp_path: Path) -> None:
+    """A run has a row for each request that arrived by its horizon; those that both finished are compared."""
+    early = {"workload__arrivals": {"process": "poisson", "rate": "5/s"}, "workload__requests": 9}
+    short, long = (str(tmp_path / name) for name in ("short", "long"))
+    for folder, horizon in ((short, "600 ms"), (long, "900 ms")):
+        scenario = written(tmp_path, f"{Path(folder).name}-run", **early, run__horizon=horizon)
+        assert invoke("run", scenario, "--out", folder, "--quiet", "--no-audit", "--no-dashboard").exit_code == 0
+    found = compared(short, long)["requests"]
+    finished = found["finished"]
+    assert 0 < finished["a"] == found["compared"] < finished["b"] < 9
