@@ -130,7 +130,8 @@ def read_entry(given: str, name: str, allow_code: bool | None, limits: Limits) -
         refuse_other_plan(run.timeline, scenario, len(arrivals), Path(given))
         arrived = np.flatnonzero(first_of(run.timeline.facts, (ARRIVED, REJECTED), len(arrivals)) > NEVER)
         if not np.array_equal(run.requests["request"], arrived):
-            message = f"{len(run.requests['request']):,} rows; expected one for each of {len(arrived):,} requests that came"
+            found = len(run.requests["request"])
+            message = f"{found:,} rows; expected one for each of {len(arrived):,} requests that arrived"
             raise InputError(Problem(file=str(Path(given) / "requests.parquet"), message=message))
         return Entry(
             given=given,
