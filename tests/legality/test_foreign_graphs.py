@@ -375,8 +375,22 @@ def test_a_split_that_a_plan_does_not_state_is_not_judged() -> None:
 def test_a_graph_with_durations_says_that_they_are_not_judged() -> None:
     found = written(0)
     plain = graph_in(json.dumps(found), "g.json")
-    assert not_judged(plain, check_read(plain)) == ("unit",)
+    assert not_judged(plain, check_read(plain)) == ()
     found["nodes"][0]["duration_ns"] = 7
     told = graph_in(json.dumps(found), "g.json")
-    assert not_judged(told, check_read(told)) == ("duration_ns", "unit")
+    assert not_judged(told, check_read(told)) == ("duration_ns",)
     assert list(foreign_lines(told, check_read(told)))[-1].startswith("not judged: duration_ns")
+
+
+@pytest.mark.parametrize("name", ["schedule", "qkv_proj", "lm_head"])
+def test_an_operator_is_of_the_unit_of_its_module(name: str) -> None:
+    """TP-8: units are numbered by module, stage by stage; without a model nobody can tell, and it is said."""
+    found = written(0, has(name))
+    node = next(node for node in found["nodes"] if node["name"] == name)
+    node["unit"] += 1
+    assert broken(found) == {"TP-8"}
+    del node["unit"]
+    assert broken(found) == set()
+    del found["model"]
+    told = graph_in(json.dumps(found), "g.json")
+    assert not_judged(told, check_read(told)) == ("unit",)

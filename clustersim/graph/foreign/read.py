@@ -14,8 +14,9 @@ Nodes are in program order: each stream of each rank runs its nodes in the order
 ``unsaid`` names it, so that nobody takes a default for a statement. ``amount`` is ``{"terms": {feature: coefficient}}``
 with the features of ``clustersim.graph.batch``, or ``{"value": number}`` for this very step; of what counts in bytes,
 ``bytes`` says the same. Beside terms ``flops`` and ``bytes`` are those of :mod:`clustersim.graph.prices.work`, and
-``of`` is what amounts of the operator count there. ``duration_ns`` is written for readers. ``stages`` lists those that
-a graph of a part of the plan shows: ``[1]``; ``devices`` names each rank's,
+``of`` is what amounts of the operator count there. ``duration_ns`` is written for readers, and
+``unit`` says which module of its stage an operator is of, from 0: what schedules or receives, each module of a layer,
+what is behind. ``stages`` lists those that a graph of a part of the plan shows: ``[1]``; ``devices`` names each rank's,
 and ``topology`` has the names of all ``devices`` by number, which is what a placement lists; ``replica`` says whose
 ranks they are. ``step``, ``plan``, ``model`` and ``precision`` may be absent; ``model``
 is an architecture as :func:`clustersim.graph.export.model_facts` writes it. Whether a graph is legal is not decided

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, TRANSFER_OPS
-from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.finding import Finding, merged
 from clustersim.legality.graph_rules.finding import judged, operator, place
 from clustersim.legality.graph_rules.traits import shaped
+from clustersim.legality.graph_rules.units import in_their_units
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
 from clustersim.legality.graph_rules.views.graph import DATA, KV, ORDER, SYNC, BoolArray, GraphView
 from clustersim.legality.reference import (
@@ -26,8 +27,10 @@ from clustersim.model.architecture import ModelSpec, Moe
 
 def of_their_kind(view: GraphView, model: ModelSpec) -> Finding:
     """Compare the kinds of operators and of the edges inside steps with what the model's operators are."""
-    shapes = shaped(view, view.plan, model, kinds_of(model)) if view.plan is not None else NOTHING
-    return merged(_operators(view, model), _modules(view, model), shapes, _edges(view))
+    own = [_operators(view, model), _modules(view, model), _edges(view)]
+    if (plan := view.plan) is not None:
+        own += [shaped(view, plan, model, kinds_of(model)), in_their_units(view, plan, model, modules_of(model))]
+    return merged(*own)
 
 
 def _operators(view: GraphView, model: ModelSpec) -> Finding:

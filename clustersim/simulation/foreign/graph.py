@@ -109,8 +109,8 @@ def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
     if (missing := left_out_line(found)) is not None:
         yield missing
     if (unjudged := not_judged(found, verdict)) and not verdict.violations:
-        where = "; --of SCENARIO compares what they take" if "duration_ns" in unjudged else ""
-        yield f"not judged: {', '.join(unjudged)} of operators, since level G judges structure{where}"
+        structure = ", since level G judges structure; --of SCENARIO compares what they take"
+        yield f"not judged: {', '.join(unjudged)} of operators{structure if 'duration_ns' in unjudged else ''}"
 
 
 def violations_at(found: ForeignGraph, verdict: Verdict) -> list[Problem]:
@@ -128,8 +128,9 @@ def violations_at(found: ForeignGraph, verdict: Verdict) -> list[Problem]:
 
 def not_judged(found: ForeignGraph, verdict: Verdict) -> tuple[str, ...]:
     """Return the statements of a graph that no rule looked at, though people may take them for judged."""
-    keys = ("unit",) if any(one.id == "RUN-2" and one.looked_at for one in verdict.rules) else ("duration_ns", "unit")
-    return tuple(key for key in keys if any(key not in unsaid for unsaid in found.unsaid))
+    looked = {one.id for one in verdict.rules if one.looked_at}
+    judges = {"duration_ns": "RUN-2" in looked, "unit": "TP-8" in looked and None not in (found.plan, found.model)}
+    return tuple(key for key, judged in judges.items() if not judged and any(key not in one for one in found.unsaid))
 
 
 def left_out_line(found: ForeignGraph) -> str | None:

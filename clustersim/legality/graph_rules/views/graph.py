@@ -109,6 +109,8 @@ class GraphView:
         Operators of which nobody knows what they are, where rules are to find only what is wrong whatever they are.
     not_asked : frozenset of str
         Operators that the graph need not show: work of the host, where another program draws what devices do.
+    unit : int array of shape (nodes,) or None
+        Which module of its stage each node is of, where a graph from outside says it (``unsaid`` tells which do).
     written : tuple of Written
         Per node, which one it is in the file of a graph from outside; empty: there is none.
     names_are_foreign : bool
@@ -155,6 +157,7 @@ class GraphView:
     devices: tuple[str | None, ...] | None = None
     topology: tuple[str, ...] | None = None
     whose: int | None = None
+    unit: Int64Array | None = None
     written: tuple[Written, ...] = ()
 
     def __len__(self) -> int:

@@ -104,7 +104,7 @@ def view_of_foreign(found: ForeignGraph) -> GraphView:
         in_features=any(node.amount for node in found.graph.symbols), unsaid=found.unsaid, shown=found.stages,
         not_asked=_of_the_host(found),
         split_said=found.split_said, devices=found.devices, topology=found.topology, whose=found.replica,
-        written=found.written,
+        unit=found.graph.unit, written=found.written,
         nameless=frozenset(found.naming.unknown) if found.naming is not None else frozenset(),
         names_are_foreign=found.naming is not None and found.naming.foreign,
     )  # fmt: skip
