@@ -317,6 +317,28 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {"horizon": None},
         "faults": [{"device": 0, "at": "174068 ns", "until": "174069 ns"}],
     },
+    "a sequence that is copied back while another waits, and that the horizon ends": {
+        "name": "found", "seed": 400, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": {
+            "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 2,
+            "intermediate_size": 14336, "vocab_size": 32000, "num_hidden_layers": 3,
+        }},
+        "plan": {"dp": 2, "pp": 1, "tp": 4},
+        "serving": {
+            "scheduler": "chunked_prefill", "max_batch_requests": 32, "max_batch_tokens": 32, "kv_block_tokens": 1,
+            "kv_blocks": 80, "preemption": "swap", "router": "power_of_two", "engine": "vllm-0.19",
+            "order": {"by": "priority", "patience": "1 ms"}, "queue_timeout": "20 ms", "host_kv": "400 kB",
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "200000/s"},
+            "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 6, "high": 16}}, "requests": 11,
+            "cancel_after": {"share": 0.3, "uniform": {"low": "0 s", "high": "20 ms"}},
+            "priority": {"values": [0, 1], "weights": [1, 2]},
+        },
+        "run": {"horizon": "20 ms"},
+        "faults": [{"device": 2, "at": "11196875 ns"}],
+    },
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from clustersim.legality.history import (
     ARRIVED,
     PREEMPTED,
     RECEIVED,
+    SWAPPED_IN,
     Declared,
 )
 from clustersim.legality.timeline_rules.requests.failing import ENDS, LEAVES
@@ -51,14 +52,13 @@ def _work_of(reading: Reading, declared: Declared) -> Finding:
         facts[name][rows].astype(np.int64) for name in ("request", "kind", "replica", "time_ns")
     )
     until = np.append(np.where(request[1:] == request[:-1], since[1:], since[:-1]), since[-1:])
-    if (
-        declared.role == "prefill" and declared.horizon_ns is not None
-    ):  # what is not handed over by then keeps its blocks
+    keeps = declared.role == "prefill" or declared.host_blocks is not None
+    if keeps and declared.horizon_ns is not None:  # what is not handed over, or is copied in, by then keeps its blocks
         last = np.append(request[1:] != request[:-1], True)[: len(request)]
-        until = np.where(last & (kind == ADMITTED), declared.horizon_ns, until)
+        until = np.where(last & np.isin(kind, (ADMITTED, SWAPPED_IN)), declared.horizon_ns, until)
     there = ~np.isin(kind, ENDS) & (until > since)
     has_work, admitted = there.copy(), np.zeros(len(rows), bool)
-    if declared.role == "prefill" or declared.host_blocks is not None:
+    if keeps:
         waits = np.isin(kind, (ARRIVED, PREEMPTED))
         admitted, has_work = has_work & ~waits, has_work & waits
     elif declared.role == "decode":
