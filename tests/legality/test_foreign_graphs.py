@@ -375,10 +375,10 @@ def test_a_split_that_a_plan_does_not_state_is_not_judged() -> None:
 def test_a_graph_with_durations_says_that_they_are_not_judged() -> None:
     found = written(0)
     plain = graph_in(json.dumps(found), "g.json")
-    assert not_judged(plain, check_read(plain)) == ()
+    assert not_judged(plain, check_read(plain)) == ("fused",)
     found["nodes"][0]["duration_ns"] = 7
     told = graph_in(json.dumps(found), "g.json")
-    assert not_judged(told, check_read(told)) == ("duration_ns",)
+    assert not_judged(told, check_read(told)) == ("duration_ns", "fused")
     assert list(foreign_lines(told, check_read(told)))[-1].startswith("not judged: duration_ns")
 
 
@@ -393,4 +393,15 @@ def test_an_operator_is_of_the_unit_of_its_module(name: str) -> None:
     assert broken(found) == set()
     del found["model"]
     told = graph_in(json.dumps(found), "g.json")
-    assert not_judged(told, check_read(told)) == ("unit",)
+    assert not_judged(told, check_read(told)) == ("fused", "unit")
+
+
+def test_a_schedule_is_on_the_host_and_no_device_has_a_number_below_zero() -> None:
+    found = written(0, has("schedule"))
+    node = next(node for node in found["nodes"] if node["name"] == "schedule")
+    node["stream"] = "compute"
+    assert broken(found) == {"RUN-1"}
+    node["stream"] = "host"
+    found["topology"] = {"devices": [*range(99), -1]}
+    with pytest.raises(InputError, match=r"topology.devices\[99\].* found -1"):
+        check(found)

@@ -172,7 +172,7 @@ class DeclarationReader(PlainReader):
         """Return the name of each rank's device; None for a rank that has none."""
         found = self.items(devices, "devices")
         for at, device in enumerate(found):
-            if isinstance(device, bool) or not isinstance(device, str | int | None):
+            if device is not None and not _is_device(device):
                 self.unexpected(f"devices[{at}]", "the name or number of a device", device)
         return tuple(None if device is None or device == "" else str(device) for device in found)
 
@@ -181,7 +181,7 @@ class DeclarationReader(PlainReader):
         known = self.mapping(topology, ("devices",), "topology")
         found = self.items(known.get("devices", ABSENT), "topology.devices")
         for at, device in enumerate(found):
-            if isinstance(device, bool) or not isinstance(device, str | int):
+            if not _is_device(device):
                 self.unexpected(f"topology.devices[{at}]", "the name or number of a device", device)
         names = tuple(map(str, found))
         if len(set(names)) < len(names):
@@ -199,6 +199,10 @@ class DeclarationReader(PlainReader):
 
 def _latents(a: Attention) -> tuple[int | None, ...]:
     return a.kv_lora_rank, a.qk_nope_head_dim, a.qk_rope_head_dim
+
+
+def _is_device(found: Any) -> bool:
+    return isinstance(found, str) or (type(found) is int and found >= 0)
 
 
 def _is_share(found: Any, most: float) -> bool:

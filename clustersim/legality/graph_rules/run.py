@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import COLLECTIVE_OPS, HOST_OPS, TRANSFER_OPS, Node
+from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS, Node
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.graph_rules.devices import on_devices
 from clustersim.legality.graph_rules.finding import judged, node_name, operator
@@ -20,7 +20,8 @@ from clustersim.legality.graph_rules.views.reach import stuck
 STREAMS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(COLLECTIVE_OPS, ("comm", "compute")),
     **{name: (name, "comm", "compute") for name in TRANSFER_OPS},
-    **dict.fromkeys(HOST_OPS, ("host", "compute")),
+    "schedule": ("host",),
+    "sample": ("host", "compute"),
 }
 """Kind of operator → the streams that can run it; the others compute."""
 
@@ -109,7 +110,7 @@ def _on_their_streams(view: GraphView) -> Finding:
     bad = np.array([text is not None for text in wrong], bool)[view.symbol]
     return judged(
         view, 0, np.flatnonzero(bad), lambda node: f"{operator(view, node)} {wrong[int(view.symbol[node])]}",
-        "bind an operator to the compute stream of one device, and a collective to the ranks of an axis",
+        "bind an operator to a stream of its kind on one device, and a collective to the ranks of an axis",
         np.arange(len(view)),
     )  # fmt: skip
 

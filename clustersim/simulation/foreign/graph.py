@@ -129,7 +129,8 @@ def violations_at(found: ForeignGraph, verdict: Verdict) -> list[Problem]:
 def not_judged(found: ForeignGraph, verdict: Verdict) -> tuple[str, ...]:
     """Return the statements of a graph that no rule looked at, though people may take them for judged."""
     looked = {one.id for one in verdict.rules if one.looked_at}
-    judges = {"duration_ns": "RUN-2" in looked, "unit": "TP-8" in looked and None not in (found.plan, found.model)}
+    judges = {"duration_ns": "RUN-2" in looked, "fused": False, "included": False}
+    judges |= {"unit": "TP-8" in looked and None not in (found.plan, found.model)}
     return tuple(key for key, judged in judges.items() if not judged and any(key not in one for one in found.unsaid))
 
 
