@@ -110,6 +110,11 @@ class HandOvers:
         failures = frozenset((failed, since) for failed, since, _ in self.history.declared.down)
         return reservations_of(facts, self.history.pools[1].first_replica, failures)
 
+    @property
+    def in_vain(self) -> Int64Array:
+        """Facts that give blocks back which were set aside for what does not come."""
+        return np.empty(0, np.int64) if self.reservations is None else self.reservations.vain
+
     @cached_property
     def unused(self) -> Int64Array:
         """Requests for which blocks are set aside at the end, and that were not handed over since."""

@@ -70,6 +70,13 @@ class Prefixes:
         again = (facts["kind"] == PREEMPTED).any() or any(pool.down for pool in pools)
         return contents.numbers == 0 or bool(contents.numbers == contents.blocks.sum() and not again)
 
+    def share_on(self, replica: int) -> bool:
+        """Return whether several sequences of a replica may hold one and the same block."""
+        contents, caches = self.contents, self.caches
+        if not (self.history.declared.prefix_caching if caches is None else caches[replica]):
+            return False
+        return contents is None or contents.numbers not in (0, int(contents.blocks.sum()))
+
     @cached_property
     def reused(self) -> Reused | None:
         """What sequences took over from the prefix cache; None where it was not recorded."""

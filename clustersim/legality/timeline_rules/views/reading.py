@@ -347,12 +347,18 @@ class Reading:
         if sharing is None or self.several_pools:
             return None if self.prefixes.may_share(self.declared) else found
         saved = sharing.changes.at_runs(runs)[0]
-        replica, time = (facts[name][found.ends].astype(np.int64) for name in ("replica", "time_ns"))
+        (replica, time), others = (
+            [facts[name][rows].astype(np.int64) for name in ("replica", "time_ns")]
+            for rows in (found.ends, found.others)
+        )
+        fewest, most = sharing.changes.around(*others)
         return replace(
             found,
             at_run=found.at_run - saved,
             at_last=found.at_last - saved,
             at_end=found.at_end - sharing.changes.at_facts(replica, time, found.ends),
+            least=found.least - most,
+            greatest=found.greatest - fewest,
         )
 
     @cached_property

@@ -68,13 +68,22 @@ class Changes:
 
     def at_runs(self, runs: Runs) -> tuple[Int64Array, Int64Array]:
         """Return (saved, kept) when the first step of each run has been decided."""
-        return self._after(runs.replica, runs.start, np.full(len(runs), np.iinfo(np.int64).max))
+        saved, kept, _ = self._after(runs.replica, runs.start, np.full(len(runs), np.iinfo(np.int64).max))
+        return saved, kept
 
     def at_facts(self, replica: Int64Array, time: Int64Array, row: Int64Array) -> Int64Array:
         """Return what is saved right after each fact."""
         return self._after(replica, time, row)[0]
 
-    def _after(self, replica: Int64Array, time: Int64Array, row: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def around(self, replica: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the least and the most that can be saved between two decisions of an instant."""
+        before, _, gained = self._after(replica, time, np.full(len(time), _BEFORE_FACTS - 1))
+        after, _, gained_then = self._after(replica, time, np.full(len(time), np.iinfo(np.int64).max))
+        gained = gained_then - gained
+        return after - gained, before + gained
+
+    def _after(self, replica: Int64Array, time: Int64Array, row: Int64Array) -> list[Int64Array]:
+        """Return what is saved, what is kept, and what came to be saved so far."""
         count = len(self.row)
         asked = np.arange(len(row)) + count
         order = np.lexsort(
@@ -86,16 +95,17 @@ class Changes:
             )
         )
         found = []
-        for values in (self.saved, self.kept):
+        added = (self.saved, self.kept, np.maximum(self.saved, 0))
+        for values in added:
             total = np.cumsum(np.concatenate((values, np.zeros(len(row), np.int64)))[order])
             at = np.empty(len(order), np.int64)
             at[order] = total
             found.append(at[asked])  # what a replica saves comes back to 0 only where all ends: subtract those before
         replicas = int(max(self.replica.max(initial=-1), replica.max(initial=-1))) + 1
-        for number, values in enumerate((self.saved, self.kept)):
+        for number, values in enumerate(added):
             sums = np.bincount(self.replica, weights=values, minlength=replicas).astype(np.int64)
             found[number] = found[number] - (np.cumsum(sums) - sums)[replica]
-        return found[0], found[1]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

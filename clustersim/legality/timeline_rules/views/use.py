@@ -95,6 +95,10 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     others = np.flatnonzero(np.isin(facts["kind"], (ADMITTED, REUSED, PREEMPTED, RECEIVED, SWAPPED_IN)))
     of_others, when = (facts[name][others].astype(np.int64) for name in ("replica", "time_ns"))
     least, greatest, sure = np.zeros(len(others), np.int64), np.zeros(len(others), np.int64), np.ones(len(others), bool)
+    before_any = np.isin(others, np.concatenate((hand_overs.reserved, hand_overs.in_vain)))
+    before_any |= facts["kind"][others] == RECEIVED  # at their instant these come before a step is decided
+    place = np.empty(len(facts["kind"]), np.int64)
+    place[np.lexsort((facts["time_ns"], facts["replica"]))] = np.arange(len(place))
     for number in range(len(runs.bounds) - 1):
         low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
         mine = np.flatnonzero(replica == number)
@@ -114,15 +118,16 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         least[here] = use - (back[until] - back[begin])
         greatest[here] = use + first_taken[past] - first_taken[first] + (back[until] - back[begin]) - change
         sure[here] = past > first  # the step for which it is decided was recorded, or it is for none
-        before_steps = np.isin(others[here], hand_overs.reserved) | (facts["kind"][others[here]] == RECEIVED)
+        before_steps = before_any[here]
         sure[here] |= before_steps
+        told = before_steps & ((facts["kind"][others[here]] != RECEIVED) | (history.folded is not None))
+        aside = here[told]
+        so_far = np.searchsorted(place[rows[mine]], place[others[aside]], side="right")
+        least[aside] = greatest[aside] = before[first[told]] - before[low] - returned[so_far]
         for since, first_cut in _cut_off(history, runs, facts, number, hand_overs):  # by then a step may have begun
             certain[mine] &= (times <= first_cut) | (times > since)
             clear = (when[here] < first_cut) | (before_steps & (when[here] == first_cut))
             sure[here] &= clear | (when[here] > since) | (past > first)
-    aside = np.flatnonzero(np.isin(others, hand_overs.reserved))  # that is decided right before a step
-    by_row = np.argsort(rows)
-    least[aside] = greatest[aside] = at_fact[by_row[np.searchsorted(rows[by_row], others[aside])]]
     preempted = facts["kind"][rows] == PREEMPTED
     last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
     # Where sequences are handed over or share blocks, blocks are also taken at no step.
