@@ -73,13 +73,18 @@ def _within(kind: click.IntRange | click.FloatRange, noun: str) -> str:
     return f"a {noun}{least}{most}"
 
 
+def _in_digits(value: Any) -> Any:
+    """Return a value; Python reads digits of any script, and scenarios those from 0 to 9 alone."""
+    return value if not isinstance(value, str) or value.isascii() else ""
+
+
 class Whole(click.IntRange):
     """A whole number within limits."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a value as a number."""
         try:
-            return super().convert(value, param, ctx)
+            return super().convert(_in_digits(value), param, ctx)
         except click.BadParameter:
             self.fail(f"expected {_within(self, 'whole number')}, but found {value!r}", param, ctx)
 
@@ -90,7 +95,7 @@ class Number(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a value as a number."""
         try:
-            found = super().convert(value, param, ctx)
+            found = super().convert(_in_digits(value), param, ctx)
         except click.BadParameter:
             found = math.nan
         if isinstance(found, float) and math.isnan(found):

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-_TEXT: Final = re.compile(r"(?:@(\d{1,18}))?(?:#(\d{1,9})|(\*))?(?:~(\d))?")
+_TEXT: Final = re.compile(r"(?:@([0-9]{1,18}))?(?:#([0-9]{1,9})|(\*))?(?:~([0-9]))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

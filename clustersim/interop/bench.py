@@ -19,7 +19,7 @@ from clustersim.interop.bench_flags import FLAGS, SGLANG_FLAGS
 from clustersim.interop.command import Command, Grammar
 from clustersim.interop.entries import Draft
 from clustersim.interop.flags import VERSION
-from clustersim.interop.options import Options, count, share, whole
+from clustersim.interop.options import Options, count, number_or_nan, share, whole
 from clustersim.interop.words import Word
 
 GRAMMAR: Final = Grammar(
@@ -63,10 +63,7 @@ class Sent:
 
 def positive(text: str) -> float:
     """Read a number above 0; ``inf`` is one."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = number_or_nan(text)
     if not number > 0:
         raise ValueError("expected a number above 0, or inf")
     return number
@@ -74,10 +71,7 @@ def positive(text: str) -> float:
 
 def ratio(text: str) -> float:
     """Read a number in [0, 1)."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = number_or_nan(text)
     if not 0 <= number < 1:
         raise ValueError("expected a number from 0 up to, and without, 1")
     return number
@@ -244,7 +238,4 @@ def _targets(options: Options) -> dict[str, str]:
 
 
 def _is_time(text: str) -> bool:
-    try:
-        return 0 < float(text) < math.inf
-    except ValueError:
-        return False
+    return 0 < number_or_nan(text) < math.inf

@@ -13,10 +13,10 @@ from clustersim.interop.flags import Flag
 from clustersim.interop.words import Word, commands
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?", re.IGNORECASE)
 _NODES: Final = {"--headless", "--node-rank"}
 """Options by which the command for a further node of the same server is known."""
-_NEGATIVE: Final = re.compile(r"-\d")
+_NEGATIVE: Final = re.compile(r"-[0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

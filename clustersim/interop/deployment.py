@@ -78,8 +78,8 @@ def _stages(options: Options, model: ModelSpec, pp: int) -> list[tuple[str, Any,
     word = options.command.environment.get(variable)
     if word is None:
         return []
-    layers = [int(part) for part in re.findall(r"\d+", word.text)]
-    if word.expands or not re.fullmatch(rf"{variable}=\d+(,\d+)*", word.text.removeprefix("--env=")):
+    layers = [int(part) for part in re.findall(r"[0-9]+", word.text)]
+    if word.expands or not re.fullmatch(rf"{variable}=[0-9]+(,[0-9]+)*", word.text.removeprefix("--env=")):
         options.problems.append(word.problem("expected how many layers each stage has, such as 40,40"))
     elif len(layers) != pp or sum(layers) != len(model.layers) or not all(layers):
         have = f"expected {plural(pp, 'stage')} with {len(model.layers)} layers in all"

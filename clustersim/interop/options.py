@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -19,7 +20,7 @@ MOST: Final = 10**9
 
 def whole(text: str) -> int:
     """Read a whole number as vLLM does: ``8``, ``1k`` (1,000), ``2K`` (2,048), ``25.6k``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])|(\d+)([KMGT]?)", text.strip())
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgt])|([0-9]+)([KMGT]?)", text.strip())
     if found is None:
         raise ValueError("expected a whole number such as 8, 2k (2,000) or 2K (2,048)")
     if found[2]:
@@ -38,12 +39,17 @@ def count(text: str) -> int:
     return number
 
 
+def number_or_nan(text: str) -> float:
+    """Read a number in digits from 0 to 9; what is none is NaN."""
+    try:
+        return float(text) if text.isascii() else math.nan
+    except ValueError:
+        return math.nan
+
+
 def share(text: str) -> float:
     """Read a number in (0, 1]."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
+    number = number_or_nan(text)
     if not 0 < number <= 1:
         raise ValueError("expected a number above 0 and up to 1, such as 0.9")
     return number

@@ -59,7 +59,7 @@ POLICIES: Final = ("fcfs", "lpm", "random", "dfs-weight", "lof", "routing-key", 
 
 def human(text: str) -> int:
     """Read a number as SGLang does where it may be long: ``8192``, ``8k`` (8,000), ``8Ki`` (8,192), ``25.6k``."""
-    found = re.fullmatch(r"(\d{1,10})([KMGT])i|(\d{1,10}(?:\.\d{1,9})?)([kMGT])", text.strip())
+    found = re.fullmatch(r"([0-9]{1,10})([KMGT])i|([0-9]{1,10}(?:\.[0-9]{1,9})?)([kMGT])", text.strip())
     if found is None:
         return plain(text)
     if found[2]:
@@ -69,7 +69,7 @@ def human(text: str) -> int:
 
 def plain(text: str) -> int:
     """Read a whole number from 1, without anything behind it."""
-    if not re.fullmatch(r"\d+", text.strip()):
+    if not re.fullmatch(r"[0-9]+", text.strip()):
         raise ValueError("expected a whole number such as 8")
     return count(text)
 

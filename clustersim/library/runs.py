@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -202,6 +203,8 @@ def _as_written(overrides: Overrides, values: Mapping[str, Any]) -> list[str]:
 
 
 def _text(value: Any, path: str) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value}".replace("nan", ".nan").replace("inf", ".inf")
     try:
         return json.dumps(value, ensure_ascii=False, default=_bare)
     except (TypeError, ValueError, RecursionError) as error:

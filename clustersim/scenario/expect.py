@@ -73,7 +73,7 @@ SUMMARY_KEYS: Final = (*TEXT_KEYS, *NUMBER_KEYS, "legal")
 """Every dotted key that the summary of a run has."""
 
 _BY_PRIORITY: Final = re.compile(
-    rf"priorities\.(-?\d+|others)\.(requests\.(arrived|finished)|(ttft|tpot|e2e)_ms\.({'|'.join(_DISTRIBUTION)}))"
+    rf"priorities\.(-?[0-9]+|others)\.(requests\.(arrived|finished)|(ttft|tpot|e2e)_ms\.({'|'.join(_DISTRIBUTION)}))"
 )
 """Keys that a summary has where the workload has such a priority: ``priorities.0.ttft_ms.p99``."""
 

@@ -155,7 +155,7 @@ def _keys(place: Any, path: KeyPath, part: str) -> list[str | int]:
     item = part[1:-1]
     if item == "*":
         return list(range(len(place)))
-    if item.isdecimal():
+    if item.isascii() and item.isdecimal():
         if int(item) >= len(place):
             raise _RefusedError(path, f"has {plural(len(place), 'item')}, so there is no {part}")
         return [int(item)]

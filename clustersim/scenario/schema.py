@@ -57,7 +57,7 @@ MOST_SLOWDOWN: Final = 1e9
 LEAST_SHARE: Final = 1e-9
 """Smallest share that a link that works may have left (assumed, likewise)."""
 
-_CUT: Final = re.compile(r"(\d+)\.(attention|ffn)")
+_CUT: Final = re.compile(r"([0-9]+)\.(attention|ffn)")
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 

@@ -25,7 +25,7 @@ ANSWER_S: Final = 5.0
 """Seconds in which an address has to answer (assumed: a round trip takes milliseconds)."""
 START_S: Final = 60.0
 """Seconds in which a cluster has to make one call (assumed: Ray starts its first worker in some seconds)."""
-_PLACE: Final = re.compile(r"(?:[a-z]+://)?(?P<host>[^\s:/\[\]]+|\[[^\s\[\]]+\]):(?P<port>\d{1,5})")
+_PLACE: Final = re.compile(r"(?:[a-z]+://)?(?P<host>[^\s:/\[\]]+|\[[^\s\[\]]+\]):(?P<port>[0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from clustersim.scenario.document import parse_yaml
 MOST: Final = 100_000
 """Values of one key, and runs (a run takes a tenth of a second or more)."""
 
-_NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_UNIT: Final = r"[^\d\s.:][^\s:]*?"
+_NUMBER: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_UNIT: Final = r"[^0-9\s.:][^\s:]*?"
 _RANGE: Final = re.compile(
     rf"(?P<low>{_NUMBER})\s*(?P<low_unit>{_UNIT})?\.\.(?P<high>{_NUMBER})\s*(?P<high_unit>{_UNIT})?"
     rf"(?::(?P<times>x)?(?P<step>{_NUMBER})\s*(?P<step_unit>{_UNIT})?)?"
@@ -117,7 +117,7 @@ def _range(text: str) -> list[str]:
     if not times and (high - low) / step > MOST:
         raise ValueError(f"the range {text!r} has more than {MOST:,} values; take a larger step")
     values, (unit,) = [], [*units, ""][:1]
-    gap = " " if unit and re.search(rf"\d\s+{re.escape(unit)}", text) else ""
+    gap = " " if unit and re.search(rf"[0-9]\s+{re.escape(unit)}", text) else ""
     while low <= high:
         values.append(f"{_plain(low)}{gap}{unit}")
         low = low * step if times else low + step

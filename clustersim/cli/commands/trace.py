@@ -147,7 +147,7 @@ def _ranks(text: str | None, world: int) -> list[int] | None:
     found: list[int] = []
     for part in text.split(","):
         low, dash, high = (word.strip() for word in part.partition("-"))
-        if not low.isdecimal() or (dash and not high.isdecimal()) or int(high or low) < int(low):
+        if not part.isascii() or not low.isdecimal() or (dash and not high.isdecimal()) or int(high or low) < int(low):
             raise InputError(Problem(path="--ranks", message=f"{part!r} is no rank; expected a list such as 0-7,12"))
         if int(high or low) >= world:
             raise InputError(Problem(path="--ranks", message=f"rank {high or low} is not in 0 … {world - 1}"))

@@ -59,7 +59,7 @@ class DeclarationReader(PlainReader):
         keys = {}
         for window, counts in windowed.items():
             path = f"step.windowed_keys.{window}"
-            if not window.isdecimal() or len(window) > _LONGEST_WINDOW:
+            if not window.isascii() or not window.isdecimal() or len(window) > _LONGEST_WINDOW:
                 self.wrong(path, "expected a window in tokens as the key")
                 continue
             keys[int(window)] = self.value(counts, tuple[int, ...], path)
@@ -191,7 +191,12 @@ class DeclarationReader(PlainReader):
     def cut(self, cut: Any) -> Cut:
         """Return the beginning of a stage."""
         layer, _, before = str(cut).partition(".")
-        if not layer.isdecimal() or len(layer) > len(str(MOST_LAYERS)) or before not in ("attention", "ffn"):
+        if (
+            not layer.isascii()
+            or not layer.isdecimal()
+            or len(layer) > len(str(MOST_LAYERS))
+            or before not in ("attention", "ffn")
+        ):
             self.unexpected("plan.stages", "a cut such as '12.attention' or '12.ffn'", cut)
             return Cut(layer=0)
         return Cut(layer=int(layer), before="ffn" if before == "ffn" else "attention")

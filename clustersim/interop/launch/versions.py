@@ -128,7 +128,7 @@ def version_of(name: str, family: str) -> Version | None:
     >>> version_of("vllm-0.12", "vllm"), version_of("vllm-0.9.2", "vllm"), version_of("trtllm-1.0", "vllm")
     ((0, 12), (0, 9, 2), None)
     """
-    found = re.fullmatch(rf"{family}-v?(\d{{1,3}}(?:\.\d+){{0,2}})([.a-z-].*)?", name)
+    found = re.fullmatch(rf"{family}-v?([0-9]{{1,3}}(?:\.[0-9]+){{0,2}})([.a-z-].*)?", name)
     return numbers(found[1]) if found else None
 
 
@@ -195,5 +195,5 @@ def outdated(engine: str, words: str, options: Mapping[str, object], version: Ve
         known = choices_of(engine, name, version)
         text = given or (value if isinstance(value, str) else "")
         if known and text not in known:
-            hint = did_you_mean(text, known) if not re.fullmatch(r"\d+", text) else ""
+            hint = did_you_mean(text, known) if not re.fullmatch(r"[0-9]+", text) else ""
             yield f"{words} takes {name} {', '.join(known)}, not {text}{hint if 'did you mean' in hint else ''}"

@@ -56,7 +56,7 @@ def in_their_units(view: GraphView, plan: ParallelPlan, model: ModelSpec, module
 
 def _numbers(plan: ParallelPlan, model: ModelSpec, handing: frozenset[int]) -> dict[tuple[int, int, str], int]:
     """Return (stage, layer, part) → the number of that unit; ``handing`` are the stages that hand K/V over."""
-    found = {}
+    found: dict[tuple[int, int, str], int] = {}
     for stage, own in enumerate(stages_of(model, plan)):
         units = (OPENS, *(module for module in own if module[1] != "lm_head"), CLOSES)
         found |= {(stage, *module): number for number, module in enumerate(units)}

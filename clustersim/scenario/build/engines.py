@@ -27,11 +27,11 @@ FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked", "without")
 """Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for,
 ``without`` has the constants that stand in where a family of measured figures is left out (docs/accuracy.md)."""
-_NUMBERS: Final = re.compile(r"\d+(\.\d+)*")
-_VERSION: Final = re.compile(r"([a-z]+)-v?(\d{1,3}(?:\.\d{1,4}){0,3})(?:\.?(?:post|rc|dev|a|b)\d{1,4})?")
+_NUMBERS: Final = re.compile(r"[0-9]+(\.[0-9]+)*")
+_VERSION: Final = re.compile(r"([a-z]+)-v?([0-9]{1,3}(?:\.[0-9]{1,4}){0,3})(?:\.?(?:post|rc|dev|a|b)[0-9]{1,4})?")
 """A version as engines write it: also of a patch (``0.10.1.1``), behind one (``.post1``), or before it (``rc1``)."""
 _IMAGE: Final = re.compile(
-    r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?(\d{1,3}(?:\.\d{1,4}){1,2})(?:[.+_-][\w.-]*)?"
+    r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?([0-9]{1,3}(?:\.[0-9]{1,4}){1,2})(?:[.+_-][\w.-]*)?"
 )
 """The image of a container whose tag is the version of an engine, such as ``vllm/vllm-openai:v0.9.2``."""
 _OF_IMAGE: Final = {"vllm-openai": "vllm", "sglang": "sglang", "tensorrt-llm/release": "trtllm"}

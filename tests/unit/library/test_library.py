@@ -13,12 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click import BadParameter
 from click.testing import CliRunner
 
 import clustersim
 import clustersim.library.runs
 import clustersim.library.summary
 from clustersim.cli import main
+from clustersim.cli.options import Number, Whole
+from clustersim.interop.options import share, whole
 from clustersim.scenario.load import load as load_file
 
 PLAIN: dict[str, Any] = {
@@ -326,3 +329,16 @@ def test_a_page_is_no_larger_than_asked(tmp_path: Path, result: clustersim.Resul
 def test_arguments_are_checked(result: clustersim.Result, call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(result)
+
+
+def test_a_number_that_is_none_is_told_as_it_is() -> None:
+    with pytest.raises(clustersim.InputError, match="found the number nan"):
+        clustersim.check("quickstart", {"seed": float("nan")})
+
+
+@pytest.mark.parametrize("kind", [Whole(), Number(), whole, share])
+def test_numbers_in_commands_are_of_digits_from_0_to_9(kind: Any) -> None:
+    read = kind if inspect.isfunction(kind) else lambda text: kind.convert(text, None, None)
+    assert read("1") == 1
+    with pytest.raises((BadParameter, ValueError), match="expected a"):
+        read("١")
