@@ -216,7 +216,7 @@ def _fitting(timeline: Tables, passes: Table) -> Any:
         if isinstance(times, Stretch):
             instances = times.pairs[:, 0]
             found[at] = ((instances >= 0) & (instances < len(template.instance_class))).all()
-            found[at] &= template.is_chain
+            found[at] &= template.is_chain and len(np.unique(instances)) == len(instances)
         else:
             found[at] = len(times[0]) == len(template.members)
     return found

@@ -13,6 +13,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.files import load_timeline, save_timeline, write_table
 from clustersim.timeline.spans import SPAN_COLUMNS
+from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import TABLES, VECTORS
 from clustersim.timeline.tokens import token_times
 from tests.effort import is_long
@@ -146,3 +147,19 @@ def test_a_table_keeps_numbers_words_and_what_is_absent(tmp_path):
     found = read_table(tmp_path / "t.parquet")
     assert found["n"].tolist() == [2**60, -1]
     assert found["word"].tolist() == ["a", None]
+
+
+def test_load_refuses_a_pass_that_says_twice_what_an_operator_lost(run, tmp_path):
+    (tmp_path / "timeline").mkdir()
+    timeline = run(CASES["stretched"]).timeline
+    lost = [found for found in timeline.irregular if isinstance(found, Stretch) and len(found.pairs) > 1]
+    assert lost
+    save_timeline(timeline, tmp_path / "timeline")
+    assert load_timeline(tmp_path)
+    file = tmp_path / "timeline" / "irregular.parquet"
+    values = read_table(file)["time_ns"].copy()
+    first = next(at for at in range(len(values)) if values[at : at + lost[0].pairs.size].tobytes() == lost[0].packed)
+    values[first + 2] = values[first]
+    write_table(file, {"time_ns": values})
+    with pytest.raises(InputError, match="expected -1, or times of one pass of its template"):
+        load_timeline(tmp_path)
