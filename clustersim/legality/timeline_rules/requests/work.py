@@ -55,7 +55,9 @@ def _work_of(reading: Reading, declared: Declared) -> Finding:
     keeps = declared.role == "prefill" or declared.host_blocks is not None
     if keeps and declared.horizon_ns is not None:  # what is not handed over, or is copied in, by then keeps its blocks
         last = np.append(request[1:] != request[:-1], True)[: len(request)]
-        until = np.where(last & np.isin(kind, (ADMITTED, SWAPPED_IN)), declared.horizon_ns, until)
+        until = np.where(
+            last & (kind == (ADMITTED if declared.role == "prefill" else SWAPPED_IN)), declared.horizon_ns, until
+        )
     there = ~np.isin(kind, ENDS) & (until > since)
     has_work, admitted = there.copy(), np.zeros(len(rows), bool)
     if keeps:
