@@ -159,8 +159,10 @@ class _Expansion:
         self.plan = plan
         self.symbols: dict[Node, int] = {}
         self.groups: dict[tuple[int, ...], int] = {}
-        self.columns: list[Int64Array] = []
-        self.edges: list[Int64Array] = []
+        self.units: list[tuple[_Tile, int, int, int, int]] = []
+        """Of each unit: its tile, layer, stage, number in the stage, and half."""
+        self.edges: list[tuple[Int64Array, int]] = []
+        """Edges, and from which position on they count."""
         self.bodies: dict[tuple[Body, int], _Tile] = {}
         self.count = 0
         self.sends: dict[int, int] = {}
@@ -172,31 +174,22 @@ class _Expansion:
         leaving = {half: np.full(self.plan.stage_ranks, NO_RANK, np.int64) for half in (1, 2)}
         received = {rank + self.plan.stage_ranks: node for rank, node in self.sends.items()}
         self.sends = {}
+        halves = (1, 2) if any(unit.half for unit in blueprint.stages[stage]) else (1,)
         for index, unit in enumerate(blueprint.stages[stage]):
             key = (unit.body, stage)
             tile = self.bodies.get(key)
             if tile is None:
                 tile = self.bodies[key] = _Tile(unit.body, self.plan, base, self.symbols, self.groups)
-            nodes = len(tile.symbol)
-            self.columns.append(
-                np.stack(
-                    [tile.symbol, tile.group, np.full(nodes, unit.layer), np.full(nodes, stage),
-                     np.full(nodes, index), tile.stream, np.full(nodes, unit.half)]
-                )
-            )  # fmt: skip
-            of = (unit.half,) if unit.half else (1, 2)
+            self.units.append((tile, unit.layer, stage, index, unit.half))
+            of = (unit.half,) if unit.half else halves
             entering = np.concatenate([leaving[half][tile.entry_rank] for half in of])
-            for edges in (tile.edges, tile.joined(entering, self.count)):
-                moved = edges.copy()
-                moved[:2] += self.count
-                self.edges.append(moved)
+            self.edges += ((tile.edges, self.count), (tile.joined(entering, self.count), self.count))
             turns = self.turns.of(unit.body, unit.half)
             self.turn += [turns[position] for position in tile.position]
-            leaves = tile.exit_node != NO_RANK
             for half in of:
-                leaving[half][leaves] = tile.exit_node[leaves] + self.count
+                leaving[half][tile.leaves] = tile.exit_node[tile.leaves] + self.count
             self._rendezvous(unit.body, tile, base, received)
-            self.count += nodes
+            self.count += len(tile.symbol)
 
     def _rendezvous(self, body: Body, tile: _Tile, base: int, received: dict[int, int]) -> None:
         if body.name == "send":
@@ -209,16 +202,22 @@ class _Expansion:
             ]
             if pairs:
                 sync = EDGE_KINDS.index("sync")
-                self.edges.append(np.array([[a, b, sync] for a, b in pairs], np.int64).T)
+                self.edges.append((np.array([[a, b, sync] for a, b in pairs], np.int64).T, 0))
 
     def finish(self) -> StepGraph:
-        columns = np.concatenate(self.columns, axis=1)
-        source, target, kind = np.concatenate(self.edges, axis=1)
+        tiles, *told = zip(*self.units, strict=True)
+        sizes = [len(tile.symbol) for tile in tiles]
+        made = (np.concatenate([getattr(tile, name) for tile in tiles]) for name in ("symbol", "group", "stream"))
+        columns = np.stack((*made, *np.repeat(np.array(told, np.int64), sizes, axis=1)))
+        edges, firsts = zip(*self.edges, strict=True)
+        source, target, kind = np.concatenate(edges, axis=1)
+        since = np.repeat(np.array(firsts, np.int64), [edge.shape[1] for edge in edges])
+        source, target = source + since, target + since
         if columns[-1].any():
             order = in_turn(np.array(self.turn, np.int64))
             place = np.argsort(order)
             columns, source, target = columns[:, order], place[source], place[target]
-        symbol, group, layer, stage, unit, stream, half = columns
+        symbol, group, stream, layer, stage, unit, half = columns
         return StepGraph(
             symbols=tuple(self.symbols),
             groups=tuple(self.groups),
@@ -278,6 +277,7 @@ class _Tile:
         entry = np.array(list(entries), np.int64).reshape(-1, 3).T
         self.entry_rank, self.entry_node, self.entry_kind = entry
         self.exit_node = np.array([at.get((body.exit, local), NO_RANK) for local in range(plan.stage_ranks)], np.int64)
+        self.leaves = self.exit_node != NO_RANK
         self._joined: dict[bytes, Int64Array] = {}
 
     def joined(self, entering: Int64Array, count: int) -> Int64Array:

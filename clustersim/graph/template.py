@@ -93,7 +93,21 @@ class PassTemplate:
     @cached_property
     def num_inner_spans(self) -> int:
         """Spans of one pass, without its sends and receives."""
-        return sum(map(len, self.members))
+        return len(self.flat("members")[1])
+
+    def flat(self, name: str) -> tuple[Int64Array, Int64Array]:
+        """Return a field of rows (``members``, ``after``, ``instance_s``) as the row and the value of each in them."""
+        found = self._flat.get(name)
+        if found is None:
+            rows = getattr(self, name)
+            values = np.fromiter(chain.from_iterable(rows), np.int64)
+            sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+            found = self._flat[name] = (np.repeat(np.arange(len(rows)), sizes), values)
+        return found
+
+    @cached_property
+    def _flat(self) -> dict[str, tuple[Int64Array, Int64Array]]:
+        return {}
 
     @cached_property
     def collectives(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -185,9 +199,9 @@ class PassTemplate:
         found = hashlib.sha256(json.dumps(names).encode())
         flat = (self.class_symbol, self.exits, self.send_classes)
         arrays = (self.instance_class, self.instance_stream, self.node_instance, self.node_symbol, self.node_layer)
-        ragged = (self.instance_s, self.after, self.members)
-        lengths = [np.fromiter(map(len, rows), np.int64, len(rows)) for rows in ragged]
-        values = [np.fromiter(chain.from_iterable(rows), np.int64) for rows in ragged]
+        ragged = ("instance_s", "after", "members")
+        rows, values = zip(*(self.flat(name) for name in ragged), strict=True)
+        lengths = [np.bincount(at, minlength=len(getattr(self, name))) for at, name in zip(rows, ragged, strict=True)]
         halves = (self.node_half,) if len(self.node_half) else ()
         uneven = (np.array([-1], np.int64), self.node_class) if len(self.node_class) else ()
         for part in (*flat, *arrays, *lengths, *values, *halves, *uneven):

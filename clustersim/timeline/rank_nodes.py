@@ -25,9 +25,7 @@ class RankNodes:
 
     def __init__(self, template: PassTemplate) -> None:
         self.template = template
-        counts = np.fromiter(map(len, template.members), np.int64, len(template.members))
-        self.local = np.fromiter((rank for m in template.members for rank in m), np.int64, int(counts.sum()))
-        self.node = np.repeat(np.arange(len(counts)), counts)
+        self.node, self.local = template.flat("members")
         self.stream = template.instance_stream[template.node_instance[self.node]]
 
     def by_rank(self, node_ns: Int64Array) -> Int64Array:

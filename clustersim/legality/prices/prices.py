@@ -99,7 +99,7 @@ class Prices:
         tp, members = self.deployment.plan.tp, template.members
         first = np.array([one[0] for one in members], np.int64) // tp
         last = np.array([one[-1] for one in members], np.int64) // tp
-        sizes = np.fromiter(map(len, members), np.int64)
+        sizes = np.bincount(template.flat("members")[0], minlength=len(members))
         half = template.node_half if len(template.node_half) else np.zeros(len(members), np.int64)
         layer = self.alike[template.node_layer]
         if self.visited_apart:

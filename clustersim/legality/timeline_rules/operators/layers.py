@@ -8,7 +8,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import Finding, Rows, judged, merged
-from clustersim.legality.timeline_rules.views.grouping import Groups
+from clustersim.legality.timeline_rules.views.grouping import Groups, distinct, placed
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
 
@@ -46,15 +46,15 @@ def _numbers(sheet: Sheet, rows: Int64Array, part: int) -> list[Int64Array]:
     words = [symbol[part] for symbol in sheet.symbols]
     names = {word: at for at, word in enumerate(dict.fromkeys(words))}
     number = np.array([names[word] for word in words], np.int64)[sheet.symbol[rows]]
-    return [np.flatnonzero(number == at) for at in np.unique(number).tolist()]
+    return [np.flatnonzero(number == at) for at in distinct(number).tolist()]
 
 
 def _skipped(sheet: Sheet, rows: Int64Array) -> Finding:
     """Judge whether any step lacks a layer of this module; the last one before a horizon may be cut off."""
     layer, stage, place = sheet.layer[rows], sheet.holder[rows], sheet.place[rows]
     width = int(layer.max(initial=0)) + 2
-    held = np.unique(stage * width + layer)
-    ran = np.unique(place * width + layer)
+    held = distinct(stage * width + layer)
+    ran = distinct(place * width + layer)
     places = Groups(place)
     stages = stage[places.some]
     had = np.bincount(places.find(ran // width), minlength=len(places))
@@ -87,9 +87,8 @@ def _held_by(sheet: Sheet, rows: Int64Array) -> Int64Array:
 def _seats(sheet: Sheet, module: Int64Array) -> tuple[Int64Array, ...]:
     """Return the first of the rows of each site, and for each row the numbers of its site, place, and layer."""
     width = int(sheet.layer[module].max(initial=0)) + 2
-    _, some, site = np.unique(sheet.site[module], return_index=True, return_inverse=True)
-    others = (sheet.place[module], (sheet.stage * width + sheet.layer)[module])
-    return some, site, *(np.unique(keys, return_inverse=True)[1] for keys in others)
+    others = (sheet.place[module], sheet.stage[module] * width + sheet.layer[module])
+    return *placed(sheet.site[module]), *(placed(keys)[1] for keys in others)
 
 
 def _partial(sheet: Sheet, module: Int64Array, seats: tuple[Int64Array, ...], mine: Int64Array) -> Finding:

@@ -77,7 +77,9 @@ def _lost(tables: Tables, rows: Int64Array, width: int) -> Int64Array:
 def _joins(template: PassTemplate) -> BoolArray:
     """Return which instances are collectives of several ranks."""
     sizes = np.zeros(len(template.after), np.int64)
-    np.maximum.at(sizes, template.node_instance, np.fromiter(map(len, template.members), np.int64))
+    np.maximum.at(
+        sizes, template.node_instance, np.bincount(template.flat("members")[0], minlength=len(template.members))
+    )
     found: BoolArray = sizes > 1
     return found
 

@@ -18,7 +18,7 @@ from clustersim.graph.blueprint import STREAMS
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.finding import Finding, judged, merged
-from clustersim.legality.timeline_rules.views.grouping import numbered
+from clustersim.legality.timeline_rules.views.grouping import distinct, numbered
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 FIX: Final = "run the operators of the step graph, each on its ranks when all that it needs has ended"
@@ -143,7 +143,8 @@ def _differences(template: PassTemplate, program: Program, tp: int) -> Iterator[
     stream = template.instance_stream[instance]
     odd = (named != first) | (template.node_layer != program.layer) | (stream != program.stream)
     odd |= halves != program.half
-    odd |= np.array([one != due for one, due in zip(template.members, program.members, strict=True)], bool)
+    if list(template.members) != program.members:
+        odd |= np.array([one != due for one, due in zip(template.members, program.members, strict=True)], bool)
     for at in np.flatnonzero(odd)[:1].tolist():
         run = (
             template.symbols[int(template.node_symbol[at])],
@@ -168,9 +169,10 @@ def _words(what: What, layer: int, stream: int, ranks: tuple[int, ...]) -> str:
 def _waits(template: PassTemplate, program: Program, tp: int, named: Int64Array) -> Iterator[str]:
     """Yield operators that do not wait for what they need, or wait for more; those of a TP group are told as one."""
     instance, many = template.node_instance, len(template.after)
-    due = np.unique(instance[program.target] * many + instance[program.source])
-    told = np.unique([at * many + need for at, after in enumerate(template.after) for need in after])
-    for pair in np.setxor1d(due, told)[:1].astype(np.int64).tolist():
+    due = distinct(instance[program.target] * many + instance[program.source])
+    waiting, needed = template.flat("after")
+    told = distinct(waiting * many + needed)
+    for pair in [] if np.array_equal(due, told) else np.setxor1d(due, told, assume_unique=True)[:1].tolist():
         at, need = divmod(pair, many)
         verb = "waits" if pair in told else "does not wait"
         yield f"operator {at} {verb} for operator {need}, unlike in the step graph"
@@ -179,14 +181,13 @@ def _waits(template: PassTemplate, program: Program, tp: int, named: Int64Array)
     same[instance] = what.T
     for at in np.flatnonzero((same[instance] != what.T).any(axis=1))[:1].tolist():
         yield f"operator {instance[at]} stands for several operators of the step graph"
-    joined: list[set[int]] = [set() for _ in range(many)]
-    coordinates = {ranks: {rank // tp for rank in ranks} for ranks in set(template.members)}
-    for of, ranks in zip(instance.tolist(), template.members, strict=True):
-        joined[of] |= coordinates[ranks]
-    for at, (s, on) in enumerate(zip(template.instance_s, joined, strict=True)):
-        if set(s) != on:
-            yield f"operator {at} is told on SP ranks {list(s)}, and is on {sorted(on)}"
-            return
+    node, rank = template.flat("members")
+    at, s = template.flat("instance_s")
+    joined, said = np.zeros((2, many, max(template.ranks // tp, int(s.max(initial=0)) + 1)), bool)
+    joined[instance[node], rank // tp], said[at, s] = True, True
+    for at in np.flatnonzero((joined != said).any(axis=1))[:1].tolist():
+        on = np.flatnonzero(joined[at]).tolist()
+        yield f"operator {at} is told on SP ranks {list(template.instance_s[at])}, and is on {on}"
 
 
 def _classes(template: PassTemplate, program: Program, named: Int64Array) -> Iterator[str]:

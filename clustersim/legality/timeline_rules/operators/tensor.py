@@ -11,7 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import Declared, Outcome
-from clustersim.legality.timeline_rules.views.grouping import Groups
+from clustersim.legality.timeline_rules.views.grouping import Groups, distinct
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
@@ -91,7 +91,7 @@ def _unequal(sheet: Sheet) -> Finding:
     own = Groups((part + kind)[rows] * tp + sheet.rank[rows] % tp)
     whole = Groups(own.keys // tp)
     most = whole.most(own.counts)
-    present = np.unique(part * tp + sheet.rank % tp)  # who runs anything at all in a layer
+    present = distinct(part * tp + sheet.rank % tp)  # who runs anything at all in a layer
     where = whole.keys[:, None] // len(kinds) * len(kinds) * tp + np.arange(tp)
     there = np.isin(where, present)
     place = np.searchsorted(own.keys, keys := whole.keys[:, None] * tp + np.arange(tp))
@@ -121,9 +121,9 @@ def _left_out(sheet: Sheet) -> Iterator[Finding]:
         if maker is None or name.startswith(EXPOSURES):
             continue
         inside = sheet.layer >= 0
-        met = np.unique(sheet.site[(sheet.symbol == symbol) & inside])
+        met = distinct(sheet.site[(sheet.symbol == symbol) & inside])
         rows = np.flatnonzero((sheet.symbol == maker) & inside)
-        stages = np.unique(sheet.stage[(sheet.symbol == symbol) & inside])
+        stages = distinct(sheet.stage[(sheet.symbol == symbol) & inside])
         rows = rows[np.isin(sheet.stage[rows], stages)]
         alone = ~np.isin(sheet.site[rows], met)
         if cut:

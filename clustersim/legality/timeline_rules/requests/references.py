@@ -6,7 +6,6 @@ Readers of files refuse most of this with the line; a history need not come from
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -160,7 +159,8 @@ def _of_template(template: PassTemplate) -> Iterator[Finding]:
     ):  # fmt: skip
         if len(getattr(template, name)) != length:
             yield _told(f"{where}, {name}", f"has {len(getattr(template, name)):,} values; expected {length:,}")
-    latest = np.array([max(after, default=-1) for after in template.after], np.int64)
+    latest = np.full(len(template.after), -1, np.int64)
+    np.maximum.at(latest, *template.flat("after"))
     yield judged(
         0, latest >= np.arange(len(latest)), "{where}, operator {at}",
         "needs operator {latest}, which comes after it", "start an operator when all that it needs has ended",
@@ -176,8 +176,7 @@ def _of_template(template: PassTemplate) -> Iterator[Finding]:
         yield _inside(f"{where}, {name}", np.array(getattr(template, name), np.int64), low, high)
     for name, high in (("instance_s", degree - 1), ("after", instances - 1), ("members", template.ranks - 1)):
         rows = getattr(template, name)
-        flat = np.fromiter(chain.from_iterable(rows), np.int64)
-        yield _inside(f"{where}, {name}", flat, 0, high)
+        yield _inside(f"{where}, {name}", template.flat(name)[1], 0, high)
         if name != "after":
             repeats = {row for row in set(rows) if not row or len(set(row)) < len(row)}
             odd = np.fromiter(map(repeats.__contains__, rows), bool)

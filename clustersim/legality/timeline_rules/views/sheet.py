@@ -94,13 +94,13 @@ class Sheet:
         """Equal for the spans of one rank in one layer of one pass."""
         return self.place * (int(self.layer.max(initial=0)) + 2) + self.layer + 1
 
-    @property
+    @cached_property
     def global_ranks(self) -> Int64Array:
         """Rank of each span among all."""
         stage = (self.replica - self.declared.first_replica) * self.declared.pp + self.stage
         return self.declared.first_rank + stage * self.declared.stage_ranks + self.rank
 
-    @property
+    @cached_property
     def s(self) -> Int64Array:
         """SP coordinate of each span."""
         return self.rank // self.declared.tp

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -54,9 +53,8 @@ class TemplateRows:
 
     def __init__(self, template: PassTemplate) -> None:
         self.template = template
-        sizes = np.fromiter(map(len, template.members), np.int64)
-        self.node = np.repeat(np.arange(len(sizes)), sizes)
-        self.rank = np.fromiter(chain.from_iterable(template.members), np.int64)
+        self.node, self.rank = template.flat("members")
+        sizes = np.bincount(self.node, minlength=len(template.members))
         joins = np.array([op in COLLECTIVE_OPS for _, op, _ in template.symbols], bool)[template.node_symbol]
         self.group = np.where((sizes > 1) | joins, np.arange(len(sizes)), -1)[self.node]
         self.instance = template.node_instance[self.node]
@@ -65,9 +63,8 @@ class TemplateRows:
         self.second = (halves == 2).astype(np.int64)[self.node]
         self.row_of = np.full((len(template.instance_class), template.ranks), -1, np.int64)
         self.row_of[self.instance, self.rank] = np.arange(len(self.node))
-        pairs = [(before, index) for index, after in enumerate(template.after) for before in after]
-        edges = np.array(pairs, np.int64).reshape(-1, 2)
-        sources, targets = self.row_of[edges[:, 0]], self.row_of[edges[:, 1]]
+        after, before = template.flat("after")
+        sources, targets = self.row_of[before], self.row_of[after]
         both = (sources >= 0) & (targets >= 0)
         self.sources, self.targets = sources[both], targets[both]
         lane = self.rank * len(STREAMS) + template.instance_stream[self.instance]
