@@ -17,9 +17,10 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
+
+from clustersim.values import dataclass
 
 
 class ClustersimError(Exception):

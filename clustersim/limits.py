@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from clustersim.errors import InputError, LimitError, Problem
 from clustersim.units import format_bytes, format_seconds
+from clustersim.values import dataclass
 
 
 class Asked(float):

@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from clustersim.scenario.load import build_scenario
 from clustersim.simulation.legality import check_scenario_plan
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import simulate
+from clustersim.values import dataclass
 
 _SCENARIOS: Final = {
     "F5-static-batch": static_batch.scenario,

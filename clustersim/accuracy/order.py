@@ -7,12 +7,12 @@ number of devices. A plan without a prediction has no rank: where one is missing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clustersim.accuracy.result import Result
 from clustersim.clock import FloatArray
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim import catalog
@@ -18,6 +17,7 @@ from clustersim.accuracy.result import Result
 from clustersim.accuracy.score import family_order
 from clustersim.accuracy.systems import ROUTING_FROM
 from clustersim.scenario.document import read_document
+from clustersim.values import dataclass
 
 _SECTIONS: Final = ("kernels", "collectives")
 _FIT: Final = re.compile(r"error\s+median\s+([\d.]+)\s*%")

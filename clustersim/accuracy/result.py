@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from clustersim import inputs
 from clustersim.accuracy.compare import Point
 from clustersim.accuracy.systems import profile
 from clustersim.errors import InputError, Problem
+from clustersim.values import dataclass
 
 INEXPRESSIBLE: Final = 1.0
 """The relative error of a figure that cannot be predicted: as if nothing had been predicted."""

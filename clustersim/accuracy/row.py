@@ -8,12 +8,13 @@ import io
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
 
 from clustersim import inputs
 from clustersim.errors import InputError, Problem, alike_column
+from clustersim.values import dataclass
 
 
 class Inexpressible(Exception):  # noqa: N818  (an answer, not an error)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clustersim.cluster.device import Device
@@ -12,6 +10,7 @@ from clustersim.cluster.leaf_spine import LeafSpine
 from clustersim.cluster.node import Node
 from clustersim.cluster.routing import ShortestPaths
 from clustersim.cluster.topology import Topology
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

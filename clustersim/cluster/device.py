@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from clustersim.cluster.reading import Reader
 from clustersim.errors import InputError, Problem
+from clustersim.values import dataclass
 
 DTYPES: Final = ("bf16", "fp16", "fp8", "int8", "fp4")
 

@@ -18,13 +18,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.cluster.device import Device
 from clustersim.cluster.reading import Reader
 from clustersim.cluster.topology import Edge, Topology, topology_from_edges
 from clustersim.errors import did_you_mean
+from clustersim.values import dataclass
 
 KINDS: Final = ("device", "nic", "switch", "leaf", "spine", "pcie_switch", "host")
 TIERS: Final = ("scaleup", "pcie", "nic", "fabric", "ici")

@@ -15,7 +15,6 @@ group.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from clustersim.cluster.device import Device
 from clustersim.cluster.node import Node, mesh_node, nvswitch_node, pcie_node
 from clustersim.cluster.reading import MOST_OVERSUBSCRIBED, Reader
 from clustersim.cluster.topology import MAX_GROUPED, DeviceKinds, Edge, Topology, topology_from_edges
+from clustersim.values import dataclass
 
 NODES: Final = {"nvswitch": nvswitch_node, "mesh": mesh_node, "pcie": pcie_node}
 

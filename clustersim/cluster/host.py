@@ -12,11 +12,11 @@ bandwidth of the host's memory, and that a device has one port for its NIC and i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from clustersim.cluster.reading import Reader
 from clustersim.cluster.routing import ShortestPaths
+from clustersim.values import dataclass
 
 HOST_TIER: Final = "host"
 HOST_KEYS: Final = ("host_bandwidth", "host_latency", "devices_per_host_link")

@@ -16,10 +16,10 @@ adaptive routing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.cluster.reading import MOST_OVERSUBSCRIBED, Reader
+from clustersim.values import dataclass
 
 NETWORK_KEYS: Final = (
     "nics_per_node", "nic_bandwidth", "nic_latency", "fabric_latency", "nodes_per_unit", "nodes_per_leaf",

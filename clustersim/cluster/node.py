@@ -11,10 +11,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clustersim.cluster.host import HostLinks, read_host_links
 from clustersim.cluster.reading import Reader
+from clustersim.values import dataclass
 
 NodeLink = tuple[int, int, float, float, str]
 """Tail and head (positions in ``vertices``), bytes/s, seconds, tier."""

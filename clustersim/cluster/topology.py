@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,7 @@ from clustersim.cluster.device import Device, Limits
 from clustersim.cluster.host import HostRouter, nearest_hosts
 from clustersim.cluster.routing import Router, ShortestPaths
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.values import dataclass
 
 if TYPE_CHECKING:
     import networkx as nx

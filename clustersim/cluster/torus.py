@@ -9,7 +9,6 @@ centre's network.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from clustersim.clock import Int64Array
 from clustersim.cluster.device import Device
 from clustersim.cluster.reading import Reader
 from clustersim.cluster.topology import Topology
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

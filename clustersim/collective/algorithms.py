@@ -7,7 +7,6 @@ algorithms, and the custom all-reduces of vLLM, SGLang and TensorRT-LLM. The oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.cluster.topology import Topology
@@ -33,6 +32,7 @@ from clustersim.collective.traffic import Traffic
 from clustersim.collective.tree import double_tree, halving
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.plan.exchange import Exchange
+from clustersim.values import dataclass
 
 Why = str
 """Why an algorithm does not fit a group; empty when it does."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import FloatArray
+from clustersim.values import dataclass
 
 _ROUNDS: Final = 10  # of reweighting; the weights move by less than a percent after about eight
 _GRID: Final = 21  # points per axis of the search over efficiency and half

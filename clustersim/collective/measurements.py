@@ -11,7 +11,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from clustersim.collective.group import group_of
 from clustersim.collective.price import CommPlan, price
 from clustersim.collective.traffic import Traffic
 from clustersim.plan.exchange import Exchange
+from clustersim.values import dataclass
 
 _ELEMENT_BYTES: Final = {"half": 2, "bfloat16": 2, "float16": 2, "int8": 1, "float": 4}
 _KINDS: Final = {"alltoall": "all_to_all", "send_recv": "send"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.collective.constants import Family
 from clustersim.collective.group import Group
 from clustersim.collective.traffic import Traffic
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,8 @@ Algorithms build :class:`Traffic` from the group alone;
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from clustersim.values import dataclass
 
 Send = tuple[int, int, float]
 """Source device, target device, bytes sent per payload byte over the whole collective."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem
+from clustersim.values import dataclass
 
 MOST_TOKENS: Final = 1_000_000_000
 MOST_BY: Final = 65_536

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray
+from clustersim.values import dataclass
 
 _LEAST: Final = 2.0**-60
 _CURVE: Final = 4096.0  # more than any octave: places one curve behind another in a sorted array

@@ -16,7 +16,7 @@ modelled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from clustersim import units
@@ -26,6 +26,7 @@ from clustersim.cost.unsaid import Entry, Place, bytes_from, decided, entries_fr
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.plan.exchange import ExpertExchange
 from clustersim.plan.pool import PoolRule, ShareOf
+from clustersim.values import dataclass
 
 Quantisation = Literal["own_kernel", "fused"]
 

@@ -8,7 +8,6 @@ however densely it was measured. The search is that of Nelder and Mead (1965), o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from clustersim.cost.points import MeasuredPoints
 from clustersim.cost.precision import dtype_bytes
 from clustersim.cost.roofline import PricedDevice
 from clustersim.errors import InputError, Problem
+from clustersim.values import dataclass
 
 MOE: Final = "moe"
 """Operator name of a measured MoE module: two grouped products, n × k = 2·intermediate × hidden and back, with all

@@ -8,7 +8,7 @@ are near enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from textwrap import wrap
 from typing import Final
 
@@ -20,6 +20,7 @@ from clustersim.cost.fit import MOE, predict
 from clustersim.cost.points import MeasuredPoints
 from clustersim.cost.roofline import PricedDevice
 from clustersim.cost.table import AXES, FIXED, nearest_shape
+from clustersim.values import dataclass
 
 Fixed = tuple[float, ...]
 Curve = dict[float, tuple[float, float]]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ from clustersim.clock import FloatArray
 from clustersim.cost.precision import DTYPE_BYTES
 from clustersim.cost.protocol import OPTIONAL_KEYS, SHAPE_KEYS
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.values import dataclass
 
 _KEYS: Final = tuple(
     dict.fromkeys(

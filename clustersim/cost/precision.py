@@ -7,10 +7,10 @@ with block-quantised weights are counted; per-tensor and per-128×128 scales are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.values import dataclass
 
 DTYPE_BYTES: Final[Mapping[str, float]] = {
     "fp32": 4.0,

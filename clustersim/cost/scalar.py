@@ -16,7 +16,6 @@ Measured points scale what the roofline says: :class:`Measured` is the same rati
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
@@ -27,6 +26,7 @@ from clustersim.cost.curves import Curves
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost, decode_family
 from clustersim.cost.table import TableCost
+from clustersim.values import dataclass
 
 DecodeNs = Callable[[int], int]
 """keys attended → ns"""

@@ -16,12 +16,13 @@ name begins so; for a model whose longest sequence has at least so many tokens (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from clustersim import units
 from clustersim.cluster.device import Device
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.values import dataclass
 
 LONGEST: Final = "longest"
 SCHEDULERS: Final = ("static", "continuous", "chunked_prefill")

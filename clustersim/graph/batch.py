@@ -26,12 +26,13 @@ there too, as ``tokens~1`` and ``tokens~2``; those without such an ending are of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from clustersim.graph.blueprint import StepKind
 from clustersim.graph.turns import half_feature
 from clustersim.plan.parallel import SequencePlan
 from clustersim.plan.segments import Segment, causal_pairs, count_between, later, segments
+from clustersim.values import dataclass
 
 Features = dict[str, tuple[float, ...]]
 

@@ -15,11 +15,12 @@ An amount is a linear form of *features* of the batch (``tokens``, ``prefill_tok
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from clustersim.graph.variant import PLAIN, Variant
 from clustersim.plan.exchange import Exchange
+from clustersim.values import dataclass
 
 Terms = tuple[tuple[str, float], ...]
 StepKind = Literal["prefill", "decode", "mixed"]

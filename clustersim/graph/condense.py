@@ -7,13 +7,14 @@ nothing that this shorter one does not show once. It is expanded by the same :fu
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from clustersim.graph.blueprint import Blueprint, Body, Unit
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ParallelPlan
 from clustersim.plan.stages import stage_layers
+from clustersim.values import dataclass
 
 LONGEST_PERIOD: Final = 8
 """Patterns of layers (sliding, sliding, full, …) that repeat within so many are shortened."""

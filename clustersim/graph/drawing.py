@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from clustersim.errors import InputError
@@ -17,6 +17,7 @@ from clustersim.graph.export import FORMAT
 from clustersim.graph.foreign.json_text import parsed
 from clustersim.graph.foreign.read import NODE_KEYS, TOP_KEYS
 from clustersim.graph.foreign.unread_keys import ENDS, KeyReader, is_misspelt
+from clustersim.values import dataclass
 
 Place = tuple[int, int]
 """Line and column, counted from 1."""

@@ -7,12 +7,12 @@ other, so that a level is one step of the longest path.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.values import dataclass
 
 LEAST_WIDTH: Final = 8
 """Instances per level, on average, from which on levels are faster than one instance after the other."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -27,6 +27,7 @@ from clustersim.graph.template import PassTemplate
 from clustersim.graph.turns import Turns, in_turn, plain_feature
 from clustersim.plan.exchange import Exchange
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 CommKey = Callable[[str | Exchange, tuple[int, ...]], int]
 """(operator, local ranks of a group) → number that is equal for groups whose communication costs the same."""

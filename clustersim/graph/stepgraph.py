@@ -7,7 +7,7 @@ write, or a phase boundary. Nodes are in program order: each stream of each rank
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -17,6 +17,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import EDGE_KINDS, INPUT, STREAMS, Axis, Blueprint, Body, Node
 from clustersim.graph.turns import Turns, in_turn
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 NO_RANK: Final = -1
 

@@ -12,7 +12,6 @@ to do with each other. The replay keeps this order by its events; here it is edg
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

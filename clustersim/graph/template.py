@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from typing import Any, Final
@@ -20,6 +20,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.layer_walk import LayerWalk
 from clustersim.graph.walk import waits_of
+from clustersim.values import dataclass
 
 AT_TIMES: Final = ("node_half", "node_class")
 """What only some templates say: of steps of two halves, and of groups that cost differently."""

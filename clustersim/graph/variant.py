@@ -11,8 +11,10 @@ As a text, which step graphs write and which ends the names of attention feature
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from clustersim.values import dataclass
 
 _TEXT: Final = re.compile(r"(?:@([0-9]{1,18}))?(?:#([0-9]{1,9})|(\*))?(?:~([0-9]))?")
 

@@ -10,7 +10,7 @@ distributions are the same, the numbers drawn are not.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from clustersim.errors import InputError
@@ -21,6 +21,7 @@ from clustersim.interop.entries import Draft
 from clustersim.interop.flags import VERSION
 from clustersim.interop.options import Options, count, number_or_nan, share, whole
 from clustersim.interop.words import Word
+from clustersim.values import dataclass
 
 GRAMMAR: Final = Grammar(
     engine="vLLM",

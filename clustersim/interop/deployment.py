@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from clustersim.interop.options import Options, count
 from clustersim.model.architecture import ModelSpec
 from clustersim.scenario.parts import load_topology
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 TOPOLOGY: Final = "dgx-h100"
 Lines = tuple[tuple[str, Any, str], ...]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from clustersim.scenario.resolve import to_yaml
+from clustersim.values import dataclass
 
 WIDTH: Final = 108
 """Of a line of the comment at the head."""

@@ -8,8 +8,9 @@ made of those in ``READ`` is in :mod:`clustersim.interop.serve`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from clustersim.values import dataclass
 
 VERSION: Final = "0.19.0"
 

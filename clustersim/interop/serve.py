@@ -7,7 +7,6 @@ and :mod:`clustersim.interop.sglang`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clustersim.cluster.device import Device
@@ -19,6 +18,7 @@ from clustersim.interop.keys import DTYPES
 from clustersim.interop.options import Options, choice_of
 from clustersim.interop.served_model import ServedModel
 from clustersim.model.architecture import ModelSpec
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

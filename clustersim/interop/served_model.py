@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.model.hub import nearest_shipped, shipped_model, why_unknown
 from clustersim.scenario.lookup import referred
 from clustersim.scenario.parts import load_model
+from clustersim.values import dataclass
 
 
 @dataclass(slots=True, kw_only=True)

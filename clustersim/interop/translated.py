@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from clustersim.interop.serve import Reader, caching_of, write_server
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.lookup import is_path, referred
+from clustersim.values import dataclass
 
 READERS: Final = (vllm.READER, sglang.READER)
 """Servers that are understood."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.errors import InputError, Problem
+from clustersim.values import dataclass
 
 _PIECE: Final = re.compile(
     r"""

@@ -7,7 +7,7 @@ of this program becomes one is in ``run.audit``, and how files from elsewhere do
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from clustersim.clock import Int64Array
@@ -19,6 +19,7 @@ from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.plan.exchange import DEEPEP
 from clustersim.timeline.parts import of_pool
 from clustersim.timeline.tables import Table, Tables
+from clustersim.values import dataclass
 
 FACTS: Final = (
     "arrived", "rejected", "admitted", "preempted", "finished", "reused", "swapped_out", "swapped_in", "cancelled",

@@ -7,12 +7,12 @@ simulator that has its own idea of one of these fields can have it checked inste
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.memory import rank_weight_bytes
 from clustersim.legality.shards import Segment, expert_map, kv_heads_held, probe_lengths, segments_of
 from clustersim.legality.stages import Module, stages_of
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

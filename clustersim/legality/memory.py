@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.shards import expert_map, kv_heads_held
@@ -22,6 +21,7 @@ from clustersim.legality.stages import Module
 from clustersim.model.architecture import Attention, Ffn, Moe
 from clustersim.model.kv import kv_elements_per_token
 from clustersim.model.weights import attention_vector_parameters, norm_parameters, router_parameters
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,12 @@ Data: rule → when it is relevant, by what was declared and recorded, and what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.legality.history import Declared, History
 from clustersim.legality.relevance import demanded
 from clustersim.legality.rule import Level, LookedAt, Verdict
+from clustersim.values import dataclass
 
 Relevant = Callable[[History], bool]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
+
+from clustersim.values import dataclass
 
 Level = Literal["P", "G", "T", "X"]
 """The plan alone, the step graph, the recorded timeline, the execution of the graph."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from clustersim.simulation.legality import violation_lines as scenario_lines
 from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.timeline import Timeline
 from clustersim.units import format_seconds
+from clustersim.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

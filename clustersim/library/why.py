@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from html import escape
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from clustersim.search.lifts import NAMES
 from clustersim.search.point import Row, run_point
 from clustersim.search.why import lifted_limits
 from clustersim.serving.user_class import code_allowed
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 

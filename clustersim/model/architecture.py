@@ -8,8 +8,9 @@ bases and scaling, norm epsilons, router scoring. Layers for multi-token predict
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from clustersim.values import dataclass
 
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
 NormKind = Literal["rms", "layer"]

@@ -9,10 +9,11 @@ refused by name: a wrong model is worse than none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 from clustersim.model.architecture import NormKind
+from clustersim.values import dataclass
 
 Windows = Literal["all", "above_max_window_layers", "every_other"]
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from clustersim.errors import nearest
 from clustersim.model.families import REFUSED_TYPES
+from clustersim.values import dataclass
 
 VARIANT: Final = (
     r"(-(instruct|chat|base|hf|it|thinking|reasoning|v0\.\d|2[45]\d\d|0\d\d\d|bf16|quantized\.\w+|fp8|fp8-\w+|fp4|nvfp4|"

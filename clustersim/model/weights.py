@@ -15,9 +15,8 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

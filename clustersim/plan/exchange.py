@@ -24,10 +24,11 @@ reaches none of these with the probability
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
 from typing import Final, Literal
+
+from clustersim.values import dataclass
 
 ExpertExchange = Literal["all_to_all", "all_reduce", "all_gather", "deepep_normal", "deepep_low_latency"]
 DEEPEP: Final[tuple[ExpertExchange, ...]] = ("deepep_normal", "deepep_low_latency")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.model import weights
@@ -12,6 +11,7 @@ from clustersim.model.weights import Linear
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.pool import PoolRule
 from clustersim.plan.stages import stage_layers
+from clustersim.values import dataclass
 
 _LOGIT_BYTES: Final = 4.0
 

@@ -5,11 +5,12 @@ A plan is plain data; whether it is legal for a model and a cluster is decided b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from clustersim.plan.exchange import ExpertExchange
 from clustersim.plan.routing import Routing
+from clustersim.values import dataclass
 
 EmbeddingSplit = Literal["vocab", "hidden"]
 LinearSplit = Literal["columns", "rows"]

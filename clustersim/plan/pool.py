@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from clustersim.values import dataclass
 
 ShareOf = Literal["all", "free", "static"]
 

@@ -13,12 +13,12 @@ A rank gets the heads and layers that it is to hold (rule KV-4), each from one r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from clustersim.model.architecture import Attention, ModelSpec
 from clustersim.model.kv import kv_elements_per_token
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_layers
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

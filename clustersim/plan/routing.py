@@ -12,9 +12,10 @@ it the most visited experts of all layers would be neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import fsum
 from typing import Final
+
+from clustersim.values import dataclass
 
 _ONE: Final = 2**40
 """Weights of Zipf's law are whole multiples of 1/_ONE: powers differ in their last bit from machine to machine."""

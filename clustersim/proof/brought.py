@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import cached_layers, kv_heads, kv_heads_of, kv_shards
 from clustersim.proof.script import Script, owner_of
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, Table
+from clustersim.values import dataclass
 
 Caches = dict[tuple[int, int], FloatArray]
 """(rank, layer) → entries, as in ``place.Memory``."""

@@ -6,7 +6,7 @@ finds it broken, though it is checked as such on the graph and the timeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.rule import Violation
 from clustersim.proof.operators.values import ALL, Arrival, Dense, Routed
 from clustersim.proof.place import Place
+from clustersim.values import dataclass
 
 _NO_PAIRS: Final = np.empty((0, 2), np.int64)
 

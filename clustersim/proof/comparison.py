@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from clustersim.proof.operators.weights import Weights, random_weights
 from clustersim.proof.place import Memory
 from clustersim.proof.reference import Trace, generate
 from clustersim.proof.script import Script
+from clustersim.values import dataclass
 
 TOLERANCE: Final = 1e-9
 """Largest difference of a logit, relative to the largest one of its token, that is rounding."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from clustersim.proof.proof import Proof, graphs_of, looked_at
 from clustersim.proof.script import Part, Script, chunked_script, owner_of
 from clustersim.proof.wiring import wired
 from clustersim.proof.witness import Witness
+from clustersim.values import dataclass
 
 Run = Callable[[int, Sequence[Event], Memory | None, Watch | None], Memory]
 """(half, order, what the half before left, who watches) → what the execution of a half leaves."""

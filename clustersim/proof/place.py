@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.operators.values import ALL, Arrival, Columns, Dense, joined
 from clustersim.proof.operators.weights import Weights
 from clustersim.proof.tokens import BoolArray, StepTokens
+from clustersim.values import dataclass
 
 _EXPERT_MAPS: Final = ("expert_up", "expert_down")
 

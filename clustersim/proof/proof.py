@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from clustersim.proof.place import Memory
 from clustersim.proof.script import Script, program_of
 from clustersim.proof.wiring import WiredGraph, wired
 from clustersim.proof.witness import Witness
+from clustersim.values import dataclass
 
 LOOKED_AT: Final = {
     "PH-5": "pairs of a token and one that it attends to, over all heads' ranks",

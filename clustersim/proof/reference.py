@@ -10,13 +10,14 @@ caps of scores and logits (Gemma Team, arXiv:2408.00118, section 2).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.model.architecture import Attention, ModelSpec, Moe
 from clustersim.proof.operators.weights import EPSILON, ROTARY_BASE, Weights
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

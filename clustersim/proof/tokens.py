@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +14,7 @@ from clustersim.graph.turns import HALF
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.segments import segments
 from clustersim.proof.script import Part
+from clustersim.values import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clustersim.graph.blueprint import EDGE_KINDS, EdgeKind, Node
 from clustersim.graph.stepgraph import StepGraph
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

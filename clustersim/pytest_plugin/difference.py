@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from clustersim.timeline.digest import EPISODE_ORDER
 from clustersim.timeline.spans import STREAMS, Spans
 from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, OWNER_COLUMNS, Table
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 
 WINDOW_SPANS: Final = 100_000
 """About how many spans are unfolded at a time."""

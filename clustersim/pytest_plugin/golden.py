@@ -14,7 +14,7 @@ import re
 import tarfile
 import tempfile
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ from clustersim.scenario.document import shown
 from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 
 TITLE: Final = "clustersim golden timeline; pytest --update-golden rewrites it"
 COUNTS: Final = ("spans", "steps", "end_ns")

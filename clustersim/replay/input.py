@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from clustersim.clock import Int64Array
@@ -17,6 +16,7 @@ from clustersim.plan.reshard import Shard
 from clustersim.replay.links.contention import Contention
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 Mode = Literal["full", "folded"]

@@ -6,13 +6,14 @@ Routes don't change, so a replica whose collectives or sends may use a failed li
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clustersim.clock import NS_PER_S
 from clustersim.cluster.fault import Fault
 from clustersim.collective.communications import CommTable
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

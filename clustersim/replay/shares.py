@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -30,6 +30,7 @@ from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
 from clustersim.timeline.merge import absorb
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 WORTH_S: Final = 1.0
 """Seconds of expected work that a process is worth; starting one and taking in what it did costs some 0.5 s."""

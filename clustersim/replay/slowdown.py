@@ -10,13 +10,14 @@ Where flows share a weak link, its capacity of the moment counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from clustersim.clock import FloatArray, to_ns, whole_ns
 from clustersim.cluster.fault import Fault
 from clustersim.collective.price import CommPlan
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from clustersim.report.dashboard import page
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import CONFIG, axis_name, template
 from clustersim.report.page_files import asset
+from clustersim.values import dataclass
 
 COLOURS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F", "#B3261E", "#5B8C2A",

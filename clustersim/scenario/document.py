@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.graph.foreign.json_text import parsed
 from clustersim.inputs import resolved
 from clustersim.scenario.text.tree import Node, compose
+from clustersim.values import dataclass
 
 KeyPath = tuple[str | int, ...]
 """Where a value lies in a document, such as ``("plan", "stages", "cuts", 0)``."""

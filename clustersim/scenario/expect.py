@@ -9,13 +9,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.document import Document, KeyPath
 from clustersim.scenario.schema import ScenarioPart
 from clustersim.scenario.text.scalars import Scalar, kind_of, plain_scalar
+from clustersim.values import dataclass
 
 _DISTRIBUTION: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 _REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished", "cancelled", "lost")

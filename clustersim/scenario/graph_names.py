@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]
@@ -33,6 +33,7 @@ from clustersim.graph.vocabulary import BESIDE, CORE, KINDS, POST_ATTENTION, kin
 from clustersim.scenario.document import Document, KeyPath, Mark, read_mapping
 from clustersim.scenario.lookup import find
 from clustersim.scenario.text.scalars import kind_of as kind_of_value
+from clustersim.values import dataclass
 
 FOLDER: Final = "names"
 DECLARED: Final = ("step", "plan", "model", "precision", "stages")

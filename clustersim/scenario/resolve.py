@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from clustersim.inputs import resolved
 from clustersim.scenario.document import KeyPath
 from clustersim.scenario.schema import SHORTHANDS
 from clustersim.scenario.text.scalars import plain_scalar
+from clustersim.values import dataclass
 
 DIGEST_DIGITS: Final = 12
 INPUTS: Final = "inputs"

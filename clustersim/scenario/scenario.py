@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -21,6 +21,7 @@ from clustersim.scenario.expect import Expectation
 from clustersim.scenario.resolve import NamedFile, replaced
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.user_class import UserClass
+from clustersim.values import dataclass
 from clustersim.workload.draws import DrawnWorkload, generate
 from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.requests import Requests

@@ -13,12 +13,12 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim import __version__
 from clustersim.errors import InputError, Problem, nearest
 from clustersim.processes import forks, local_pool, usable_cores
+from clustersim.values import dataclass
 
 KINDS: Final = ("local", "dask", "ray")
 ANSWER_S: Final = 5.0

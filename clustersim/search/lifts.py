@@ -10,11 +10,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.scenario.scenario import Scenario
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 MANY: Final = 1000
 """So many times the bandwidth is as good as a free network."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Final
 
@@ -16,6 +16,7 @@ from clustersim.clock import NS_PER_S
 from clustersim.errors import InputError
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario, TraceWorkload
+from clustersim.values import dataclass
 from clustersim.workload.arrivals import Constant, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests

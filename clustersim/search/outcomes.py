@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem
 from clustersim.search.executors import Executors
+from clustersim.values import dataclass
 
 TRIES: Final = 3
 _AHEAD: Final = 2

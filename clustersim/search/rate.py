@@ -11,7 +11,6 @@ played faster or slower. Each run lasts for some time of arrivals, since a short
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem
@@ -19,6 +18,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import WITH_RATE, load_of
 from clustersim.search.point import Row
 from clustersim.search.runs import Runs
+from clustersim.values import dataclass
 from clustersim.workload.draws import DrawnWorkload
 
 SHARE: Final = "goodput.share"

@@ -6,7 +6,7 @@ import copy
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from clustersim.search.time_sum import TimeSum
 from clustersim.serving.user_class import code_allowed
 from clustersim.simulation.estimate import estimate, refuse_many, requests_within
 from clustersim.simulation.legality import refuse_if_too_large
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 Changes = Sequence[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from clustersim.report.metrics.latencies import targets_ns
@@ -14,6 +14,7 @@ from clustersim.search.lifts import Lift, as_resolved, pools_of, roomy_topology
 from clustersim.search.point import Row
 from clustersim.simulation.legality import memory_blocks, pool_blocks, scenario_memory
 from clustersim.units import format_bytes
+from clustersim.values import dataclass
 
 MOST_TIMES: Final = 16
 """The value of the scenario, so many times, is the most that is tried."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from clustersim.search.rate import SHARE, limiting, reason, refuse_impossible
 from clustersim.search.runs import Runs
 from clustersim.search.two_pools import TriedSizes, least_of_two
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 Counts = tuple[int, ...]
 """Replicas of each pool."""

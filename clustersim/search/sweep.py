@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from clustersim.search.runs import Variants
 from clustersim.search.values import text_of
 from clustersim.search.varied import Varied
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 POINTS: Final = "points.parquet"
 PAGE: Final = "sweep.html"

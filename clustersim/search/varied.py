@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from clustersim.scenario.document import read_mapping
 from clustersim.scenario.overrides import split_override
 from clustersim.search.values import MOST, text_of, values_of
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 FILE_KEYS: Final = ("scenario", "set", "vary", "zip")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from clustersim.serving.order import Order
 from clustersim.serving.user_class import UserClass
+from clustersim.values import dataclass
 
 SchedulerName = Literal["static", "continuous", "chunked_prefill"]
 PreemptionName = Literal["recompute", "swap", "never"]

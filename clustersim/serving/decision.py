@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.serving.sequence import Sequence
+from clustersim.values import dataclass
 
 FACT_KINDS: Final = (
     "arrived", "rejected", "admitted", "preempted", "finished", "reused", "swapped_out", "swapped_in", "cancelled",

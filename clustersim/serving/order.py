@@ -17,11 +17,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Literal
 
 from clustersim.serving.sequence import Sequence
+from clustersim.values import dataclass
 
 OrderName = Literal["arrival", "priority", "shortest_prompt"]
 

@@ -11,14 +11,13 @@ Both know one notion: computed tokens catch up with known ones. A scheduler has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import FINISHED, Decision
 from clustersim.serving.disaggregated import PoolMembers
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.view import SchedulerView
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from clustersim.values import dataclass
 
 
 @dataclass(slots=True, eq=False)

@@ -13,13 +13,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from clustersim import inputs
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.values import dataclass
 
 ALLOW_CODE: Final = "CLUSTERSIM_ALLOW_CODE"
 """Environment variable that, as ``1``, allows code of scenarios to run."""

@@ -8,8 +8,10 @@ remember what they like, and see no clock but ``view.now_ns``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
+
+from clustersim.values import dataclass
 
 
 class SequenceView(NamedTuple):

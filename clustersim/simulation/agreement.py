@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from clustersim.legality.deployment import counted
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 
 CLOSE: Final = 1e-9
 """Relative difference of two sums of the same numbers: machines may add them in another order."""

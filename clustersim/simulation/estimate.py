@@ -9,7 +9,6 @@ reads all weights once, and the law of Little [1]_. Contention, preemption and p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from clustersim.graph.expand import step_blueprints
 from clustersim.limits import Limits
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.legality import pool_blocks, scenario_memory
+from clustersim.values import dataclass
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 

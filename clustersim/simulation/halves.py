@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.steps import ChainedStep, DecodeToken, StepChain
 from clustersim.plan.halves import cut_of
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.collective import plan_collective
@@ -20,6 +19,7 @@ from clustersim.graph.expand import step_blueprints
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.step_prices import rows_made
 from clustersim.scenario.scenario import Scenario
+from clustersim.values import dataclass
 
 MOST: Final = 16
 """How many are kept; one of 61 layers holds some MB."""

@@ -7,7 +7,7 @@ says (who was in which step, which operator started when) is executed, beside th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,7 @@ from clustersim.simulation.replay_input import replay_input
 from clustersim.timeline.soundness import refuse_unsound
 from clustersim.timeline.tables import Table
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 PROMPTS: Final = (37, 9, 23, 14)

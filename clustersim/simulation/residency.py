@@ -7,7 +7,6 @@ does: that one is for want of blocks, and whoever needs them holds some.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from clustersim.clock import Int64Array
 from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED, HANDED_OVER, LOST, PREEMPTED, REJECTED
 from clustersim.timeline.tables import Table, Tables
+from clustersim.values import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,7 @@ from clustersim.simulation.requests import request_columns
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes, token_times
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 

@@ -9,7 +9,6 @@ either changes, and both replays give the same figures, in ``full`` with a row p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.steps import Steps
 from clustersim.timeline.tables import Tables
 from clustersim.timeline.tokens import TokenEvents
+from clustersim.values import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 

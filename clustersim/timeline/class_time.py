@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.passes import Passes, blocks
 from clustersim.timeline.stretch import Stretch
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

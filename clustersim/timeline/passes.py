@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 BLOCK_STEPS: Final = 1 << 16
 """Steps that are expanded at a time; a longer run is a block of its own."""

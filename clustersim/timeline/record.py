@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from clustersim.timeline.episodes import Episodes
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.stretch import Irregular, Stretch
 from clustersim.timeline.tables import TABLES, Tables
+from clustersim.values import dataclass
 
 MAX_INT32 = np.iinfo(np.int32).max
 NOT_POOLED = -1

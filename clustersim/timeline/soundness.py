@@ -7,7 +7,6 @@ What computes with a timeline relies on this and does not look again. Whether a 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +19,7 @@ from clustersim.timeline.passes import parts
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST, TABLES, VECTORS, Table, Tables
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 
 MOST_REPLICAS: Final = 1 << 20
 FACTS: Final = (

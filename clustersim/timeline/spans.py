@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STREAMS as STREAMS_OF_STEPS
+from clustersim.values import dataclass
 
 __all__ = ["SPAN_COLUMNS", "STREAMS", "Spans", "halves_named", "sorted_spans"]
 

@@ -10,7 +10,6 @@ add up to its length.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -23,6 +22,7 @@ from clustersim.timeline.rank_nodes import rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 SEND: Final = ("send", "send")
 WAIT: Final = ("a stage", "wait")

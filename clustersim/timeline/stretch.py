@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

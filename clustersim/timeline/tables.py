@@ -15,7 +15,6 @@ that it leaves and one on the stream ``kv_in`` of the rank that it reaches; a st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.stretch import Irregular
+from clustersim.values import dataclass
 
 Table = Mapping[str, Any]
 """Name of a column → its values, an integer array of shape (rows,)."""

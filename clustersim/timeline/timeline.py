@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from clustersim.timeline.record import Recorder
 from clustersim.timeline.spans import SPAN_COLUMNS, STREAMS, Spans, sorted_spans
 from clustersim.timeline.stretch import node_times
 from clustersim.timeline.tables import HOST, Tables
+from clustersim.values import dataclass
 
 MOVES: Final = ("hand_over", "swap")
 """Names of moves of K/V entries: between replicas, and between a rank and its host."""

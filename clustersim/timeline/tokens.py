@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from clustersim.clock import Int64Array
 from clustersim.timeline.passes import within
 from clustersim.timeline.steps import Steps
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -8,7 +8,6 @@ experts beside a shared one, contention between replicas) are laid out, a bounde
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from clustersim.timeline.rank_nodes import COMM, RankNodes, rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 LAID_OUT: Final = 1 << 21
 """Operators that are laid out at a time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -13,6 +13,7 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 
 PIECE_SPANS: Final = 500_000
 """About so many spans are unfolded at a time: some 100 MB."""

@@ -7,13 +7,13 @@ are renewal processes: request i arrives after i + 1 independent gaps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array, to_ns_array
 from clustersim.errors import InputError, Problem
+from clustersim.values import dataclass
 from clustersim.workload.limits import MAX_NS, check_cv, check_positive, check_whole, raise_any
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from clustersim.clock import Int64Array, to_ns
+from clustersim.values import dataclass
 
 NEVER = -1
 

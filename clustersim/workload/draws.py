@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from clustersim.values import dataclass
 from clustersim.workload.arrivals import Arrivals, ClosedLoop
 from clustersim.workload.clients import Patience, Priorities
 from clustersim.workload.lengths import Lengths

@@ -7,7 +7,6 @@ outputs is not modelled (replay a trace for it).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,6 +15,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.units import plural
+from clustersim.values import dataclass
 from clustersim.workload.limits import MAX_CV, MAX_TOKENS, MIN_CV, check_between, check_positive, check_whole, raise_any
 from clustersim.workload.trace import read_trace
 

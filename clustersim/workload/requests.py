@@ -7,7 +7,7 @@ are its turns: each is sent when the workload says, and not before the one befor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
+from clustersim.values import dataclass
 from clustersim.workload.limits import MAX_NS, check_positive, check_whole, check_window, raise_any
 from clustersim.workload.prefix_hashes import HashRows, equal_hash_rows, repeat_hash_rows
 from clustersim.workload.rounding import divide_rounded

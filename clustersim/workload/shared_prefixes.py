@@ -6,11 +6,11 @@ prompt that is shorter lies in it altogether. Turns of one conversation are not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from clustersim.values import dataclass
 from clustersim.workload.limits import MAX_TOKENS, check_whole, raise_any
 from clustersim.workload.prefix_hashes import HashRows, hash_rows
 

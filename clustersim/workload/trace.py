@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.values import dataclass
 from clustersim.workload import bench_json, plain_csv, trace_jsonl, trace_parts
 from clustersim.workload.limits import MAX_NS, MAX_SCALE, MIN_SCALE, check_between, check_whole, check_window
 from clustersim.workload.plain_csv import NamedColumns

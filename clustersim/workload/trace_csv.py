@@ -11,13 +11,13 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 from typing import Any
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem, nearest, rename
+from clustersim.values import dataclass
 from clustersim.workload.cells import ParseCells
 from clustersim.workload.trace_text import MAX_PROBLEMS, TraceText, shorten
 

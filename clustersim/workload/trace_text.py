@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from clustersim import inputs
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 MAX_PROBLEMS: Final = 20
 

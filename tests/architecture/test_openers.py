@@ -38,6 +38,7 @@ PLACES: Final = {
     ("cli/limits.py", "read_text"),  # what the system lets this process have
     ("pytest_plugin/golden.py", "open"),  # tables that it has just written, and an archive in memory
     ("__init__.py", "import_module"), ("cli/__init__.py", "import_module"),  # modules of our own, by a fixed table
+    ("values.py", "exec"),  # ``__init__`` of our own classes
     ("serving/user_class.py", "exec"),  # behind UserClass.allowed
     ("replay/shares.py", "loads"),  # what one of our own processes says to another
 }  # fmt: skip

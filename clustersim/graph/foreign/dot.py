@@ -10,12 +10,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise, product
 from typing import Final, NoReturn
 
 from clustersim.errors import InputError, Problem
 from clustersim.graph.drawing import MOST_VERTICES, Arrow, Drawing, Place, Vertex
+from clustersim.values import dataclass
 
 DEEPEST: Final = 50
 """Subgraphs inside each other."""

@@ -10,10 +10,11 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem
+from clustersim.values import dataclass
 
 MOST_DIGITS: Final = 40
 """Of a whole number; ids that are hashes have up to 39."""

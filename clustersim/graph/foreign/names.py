@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.graph.vocabulary import kind_of
+from clustersim.values import dataclass
 
 PLACES: Final = ("layer", "rank", "first", "last", "stage", "tp", "sp", "pp", "dp", "part", "expert", "peer")
 """Groups of patterns: numbers of layers, stages and ranks, the first and the last rank of several, coordinates of a

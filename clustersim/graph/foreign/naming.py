@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +27,7 @@ from clustersim.graph.vocabulary import (
     kind_of,
     nearest_name,
 )
+from clustersim.values import dataclass
 
 _OF_EXPERTS: Final = {"ffn_norm": "moe_norm", "ffn_post_norm": "moe_post_norm", "ffn_add": "moe_add"}
 _OF_MODULE: Final = ("o_proj", "qkv_proj", "q_proj")

@@ -26,7 +26,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -46,6 +46,7 @@ from clustersim.graph.stepgraph import StepGraph, Written
 from clustersim.graph.variant import PLAIN, Variant, read_variant
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
+from clustersim.values import dataclass
 
 if TYPE_CHECKING:
     from clustersim.graph.foreign.unread_keys import UnreadKey

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
 from clustersim.errors import Problem, nearest
 from clustersim.graph.foreign.naming import TELLING
 from clustersim.graph.foreign.read import NODE_KEYS, TOP_KEYS
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 ENDS: Final = (("source", "target"), ("from", "to"), ("src", "dst"), ("tail", "head"))
 """What edges may call their ends."""

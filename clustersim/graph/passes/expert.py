@@ -21,7 +21,7 @@ that has any of the chosen experts (:mod:`clustersim.plan.exchange`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import fsum
 
 from clustersim.cost.precision import Precision
@@ -31,6 +31,7 @@ from clustersim.model.architecture import Moe
 from clustersim.plan.exchange import DEEPEP, MESSAGE_BYTES, Exchange, visited_as_often
 from clustersim.plan.experts import Visits, rank_loads, rank_visits
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 Loads = tuple[float, ...] | None
 """Visits of each EP rank over their mean; None: all alike."""

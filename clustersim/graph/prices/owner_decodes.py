@@ -6,8 +6,6 @@ stage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -17,6 +15,7 @@ from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.steps import DecodePrice
 from clustersim.graph.program import StageProgram
 from clustersim.graph.series_walk import paths_of
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

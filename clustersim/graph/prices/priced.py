@@ -6,7 +6,6 @@ Durations are uncontended: links that several transfers share at once are a matt
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from clustersim.graph.program import CostClass, class_node, depends_on_s
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.plan.exchange import Exchange
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 NO_DURATION: Final = -1
 """Of nodes that are no work of their own: structural ones, and receives, which end with their send."""

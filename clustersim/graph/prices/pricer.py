@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
 from clustersim.graph.prices.table import SENT, PriceGroup, attention_shape, node_amount, price_groups
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.plan.parallel import SequencePlan
+from clustersim.values import dataclass
 
 LONGEST_S: Final = 86_400.0
 """No operator takes a day (assumed): such a figure is a slip, and sums of them would not fit int64 nanoseconds."""

@@ -8,7 +8,6 @@ pricer's own, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -21,6 +20,7 @@ from clustersim.graph.batch import Features, StepBatch
 from clustersim.graph.prices.parts import Prompts, Row, decode_price, window_of
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.program import StageProgram
+from clustersim.values import dataclass
 
 StepPrice = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """(nanoseconds of the pass, number of its row, nanoseconds of the columns, nanoseconds of each local rank's send)"""

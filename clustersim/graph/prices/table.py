@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.batch import Features
 from clustersim.graph.blueprint import Node, Terms
 from clustersim.graph.program import CostClass
+from clustersim.values import dataclass
 
 SHAPE_KEYS: Final = {
     "gemm": ("n", "k"),

@@ -7,11 +7,12 @@ the end: nothing is dropped in silence. Targets ask nothing of a server; a bench
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from clustersim.interop.launch.server import Server
 from clustersim.scenario.schema import PlanPart, PrecisionPart, ServingPart
+from clustersim.values import dataclass
 
 WITHOUT_MATTER: Final = ("plan.devices", "serving.engine", "serving.transfer", "precision.multiply")
 """Keys that no server needs (a limit of `check`, costs of an engine, how kernels multiply), or that are told apart."""

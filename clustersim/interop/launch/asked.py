@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from clustersim.interop.launch.server import Started
 from clustersim.interop.options import whole
 from clustersim.model.architecture import ModelSpec, Moe
+from clustersim.values import dataclass
 
 _KEYS: Final = {
     "--tp_size": "tensor_parallel_size",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from clustersim.interop.launch.versions import Version, version_of
 from clustersim.interop.launch.vllm import vllm_server
 from clustersim.model.hub import ON_THE_HUB
 from clustersim.scenario.scenario import Scenario
+from clustersim.values import dataclass
 
 TARGETS: Final = (*ENGINES, "dynamo", "llm-d", "k8s")
 

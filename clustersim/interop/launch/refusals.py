@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.interop.launch.asked import Asked
@@ -31,6 +30,7 @@ from clustersim.interop.launch.conditions import (
     sglang_world,
     too_large,
 )
+from clustersim.values import dataclass
 
 _LONGEST: Final = 30
 """Letters of a value that is told."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from clustersim.plan.stages import stage_cuts
 from clustersim.scenario.parts import load_engine
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
+from clustersim.values import dataclass
 
 ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """Engine → what it is called."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from clustersim.values import dataclass
 
 ANY_WAIT: Final = -1
 """As the patience: no wait outweighs a priority, or a token of the prompt."""

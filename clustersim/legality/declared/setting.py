@@ -8,7 +8,7 @@ use* every link of every algorithm that it may choose.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
@@ -16,6 +16,7 @@ from clustersim.collective.algorithms import Kind, plan_collective
 from clustersim.collective.price import CommPlan
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import Shard
+from clustersim.values import dataclass
 
 Groups = tuple[tuple[Kind, tuple[int, ...]], ...]
 """(operator, ranks within what takes a pass together) of every collective of a stage."""

@@ -9,7 +9,6 @@ takes less, and takes longer only where something else may be on a link of its r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -22,6 +21,7 @@ from clustersim.legality.declared.slowness import Window, windows
 from clustersim.legality.declared.users import MOVES, NOTHING_ELSE, SEND, Pair, Users
 from clustersim.legality.prices.links import Loads
 from clustersim.timeline.tables import HOST
+from clustersim.values import dataclass
 
 AT_A_TIME: Final = 1 << 15
 """Transfers that are looked at together: what they take stays near the processor."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -17,6 +15,7 @@ from clustersim.legality.reference import entry_elements
 from clustersim.legality.shards import kv_heads_held
 from clustersim.model.architecture import Attention
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.views.dataflow import contains
 from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView, once
 from clustersim.legality.graph_rules.views.reach import Reach, reach
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

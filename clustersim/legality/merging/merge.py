@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.graph.foreign.read import ForeignGraph
@@ -14,6 +13,7 @@ from clustersim.legality.merging.products import merge_products
 from clustersim.legality.merging.rows import Rows
 from clustersim.legality.merging.shapes import assume_shapes
 from clustersim.legality.rule import Violation
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

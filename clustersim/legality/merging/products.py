@@ -7,12 +7,13 @@ all parts take the same input for the same tokens, and where each part reaches w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from clustersim.graph.blueprint import Node
 from clustersim.legality.merging.rows import Link, Row, Rows
 from clustersim.model.architecture import Attention, Ffn, Moe
+from clustersim.values import dataclass
 
 PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj")
 GATED: Final[Mapping[str, tuple[str, str]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from clustersim.graph.blueprint import EDGE_KINDS, STREAMS, Node
 from clustersim.graph.foreign.read import FIGURES, ForeignGraph
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.legality.rule import Violation
+from clustersim.values import dataclass
 
 Link = tuple[int, str]
 """The other end of an edge, and the kind of the edge."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Final
 
 from clustersim.legality.deployment import Deployment, divisors
 from clustersim.legality.layout import Layout
 from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change, degree_repairs, degree_words
 from clustersim.model.architecture import Attention, Ffn, Moe
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from clustersim.clock import FloatArray
@@ -12,6 +12,7 @@ from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 BYTES: Final[Mapping[str, float]] = {
     "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from clustersim.legality.prices.experts import to_experts
 from clustersim.legality.prices.sent import Members, Sent, members_of
 from clustersim.legality.prices.ways import WAYS
 from clustersim.plan.exchange import Exchange
+from clustersim.values import dataclass
 
 NO_MORE: Final[Mapping[str, float]] = {"efficiency": 1.0, "network_efficiency": 1.0, "ramp_half_s": 1e-5}
 """Constants of a family that are not 0 where nothing says anything of them."""

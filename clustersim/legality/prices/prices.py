@@ -7,7 +7,7 @@ from ``legality.prices.kernels`` and ``legality.prices.links``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from math import fsum
 
@@ -24,6 +24,7 @@ from clustersim.legality.prices.work import HOST, Work
 from clustersim.legality.prices.works import Works
 from clustersim.legality.timeline_rules.views.grouping import numbered
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.values import dataclass
 
 ROUTED = ("expert_", "dispatch", "combine")
 """Operators that last as long as the experts of a rank are visited."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clustersim.cluster.topology import Topology
+from clustersim.values import dataclass
 
 Pairs = Iterable[tuple[int, int]]
 

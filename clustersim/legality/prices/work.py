@@ -6,11 +6,12 @@ Amounts are linear in the features of a step (``features``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from clustersim.legality.prices.deployment import BYTES, PricedDeployment
 from clustersim.plan.exchange import Exchange
+from clustersim.values import dataclass
 
 Terms = Mapping[str, float]
 """Feature of a step → how much of the amount it brings."""

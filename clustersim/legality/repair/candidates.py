@@ -6,13 +6,14 @@ A rule names candidates; :mod:`clustersim.legality.check` runs the rules again o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from typing import Any, Final
 
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.rule import Change
 from clustersim.plan.parallel import Cut
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

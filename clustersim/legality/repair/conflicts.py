@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from clustersim.legality.shards import kv_heads_held
 from clustersim.legality.stages import stages_of
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 State = Mapping[str, Any]
 """Path → new value, of all that is changed."""

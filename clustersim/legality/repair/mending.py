@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -12,6 +11,7 @@ from clustersim.legality.repair.candidates import Fault, Finding, Repair, change
 from clustersim.legality.repair.distance import change_distance, idle_distance, turn
 from clustersim.legality.rule import Change, Violation
 from clustersim.plan.built import unbuilt
+from clustersim.values import dataclass
 
 Findings = Mapping[str, Finding]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import count
 from typing import Any, Final
@@ -24,6 +24,7 @@ from clustersim.legality.repair.distance import LIMIT, STATED, distance, idle_di
 from clustersim.legality.repair.levers import LATEST, Option, latest_value, options
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 MOST_EXAMINED: Final = 20_000
 """Candidates after which a search gives up: some seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import EdgeKind
 from clustersim.proof.tokens import BoolArray
+from clustersim.values import dataclass
 
 Columns = slice | Int64Array
 """Features that a rank has of a value."""

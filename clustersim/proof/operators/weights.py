@@ -8,7 +8,6 @@ by their softmax.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from clustersim.model.weights import (
     ffn_linears,
     shared_expert_linears,
 )
+from clustersim.values import dataclass
 
 EPSILON: Final = 1e-6
 """What norms add to a mean square (assumed; models have 1e-5 or 1e-6)."""

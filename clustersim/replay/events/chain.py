@@ -18,7 +18,6 @@ and not of other passes, so a pass that may meet another pass only ever steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +28,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.program import StageProgram
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,13 +6,12 @@ instance of the template stands for all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STRUCTURAL_OPS
 from clustersim.graph.program import StageProgram
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

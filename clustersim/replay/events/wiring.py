@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.slowdown import Slowdown
 from clustersim.serving.decision import Decision
 from clustersim.serving.sequence import Sequence
+from clustersim.values import dataclass
 
 OnLayer = Callable[[int], None]
 """Called with a layer whose attention over prompts has ended, on all ranks of the pass."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from clustersim.replay.prepared import Prepared
 from clustersim.serving.decision import PREEMPTED
 from clustersim.timeline.timeline import timeline_of
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.graph.prices.steps import StepPrices
@@ -18,6 +17,7 @@ from clustersim.replay.lanes.log import STEP_ROW, LaneLog
 from clustersim.replay.links.uses import Counts
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.values import dataclass
 
 AWAY: Final = NEVER - 1
 """The end of a step of which somebody else says when it ends."""

@@ -10,13 +10,13 @@ two of its groups without a common rank use the same link.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 from clustersim.cluster.host import HostRouter
 from clustersim.collective.communications import CommTable
 from clustersim.graph.program import StageProgram
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

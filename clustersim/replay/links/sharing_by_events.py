@@ -10,7 +10,6 @@ shared links, and are solved anew when one of them joins or leaves (Casanova et 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from simpy import Environment
@@ -20,6 +19,7 @@ from clustersim.collective.price import CommPlan
 from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
 from clustersim.replay.links.fair_rates import fair_rates, left, needed_ns
 from clustersim.replay.slowdown import WeakLinks
+from clustersim.values import dataclass
 
 MOST_RATES: Final = 1_000
 """Rates that are remembered, with all links of their flows; they can be worked out again."""

@@ -9,12 +9,12 @@ leaves, are *touched*, and what is connected to a touched flow is shared out ane
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.clock import FloatArray
 from clustersim.errors import BrokenLawError
 from clustersim.replay.links.fair_rates import Load, fair_rates, left, needed_ns
+from clustersim.values import dataclass
 
 MOST_RATES: Final = 10_000
 """Rates that are remembered; they can be worked out again."""

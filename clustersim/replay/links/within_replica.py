@@ -8,7 +8,6 @@ a link depend on its own users, and sums of two do not depend on their order. So
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Final
 
@@ -18,6 +17,7 @@ from clustersim.graph.prices.parts import COUNTS
 from clustersim.graph.program import StageProgram
 from clustersim.replay.events.pass_program import contraction_is_exact
 from clustersim.replay.prepared import Prepared
+from clustersim.values import dataclass
 
 PAYLOAD_COUNTS: Final = 4
 """Payloads depend on the first so many of the counts that a step is told by: tokens, sequences, and which of both."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from simpy import Environment
@@ -21,6 +20,7 @@ from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.timeline.record import Recorder
+from clustersim.values import dataclass
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

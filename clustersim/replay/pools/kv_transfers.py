@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Final
 
@@ -26,6 +26,7 @@ from clustersim.replay.pools.kv_moves import KvMoves
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.sequence import Sequence
+from clustersim.values import dataclass
 
 OnDone = Callable[[int, tuple[Sequence, ...]], None]
 """Called with (replica, sequences that ended)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from clustersim.clock import NS_PER_MS, Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.report.comparison.entries import Entry
 from clustersim.simulation.comparison import differences, same_requests
+from clustersim.values import dataclass
 
 NO_FIGURES: Final = ("seed", "wall_s", "scenario", "devices", "legality")
 FIRST: Final = (

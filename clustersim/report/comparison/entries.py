@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -30,6 +29,7 @@ from clustersim.simulation.recorded import NEVER, refuse_other_plan, requests_of
 from clustersim.simulation.simulate import simulate
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 

@@ -7,13 +7,13 @@ many values, extremes are alike in all of them; a band of percentiles says more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.values import dataclass
 
 MANY: Final = 40
 """Values in a bin, on average, above which a band leaves out the lowest and the highest."""

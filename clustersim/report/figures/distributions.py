@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from clustersim.clock import FloatArray
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, INK, MUTED, TARGET, axis_name, faded, log_ticks, template
 from clustersim.report.metrics.latencies import LATENCIES, Weighted, weighted_percentile
+from clustersim.values import dataclass
 
 _UNITS: Final = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 _MARKED: Final = (50, 90, 99)

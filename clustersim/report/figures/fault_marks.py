@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import numpy as np
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import TARGET, faded
 from clustersim.units import UnitError, parse
+from clustersim.values import dataclass
 
 MOST_LABELS: Final = 8
 """More faults than this are shaded without words: these would lie on each other."""

@@ -6,11 +6,11 @@ The layout is the parsed mapping of a file such as ``dashboards/overview.yaml``;
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.report.metrics.latencies import LATENCIES
+from clustersim.values import dataclass
 
 Check = Callable[[Any], tuple[Any, str | None]]
 """From what was written to (the value, None), or to (None, what is wrong with it)."""

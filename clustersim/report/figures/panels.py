@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from clustersim.report.metrics.latencies import Columns, Weighted
 from clustersim.report.traces.busiest import busiest
 from clustersim.report.words.faults import is_blamed, share_of_faults
 from clustersim.report.words.headline import headline_html
+from clustersim.values import dataclass
 
 _CAUSES: Final = (
     "Shares of each latency, of all requests together and of the slowest 1 % by it. They add up to the nanosecond, and "

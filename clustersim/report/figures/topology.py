@@ -7,7 +7,6 @@ Where everything is follows from kinds of vertices and from who is linked to who
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, fsum, sqrt
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PINK, TARGET, YELLOW, template
 from clustersim.report.folded.links import node_of
+from clustersim.values import dataclass
 
 SHADES: Final = 10
 """Colours that links have by their load, each a trace of its own."""

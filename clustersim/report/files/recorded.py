@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from clustersim.simulation.replay_input import kv_blocks, replay_input
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.head import read_object, shown
 from clustersim.timeline.tokens import TokenTimes, token_times
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +41,7 @@ from clustersim.timeline.parquet import read_columns, write_table
 from clustersim.timeline.tables import STEP_COLUMNS
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
+from clustersim.values import dataclass
 
 FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
 _REPLACED: Final = frozenset((*FILES, INPUTS, "timeline", "dashboard.html", "trace.pftrace", "trace.pftrace.gz"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from clustersim.clock import NS_PER_S
@@ -14,6 +14,7 @@ from clustersim.report.folded.windows import kept_requests, windows_of
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.page_files import with_script_beside
 from clustersim.units import at_least, format_seconds
+from clustersim.values import dataclass
 
 UNFOLDING: Final = ("device_lanes", "request_rows", "link_lanes", "topology")
 """Figures that a page unfolds from the timeline, which it then holds."""

@@ -7,7 +7,6 @@ of a step that runs as two take half of what the whole one would, each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +23,7 @@ from clustersim.replay.compile import programs_of
 from clustersim.replay.input import PoolInput
 from clustersim.report.metrics.step_features import lockstep_features, step_features, tells_features
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 Amount = tuple[Terms, Terms, int]
 """A payload as linear forms of what a step carries: bytes, the least, and the SP coordinate."""

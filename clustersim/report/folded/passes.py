@@ -7,7 +7,6 @@ that differ in the classes that attend alone. Both replays record the same passe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from clustersim.report.folded.stretched import lengths_of, some_steps, stretched
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 _PIECE: Final = ("recorded", "step", "steps", "start", "end", "program", "row")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +29,7 @@ from clustersim.timeline.rank_nodes import rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.tables import HOST
 from clustersim.timeline.timeline import MOVES, Timeline
+from clustersim.values import dataclass
 
 _POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank", "lockstep")
 

@@ -7,7 +7,6 @@ lane of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
 
@@ -15,6 +14,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.prices.priced import PricedGraph
 from clustersim.report.graph_page.rows import Link, Section, Shape
 from clustersim.report.graph_page.words import duration_words, everything, family, shape_words, took
+from clustersim.values import dataclass
 
 MOST_BANDS: Final = 4
 _HEIGHT: Final = 38

@@ -8,7 +8,6 @@ layer are a *section*; equal sections in a row are drawn once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import EDGE_KINDS, Node
 from clustersim.graph.prices.priced import PricedGraph, start_times
+from clustersim.values import dataclass
 
 LONGEST_PATTERN = 8
 """Layers of the longest pattern that is looked for (5 sliding and 1 full attention make one of 6)."""

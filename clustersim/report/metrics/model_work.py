@@ -5,14 +5,13 @@ Counted from requests and prompt chunks in closed form, not from steps, so it co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.model.architecture import Layer, ModelSpec
 from clustersim.model.work import module_flops
 from clustersim.timeline.tables import Table
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,7 +8,6 @@ more of prompt.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.parts import as_a_run, as_one_replica
 from clustersim.timeline.tables import Table, Tables
 from clustersim.timeline.usage import Usage, usage_of
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

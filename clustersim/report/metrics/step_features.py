@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from clustersim.graph.batch import Chunk, StepBatch, features_of
 from clustersim.graph.blueprint import STEP_KINDS, Terms
 from clustersim.plan.parallel import SequencePlan
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from clustersim.values import dataclass
 
 _LOADS: Final = ("rate", "rate_scale", "concurrency")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.slices import REQUESTS
 from clustersim.timeline.tables import Tables
 from clustersim.timeline.tokens import tokens_by_bucket
+from clustersim.values import dataclass
 
 COUNTERS: Final = {
     "kv_blocks_used": "K/V blocks used",

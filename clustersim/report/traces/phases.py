@@ -6,7 +6,6 @@ host. The same as ``page/requests.js`` works out in a page. Waiting is called by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +30,7 @@ from clustersim.simulation.causes.labels import COLUMNS
 from clustersim.timeline.passes import within
 from clustersim.timeline.step_parts import StepRows
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 
 PHASES: Final = (
     "waits to be admitted", "prompt, between its chunks", "decode", "hand-over", "preempted: waits for its K/V again",

@@ -9,12 +9,13 @@ by column.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.values import dataclass
 
 Octets = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]

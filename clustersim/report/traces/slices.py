@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.values import dataclass
 
 REQUESTS: Final = -1
 """The group of rows that requests have; the others are replicas, by their numbers."""

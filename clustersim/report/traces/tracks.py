@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.report.traces.slices import REQUESTS
 from clustersim.report.traces.spans import SpansLike, lanes
 from clustersim.timeline.spans import STREAMS
+from clustersim.values import dataclass
 
 _MOST_LANES: Final = 64
 """Of one stream, as far as their order on the screen goes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -22,6 +21,7 @@ from clustersim.report.traces.slices import Slices
 from clustersim.report.traces.steps import StepSlices
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.timeline import Timeline
+from clustersim.values import dataclass
 
 TEXTS: Final = (*of_requests.NAMES, *of_requests.CATEGORIES, *of_steps.NAMES, of_steps.CATEGORY)
 """Names and categories of slices."""

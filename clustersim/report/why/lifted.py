@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from clustersim.clock import NS_PER_MS
+from clustersim.values import dataclass
 
 GOODPUT: Final = "goodput.requests_per_s"
 FINISHED: Final = "requests.finished"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from clustersim.scenario.build.references import mapping_at, name_in, referred_f
 from clustersim.scenario.document import Document, KeyPath, read_mapping
 from clustersim.scenario.lookup import find
 from clustersim.scenario.validate import known_as
+from clustersim.values import dataclass
 
 FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked", "without")

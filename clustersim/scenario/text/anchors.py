@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
 from clustersim.scenario.document import KeyPath, parse_yaml
 from clustersim.scenario.text.flow import flow
+from clustersim.values import dataclass
 
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ANCHOR: Final = re.compile(r"&[^\s,\[\]{}]+[ \t]*")

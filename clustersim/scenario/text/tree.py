@@ -8,13 +8,14 @@ positions that the merged values have where they are written.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import yaml
 
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.text.scalars import Scalar, plain_scalar
+from clustersim.values import dataclass
 
 MOST_NODES: Final = 1_000_000
 """A document that expands to more values than this (by aliases of aliases) is refused."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from clustersim.scenario.schema import POOLS
 from clustersim.search.plans.space import Replica
 from clustersim.search.runs import Variants
 from clustersim.search.varied import Varied, combinations
+from clustersim.values import dataclass
 
 APART: Final = ("continuous", "chunked_prefill")
 """Schedulers that pools of a scenario with one pool can have, too."""

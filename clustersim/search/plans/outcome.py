@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from clustersim.search.plans.bounds.limits import UNBOUNDED, Bound
 from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.point import Row
+from clustersim.values import dataclass
 
 Fate = Literal["open", "pruned", "screened", "simulated", "failed"]  # open: its bound allows it to be the best
 

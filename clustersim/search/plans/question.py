@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.search.plans.room import Room
+from clustersim.values import dataclass
 
 OBJECTIVES: Final = ("capacity_per_device", "capacity_per_usd", "capacity")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.search.plans.finals import KEPT, TIES, Finalist
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.space import TYPICAL
+from clustersim.values import dataclass
 
 REPRESENTED: Final = "fewer of the same replicas"
 PARTITIONS: Final = "other partitions of prompts"

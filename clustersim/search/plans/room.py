@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.deployments import Candidate
+from clustersim.values import dataclass
 
 _MONEY: Final = ("USD/h", "usd/h", "$/h")
 

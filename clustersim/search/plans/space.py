@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from clustersim.legality.deployment import Deployment, divisors
@@ -20,6 +20,7 @@ from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequenceDecode, S
 from clustersim.scenario.build.plan import as_the_engine
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.legality import deployment_of, pool_blocks, scenario_memory
+from clustersim.values import dataclass
 
 PARTITIONS: Final[tuple[SequencePartition, ...]] = ("contiguous", "zigzag", "striped")
 TYPICAL: Final[SequencePartition] = "zigzag"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from clustersim.search.point import Row, words_of
 from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import RunResult, simulate
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 _PARTS: Final = (0.15, 0.4)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Final
 
@@ -26,6 +26,7 @@ from clustersim.search.plans.finals import KEPT, TIES
 from clustersim.search.plans.grid import GRID, rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.point import Row
+from clustersim.values import dataclass
 
 SPENT: Final = "the effort was spent"
 TOGETHER: Final = 4

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from clustersim.clock import NS_PER_MS, FloatArray, Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.simulation.calibration.log import ServerLog
 from clustersim.simulation.simulate import RunResult
+from clustersim.values import dataclass
 
 METRICS: Final = ("ttft", "tpot")
 _FITTED: Final = 0.7

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
@@ -24,6 +24,7 @@ from clustersim.simulation.calibration.figures import Figure, check_units, figur
 from clustersim.simulation.calibration.log import ServerLog
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import simulate
+from clustersim.values import dataclass
 
 _STEPS: Final = 3
 _LEAST_EFFECT: Final = 0.01

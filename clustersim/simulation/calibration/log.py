@@ -21,7 +21,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from clustersim import inputs
 from clustersim.clock import NS_PER_S, FloatArray
 from clustersim.errors import InputError, Problem, alike_column, unreadable
 from clustersim.scenario.scenario import Scenario
+from clustersim.values import dataclass
 from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload, generate
 from clustersim.workload.lengths import Fixed

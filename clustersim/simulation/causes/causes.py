@@ -10,7 +10,6 @@ whole. Chunks of one prompt that are in the pipeline together count once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from clustersim.simulation.causes.labels import (
 )
 from clustersim.timeline.step_parts import Label, StepParts, scaled, step_parts
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

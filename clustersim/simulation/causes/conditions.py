@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.outages import Outage
 from clustersim.replay.prepared import Prepared
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
 from clustersim.simulation.replay_input import replay_input
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 

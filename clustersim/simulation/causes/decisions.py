@@ -8,7 +8,6 @@ begin with every decision that finds another queue: so all replays give the same
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.labels import BATCH, BLOCKS, BUDGET, CHOICE, DEAD, PROMPTS, STEP
 from clustersim.timeline.step_parts import Label
 from clustersim.timeline.tables import Table, Tables
+from clustersim.values import dataclass
 
 REASONS: Final[tuple[Label, ...]] = (STEP, BATCH, BLOCKS, BUDGET, CHOICE, DEAD, PROMPTS)
 """What a decision may keep a request from; the first also until there is one."""

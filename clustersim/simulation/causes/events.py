@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from clustersim.serving.decision import ADMITTED, PREEMPTED, RECEIVED, SWAPPED_O
 from clustersim.simulation.residency import moved
 from clustersim.timeline.step_parts import StepRows
 from clustersim.timeline.tables import Table, Tables
+from clustersim.values import dataclass
 
 NONE: Final = -1
 _DECODED: Final = (1 << 32) - 1

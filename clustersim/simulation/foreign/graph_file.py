@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from clustersim.scenario.graph_names import NamesFile, read_names, shipped_names
 from clustersim.scenario.graph_plan import model_of_graph, plan_of_graph
 from clustersim.scenario.text.scalars import kind_of
 from clustersim.simulation.foreign.contradictions import contradictions
+from clustersim.values import dataclass
 
 DRAWINGS: Final[Mapping[str, Callable[[str, str | None], Drawing]]] = {
     ".dot": read_dot,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from clustersim import inputs
 from clustersim.errors import InputError, Problem
 from clustersim.simulation.foreign.cells import numbers, text_of
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "spans": ("start_ns", "end_ns", "rank"),

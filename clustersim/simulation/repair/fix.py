@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +28,7 @@ from clustersim.scenario.text.edit import edited
 from clustersim.scenario.text.flow import flow
 from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.repair.proposals import Proposal, Proposals
+from clustersim.values import dataclass
 
 _POOLS: Final[tuple[KeyPath, ...]] = ((), ("prefill",), ("decode",))
 _REFERENCES: Final[tuple[KeyPath, ...]] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from clustersim.cluster.topology import Topology
@@ -24,6 +24,7 @@ from clustersim.scenario.text.flow import flow
 from clustersim.simulation.legality import check_scenario, deployment_of
 from clustersim.simulation.replay_input import refusals
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 MOST_OFFERED: Final = 5
 MOST_ALIKE: Final = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.views.dataflow import contains, contracted
 from clustersim.legality.graph_rules.views.graph import GraphView, base_name, once
 from clustersim.legality.reference import EXITS, PREVIOUS, Inputs, head_inputs, inputs_of
+from clustersim.values import dataclass
 
 About = Callable[[str, str], bool]
 """Whether a rule is about the edge from one operator to another."""

@@ -8,7 +8,7 @@ derive what is legal from plan, model and columns, and know nothing of the code 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, wraps
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,7 @@ from clustersim.graph.stepgraph import Written
 from clustersim.graph.steps import DecodeToken
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 T = TypeVar("T")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
+from clustersim.values import dataclass
 
 
 def levels(num_nodes: int, source: Int64Array, target: Int64Array) -> Int64Array:

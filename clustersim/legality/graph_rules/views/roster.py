@@ -7,7 +7,6 @@ layouts of what they join (rules TP-2, SP-2 and SP-8), and from no list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from clustersim.legality.reference import attention_inputs, ffn_inputs, head_inp
 from clustersim.legality.stages import Module, stages_of
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 OF_DECODE: Final = ("attention_decode", "q_absorb", "v_absorb")
 OF_EXPERTS: Final = ("dispatch", "expert_up", "expert_act", "expert_down", "combine")

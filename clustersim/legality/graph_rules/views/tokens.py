@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -11,6 +9,7 @@ from clustersim.graph.batch import Chunk
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.legality.shards import Segment, segments_of
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,7 +6,6 @@ reads them has ended, and gives them back when it ends or is preempted. ``freed_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +16,7 @@ from clustersim.legality.timeline_rules.requests.phases import gaps
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import within
+from clustersim.values import dataclass
 
 FOREVER = np.iinfo(np.int64).max
 _NO_SIZE = "whether blocks hold all entries (block_tokens was not declared)"

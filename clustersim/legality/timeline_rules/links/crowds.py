@@ -14,12 +14,12 @@ and where more than the former follow each other, all longer intervals without w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.values import dataclass
 
 NEIGHBOURS: Final = 64
 NEAR: Final = (4, 8)

@@ -8,7 +8,6 @@ are looked at in passes during which something else is on a link of theirs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from clustersim.legality.timeline_rules.transfers.carried import Transfers
 from clustersim.plan.exchange import Exchange
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 Times = tuple[Int64Array, Int64Array]
 """Starts and ends of intervals that lie apart, in order."""

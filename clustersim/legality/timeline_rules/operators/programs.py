@@ -8,7 +8,6 @@ operators that it needs there, and for no others. What its operators cost is in 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from clustersim.graph.template import PassTemplate
 from clustersim.legality.finding import Finding, judged, merged
 from clustersim.legality.timeline_rules.views.grouping import distinct, numbered
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.values import dataclass
 
 FIX: Final = "run the operators of the step graph, each on its ranks when all that it needs has ended"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_w
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import returns
 from clustersim.timeline.tables import Table
+from clustersim.values import dataclass
 
 FIX: Final = "take over the longest start of a prompt that is cached, and forget what has been free for longest first"
 COUNT: Final = "tell the blocks that are in use right after each decision"

@@ -7,7 +7,6 @@ others arrive when it has left, or before: what is routed at such an instant is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from clustersim.legality.timeline_rules.policy.declared import NEVER
 from clustersim.legality.timeline_rules.requests.moments import given_up
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.values import dataclass
 
 COMPLETION, ARRIVAL, DEPARTURE, DECISION = range(4)
 

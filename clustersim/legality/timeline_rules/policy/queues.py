@@ -6,7 +6,7 @@ One instant has phases: completions come first, then arrivals, then those that l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from typing import Any
 
@@ -29,6 +29,7 @@ from clustersim.legality.history import (
 from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies, keeps_whole
 from clustersim.legality.timeline_rules.views.copies import elsewhere
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.values import dataclass
 
 Rank = tuple[int, int, int]
 COMPLETIONS, ARRIVALS, DEPARTURES, DECISIONS = range(4)

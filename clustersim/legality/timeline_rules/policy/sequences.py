@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from clustersim.legality.timeline_rules.policy.kept_prefixes import Pool
 from clustersim.legality.timeline_rules.policy.queues import Rank
 from clustersim.legality.timeline_rules.views.contents import Contents
+from clustersim.values import dataclass
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

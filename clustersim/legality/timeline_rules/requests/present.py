@@ -13,7 +13,6 @@ goes to another one, and no fact says to which before it is admitted there. So e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -34,6 +33,7 @@ from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.values import dataclass
 
 NONE: Final = -1
 NEVER: Final = np.iinfo(np.int64).max

@@ -12,12 +12,12 @@ point of an instant it left, it does not follow either whom the router chooses. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from clustersim.legality.history import Declared
+from clustersim.values import dataclass
 from clustersim.workload.streams import named_stream
 
 UNKNOWN: Final = -1

@@ -9,13 +9,13 @@ turn may have been taken of which there is no record, whoever is found somewhere
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import Declared
 from clustersim.legality.timeline_rules.requests.tally import UNKNOWN, Tally
+from clustersim.values import dataclass
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,6 @@ Transfers that a failure cut off are not recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import parts
 from clustersim.timeline.tables import HOST
+from clustersim.values import dataclass
 
 HALF_NS: Final = 0.501
 """Durations are whole nanoseconds."""

@@ -8,7 +8,6 @@ hold, the transfers that reach it bring tokens 0 to the last one: none is missin
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, Table
+from clustersim.values import dataclass
 
 TOLERANCE: Final = 0.501
 """Bytes by which a transfer may differ from what follows: they are rounded to whole ones."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.occupation import Occupation, in_order, order_key
 from clustersim.timeline.passes import parts
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 
 class Sent(NamedTuple):

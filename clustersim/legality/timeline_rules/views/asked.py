@@ -12,7 +12,6 @@ with the instant at which they were cut off: until then they kept their ranks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +24,7 @@ from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.written import passed_at
 from clustersim.timeline.tables import ALL_LAYERS, Table
+from clustersim.values import dataclass
 
 NONE = -1
 

@@ -6,7 +6,6 @@ template's instances, for many passes at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -17,6 +16,7 @@ from clustersim.graph.template import PassTemplate
 from clustersim.legality.timeline_rules.views.unfolding import TemplateRows, is_loss
 from clustersim.timeline.passes import Passes, by_number, parts
 from clustersim.timeline.tables import Tables
+from clustersim.values import dataclass
 
 AT_A_TIME: Final = 4096
 

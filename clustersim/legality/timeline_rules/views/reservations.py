@@ -12,14 +12,13 @@ ends there before a step of it has ended gives back what was set aside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, CANCELLED, PREEMPTED, RECEIVED
 from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.timeline.tables import Table
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,7 +16,6 @@ holds it has been kept since somebody did: it has filled its place in the pool m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from clustersim.legality.timeline_rules.views.contents import Contents
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.timeline.tables import Table
+from clustersim.values import dataclass
 
 _BEFORE_FACTS = -1
 """In place of a row, for what happens as a step ends: at one instant that comes before all facts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -11,6 +10,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import STREAMS, Declared, SpanTable
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.values import dataclass
 
 COMPUTE: Final = STREAMS.index("compute")
 

@@ -12,7 +12,7 @@ had been copied out by then belongs to no swap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from clustersim.legality.history import PREEMPTED, SWAPPED_IN, SWAPPED_OUT
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.timeline.tables import HOST, Table
+from clustersim.values import dataclass
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,6 @@ of its blocks back at that instant, and so does a swap to its host, which takes 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.legality.timeline_rules.views.swaps import at_rest, held_at
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.tables import Table
+from clustersim.values import dataclass
 
 MEMBERS: Final = (ADMITTED, RECEIVED, PREEMPTED, FINISHED, CANCELLED, HANDED_OVER, SWAPPED_OUT, SWAPPED_IN)
 """Facts by which a sequence comes to run, or no longer does."""

@@ -20,7 +20,7 @@ Not bounded: two-batch overlap. It has no columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Final, Literal
 
@@ -36,6 +36,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.plans.bounds.short_programs import ShortProgram, short_program
 from clustersim.search.plans.bounds.stage_times import RATIO, StageTimes, cells, stage_times
 from clustersim.simulation.priced import Priced
+from clustersim.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

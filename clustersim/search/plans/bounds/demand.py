@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import FloatArray
+from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 _LATE_NS: Final = 1_000.0

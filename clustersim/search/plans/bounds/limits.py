@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -22,6 +22,7 @@ from clustersim.search.plans.bounds.prices import Prices, best_prices, can_serve
 from clustersim.search.plans.grid import demand_at, step_of
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
+from clustersim.values import dataclass
 
 RATE: Final = "most requests per second"
 _LOWEST: Final = -1400

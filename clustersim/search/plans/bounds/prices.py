@@ -20,7 +20,6 @@ since both of the latter add up to at most the time that passes (law of Little, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -30,6 +29,7 @@ import numpy.typing as npt
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.search.plans.bounds.columns import Columns
 from clustersim.search.plans.bounds.demand import Demand, may_miss
+from clustersim.values import dataclass
 
 _SURE: Final = 1.0 - 1e-4
 """Of prices: rounding to nanoseconds is less."""

@@ -6,7 +6,6 @@ Without SP it is the time of the stage but for what rounding and attention's roo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from clustersim.graph.prices.pricer import Pricer, active_experts
 from clustersim.graph.prices.table import SHAPE_KEYS
 from clustersim.graph.program import CostClass
 from clustersim.search.plans.bounds.short_programs import ShortProgram
+from clustersim.values import dataclass
 
 RATIO: Final = 1.04
 """Of neighbours on the grid: a bound loses about half of it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
 
@@ -27,6 +27,7 @@ from clustersim.search.plans.looks.mixed import MixedTimes, mixed_times
 from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes, decode_times, prefill_times
 from clustersim.simulation.priced import Priced, priced
 from clustersim.simulation.replay_input import cost_models
+from clustersim.values import dataclass
 
 _Times = PrefillTimes | DecodeTimes | MixedTimes
 _COARSE: Final = 1.08

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ import numpy as np
 from clustersim.clock import FloatArray
 from clustersim.search.plans.bounds.columns import Columns
 from clustersim.search.plans.bounds.demand import Demand
+from clustersim.values import dataclass
 
 _Part = tuple[int, float, float]
 """Of a prompt: whose it is, and how many tokens are left and computed."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.bounds.stage_times import cells
 from clustersim.search.plans.looks import kernels
 from clustersim.simulation.priced import Priced
+from clustersim.values import dataclass
 
 FINE: Final = 1.002
 """Of neighbours among the amounts of a step: it has one kind of them only, so that there may be many."""

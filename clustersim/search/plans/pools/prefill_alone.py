@@ -9,10 +9,10 @@ any. Taken for granted, as between rates: who waits longer does not serve more r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from clustersim.search.plans.trial import Trial
 from clustersim.search.point import Row
+from clustersim.values import dataclass
 
 
 @dataclass(slots=True, kw_only=True)
