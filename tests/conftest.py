@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from clustersim.cli.memory import keep_memory
 from tests.cpu import SpentTime
 from tests.effort import PLAIN, is_whole, set_factor
 
@@ -79,7 +80,7 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector leave alone what stays until the end: modules and thousands of tests."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    keep_memory()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from clustersim import __version__
+from clustersim.cli.memory import keep_memory
 from clustersim.cli.status import exit_status
 from clustersim.cli.streams import usable_streams
 from clustersim.errors import did_you_mean
@@ -72,6 +73,7 @@ class _LazyGroup(click.Group):
 
     def main(self, *args: Any, **options: Any) -> Any:
         usable_streams()
+        keep_memory()
         return super().main(*args, **options)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:

@@ -211,7 +211,7 @@ class PassTemplate:
         return found.digest()
 
     def as_mapping(self) -> dict[str, object]:
-        """Return the template as plain lists, for a file."""
+        """Return the template as plain rows, for a file."""
         return {
             "kind": self.kind,
             "stage": self.stage,
@@ -221,13 +221,13 @@ class PassTemplate:
             "class_symbol": list(self.class_symbol),
             "instance_class": self.instance_class.tolist(),
             "instance_stream": self.instance_stream.tolist(),
-            "instance_s": [list(s) for s in self.instance_s],
-            "after": [list(a) for a in self.after],
+            "instance_s": self.instance_s,
+            "after": self.after,
             "exits": list(self.exits),
             "node_instance": self.node_instance.tolist(),
             "node_symbol": self.node_symbol.tolist(),
             "node_layer": self.node_layer.tolist(),
-            "members": [list(m) for m in self.members],
+            "members": self.members,
             "send_classes": list(self.send_classes),
             "receives": self.receives,
             **{name: getattr(self, name).tolist() for name in AT_TIMES if len(getattr(self, name))},
