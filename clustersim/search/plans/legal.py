@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.plan.parallel import SequencePartition
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.deployments import Candidate, Setting
@@ -80,22 +82,33 @@ def _about(firsts: Sequence[Replica], seconds: Sequence[Replica], room: Room) ->
 
 def _coprime(first: _Alike, second: _Alike, room: Room) -> int:
     """Return about how many numbers of two replicas share no factor and fit; of all devices, how many take them all."""
-    prices = [0.0 if room.usd is None else one[0] * room.price.get(one[1], 0.0) for one in (first, second)]
-    kinds = [(most, *(one[0] * (one[1] == kind) for one in (first, second))) for kind, most in room.of_kind.items()]
-    rooms = [(room.devices, first[0], second[0]), (room.usd or 0.0, *prices), *kinds]
+    rooms: list[tuple[float, float, float]] = [(room.devices, first[0], second[0])]
+    if room.usd is not None:
+        usd = [one[0] * room.price.get(one[1], 0.0) for one in (first, second)]
+        rooms.append((room.usd, usd[0], usd[1]))
+    for kind, most in room.of_kind.items():
+        if kind is not None or most < room.devices:
+            rooms.append((most, first[0] * (first[1] == kind), second[0] * (second[1] == kind)))
     some = np.arange(1, (1 if first[2] else room.devices // first[0]) + 1)
     fitting = np.full(len(some), 1 if second[2] else room.devices // second[0])
-    for most, *each in rooms:
-        left = most - some * each[0]
-        fitting = np.where(left < 0, 0, np.minimum(fitting, left // each[1]) if each[1] else fitting).astype(np.int64)
+    for holds, each, every in rooms:
+        left = holds - some * each
+        fitting = np.where(left < 0, 0, np.minimum(fitting, left // every) if every else fitting).astype(np.int64)
     if room.exactly:
         need = room.devices - some * first[0]
         return int(((need % second[0] == 0) & (need > 0) & (need // second[0] <= fitting)).sum())
     many = int(fitting.max(initial=0))
     if len(some) * many > _GRID:
         return int(fitting.sum() * 6 / math.pi**2)
-    others = np.arange(1, many + 1)
-    return int(((np.gcd.outer(some, others) == 1) & (others <= fitting[:, None])).sum())
+    return int(_coprime_up_to(len(some).bit_length(), many.bit_length())[some, fitting].sum())
+
+
+@cache
+def _coprime_up_to(rows: int, columns: int) -> Int64Array:
+    """Return ``[number, most]``: how many from 1 to ``most`` share no factor with a number; so many bits of each."""
+    table = np.gcd.outer(np.arange(1 << rows), np.arange(1 << columns)) == 1
+    table[:, 0] = False
+    return np.cumsum(table, axis=1)
 
 
 def _of_each_kind(

