@@ -169,6 +169,14 @@ def raised(most: int) -> int:
     return max(most, int(told) * MIB) if told.isascii() and told.isdecimal() and len(told) < 10 else most
 
 
+def number_of(cell: object) -> float | None:
+    """Return the number that a cell of a table or of JSON says in digits from 0 to 9; None where it says none."""
+    try:
+        return float(cell) if str(cell).isascii() else None  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
 def recognised(keys: Collection[str], known: Collection[str]) -> bool:
     """Whether what was found in a file is meant as what it should be: it has one of the names that this has."""
     return any(key in known for key in keys)

@@ -196,11 +196,11 @@ def _row(row: Mapping[str, object]) -> tuple[list[tuple[str, str]], _Key, tuple[
     for key in (*SHAPE_KEYS[op], *optional, "seconds"):
         cell = row.get(key)
         blank = cell is None or cell == ""
-        number = optional[key] if blank and key in optional else _number(cell)
+        number = optional[key] if blank and key in optional else inputs.number_of(cell)
         most = LONGEST_S if key == "seconds" else MOST
-        if number is not None and number > most:
+        if number is not None and most < number < math.inf:
             mistakes.append((key, f"expected a number up to {most:g}, but found {cell!r}"))
-        elif number is None or (number <= 0.0 and key not in optional):
+        elif number is None or not math.isfinite(number) or (number <= 0.0 and key not in optional):
             mistakes.append((key, f"expected a positive number, but found {'nothing' if blank else repr(cell)}"))
         elif key not in _FRACTIONS and number != int(number):
             mistakes.append((key, f"expected a whole number, but found {cell!r}"))
@@ -213,16 +213,6 @@ def _row(row: Mapping[str, object]) -> tuple[list[tuple[str, str]], _Key, tuple[
 
 def _keys(op: str) -> tuple[str, ...]:
     return (*SHAPE_KEYS[op], *OPTIONAL_KEYS.get(op, {}))
-
-
-def _number(cell: object) -> float | None:
-    if not str(cell).isascii():
-        return None
-    try:
-        number = float(cell)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _points(op: str, dtype: str | None, device: str | None, values: list[tuple[float, ...]]) -> MeasuredPoints:

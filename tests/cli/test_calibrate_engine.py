@@ -16,7 +16,7 @@ from clustersim.errors import InputError
 from clustersim.scenario.load import load
 from clustersim.simulation.calibration.figures import Figure
 from clustersim.simulation.calibration.fit import EngineFit
-from clustersim.simulation.calibration.log import read_log
+from clustersim.simulation.calibration.log.read import read_log
 from clustersim.simulation.simulate import simulate
 from tests.effort import is_whole
 

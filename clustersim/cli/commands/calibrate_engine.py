@@ -17,7 +17,8 @@ from clustersim.scenario.load import load
 from clustersim.scenario.resolve import to_yaml
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.calibration.fit import CONSTANTS, EngineFit, fit_engine
-from clustersim.simulation.calibration.log import ServerLog, read_log
+from clustersim.simulation.calibration.log.read import read_log
+from clustersim.simulation.calibration.log.server_log import ServerLog
 
 _WORSE: Final = 0.01
 """By how much the error may grow on what was held out: two measurements differ by 2 %."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_MS, FloatArray, Int64Array
 from clustersim.errors import InputError, Problem
-from clustersim.simulation.calibration.log import ServerLog
+from clustersim.simulation.calibration.log.server_log import ServerLog
 from clustersim.simulation.simulate import RunResult
 from clustersim.values import dataclass
 

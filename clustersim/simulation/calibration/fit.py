@@ -21,7 +21,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.processes import local_pool
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.calibration.figures import Figure, check_units, figures_of, predicted_ms, times_of
-from clustersim.simulation.calibration.log import ServerLog
+from clustersim.simulation.calibration.log.server_log import ServerLog
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import simulate
 from clustersim.values import dataclass

@@ -1,0 +1,1 @@
+"""Logs of servers, which engines are calibrated with."""
