@@ -7,22 +7,22 @@ stands for several operators becomes a chain of them, of which nothing else is k
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS, TRANSFER_OPS
-from clustersim.graph.foreign.names import Named, NameTable, read_name
+from clustersim.graph.foreign.chain import chain_of, next_in
+from clustersim.graph.foreign.names import NameTable
 from clustersim.graph.foreign.neighbours import Neighbours
+from clustersim.graph.foreign.ranks import joined, ranks_of
+from clustersim.graph.foreign.rows import Row, RowReader, is_own, key_of
 from clustersim.graph.vocabulary import (
     BESIDE,
     CORE,
     PART_MARK,
     POST_ATTENTION,
-    is_known,
     is_told,
     kind_of,
     nearest_name,
@@ -69,46 +69,25 @@ class Naming:
     foreign: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class _Row:
-    """A node on its way: what is known of it, and what it may be called."""
-
-    node: dict[str, Any]
-    name: str
-    names: tuple[str, ...]
-    places: Mapping[str, int]
-    own: bool
-    moment: tuple[str, str] | None = None
-
-    @property
-    def layer(self) -> int | None:
-        """Its layer, as it says itself or as its name does."""
-        found = self.node.get("layer", self.places.get("layer"))
-        return found if isinstance(found, int) else None
-
-
 def in_own_words(document: Mapping[str, Any], tables: Sequence[NameTable]) -> Naming:
     """Return a document in the words of step graphs; one that has them already is as it was."""
     nodes = document.get("nodes")
     if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
         return Naming(document=dict(document), origins=(), unknown={})  # whoever reads it says so
-    if all(_is_own(node) for node in nodes):
+    if all(is_own(node) for node in nodes):
         plain = [{key: value for key, value in node.items() if key != "said"} for node in nodes]
         return Naming(document={**document, "nodes": plain}, origins=tuple(range(len(nodes))), unknown={})
     return _Renaming(document, nodes, tables).naming()
 
 
-def _is_own(node: Mapping[str, Any]) -> bool:
-    """Whether a node needs no other words; what one of the JSON of step graphs lacks, its reader tells."""
-    said = {"name", "op", "ranks"} <= set(node) if "said" in node else "name" in node
-    return is_known(node) if said else "said" not in node
+_ROUNDS: Final = 2
+"""An addition may be behind a norm that is told by what is before it."""
 
 
 class _Renaming:
     def __init__(self, document: Mapping[str, Any], nodes: list[dict[str, Any]], tables: Sequence[NameTable]) -> None:
-        self.document, self.tables = document, tables
-        self.read: dict[str, Named] = {}
-        self.rows = [self.row(node) for node in nodes]
+        self.document, self.reader = document, RowReader(tables)
+        self.rows = [self.reader.row(node) for node in nodes]
         if len({row.moment for row in self.rows if row.moment is not None}) > 1:  # a file holds one step
             self.rows = [row if row.moment is None else replace(row, names=()) for row in self.rows]
         for _ in range(_ROUNDS):
@@ -117,14 +96,14 @@ class _Renaming:
         self.whole_attention = not known & set(_OF_MODULE)
         self.normed = {row.layer for row in self.rows if {"ffn_norm", "moe_norm"} & set(row.names)}
         self.moes = {row.layer for row in self.rows if {"gate", "expert_up"} & set(row.names)}
-        ends = {_key(row.node.get("id")) for row in self.rows if "boundary" in (row.node.get("op"), *row.names)}
+        ends = {key_of(row.node.get("id")) for row in self.rows if "boundary" in (row.node.get("op"), *row.names)}
         self.last = {source for source, target in self.ends() if target in ends}
 
-    def beside_others(self) -> list[_Row]:
+    def beside_others(self) -> list[Row]:
         """Return the rows with the names that mean something beside others only in the words of step graphs."""
         if not any(BESIDE.intersection(row.names) for row in self.rows if not row.own):
             return self.rows
-        keys = [_key(row.node.get("id")) for row in self.rows]
+        keys = [key_of(row.node.get("id")) for row in self.rows]
         joins = {
             key
             for key, row in zip(keys, self.rows, strict=True)
@@ -138,45 +117,22 @@ class _Renaming:
             found.append(row if meant is None else replace(row, names=(meant,)))
         return found
 
-    def said(self, text: str) -> Named:
-        found = self.read.get(text)
-        if found is None:
-            found = self.read[text] = read_name(text, self.tables)
-        return found
-
-    def row(self, node: dict[str, Any]) -> _Row:
-        own, node = _is_own(node), dict(node)
-        texts = [] if own else list(_texts(node))
-        node.pop("said", None)
-        if isinstance(node.get("op"), str):
-            node["op"] = OP_WORDS.get(re.sub(r"[\W_]", "", node["op"]).lower(), node["op"])
-        names: tuple[str, ...] = (str(node["name"]),) if is_known(node) else ()
-        places: dict[str, int] = {}
-        moment = None
-        for text in texts:
-            found = self.said(text)
-            moment = moment if names else found.moment
-            names = names or found.names
-            places = {**found.places, **places}
-        node.setdefault("name", texts[0] if texts else "")
-        return _Row(node=node, name=str(node["name"]), names=names, places=places, own=own, moment=moment)
-
     def naming(self) -> Naming:
         unknown: dict[str, Unknown] = {}
         modules: dict[str, None] = {}
         told = [(row, self.operators(row)) for row in self.rows]
         for row, names in told:
             if not names and not self.told(row):
-                left = self.said(row.name).rest
+                left = self.reader.said(row.name).rest
                 unknown.setdefault(row.name, Unknown(left=left, nearest=nearest_name(left)))
             elif len(names) > 1:
                 modules[row.name] = None
             self.place(row, names)
-        unplaced = self.joined(told)
+        unplaced = joined(self.rows, list(self.ends()))
         nodes, origins, ends = [], [], {}
         for at, (row, names) in enumerate(told):
-            chain = list(_chain(row.node, names))
-            ends[_key(row.node.get("id"))] = (chain[0].get("id"), chain[-1].get("id"))
+            chain = list(chain_of(row.node, names))
+            ends[key_of(row.node.get("id"))] = (chain[0].get("id"), chain[-1].get("id"))
             nodes += chain
             origins += [at] * len(chain)
         return Naming(
@@ -185,7 +141,7 @@ class _Renaming:
             foreign=not all(row.own or self.told(row) for row in self.rows),
         )  # fmt: skip
 
-    def told(self, row: _Row) -> bool:
+    def told(self, row: Row) -> bool:
         """Whether the kind of an operator says enough.
 
         What exchanges tokens may be dispatch, combine, or neither; what ends a phase may move its K/V, or not.
@@ -193,11 +149,11 @@ class _Renaming:
         exchanges = row.node.get("op") == "all_to_all" and row.layer in self.moes
         return is_told(row.node) and not exchanges and not self.ends_phase(row)
 
-    def ends_phase(self, row: _Row) -> bool:
+    def ends_phase(self, row: Row) -> bool:
         """Whether a collective goes to the boundary of a phase: it is of no layer."""
-        return row.node.get("op") in COLLECTIVE_OPS and _key(row.node.get("id")) in self.last
+        return row.node.get("op") in COLLECTIVE_OPS and key_of(row.node.get("id")) in self.last
 
-    def operators(self, row: _Row) -> tuple[str, ...]:
+    def operators(self, row: Row) -> tuple[str, ...]:
         """Return the operators that a node is, in the words of its layer and step."""
         if row.own:
             return row.names
@@ -230,7 +186,7 @@ class _Renaming:
             return None if decodes else "attention_prefill"
         return "attention_decode"
 
-    def place(self, row: _Row, names: Sequence[str]) -> None:
+    def place(self, row: Row, names: Sequence[str]) -> None:
         """Fill in what the name says of where a node is, and of what kind it is."""
         node, places = row.node, row.places
         for key in ("layer", "stage"):
@@ -238,7 +194,7 @@ class _Renaming:
                 node[key] = places[key]
         if self.ends_phase(row):
             node.setdefault("layer", None)
-        if "ranks" not in node and (ranks := self.ranks(places)) is not None:
+        if "ranks" not in node and (ranks := ranks_of(places, self.document.get("plan"))) is not None:
             node["ranks"] = ranks
         if names and node.get("op") not in OPS:
             kind = self.move() if names[0] == "kv_move" else kind_of(names[0])
@@ -255,52 +211,11 @@ class _Renaming:
         sp = plan.get("sp") if isinstance(plan, Mapping) else None
         return "gather" if isinstance(sp, Mapping) and sp.get("decode") == "idle" else "all_to_all"
 
-    def ranks(self, places: Mapping[str, int]) -> list[int] | None:
-        """Return the ranks that numbers in a name tell."""
-        if "rank" in places:
-            return [places["rank"]]
-        if "first" in places and 0 <= places.get("last", -1) - places["first"] < MOST_IN_NAME:
-            return list(range(places["first"], places["last"] + 1))
-        degrees = _degrees(self.document.get("plan"))
-        if degrees is None or not {"tp", "sp", "pp", "dp"} & set(places):
-            return [0] if degrees is not None and set(degrees.values()) == {1} else None
-        rank = 0
-        for axis in ("dp", "pp", "sp", "tp"):
-            at = places.get(axis, places.get("stage", 0) if axis == "pp" else 0)
-            if axis not in places and degrees[axis] > 1 and not (axis == "pp" and "stage" in places):
-                return None
-            rank = rank * degrees[axis] + at
-        return [rank]
-
-    def joined(self, told: Sequence[tuple[_Row, Sequence[str]]]) -> tuple[str, ...]:
-        """Give collectives without ranks those of their neighbours, and return who has none all the same."""
-        ranks: dict[Any, set[int]] = defaultdict(set)
-        linked: set[Any] = set()
-        known = {_key(row.node.get("id")): row.node.get("ranks") for row, _ in told}
-        for source, target in self.ends():
-            linked |= {source, target}
-            for one, other in ((source, target), (target, source)):
-                found = known.get(other)
-                if isinstance(found, list) and all(type(rank) is int for rank in found):
-                    ranks[one].update(found)
-        unplaced = []
-        for row, _ in told:
-            if "ranks" in row.node:
-                continue
-            joins = row.node.get("op") in COLLECTIVE_OPS
-            others = sorted(ranks[_key(row.node.get("id"))]) if joins else []
-            if not others and not (
-                joins and _key(row.node.get("id")) not in linked
-            ):  # what hangs on nothing is RUN-1's
-                unplaced.append(row.name)
-            row.node["ranks"] = others or [0]
-        return tuple(dict.fromkeys(unplaced))
-
     def ends(self) -> Iterator[tuple[Any, Any]]:
         edges = self.document.get("edges")
         for edge in edges if isinstance(edges, list) else ():
             if isinstance(edge, dict):
-                yield _key(edge.get("source")), _key(edge.get("target"))
+                yield key_of(edge.get("source")), key_of(edge.get("target"))
 
     def edges(self, ends: Mapping[Any, tuple[Any, Any]], nodes: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
         edges = self.document.get("edges", [])
@@ -308,53 +223,14 @@ class _Renaming:
             if isinstance(edge, dict):
                 changed = dict(edge)
                 for key, side in (("source", 1), ("target", 0)):
-                    if (found := ends.get(_key(edge.get(key)))) is not None:
+                    if (found := ends.get(key_of(edge.get(key)))) is not None:
                         changed[key] = found[side]
                 yield changed
             else:
                 yield edge
         for before, after in pairwise(nodes):
-            if after.get("id") in (chained := _inside(before)):
+            if after.get("id") in (chained := next_in(before)):
                 yield {"source": before.get("id"), "target": chained[0]}
-
-
-_ROUNDS: Final = 2
-"""An addition may be behind a norm that is told by what is before it."""
-
-MOST_IN_NAME: Final = 4096
-"""More ranks than a name tells."""
-
-OP_WORDS: Final = {
-    **{op.replace("_", ""): op for op in OPS},
-    **dict.fromkeys(("matmul", "linear", "dense", "mm", "addmm"), "gemm"),
-    **dict.fromkeys(("layernorm", "rmsnorm", "norm", "add", "elementwise", "activation", "embedding"), "memory"),
-    "alltoall": "all_to_all",
-    "p2psend": "send",
-    "p2precv": "recv",
-}
-"""Kind of operator as other programs write it, in small letters alone → as step graphs have it."""
-
-TELLING: Final = ("op", "type", "op_type", "module", "rank", "gpu", "gpus", "device", "devices", "layer_id", "xlabel")
-"""Attributes beside the label that may tell what an operator is, or where."""
-
-
-def _texts(node: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what may name a node or its place: its name, its id, its other texts, the clusters around it."""
-    if isinstance(node.get("name"), str):
-        yield node["name"]
-    said = [pair for pair in node.get("said", ()) if isinstance(pair[1], str)]
-    for key, text in said:
-        if key == "label":
-            yield from text.split("\n")
-    for key, text in said:
-        if key in ("id", "cluster"):
-            yield text
-    if not said and isinstance(node.get("id"), str):
-        yield node["id"]
-    for key, text in said:
-        if key in TELLING:
-            yield f"{key} {text}"
-            yield text
 
 
 def _phase(node: Mapping[str, Any]) -> str | None:
@@ -363,43 +239,3 @@ def _phase(node: Mapping[str, Any]) -> str | None:
     terms = amount.get("terms") if isinstance(amount, Mapping) else None
     found = {str(term).partition("_")[0] for term in terms} if isinstance(terms, Mapping) else set()
     return found.pop() if found in ({"prefill"}, {"decode"}) else None
-
-
-def _degrees(plan: Any) -> dict[str, int] | None:
-    if not isinstance(plan, dict):
-        return None
-    found = {}
-    for axis in ("dp", "pp", "sp", "tp"):
-        degree = plan.get(axis, 1)
-        degree = degree.get("degree", 1) if isinstance(degree, dict) else degree
-        if type(degree) is not int or degree < 1:
-            return None
-        found[axis] = degree
-    return found
-
-
-def _chain(node: Mapping[str, Any], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a node for each operator that it is."""
-    if len(names) <= 1:
-        yield {**node, **({"name": names[0]} if names else {})}
-        return
-    kept = {key: node[key] for key in ("ranks", "layer", "stage") if key in node}
-    for at, name in enumerate(names):
-        yield {"id": f"{node.get('id')}{_LINK}{at}", "name": name, "op": kind_of(name), **kept}
-
-
-_LINK: Final = "\x1f"
-"""Between the id of a module and the number of an operator in it."""
-
-
-def _inside(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the id of the next operator of the same module, if a node is in one."""
-    identity = node.get("id")
-    if not isinstance(identity, str) or _LINK not in identity:
-        return ()
-    head, _, at = identity.rpartition(_LINK)
-    return (f"{head}{_LINK}{int(at) + 1}",) if at.isdecimal() else ()
-
-
-def _key(identity: Any) -> Any:
-    return identity if isinstance(identity, int | str) else None

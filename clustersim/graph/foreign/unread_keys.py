@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, get_type_hints
 
 from clustersim.errors import Problem, nearest
-from clustersim.graph.foreign.naming import TELLING
 from clustersim.graph.foreign.read import NODE_KEYS, TOP_KEYS
+from clustersim.graph.foreign.rows import TELLING
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.values import dataclass
 
