@@ -8,7 +8,8 @@ from functools import partial
 from clustersim.collective.algorithms import Kind
 from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import Blueprint, Body
-from clustersim.graph.program import CommKey, StageProgram, build_program
+from clustersim.graph.compiler import CommKey, build_program
+from clustersim.graph.program import StageProgram
 from clustersim.graph.stepgraph import Placed, place
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.input import PoolInput

@@ -21,6 +21,7 @@ from clustersim.cost.engine import Engine
 from clustersim.cost.protocol import Shape
 from clustersim.graph.batch import StepBatch, features_of
 from clustersim.graph.blueprint import STEP_KINDS, Blueprint, StepKind
+from clustersim.graph.compiler import build_program
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.export import json_text
 from clustersim.graph.foreign.read import read_graph
@@ -34,7 +35,6 @@ from clustersim.graph.prices.priced import NO_DURATION, PricedGraph, price_graph
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.table import amount
 from clustersim.graph.prices.work import flops
-from clustersim.graph.program import build_program
 from clustersim.graph.stepgraph import StepGraph, expand
 from clustersim.model import Moe
 from clustersim.model.kv import kv_elements_per_token

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.graph.blueprint import OPS
 from clustersim.graph.foreign.names import Named, NameTable, read_name
 from clustersim.graph.vocabulary import is_known
+from clustersim.values import dataclass
 
 OP_WORDS: Final = {
     **{op.replace("_", ""): op for op in OPS},
