@@ -108,6 +108,6 @@ class ServingConfig:
             return f"every step is decided by the scheduler {self.scheduler}"
         if self.preemption == "swap":
             return "sequences are swapped to host memory"
-        if self.prefix_caching:
-            return "prompts share cached prefixes"
+        if self.prefix_caching and self.preemption == "never":
+            return "room is kept where prompts share cached prefixes"
         return ""

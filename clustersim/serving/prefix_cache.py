@@ -11,20 +11,57 @@ Two things differ. A block can be taken over when the step that computed it has 
 moment at which that step is scheduled. And a sequence that computed what is cached meanwhile gives its copy back and
 holds the cached block, as SGLang's radix cache does (sglang/srt/mem_cache/radix_cache.py, 2025); vLLM keeps both.
 Generated tokens are not shared: traces do not say what they are.
+
+Blocks are kept in runs, as in a radix tree: whoever holds a block holds all before it, so of each run the first blocks
+are cached, of these the first are held, and the others became free from the last one on::
+
+    a run   |  held  |  free, later  |  free, earlier  |  not cached
+            0       held                             cached
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from itertools import filterfalse, takewhile
+from collections.abc import Iterator
 from typing import Final
 
 from clustersim.serving.blocks import BlockPool
-from clustersim.serving.sequence import Sequence
+from clustersim.serving.sequence import Keys, Sequence
 
-_FIRST_RUN: Final = -1
-"""Runs of free blocks without content are numbered −1, −2, … in the queue of free blocks; keys are not negative."""
+NOTHING: Final = -1
+"""The key of blocks without content."""
+
+
+class CachedRun:
+    """What is cached of one run of blocks.
+
+    Attributes
+    ----------
+    cached, held : int
+        How many of its first blocks are cached, and held by anybody.
+    holders : dict of int to int
+        So many of its first blocks → how many sequences hold just these.
+    free : list of int
+        Numbers of its places in the queue of free blocks, the earliest first: its last blocks.
+    """
+
+    __slots__ = ("cached", "free", "held", "holders")
+
+    def __init__(self) -> None:
+        self.cached = 0
+        self.held = 0
+        self.holders: dict[int, int] = {}
+        self.free: list[int] = []
+
+    def change(self, before: int, after: int) -> None:
+        """Let a sequence hold so many of its first blocks ``after``, that held so many ``before``."""
+        holders = self.holders
+        if before:
+            holders[before] -= 1
+            if not holders[before]:
+                del holders[before]
+        if after:
+            holders[after] = holders.get(after, 0) + 1
 
 
 class PrefixCache:
@@ -36,69 +73,134 @@ class PrefixCache:
 
     Attributes
     ----------
-    holders : dict of int to int
-        Key of a cached block → how many sequences hold it.
-    free : OrderedDict of int to int
-        Free blocks in the order in which they are taken: key → 1, or a run of blocks without content → how many.
+    runs : dict of int to CachedRun
+        By key: those of which something is cached.
+    free : OrderedDict of int to (int, int)
+        Free blocks in the order in which they are taken: number of the place → key of a run and how many.
+    num_free : int
+        How many blocks these are.
     """
 
-    __slots__ = ("_runs", "free", "holders")
+    __slots__ = ("_places", "free", "num_free", "runs")
 
     def __init__(self, blocks: int) -> None:
-        self.holders: dict[int, int] = {}
-        self.free: OrderedDict[int, int] = OrderedDict({_FIRST_RUN: blocks})
-        self._runs = _FIRST_RUN
+        self.runs: dict[int, CachedRun] = {}
+        self.free: OrderedDict[int, tuple[int, int]] = OrderedDict({0: (NOTHING, blocks)})
+        self.num_free = blocks
+        self._places = 0
 
     def leading(self, keys: Keys, most: int) -> int:
-        """Return how many of the first ``most`` keys are cached before one is not."""
-        return sum(1 for _ in takewhile(self.holders.__contains__, keys[:most]))
+        """Return how many of the first ``most`` blocks of a prompt are cached before one is not."""
+        found = 0
+        for key, blocks in keys:
+            run = self.runs.get(key)
+            if run is None:
+                break
+            found += min(run.cached, blocks)
+            if run.cached < blocks or found >= most:
+                break
+        return min(found, most)
 
-    def hold(self, keys: Keys) -> int:
-        """Let one more sequence hold cached blocks; return how many of them were free."""
-        holders, free, freed = self.holders, self.free, 0
-        for key in keys:
-            before = holders[key]
-            holders[key] = before + 1
-            if not before:
-                del free[key]
-                freed += 1
-        return freed
+    def unheld(self, keys: Keys, blocks: int) -> int:
+        """Return how many of the first ``blocks`` cached blocks of a prompt nobody holds."""
+        return sum([max(0, last - self.runs[key].held) for key, _, last in parts(keys, 0, blocks)])
 
-    def drop(self, keys: Iterable[int]) -> int:
-        """Let one sequence less hold cached blocks; return how many of them are free now."""
-        holders, free, freed = self.holders, self.free, 0
-        for key in keys:
-            left = holders[key] = holders[key] - 1
-            if not left:
-                free[key] = 1
-                freed += 1
-        return freed
+    def hold(self, key: int, before: int, after: int) -> int:
+        """Let a sequence hold more of the first cached blocks of a run; return how many of them were free."""
+        run = self.runs[key]
+        run.change(before, after)
+        found = left = max(0, after - run.held)
+        run.held += found
+        self.num_free -= found
+        while left:
+            place = run.free[-1]
+            blocks = self.free[place][1]
+            if blocks > left:
+                self.free[place] = key, blocks - left
+                break
+            del self.free[place]
+            run.free.pop()
+            left -= blocks
+        return found
+
+    def drop(self, key: int, blocks: int) -> int:
+        """Let a sequence hold none of a run, of which it held so many; return how many are free now."""
+        run = self.runs[key]
+        run.change(blocks, 0)
+        held = max(run.holders, default=0)
+        found, run.held = run.held - held, held
+        if found:
+            run.free.append(self._put(key, found))
+        return found
+
+    def fill(self, key: int, before: int, after: int) -> tuple[int, int]:
+        """Let a sequence hold more blocks of a run, which it has filled.
+
+        Returns
+        -------
+        (int, int)
+            How many are copies of what is cached already, and how many of these were free.
+        """
+        run = self.runs.get(key)
+        if run is None:
+            run = self.runs[key] = CachedRun()
+        there = max(before, min(after, run.cached))
+        freed = self.hold(key, before, there)
+        run.change(there, after)
+        run.cached = max(run.cached, after)
+        run.held = max(run.held, after)
+        return there - before, freed
 
     def take(self, blocks: int) -> None:
         """Take free blocks; what they held is forgotten."""
-        free, holders = self.free, self.holders
+        free = self.free
+        self.num_free -= blocks
         while blocks:
-            first, count = free.popitem(last=False)
-            if first >= 0:
-                del holders[first]
-            elif count > blocks:
-                free[first] = count - blocks
-                free.move_to_end(first, last=False)
-                return
-            blocks -= count
+            place, (key, there) = next(iter(free.items()))
+            taken = min(there, blocks)
+            blocks -= taken
+            if taken < there:
+                free[place] = key, there - taken
+            else:
+                del free[place]
+            if key != NOTHING:
+                self._forget(key, taken, whole=taken == there)
+
+    def _forget(self, key: int, blocks: int, *, whole: bool) -> None:
+        """Forget the last cached blocks of a run, which are those that have been free for longest."""
+        run = self.runs[key]
+        run.cached -= blocks
+        if whole:
+            run.free.pop(0)
+        if not run.cached:
+            del self.runs[key]
 
     def give(self, blocks: int) -> None:
         """Put blocks without content behind the other free ones."""
-        last = next(reversed(self.free), 0)
-        if last < 0:
-            self.free[last] += blocks
+        last = next(reversed(self.free), None)
+        if last is not None and self.free[last][0] == NOTHING:
+            self.free[last] = NOTHING, self.free[last][1] + blocks
+            self.num_free += blocks
         else:
-            self._runs -= 1
-            self.free[self._runs] = blocks
+            self._put(NOTHING, blocks)
+
+    def _put(self, key: int, blocks: int) -> int:
+        """Put blocks behind the other free ones; return the number of their place."""
+        self._places += 1
+        self.free[self._places] = key, blocks
+        self.num_free += blocks
+        return self._places
 
 
-Keys = list[int]
-"""Of the full blocks of a prompt, from the first on (``serving.prefix_keys``)."""
+def parts(keys: Keys, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Yield each run that has blocks ``first`` to ``last`` of a prompt, and which blocks of it these are."""
+    at = 0
+    for key, blocks in keys:
+        if at >= last:
+            return
+        if at + blocks > first:
+            yield key, max(0, first - at), min(blocks, last - at)
+        at += blocks
 
 
 class CachingPool(BlockPool):
@@ -117,6 +219,10 @@ class CachingPool(BlockPool):
         super().take(owner, blocks)
         self.caches[owner].take(blocks)
 
+    def catch_up(self, more: int = 0) -> None:
+        """Forget what the blocks held that were taken from the only owner's count alone, and ``more`` that will be."""
+        self.caches[0].take(self.caches[0].num_free - self.free[0] + more)
+
     def give(self, owner: int, blocks: int) -> None:
         """Take blocks back whose content is of no use to others."""
         super().give(owner, blocks)
@@ -124,10 +230,10 @@ class CachingPool(BlockPool):
             self.caches[owner].give(blocks)
 
     def _most(self, sequence: Sequence) -> int:
-        """Return how many blocks a sequence could take over at most: full ones, and not its last known token."""
+        """Return how many blocks a sequence could take over at most: not its last known token."""
         if sequence.computed or sequence.blocks:
             return 0
-        return min(len(sequence.keys), (sequence.known - 1) // self.block_tokens)
+        return (sequence.known - 1) // self.block_tokens
 
     def cached_blocks(self, owner: int, sequence: Sequence) -> int:
         """Return how many blocks a sequence that waits would take over from a pool."""
@@ -140,29 +246,30 @@ class CachingPool(BlockPool):
 
     def fits(self, sequence: Sequence, cached: int, more: int) -> bool:
         """Return whether ``cached`` blocks can be taken over and ``more`` taken."""
-        holders = self.caches[sequence.owner].holders
-        unheld = list(map(holders.__getitem__, sequence.keys[:cached])).count(0)
+        unheld = self.caches[sequence.owner].unheld(sequence.keys, cached)
         return unheld + more <= self.free[sequence.owner]
 
     def take_over(self, sequence: Sequence, blocks: int) -> None:
         """Let an admitted sequence hold cached blocks; what they hold counts as computed."""
-        self.free[sequence.owner] -= self.caches[sequence.owner].hold(sequence.keys[:blocks])
+        cache = self.caches[sequence.owner]
+        for key, _, last in parts(sequence.keys, 0, blocks):
+            self.free[sequence.owner] -= cache.hold(key, 0, last)
         sequence.shared = sequence.blocks = blocks
         sequence.computed = blocks * self.block_tokens
 
-    def store(self, sequence: Sequence) -> None:
+    def store(self, sequence: Sequence, computed: int) -> None:
         """Cache the full prompt blocks that a step has filled; a copy of what is cached already is given back."""
-        full = min(len(sequence.keys), sequence.computed // self.block_tokens)
-        owner, cache, filled = sequence.owner, self.caches[sequence.owner], sequence.keys[sequence.shared : full]
-        for key in [*filter(cache.holders.__contains__, filled)]:
-            self.free[owner] -= cache.hold([key])
-            self.give(owner, 1)
-        cache.holders.update(dict.fromkeys(filterfalse(cache.holders.__contains__, filled), 1))
-        sequence.shared = max(sequence.shared, full)
+        owner, cache = sequence.owner, self.caches[sequence.owner]
+        for key, first, last in parts(sequence.keys, sequence.shared, computed // self.block_tokens):
+            copies, freed = cache.fill(key, first, last)
+            self.free[owner] -= freed
+            self.give(owner, copies)
+            sequence.shared += last - first
 
     def release(self, sequence: Sequence) -> None:
         """Take back all that a sequence holds, its last block first; cached blocks keep what they hold."""
         owner, cache = sequence.owner, self.caches[sequence.owner]
         self.give(owner, sequence.blocks - sequence.shared)
-        self.free[owner] += cache.drop(reversed(sequence.keys[: sequence.shared]))
+        for key, _, last in reversed([*parts(sequence.keys, 0, sequence.shared)]):
+            self.free[owner] += cache.drop(key, last)
         sequence.blocks = sequence.shared = 0

@@ -82,10 +82,10 @@ class Scheduler(PoolMembers):
             decodes = self._decodes(now, budget)
             prefills = [] if self.evicted else self._prefills(now, budget - len(decodes), decodes, whole=False)
         steady = not prefills and not self.evicted and len(decodes) == len(self.running)
-        steady = steady and self.stages == 1 and not self._may_fit_later()
+        steady = steady and self.stages == 1 and not self.may_fit_later()
         return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady, evicted=tuple(self.evicted))
 
-    def _may_fit_later(self) -> bool:
+    def may_fit_later(self) -> bool:
         """Return whether blocks that decodes take may make room for the first sequence that waits.
 
         Where they take what it would have taken over, it needs fewer blocks at once: only those of its first chunk.
@@ -163,7 +163,7 @@ class Scheduler(PoolMembers):
             sequence.in_flight = False
             sequence.computed += count
             if self.caching is not None:
-                self.caching.store(sequence)
+                self.caching.store(sequence, sequence.computed)
             if sequence.to_compute == 0:
                 if sequence.generated < sequence.output_tokens:
                     sequence.generated += 1

@@ -13,6 +13,9 @@ from dataclasses import field
 
 from clustersim.values import dataclass
 
+Keys = list[tuple[int, int]]
+"""Runs of the full blocks of a prompt, from the first on: key, and how many blocks of the run it has."""
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -47,8 +50,8 @@ class Sequence:
         How many admissions there were before its own (``serving.grouped.prompt_queue`` keeps it).
     joined : int
         Clock of its decode group as of which its progress is.
-    keys : list of int
-        Of the full blocks of the prompt, where prefixes are cached (``serving.prefix_keys``).
+    keys : list of (int, int)
+        Runs of the full blocks of the prompt, where prefixes are cached (``serving.prefix_keys``).
     shared : int
         How many of the blocks held are cached under their keys: the first ones.
     slot, first_step, last_step : int
@@ -75,7 +78,7 @@ class Sequence:
     first_step: int = -1
     last_step: int = -1
     hands_over: bool = False
-    keys: list[int] = field(default_factory=list)
+    keys: Keys = field(default_factory=list)
     shared: int = 0
 
     @property

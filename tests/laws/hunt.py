@@ -21,7 +21,16 @@ from clustersim.replay.events.decode_run import MAX_RUN
 from tests.laws.accounts import account_for
 from tests.laws.agreement import Seen, agree
 from tests.laws.everything import ALL, features
-from tests.laws.lane_cases import case_input, cases, clocked, clocked_hand_overs, clocked_splits, hand_overs, splits
+from tests.laws.lane_cases import (
+    case_input,
+    cases,
+    clocked,
+    clocked_hand_overs,
+    clocked_splits,
+    hand_overs,
+    sharing,
+    splits,
+)
 from tests.laws.random_scenarios import crowd_input, crowds
 
 WINDOWS = st.tuples(st.floats(0, 1), st.floats(0, 0.3))
@@ -31,12 +40,13 @@ STRATEGIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "clocks": (clocked(), case_input),
     "hand-overs": (hand_overs(), case_input),
     "clocked-hand-overs": (clocked_hand_overs(), case_input),
+    "sharing": (sharing(), case_input),
     "splits": (splits(), case_input),
     "clocked-splits": (clocked_splits(), case_input),
     "crowds": (crowds(), crowd_input),
 }
-"""Deployments of round numbers, without and with more than arrivals to decide, of one pool, of two, and with prompts
-split over SP ranks; scenarios of real models and fabrics."""
+"""Deployments of round numbers, without and with more than arrivals to decide, of one pool, of two, with prompts that
+share prefixes or are split over SP ranks; scenarios of real models and fabrics."""
 
 
 def hunt(name: str, examples: int, seed: int) -> Counter[str]:

@@ -21,15 +21,15 @@ from clustersim.replay.events.run import EventReplay
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
 from clustersim.serving.order import Order
 from clustersim.timeline.timeline import Timeline
-from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, pools, stages_apart, step_ends
+from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, pools, prefixed, stages_apart, step_ends
 
 Case = dict[str, Any]
 """Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers.
 
 With ``apart`` each stage has links of its own (``stages_apart``). With ``decode``, keywords of the decode pool, there
 are two pools: its ``plan``, its ``kv_blocks`` and fields of its ``ServingConfig``. Besides, ``order`` is (by, patience
-in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, and ``failures`` are (instant, end or None,
-device).
+in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, ``failures`` are (instant, end or None,
+device), and ``shares`` are the tokens of a hash, and of requests in turn a group and how many hashes it has in common.
 """
 
 OFFSETS = (0, 0, 0, 0, 0, -1, 1)
@@ -50,13 +50,15 @@ def case_input(case: Case) -> ReplayInput:
         options["layer"] = replace(options.get("layer", DENSE), attention=attention)
     plan = ParallelPlan(**fields)
     columns = {name: np.array(options.pop(name)) for name in ("priorities", "cancel_after_ns") if name in options}
-    failures = options.pop("failures", ())
+    failures, shares = options.pop("failures", ()), options.pop("shares", None)
     if "order" in options:
         by, patience_ns = options["order"]
         options["order"] = Order(by=by, patience_ns=patience_ns)
     if options.pop("apart", False):
         options["topology"] = stages_apart(plan)
     given = _deployed(options.pop("arrivals"), plan, {"layers": plan.pp, **options})
+    if shares is not None:
+        given = prefixed(given, _hashes(given.requests.prompt_tokens.tolist(), *shares), shares[0])
     faults = tuple(Fault(at_ns=at, until_ns=until, devices=(device,)) for at, until, device in failures)
     return replace(given, requests=replace(given.requests, **columns), faults=faults)
 
@@ -68,6 +70,16 @@ def _deployed(arrivals: Sequence[Arrival], plan: ParallelPlan, options: dict[str
     decode, blocks = ParallelPlan(**serving.pop("plan")), serving.pop("kv_blocks")
     serving["kv_block_tokens"] = options["kv_block_tokens"]
     return pools(arrivals, prefill=plan, decode=decode, decode_blocks=blocks, decode_serving=serving, **options)
+
+
+def _hashes(prompts: Sequence[int], tokens: int, shares: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Return the hashes of prompts: those of a group, then one's own."""
+    rows = []
+    for request, prompt in enumerate(prompts):
+        group, common = shares[request % len(shares)]
+        own = 1_000 * (request + 100)
+        rows.append([(1_000 * group if at < common else own) + at for at in range(-(-prompt // tokens))])
+    return rows
 
 
 def by_events(given: ReplayInput) -> ReplayResult:
@@ -194,6 +206,26 @@ def _one_pool(draw: st.DrawFn) -> Case:
 @st.composite
 def hand_overs(draw: st.DrawFn) -> Case:
     """Draw a case of two pools; most can go by lanes."""
+    return _with_arrivals(draw, _two_pools(draw))
+
+
+@st.composite
+def sharing(draw: st.DrawFn) -> Case:
+    """Draw a case whose prompts share cached prefixes, mostly with more that decides; most can go by lanes."""
+    case = _one_pool(draw) if draw(st.integers(0, 2)) else _two_pools(draw)
+    size = draw(st.sampled_from((1, 4, 4, 5)))
+    case |= {"prefix_caching": True, "preemption": "recompute", "kv_block_tokens": size}
+    case["kv_blocks"] = -(-draw(st.sampled_from((44, 60, 80, 100, 160))) // size)
+    shares = st.tuples(st.integers(0, 1), st.integers(0, 6))
+    case["shares"] = draw(st.sampled_from((1, 4, 5))), tuple(draw(st.lists(shares, min_size=1, max_size=4)))
+    case = _with_arrivals(draw, case, least=4)
+    if draw(st.integers(0, 2)):
+        case = _clocked(draw, case)
+    return case | {"router": draw(st.sampled_from((case.get("router", "round_robin"), "prefix_aware")))}
+
+
+def _two_pools(draw: st.DrawFn) -> Case:
+    """Draw a case of two pools without requests."""
     block_tokens = draw(st.sampled_from((1, 4, 16)))
     layers = draw(st.sampled_from((1, 1, 2, 3)))
 
@@ -214,13 +246,13 @@ def hand_overs(draw: st.DrawFn) -> Case:
     case["decode"] = pool(44, 64, 100, 10_000)
     if draw(st.integers(0, 2)) == 0:
         case["transfer"] = "layerwise"
-    return _with_arrivals(draw, case)
+    return case
 
 
-def _with_arrivals(draw: st.DrawFn, case: Case) -> Case:
+def _with_arrivals(draw: st.DrawFn, case: Case, least: int = 1) -> Case:
     lengths = lengths_of(draw(st.sampled_from((12, 30, 80))))
     instants = st.just(0) | st.integers(0, 40_000).map(lambda i: i * 10)
-    base = draw(st.lists(st.tuples(instants, lengths), min_size=1, max_size=8))
+    base = draw(st.lists(st.tuples(instants, lengths), min_size=least, max_size=8 * least))
     arrivals = sorted(((instant, *both) for instant, both in base), key=_instant)
     if draw(st.integers(0, 4)) == 0:
         case["concurrency"] = draw(st.integers(1, 4))

@@ -34,6 +34,8 @@ from clustersim.replay.lanes.split_pipe import SplitPipe
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.serving.grouped import decode_group
+from clustersim.serving.grouped.caching_queue import CachingQueue
+from clustersim.serving.grouped.caching_scheduler import CachingScheduler
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.grouped.decode_slots import DecodeSlots
 from clustersim.serving.grouped.owner_group import OwnerGroup, OwnerSums
@@ -319,6 +321,22 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "decodes go to the wrong slot": Mutation(DecodeSlots, "_slot_of", "return first.slot", "return 0"),
     "an episode goes on though a step left it out": Mutation(
         DecodeSlots, "_open", "or last_steps[slot] != sequence.last_step)", ")"
+    ),
+    "a prompt computes what it takes over": Mutation(CachingQueue, "_admit_from_queue", " - cached * self.size", ""),
+    "what is taken over takes no free blocks": Mutation(
+        CachingQueue, "_admit_from_queue", "not pool.fits(sequence, cached, missing)", "missing > pool.free[0]"
+    ),
+    "nobody forgets before a prompt is admitted": Mutation(
+        CachingQueue, "_admit_from_queue", "pool.catch_up()", "pass"
+    ),
+    "the last token of a cached prompt decodes for nobody": Mutation(
+        CachingScheduler, "_launch", "+= sum(", "+= 0 * sum("
+    ),
+    "a step fills blocks when the next one ends": Mutation(
+        CachingScheduler, "complete", "sequence.computed + count", "sequence.computed"
+    ),
+    "a router sees what a run of steps has forgotten": Mutation(
+        CachingScheduler, "cached_tokens", "catch_up(taken)", "catch_up()"
     ),
     "a step at the horizon ends what it goes on with": Mutation(
         DecodeSlots, "carry", "= last_steps[slot]", "= group.last_step"

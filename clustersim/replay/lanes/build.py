@@ -79,6 +79,8 @@ class LaneBuilder:
             return "each SP rank keeps sequences of its own, and hands them over"
         if inputs.plan.sp.degree > 1 and by_layer:
             return "K/V leaves layer by layer, from SP ranks that do different work"
+        if inputs.serving.prefix_caching and inputs.plan.sp.decode == "dp":
+            return "each SP rank caches prefixes of its own"
         if inputs.serving.lanes_lack:
             return inputs.serving.lanes_lack
         if inputs.serving.max_batch_tokens < inputs.serving.max_batch_requests:

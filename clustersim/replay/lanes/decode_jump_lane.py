@@ -53,6 +53,8 @@ class DecodeJumpLane(Lane):
         """With an arrival at this instant, the run ends with its last step."""
         self.ns: list[int] | tuple[int, ...] = ()
         self.price: DecodePrice | None = None
+        self.known: list[int] = []
+        """When the first steps of the run end, as far as somebody has asked."""
 
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; a run of steps ends with the step that it falls into."""
@@ -86,8 +88,8 @@ class DecodeJumpLane(Lane):
         """Return the blocks that the run has taken by now, besides those of its first step."""
         if self.steps < 2 or self.batch is None or self.batch.group is None:
             return 0
-        starts = [self.row[0], *self._ends()[:-1]]
-        return self.batch.group.growth_after_first(max(1, bisect_left(starts, now + self.begun(now))))
+        ended = bisect_left(self._ends(), now + self.begun(now), 0, self.steps - 1)
+        return self.batch.group.growth_after_first(ended + 1)
 
     def begin(self, now: int, until: int) -> None:
         """Start the next step or run of steps, if there is anything to run."""
@@ -110,7 +112,7 @@ class DecodeJumpLane(Lane):
             self.until = NEVER if scheduler.waiting else until
             self.ns, self.steps, self.end = [], 0, now
             self._extend(price, group, 1)
-        self.batch, self.number = batch, number
+        self.batch, self.number, self.known = batch, number, []
         self.row = self._row(now, batch, new, context)
 
     def _price_of(self, group: DecodeGroup) -> DecodePrice:
@@ -163,15 +165,17 @@ class DecodeJumpLane(Lane):
 
     def _ends(self) -> list[int]:
         """Return when each step of the run ends."""
-        price, start = self.price, self.row[0]
+        price, known = self.price, self.known
         if price is None:
             return [self.end]
-        width = len(price.ns)
-        lengths = [price.base_ns] * self.steps
+        width, first = len(price.ns), len(known)
+        lengths = [price.base_ns] * (self.steps - first)
         for place, layers in enumerate(price.counts):
-            for step, took in enumerate(self.ns[place : self.steps * width : width]):
+            for step, took in enumerate(self.ns[first * width + place : self.steps * width : width]):
                 lengths[step] += layers * took
-        return [start + passed for passed in accumulate(lengths)]
+        if lengths:
+            known += [*accumulate(lengths, initial=known[-1] if known else self.row[0])][1:]
+        return known[: self.steps]
 
     def land(self) -> list[Sequence]:
         """Account for what ends now; return the requests that end with it."""

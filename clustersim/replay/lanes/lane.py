@@ -18,6 +18,7 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.serving.grouped.batch import Batch
+from clustersim.serving.grouped.caching_scheduler import CachingScheduler
 from clustersim.serving.grouped.owner_scheduler import OwnerScheduler
 from clustersim.serving.grouped.scheduler import GroupedScheduler
 from clustersim.serving.order import ArrivalQueue
@@ -54,7 +55,8 @@ class Lane(ABC):
 
     def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
         self.prices = LanePrices(prices)
-        kind = OwnerScheduler if len(scheduler.pool.free) > 1 else GroupedScheduler
+        caching = GroupedScheduler if scheduler.caching is None else CachingScheduler
+        kind = OwnerScheduler if len(scheduler.pool.free) > 1 else caching
         self.scheduler: GroupedScheduler = kind(scheduler, log, self.prices.windows)
         self.log = log
         self.outstanding = 0

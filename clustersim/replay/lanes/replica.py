@@ -92,9 +92,8 @@ class LaneReplica:
         return len(self.scheduler.running) + self.scheduler.receiving
 
     def cached_tokens(self, request: Sequence) -> int:
-        """Return how many leading tokens of a prompt are cached: none, a lane keeps no prefixes."""
-        del request
-        return 0
+        """Return how many leading tokens of a prompt are cached."""
+        return self.lane.scheduler.cached_tokens(request, self.lane.taken(now_ns(self.env)))
 
     def view(self, request: Sequence) -> ReplicaView:
         """Return what a user's router is shown."""

@@ -19,6 +19,7 @@ def needs_clock(inputs: ReplayInput) -> bool:
         len(inputs.pools) > 1
         or serving.order.by != "arrival"
         or serving.router not in ("round_robin", "least_outstanding")
+        or serving.prefix_caching
         or serving.queue_limit is not None
         or serving.queue_timeout_ns is not None
         or (cancels is not None and bool((cancels >= 0).any()))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clustersim.serving.decision import CANCELLED, FINISHED
+from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED
 from clustersim.serving.grouped.batch import Batch, Chunks
 from clustersim.serving.grouped.decode_group import DecodeGroup, by_place
 from clustersim.serving.grouped.decode_slots import DecodeSlots
@@ -176,7 +176,7 @@ class GroupedScheduler:
             self._take_out(sequence)
             self.running.remove(sequence)
             self.prompts.part_from(sequence)
-            self.free[sequence.owner] += sequence.blocks
+            self._release(sequence)
         self.slots.close(sequence, sequence.last_step)
         used = self.used + taken
         self.log.fact(now, CANCELLED, sequence.request, sequence.generated, used)
@@ -277,10 +277,19 @@ class GroupedScheduler:
         self.running.remove(sequence)
         self.prompts.part_from(sequence)
         if not sequence.hands_over:  # else its blocks stay until its K/V has been moved
-            self.free[sequence.owner] += sequence.blocks
+            self._release(sequence)
             self.log.fact(now, FINISHED, sequence.request, sequence.generated, self.used)
         if sequence.first_step >= 0:
             self.slots.close(sequence, last_step)
+
+    def _release(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence."""
+        self.free[sequence.owner] += sequence.blocks
+
+    def cached_tokens(self, sequence: Sequence, taken: int) -> int:
+        """Return how many tokens of a prompt are cached: none, prefixes are not."""
+        del sequence, taken
+        return 0
 
     def _careful(self, now: int) -> Batch | None:
         """Let the scheduler decide, on sequences that are up to date: some will give their blocks back."""
@@ -291,15 +300,17 @@ class GroupedScheduler:
             sequence.in_flight = True
         scheduler.decodes_in_flight = self.decodes_flying
         decision = scheduler.schedule(now)
+        admitted = {request for _, kind, request, _, _ in scheduler.facts if kind == ADMITTED}
         self.hand_facts()
         decodes = decision.decodes if decision is not None else ()
         chunks = list(decision.prefills) if decision is not None else []
         for sequence, _ in chunks:
-            if not sequence.computed:
+            if sequence.request in admitted:
                 self.prompts.number(sequence)
         chosen, away = {id(sequence) for sequence in decodes}, {id(sequence) for sequence in flying}
-        self.ready.loose = [sequence for sequence in ready if sequence.computed and id(sequence) not in chosen]
-        self.decoding = sum(sequence.decodes for sequence in self.running)
+        computing = {id(sequence) for sequence, _ in chunks}
+        self.ready.loose = [s for s in ready if s.computed and id(s) not in chosen | computing]
+        self.decoding = sum(s.decodes for s in self.running if id(s) not in computing)
         begun = [sequence for sequence in self.running if sequence.computed and not sequence.decodes]
         self.prompts.begun = [sequence for sequence in begun if id(sequence) not in away]
         for sequence in (*flying, *decodes, *(sequence for sequence, _ in chunks)):

@@ -25,7 +25,7 @@ from clustersim.serving.grouped.prompt_queue import PromptQueue
 from clustersim.serving.members import Members
 from clustersim.serving.order import Order
 from clustersim.serving.preemption import Preemption
-from clustersim.serving.prefix_cache import PrefixCache
+from clustersim.serving.prefix_cache import NOTHING, PrefixCache
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.static import StaticScheduler
@@ -434,49 +434,37 @@ def nothing_cached(patch: Patch) -> None:
     patch.setattr(PrefixCache, "leading", lambda self, keys, most: 0)
 
 
-def newest_first(patch: Patch) -> None:
-    """What came free last is taken first."""
-
-    def take(self: PrefixCache, blocks: int) -> None:
-        while blocks:
-            last, count = next(reversed(self.free.items()))
-            if last < 0 and count > blocks:
-                self.free[last] = count - blocks
-                return
-            del self.free[last]
-            if last >= 0:
-                del self.holders[last]
-            blocks -= count
-
-    patch.setattr(PrefixCache, "take", take)
-
-
-def oldest_stays(patch: Patch) -> None:
-    """What came free first stays as long as there is anything else."""
-
-    def take(self: PrefixCache, blocks: int) -> None:
-        while blocks:
-            keys = list(self.free)
-            key = next((one for one in keys if one < 0), keys[min(1, len(keys) - 1)])
-            if key < 0 and self.free[key] > blocks:
-                self.free[key] -= blocks
-                return
-            blocks -= self.free.pop(key)
-            self.holders.pop(key, None)
-
-    patch.setattr(PrefixCache, "take", take)
-
-
-def contents_first(patch: Patch) -> None:
-    """Blocks that hold something are taken before blank ones."""
+def taking(chosen: Callable[[PrefixCache], int]) -> Mutation:
+    """Blocks are taken from a place in the queue of free ones, or from the first of the run that has it."""
     take = PrefixCache.take
 
     def wrong(self: PrefixCache, blocks: int) -> None:
-        for key in [key for key in self.free if key < 0]:
-            self.free.move_to_end(key)
-        take(self, blocks)
+        while blocks:
+            place = chosen(self)
+            key, _ = self.free[place]
+            first = place if key == NOTHING else self.runs[key].free[0]
+            self.free.move_to_end(first, last=False)
+            taken = min(blocks, self.free[first][1])
+            take(self, taken)
+            blocks -= taken
 
-    patch.setattr(PrefixCache, "take", wrong)
+    return lambda patch: patch.setattr(PrefixCache, "take", wrong)
+
+
+def newest(cache: PrefixCache) -> int:
+    """Return what came free last."""
+    return next(reversed(cache.free))
+
+
+def all_but_the_oldest(cache: PrefixCache) -> int:
+    """Return blank blocks, or what came free after the first."""
+    blank = next((place for place, (key, _) in cache.free.items() if key == NOTHING), None)
+    return [*cache.free][:2][-1] if blank is None else blank
+
+
+def contents(cache: PrefixCache) -> int:
+    """Return what holds something, as long as there is any."""
+    return min(cache.free, key=lambda place: cache.free[place][0] == NOTHING)
 
 
 def other_transfer(patch: Patch) -> None:
@@ -695,9 +683,9 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "a block less is taken over": (fewer_blocks, cached(200), EVENTS),
     "one block of a prompt is taken over": (half_a_prompt_at_most, cached(200), EVENTS),
     "nothing is taken over": (nothing_cached, cached(200), EVENTS),
-    "the newest block is forgotten first": (newest_first, cached(60), EVENTS),
-    "the oldest block is never forgotten": (oldest_stays, cached(60), EVENTS),
-    "what is cached is forgotten before blank blocks are taken": (contents_first, cached(200), EVENTS),
+    "the newest block is forgotten first": (taking(newest), cached(60), EVENTS),
+    "the oldest block is never forgotten": (taking(all_but_the_oldest), cached(60), EVENTS),
+    "what is cached is forgotten before blank blocks are taken": (taking(contents), cached(200), EVENTS),
     "queue_limit is ignored": (limit_of_queues(lambda _: None), LIMITED, EVENTS),
     "queue_limit is one more": (limit_of_queues(lambda limit: limit + 1), LIMITED, EVENTS),
     "queue_limit is one less": (limit_of_queues(lambda limit: limit - 1), LIMITED, EVENTS),

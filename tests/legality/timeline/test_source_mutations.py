@@ -199,6 +199,7 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     ),
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
+SCENARIOS["prefixes in full"] = SCENARIOS["prefixes"] | {"run": {"replay": "full"}}
 JUMPS: Final = "replay.events.decode_jumps"
 SCHEDULER: Final = "serving.scheduler"
 PREFIXES: Final = "serving.prefix_cache"
@@ -213,7 +214,7 @@ HAS_ENDED: Final = "steps = bisect_right(ends, now)"
 PRICED_NEAR: Final = "constants.step_s if nodes[source] == nodes[target]"
 IN_ORDER: Final = "if not self or self[-1].request < sequence.request:"
 EVICTED: Final = "prefills = [] if self.evicted else self._prefills"
-UNHELD: Final = "unheld = list(map(holders.__getitem__, sequence.keys[:cached])).count(0)"
+UNHELD: Final = "unheld = self.caches[sequence.owner].unheld(sequence.keys, cached)"
 IDLE: Final = "[s for s in decoding if not s.in_flight]"
 SHARE: Final = "share = -(-len(decoding) // self.stages)"
 LAST_FIRST: Final = "self.running[: self.running.index(sequence) : -1]"
@@ -223,32 +224,20 @@ CHANGES: Final = (
         HAND_OVERS, "self._open(replica, sequence, sequence.computed)", "self._open(replica, sequence, 0)", "by layer"
     ),
     Change(HAND_OVERS, "for layer in transfer.passed:", "for layer in reversed(transfer.passed):", "by layer"),
+    Change(PREFIXES, "next(iter(free.items()))", "next(reversed(free.items()))", "prefixes"),
+    Change(PREFIXES, "found))\n", "found))\n            self.free.move_to_end(self._places, last=False)\n", "prefixes"),
     Change(
         PREFIXES,
-        "drop(reversed(sequence.keys[: sequence.shared]))",
-        "drop(sequence.keys[: sequence.shared])",
-        "prefixes",
-    ),
-    Change(PREFIXES, "first, count = free.popitem(last=False)", "first, count = free.popitem()", "prefixes"),
-    Change(
-        PREFIXES,
-        "free[key] = 1\n",
-        "free[key] = 1\n                free.move_to_end(key, last=False)\n",
+        "(sequence.known - 1) // self.block_tokens",
+        "(sequence.known - 1) // self.block_tokens - 1",
         "prefixes",
     ),
     Change(
         PREFIXES,
-        "self.give(owner, 1)\n",
-        "self.give(owner, 1)\n            cache.free.move_to_end(next(reversed(cache.free)), last=False)\n",
+        "if run is None:\n                break",
+        "if run is None or not run.held:\n                break",
         "prefixes",
     ),
-    Change(
-        PREFIXES,
-        "(sequence.known - 1) // self.block_tokens)",
-        "(sequence.known - 1) // self.block_tokens - 1)",
-        "prefixes",
-    ),
-    Change(PREFIXES, "takewhile(self.holders.__contains__, keys", "takewhile(self.holders.get, keys", "prefixes"),
     Change(
         SCHEDULER,
         "if self.caching is not None:\n                self",
@@ -322,8 +311,8 @@ CHANGES: Final = (
         "begun prompts lack blocks",
     ),
     Change("serving.order", "self.patience_ns * number", "2 * self.patience_ns * number", "urgent ones"),
-    Change("serving.members", "if sequence.shared:", "if False:", "prefixes"),
-    Change("serving.members", "if sequence.shared:", "if sequence.shared > 5:", "prefixes"),
+    Change("serving.members", "if sequence.shared:", "if False:", "prefixes in full"),
+    Change("serving.members", "if sequence.shared:", "if sequence.shared > 5:", "prefixes in full"),
     Change(STATIC, "(left[one], -one)", "(left[one], one)", "static, two owners"),
     Change("serving.blocks", "(self.free[owner], -owner)", "(self.free[owner], owner)", "swaps, two owners"),
     Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("sequence) :", "sequence) + 1 :"), "two of three fail"),

@@ -29,7 +29,7 @@ def scheduler(*, blocks=100, owners=1, stages=1, **config):
 
 
 def add(chosen, request, keys, prompt, output=1):
-    sequence = Sequence(request=request, prompt_tokens=prompt, output_tokens=output, keys=list(keys))
+    sequence = Sequence(request=request, prompt_tokens=prompt, output_tokens=output, keys=[(key, 1) for key in keys])
     chosen.add(sequence)
     return sequence
 
@@ -95,7 +95,7 @@ def test_what_two_prompts_share_counts_once_and_is_free_when_both_have_ended():
     step(chosen, 2)
     step(chosen, 3)
     assert chosen.pool.used == 0
-    assert set(chosen.pool.caches[0].holders) == {1, 2}
+    assert set(chosen.pool.caches[0].runs) == {1, 2}
 
 
 def test_blocks_that_were_freed_first_are_taken_first_the_last_of_a_sequence_before_its_first():
@@ -106,7 +106,7 @@ def test_blocks_that_were_freed_first_are_taken_first_the_last_of_a_sequence_bef
     # The queue: the block that nobody had, then 2, 1, 4, 3. Three blocks take the first three.
     add(chosen, 2, [5, 6, 7], 12)
     step(chosen, 2)
-    assert set(chosen.pool.caches[0].holders) == {5, 6, 7, 4, 3}
+    assert set(chosen.pool.caches[0].runs) == {5, 6, 7, 4, 3}
 
 
 def test_a_block_that_was_taken_over_since_counts_as_used_recently():
@@ -117,8 +117,8 @@ def test_a_block_that_was_taken_over_since_counts_as_used_recently():
     # Blocks 1 and 2 were filled in this order, but 1 was held again after 2. The queue: 2 and two without content …
     add(chosen, 3, [7, 8, 9], 12)
     step(chosen, 3)
-    assert 1 in chosen.pool.caches[0].holders
-    assert 2 not in chosen.pool.caches[0].holders
+    assert 1 in chosen.pool.caches[0].runs
+    assert 2 not in chosen.pool.caches[0].runs
 
 
 def test_a_preempted_sequence_finds_its_own_blocks_again():
@@ -168,7 +168,7 @@ def test_keys_are_equal_where_all_hashes_agree_that_a_block_lies_in(hash_tokens,
         ),
         block_tokens,
     )
-    one, other = found.of(0), found.of(1)
+    one, other = ([(key, b) for key, blocks in found.of(row) for b in range(blocks)] for row in range(2))
     assert len(one) == min(16, len(first) * hash_tokens) // block_tokens
     assert len(set(one)) == len(one)
     equal = [a == b for a, b in zip(one, other, strict=False)]
@@ -177,16 +177,16 @@ def test_keys_are_equal_where_all_hashes_agree_that_a_block_lies_in(hash_tokens,
 
 def test_a_pool_counts_what_is_lent_and_never_lends_a_held_block():
     pool = CachingPool(blocks=3, block_tokens=4)
-    held = Sequence(request=0, prompt_tokens=8, output_tokens=1, computed=8, blocks=2, keys=[1, 2])
+    held = Sequence(request=0, prompt_tokens=8, output_tokens=1, computed=8, blocks=2, keys=[(1, 1), (2, 1)])
     pool.take(0, 2)
-    pool.store(held)
+    pool.store(held, 8)
     pool.take(0, 1)
-    assert set(pool.caches[0].holders) == {1, 2}
+    assert set(pool.caches[0].runs) == {1, 2}
     assert pool.free == [0]
     pool.release(held)
     assert (pool.free, held.blocks) == ([2], 0)
     pool.take(0, 1)
-    assert set(pool.caches[0].holders) == {1}
+    assert set(pool.caches[0].runs) == {1}
 
 
 ARRIVALS = [(0, 10, 2), (40_000, 11, 2), (80_000, 9, 1), (120_000, 12, 1)]
