@@ -32,7 +32,7 @@ NOTHING: Final = -1
 """The key of blocks without content."""
 
 
-class CachedRun:
+class PrefixRun:
     """What is cached of one run of blocks.
 
     Attributes
@@ -73,7 +73,7 @@ class PrefixCache:
 
     Attributes
     ----------
-    runs : dict of int to CachedRun
+    runs : dict of int to PrefixRun
         By key: those of which something is cached.
     free : OrderedDict of int to (int, int)
         Free blocks in the order in which they are taken: number of the place → key of a run and how many.
@@ -84,7 +84,7 @@ class PrefixCache:
     __slots__ = ("_places", "free", "num_free", "runs")
 
     def __init__(self, blocks: int) -> None:
-        self.runs: dict[int, CachedRun] = {}
+        self.runs: dict[int, PrefixRun] = {}
         self.free: OrderedDict[int, tuple[int, int]] = OrderedDict({0: (NOTHING, blocks)})
         self.num_free = blocks
         self._places = 0
@@ -143,7 +143,7 @@ class PrefixCache:
         """
         run = self.runs.get(key)
         if run is None:
-            run = self.runs[key] = CachedRun()
+            run = self.runs[key] = PrefixRun()
         there = max(before, min(after, run.cached))
         freed = self.hold(key, before, there)
         run.change(there, after)

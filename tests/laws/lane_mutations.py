@@ -175,9 +175,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "decodes take no blocks": Mutation(GroupedScheduler, "next", "group.phases[group.clock % self.size]", "0"),
     "blocks are taken twice": Mutation(GroupedScheduler, "next", "self.free[0] = free", "self.free[0] = free - growth"),
     "runs take no blocks": Mutation(GroupedScheduler, "repeat", "self.free[0] -=", "_ ="),
-    "blocks are not given back": Mutation(
-        GroupedScheduler, "_finish", "self.free[sequence.owner] += sequence.blocks", "pass"
-    ),
+    "blocks are not given back": Mutation(GroupedScheduler, "_finish", "self._release(sequence)", "pass"),
     "prompts beside decodes see the blocks that those take": Mutation(
         GroupedScheduler, "next", "choose(now, budget, free)", "choose(now, budget, self.free[0])"
     ),
@@ -194,9 +192,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         GroupedScheduler, "_compute", "self.slots.close(sequence, sequence.last_step)", "pass"
     ),
     "who is given up in a step stays": Mutation(GroupedScheduler, "_let_go", "if sequence.leaving and", "if False and"),
-    "who is given up keeps its blocks": Mutation(
-        GroupedScheduler, "cancel", "self.free[sequence.owner] += sequence.blocks", "pass"
-    ),
+    "who is given up keeps its blocks": Mutation(GroupedScheduler, "cancel", "self._release(sequence)", "pass"),
     "who is given up leaves its episode open": Mutation(
         GroupedScheduler, "cancel", "self.slots.close(", "(lambda *_: 0)("
     ),

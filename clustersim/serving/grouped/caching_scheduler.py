@@ -1,8 +1,8 @@
 """The grouped scheduler of a replica that caches prefixes.
 
 Blocks that decodes take are counted as ever. What they held is forgotten when somebody looks at the cache
-(:meth:`~clustersim.serving.prefix_cache.CachingPool.catch_up`): they are the first ones that are free, and what is given
-back meanwhile comes behind them.
+(:meth:`~clustersim.serving.prefix_cache.CachingPool.catch_up`): they are the first ones that are free, and what is
+given back meanwhile comes behind them.
 """
 
 from __future__ import annotations
