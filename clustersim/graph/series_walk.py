@@ -74,6 +74,7 @@ class SeriesWalk:
         np.add.at(self.counts, (np.array(number, np.int64), walk.classes[[back[at] for at in told]]), 1)
         left = [-1 if one < 0 else series[place[one]] for one in leaving]
         self.exits = tuple([one if one < before else one - less for one in left])
+        self._rounds, self._series, self._place, self._less = rounds, series, place, less
 
     def ends(self, durations: Sequence[int]) -> list[int]:
         """Return when each series has ended, the rounds' in the last one: the latest one ends the pass.
@@ -83,18 +84,15 @@ class SeriesWalk:
         durations : sequence of int
             Of each series, in ns.
         """
-        ends: list[int] = []
-        append = ends.append
-        for some, at in self._begin:
-            start = 0
-            for one in some:
-                end = ends[one]
-                if end > start:  # noqa: PLR1730  # max() takes twice as long
-                    start = end
-            append(start + durations[at])
+        ends = self._first(durations)
+        return self._last(*self._go_on(ends, durations), durations) if self.each else self._last(ends, [], 0, durations)
+
+    def _last(self, ends: list[int], later: list[int], left: int, durations: Sequence[int]) -> list[int]:
+        """Return what :meth:`ends` does, from what :meth:`_go_on` does."""
         if self.each:
-            ends = self._go_on(ends, durations)
-            append = ends.append
+            last = ends[-self.each :]
+            ends = ends[: self.before] + [end + left * more for end, more in zip(last, later, strict=True)]
+        append = ends.append
         for some, duration in zip(self._behind, durations[self.before + self.each :], strict=True):
             start = 0
             for one in some:
@@ -104,8 +102,55 @@ class SeriesWalk:
             append(start + duration)
         return ends
 
-    def _go_on(self, ends: list[int], durations: Sequence[int]) -> list[int]:
-        """Return the ends of the series before the rounds and of those of the last one, from those of two rounds."""
+    def _first(self, durations: Sequence[int]) -> list[int]:
+        """Return the ends of the series before the rounds, and of those of two rounds."""
+        ends: list[int] = []
+        append = ends.append
+        for some, at in self._begin:
+            start = 0
+            for one in some:
+                end = ends[one]
+                if end > start:  # noqa: PLR1730  # max() takes twice as long
+                    start = end
+            append(start + durations[at])
+        return ends
+
+    def places(self, instances: Sequence[int]) -> list[tuple[int, int]] | None:
+        """Return the series that each of some instances ends, and its round, −1 of what is in none.
+
+        None where one of them ends no series.
+        """
+        rounds, found, less = self._rounds, list[tuple[int, int]](), self._less
+        last = {one: at for at, one in enumerate(self._series)}
+        for at in instances:
+            inside = rounds.first <= at < rounds.start(rounds.number)
+            shown = rounds.first + (at - rounds.first) % rounds.length if inside else self._place[at]
+            number = self._series[shown]
+            if last[number] != shown:
+                return None
+            one = number if number < self.before else number - less
+            found.append((number - self.before, (at - rounds.first) // rounds.length) if inside else (one, -1))
+        return found
+
+    def ends_at(self, places: Sequence[tuple[int, int]], durations: Sequence[int]) -> list[int]:
+        """Return when the series at some :meth:`places` end."""
+        ends, before, each = self._first(durations), self.before, self.each
+        ends, later, left = self._go_on(ends, durations) if each else (ends, [], 0)
+        whole = self._last(ends.copy(), later, left, durations)
+        walked = self.number - left
+        last = before + (walked - 1) * each
+        return [
+            whole[number]
+            if one < 0
+            else ends[before + one * each + number]
+            if one < walked
+            else ends[last + number] + (one - walked + 1) * later[number]
+            for number, one in places
+        ]
+
+    def _go_on(self, ends: list[int], durations: Sequence[int]) -> tuple[list[int], list[int], int]:
+        """Return the ends of the series before the rounds and of rounds that are walked, from those of two rounds; how
+        much later each one is from round to round in those left, and how many these are."""
         before, each = self.before, self.each
         last = ends[-each:]
         later = list(map(sub, last, ends[-2 * each :]))
@@ -118,7 +163,7 @@ class SeriesWalk:
             known, before_last, last = later, last, ends[-each:]
             later, left = list(map(sub, last, before_last)), left - 1
             sure = later.count(later[0]) == each or (later == known and self._keep_pace(ends, durations, later, left))
-        return ends[:before] + [end + left * more for end, more in zip(last, later, strict=True)]
+        return ends, later, left
 
     def _keep_pace(self, ends: list[int], durations: Sequence[int], later: list[int], left: int) -> bool:
         """Whether what each series of the last round waits for ends early enough for ``left`` further rounds."""

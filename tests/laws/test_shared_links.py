@@ -9,7 +9,7 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.plan.parallel import ExpertPlan, ParallelPlan
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.replay import replay
 from clustersim.simulation.simulate import RunResult, simulate
@@ -139,6 +139,31 @@ def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any], room: int)
         compiled = replay(replace(deployment(**drawn), compiled="always"))
     assert compiled.timeline.digest == full.timeline.digest
     assert compiled.interpreted == ""
+
+
+@st.composite
+def split_deployments(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a deployment of round numbers with stages of SP ranks, of which each sends its own part."""
+    drawn = draw(round_deployments())
+    sp = SequencePlan(
+        degree=draw(st.sampled_from((2, 2, 3, 4))),
+        scheme=draw(st.sampled_from(("ring", "all_gather", "all_to_all"))),
+        partition=draw(st.sampled_from(("zigzag", "contiguous", "striped"))),
+        decode=draw(st.sampled_from(("idle", "dp"))),
+    )
+    if sp.scheme == "all_to_all" and sp.degree == 3:
+        sp = replace(sp, scheme="ring")  # three ranks don't divide the heads
+    plan = ParallelPlan(dp=drawn["plan"].dp, pp=drawn["plan"].pp, sp=sp)
+    layers = drawn["layers"] * draw(st.sampled_from((1, 1, 3)))
+    return {**drawn, "plan": plan, "layer": DENSE, "layers": layers, "max_batch_tokens": 64}
+
+
+@examples(20, sieved=True)
+@given(split_deployments())
+def test_full_and_lanes_agree_where_sp_ranks_send_and_meet_collectives(drawn: dict[str, Any]) -> None:
+    folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))
+    assert folded.obstacle == ""
+    assert folded.timeline.digest == full.timeline.digest
 
 
 def test_passes_in_flight_may_have_lost_time_in_more_places_than_there_is_room_for() -> None:

@@ -94,7 +94,7 @@ class SplitPrompts:
         for part in self.parts:
             made += part.price(counts)[0]
         sending = self.program.template.send_classes
-        carried = [payload_bytes(self.program, self._features(counts, cls), cls) for cls in sending]
+        carried = [payload_bytes(self.program, self.features(counts, cls), cls) for cls in sending]
         if len(self.known) >= MOST_ROWS:
             self.known.clear()
         sends = tuple(made[list(sending)].tolist())
@@ -103,7 +103,7 @@ class SplitPrompts:
         self.known[self.pick(counts)] = found
         return found
 
-    def _features(self, counts: Sequence[int], cls: int) -> Features:
+    def features(self, counts: Sequence[int], cls: int) -> Features:
         """Return the features that the amount of a class is made of."""
         return self.counts.features(counts, self._places(self.program.classes[cls]))
 

@@ -18,7 +18,10 @@ from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.owner_lane import OwnerLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_lane import SharedLane
+from clustersim.replay.lanes.split_meetings import SplitMeetings
+from clustersim.replay.lanes.split_pass import SplitStage
 from clustersim.replay.lanes.split_pipe import SplitPipe
+from clustersim.replay.lanes.split_shared_lane import SplitSharedLane
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, told_by_counts, users_of
@@ -164,10 +167,17 @@ class LaneBuilder:
         if (contention.stages | contention.boundaries).isdisjoint((replica, stage) for stage in range(count)):
             return (PipeLane if pool.input.plan.sp.degree == 1 else SplitPipe)(scheduler, prices, log)
         devices = [pool.stage_devices(replica, stage) for stage in range(count + 1)]
+        flows = SharedFlows(inputs.topology.link_capacity)
+        if pool.input.plan.sp.degree > 1:
+            split = [
+                SplitStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
+                for stage, (mine, after) in enumerate(pairwise(devices))
+            ]
+            meetings = SplitMeetings(split, log.ranks, self.shared(replica).meets, flows)
+            return SplitSharedLane(scheduler, prices, log, meetings)
         stages = [
             SharedStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
             for stage, (mine, after) in enumerate(pairwise(devices))
         ]
-        flows = SharedFlows(inputs.topology.link_capacity)
         pipe = SharedPipe(stages, pool.input.plan.tp, self.shared(replica).meets, flows)
         return SharedLane(scheduler, prices, log, pipe)

@@ -12,7 +12,7 @@ from clustersim.clock import Int64Array, in_time
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.record import NOT_POOLED, Recorder
-from clustersim.timeline.stretch import Stretch
+from clustersim.timeline.stretch import Irregular, Stretch
 
 STEP_ROW: Final = (
     "start_ns", "kind", "slot", "batch_requests", "prefill_tokens", "decode_tokens", "context_tokens", "waiting",
@@ -70,7 +70,7 @@ class LaneLog:
         self._varying = array("q")
         self._sends = array("q")
         self._carried = array("q")
-        self._stretches: list[tuple[int, Stretch]] = []
+        self._stretches: list[tuple[int, Irregular]] = []
         """Passes not handed on that were stretched: their position among those, and where."""
         self._chunks = array("q")
         self._decodes = array("q")
@@ -137,8 +137,12 @@ class LaneLog:
 
     def stretch(self, stage: int, pairs: Sequence[int], after: int = 0) -> None:
         """Say where a pass lost time, instance and ns in turns: of the step that is appended next, or so many later."""
+        self.irregular(stage, Stretch.of(pairs), after)
+
+    def irregular(self, stage: int, found: Irregular, after: int = 0) -> None:
+        """Say how a pass was stretched, in whatever form."""
         step = len(self._steps) // self._width + after
-        self._stretches.append((step * self.stages + stage, Stretch.of(pairs)))
+        self._stretches.append((step * self.stages + stage, found))
 
     def chunk(self, step: int, request: int, start: int, count: int, sampled: int) -> None:
         """Append a prompt chunk that a step computed."""

@@ -64,16 +64,20 @@ def find_shared_links(prepared: Prepared, replica: int, users: Users) -> SharedL
     programs = [program for at in stages for program in prepared.pool_of(replica).programs[replica, at].values()]
     if not prepared.contention.crowded.isdisjoint((replica, stage) for stage in stages):
         return _refused("collectives can meet on a link")
-    if not all(contraction_is_exact(program) and _whole_groups(program) for program in programs):
+    split = prepared.pool_of(replica).input.plan.sp.degree > 1
+    if split and not all(map(_in_turn, programs)):
+        return _refused("communications can meet on a link, and not all SP ranks join each")
+    if not split and not all(contraction_is_exact(program) and _whole_groups(program) for program in programs):
         return _refused("communications can meet on a link, and not all ranks of a stage do the same")
-    if not all(map(told_by_counts, programs)):
+    if not split and not all(map(told_by_counts, programs)):
         return _refused("communications can meet on a link, and what they carry depends on contexts")
     here = _Replica(prepared, replica)
     others = set().union(*(users[link] for link in here.links())) - {replica}
     if ON_ITS_WAY in others:
         return _refused("K/V on its way can meet communications of a pipeline on a link")
     try:
-        return _refused("replicas can meet on a link") if others else SharedLinks(meets=here.meets(), obstacle="")
+        found = here.meets(alike=not split)
+        return _refused("replicas can meet on a link") if others else SharedLinks(meets=found, obstacle="")
     except _Unlike as reason:
         return _refused(str(reason))
 
@@ -91,6 +95,14 @@ def _whole_groups(program: StageProgram) -> bool:
     everybody = tuple(range(template.ranks))
     same = all(members == everybody for _, members in program.collectives)
     return same and len(set(template.send_classes)) <= 1 and len(template.send_classes) in (0, template.ranks)
+
+
+def _in_turn(program: StageProgram) -> bool:
+    """Whether collectives are of all ranks of a stage, and come one after the other on one stream."""
+    template = program.template
+    everybody = tuple(range(template.ranks))
+    streams = template.instance_stream[[program.classes[cls].comm is not None for cls in template.instance_class]]
+    return all(members == everybody for _, members in program.collectives) and len(set(streams.tolist())) <= 1
 
 
 def told_by_counts(program: StageProgram) -> bool:
@@ -128,13 +140,13 @@ class _Replica:
     def links(self) -> Iterable[int]:
         return chain(*self.stages, *chain.from_iterable(self.sends))
 
-    def meets(self) -> tuple[tuple[int, ...], ...]:
+    def meets(self, *, alike: bool) -> tuple[tuple[int, ...], ...]:
         """Return the stages that sends of each boundary may meet.
 
         Raises
         ------
         _Unlike
-            When two sends share a link, or ranks load theirs differently.
+            When two sends share a link, or ranks that have to be ``alike`` load theirs differently.
         """
         sent: set[int] = set()
         found = []
@@ -143,8 +155,8 @@ class _Replica:
                 if not sent.isdisjoint(loads):
                     raise _Unlike("sends can meet on a link")
                 sent.update(loads)
-            alike = [sorted(map(self._described, loads, loads.values())) for loads in ranks]
-            if any(one != alike[0] for one in alike):
+            told = [sorted(map(self._described, loads, loads.values())) for loads in ranks if alike]
+            if any(one != told[0] for one in told):
                 raise _Unlike("communications can meet on a link, and ranks of a stage load theirs differently")
             found.append(
                 tuple(

@@ -146,9 +146,10 @@ def prefill_times(
     """
     low, high = cells(tokens // ranks, FINE)
     at = np.minimum(np.searchsorted(high * ranks, np.arange(tokens + 1.0)), len(low) - 1)
-    stages = stages_of(plan.lockstep, found, (low, np.zeros_like(low)), context, apart=exchanged is not None)
+    stages = stages_of(plan.lockstep, found, (low, np.zeros_like(low)), context)
     if exchanged is not None:
         stages = [replace(one, ns=one.ns + more) for one, more in zip(stages, exchanged(low), strict=True)]
+    share = 0.0 if plan.is_lockstep else 1.0 / ranks  # SP ranks have as many pairs each, on an average
     alike = {(one.ns.tobytes(), one.send_ns.tobytes(), one.pair_ns): one for one in stages}
     number = {key: kind for kind, key in enumerate(alike)}
     return PrefillTimes(
@@ -156,7 +157,7 @@ def prefill_times(
         kinds=np.array([number[one.ns.tobytes(), one.send_ns.tobytes(), one.pair_ns] for one in stages], np.int64),
         own=np.array([one.ns[at] for one in alike.values()]),
         sending=np.array([one.send_ns[at] for one in alike.values()]),
-        pair=np.array([one.pair_ns if ranks == 1 else 0.0 for one in alike.values()]),
+        pair=np.array([one.pair_ns * share for one in alike.values()]),
     )
 
 

@@ -1,0 +1,291 @@
+"""A pass whose prompts are split over SP ranks, on links that their sends may be on, and where its collectives are.
+
+Ranks wait for one another at collectives of all of them, one after the other on one stream. While none of these is
+longer than it costs, the pass takes what the prices say. Where one was, all is walked anew with the time that it took.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array, to_ns
+from clustersim.collective.communications import CommTable
+from clustersim.graph.batch import StepBatch
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.prices.pricer import payload_bytes
+from clustersim.graph.prices.split_steps import SplitPrice, SplitPrices
+from clustersim.graph.program import StageProgram
+from clustersim.graph.series_walk import series_walk
+from clustersim.replay.lanes.lane import NEVER
+from clustersim.replay.links.sharing_by_lanes import Use
+from clustersim.replay.links.uses import MOST_USES
+from clustersim.serving.grouped.batch import Batch
+from clustersim.timeline.record import MAX_INT32
+
+MOST_LEADS: Final = 10_000
+"""Rows of durations of which it is remembered when their first collective may be."""
+
+
+class SplitMicro:
+    """One step, from its launch until it has left the last stage.
+
+    Parameters
+    ----------
+    batch : Batch
+    row : tuple of int
+        ``lane_log.STEP_ROW``.
+    kind : int
+        Position in ``STEP_KINDS``.
+    carries : StepBatch
+        What payloads depend on.
+    priced : list of SplitPrice
+        Stage by stage.
+    ranks : int
+        Of a stage.
+
+    Attributes
+    ----------
+    starts, ends : list of list of int
+        Per boundary, of the sends by rank; 0 of ranks that send nothing.
+    unsent : list of int
+        Per boundary how many have yet to end.
+    came : int
+        The last stage at which it has arrived.
+    irregular : list of (stage, times)
+        Passes that took longer than they cost.
+    told : dict
+        What the payloads of its prompts depend on, by the prices of a stage.
+    """
+
+    __slots__ = (
+        "batch", "came", "carries", "ends", "irregular", "kind", "passes", "priced", "row", "starts", "told", "unsent",
+    )  # fmt: skip
+
+    def __init__(
+        self, batch: Batch, row: tuple[int, ...], kind: int, carries: StepBatch, priced: list[SplitPrice], ranks: int
+    ) -> None:
+        self.batch, self.row, self.kind, self.carries, self.priced = batch, row, kind, carries, priced
+        self.passes: list[int] = []
+        self.starts = [[0] * ranks for _ in priced[1:]]
+        self.ends = [[0] * ranks for _ in priced[1:]]
+        self.unsent = [len(one[3]) for one in priced[:-1]]
+        self.came = 0
+        self.irregular: list[tuple[int, tuple[Int64Array, Int64Array]]] = []
+        self.told: dict[SplitPrices, list[int]] = {}
+
+
+class SplitStage:
+    """A stage whose collectives sends may meet.
+
+    Parameters
+    ----------
+    prices : SplitPrices
+    programs : mapping
+        Kind of step → program.
+    comm : CommTable
+    devices, after : tuple of int
+        Of this stage and of the next one, which the last one has not.
+    """
+
+    def __init__(
+        self,
+        prices: SplitPrices,
+        programs: Mapping[str, StageProgram],
+        comm: CommTable,
+        devices: tuple[int, ...],
+        after: tuple[int, ...],
+    ) -> None:
+        self.prices, self.comm, self.devices, self.after = prices, comm, devices, after
+        self.programs = [programs[kind] for kind in STEP_KINDS]
+        self.templates = [program.template for program in self.programs]
+        self.collectives = [_collectives(program) for program in self.programs]
+        together = zip(self.templates, self.collectives, strict=True)
+        self.classes = [template.instance_class[instances].tolist() for template, instances in together]
+        walks = [series_walk(template) for template in self.templates]
+        self.walks = [(walk, walk.places(instances)) for walk, instances in zip(walks, self.collectives, strict=True)]
+        """Of each kind of step, where its collectives are among its series; None where only a walk of all tells."""
+        self._leads: dict[tuple[int, int], int] = {}
+        self._uses: dict[tuple[int, int, int, float, int], Use | None] = {}
+
+    def send(self, micro: SplitMicro, rank: int, duration_ns: int) -> Use | None:
+        """Return what the send of a rank puts on links; None when nothing, or for no time."""
+        return self.use(micro, self.templates[micro.kind].send_classes[rank], duration_ns, rank)
+
+    def use(self, micro: SplitMicro, cls: int, duration_ns: int, rank: int = -1) -> Use | None:
+        """Return what a class of communications puts on links; None when nothing, or for no time."""
+        program = self.programs[micro.kind]
+        payload = self._payload(micro, cls)
+        key = micro.kind, cls, rank, payload, duration_ns
+        if key not in self._uses:
+            if len(self._uses) >= MOST_USES:
+                self._uses.clear()
+            group = self.devices if rank < 0 else (self.devices[rank], self.after[rank])
+            plan = self.comm.chosen(program.classes[cls].node.communication, group, payload)
+            transfer_ns = 0 if plan is None else min(duration_ns, to_ns(payload * plan.seconds_per_byte))
+            self._uses[key] = None
+            if plan is not None and transfer_ns:
+                links = frozenset(plan.links.tolist())
+                loads = ((plan.links, plan.load_per_byte * payload),)
+                self._uses[key] = Use(transfer_ns=transfer_ns, links=links, loads=loads)
+        return self._uses[key]
+
+    def _payload(self, micro: SplitMicro, cls: int) -> float:
+        """Return the bytes of a class of communications."""
+        prices, carries, program = self.prices, micro.carries, self.programs[micro.kind]
+        if not carries.chunks:
+            return payload_bytes(program, prices.pricer.features(carries), cls)
+        if prices not in micro.told:
+            chunks = [(one.start, one.count, one.owner) for one in carries.chunks]
+            micro.told[prices] = prices.counts.of(chunks, carries.decode_sequences)
+        prompts = prices.split_mixed if any(carries.decode_sequences) else prices.split_prefill
+        return payload_bytes(program, prompts.features(micro.told[prices], cls), cls)
+
+    def by_class(self, kind: int, number: int, varying: tuple[int, ...]) -> Int64Array:
+        """Return the nanoseconds of every class of a pass."""
+        row, columns = self.prices.rows[STEP_KINDS[kind]][number]
+        found = row.copy()
+        found[list(columns)] = varying
+        return found
+
+    def by_instance(self, kind: int, number: int, varying: tuple[int, ...]) -> Int64Array:
+        """Return the nanoseconds of every instance of a pass."""
+        found: Int64Array = self.by_class(kind, number, varying)[self.templates[kind].instance_class]
+        return found
+
+    def ends(self, kind: int, by_class: Int64Array, many: int | None = None) -> list[int]:
+        """Return when the collectives of a pass end, from its start, or so many of them."""
+        walk, places = self.walks[kind]
+        if places is not None:
+            return walk.ends_at(places[:many], (walk.counts @ by_class).tolist())
+        template = self.templates[kind]
+        found: list[int] = template.ends(by_class[template.instance_class])[self.collectives[kind][:many]].tolist()
+        return found
+
+    def lead(self, kind: int, number: int) -> int:
+        """Return for how long a pass with this row of durations has no collective on its way, whatever varies."""
+        found = self._leads.get((kind, number))
+        if found is None:
+            if len(self._leads) >= MOST_LEADS:
+                self._leads.clear()
+            none = (0,) * len(self.prices.rows[STEP_KINDS[kind]][number][1])
+            by_class = self.by_class(kind, number, none)
+            ends = self.ends(kind, by_class, 1)
+            first = by_class[self.classes[kind][:1]].tolist()
+            found = self._leads[kind, number] = ends[0] - first[0] if ends else NEVER
+        return found
+
+
+def _collectives(program: StageProgram) -> list[int]:
+    """Return the instances that communicate, in their order."""
+    order = program.template.instance_class.tolist()
+    return [at for at, cls in enumerate(order) if program.classes[cls].comm is not None]
+
+
+class SplitPass:
+    """A pass under way.
+
+    Parameters
+    ----------
+    stage : SplitStage
+    micro : SplitMicro
+    price : SplitPrice
+        Of the pass.
+    start : int
+
+    Attributes
+    ----------
+    end : int
+        When it ends, as things are.
+    outputs : list of int
+        When each rank's output leaves, as things are.
+    left : set of int
+        The ranks whose output has.
+    at : int
+        The collective that is under way or comes next.
+    """
+
+    __slots__ = (
+        "_all", "_ends", "_took", "_uses", "at", "end", "kind", "left", "micro", "outputs", "price", "stage", "start",
+    )  # fmt: skip
+
+    def __init__(self, stage: SplitStage, micro: SplitMicro, price: SplitPrice, start: int) -> None:
+        self.stage, self.micro, self.price, self.start, self.kind = stage, micro, price, start, micro.kind
+        self.end = start + price[0]
+        self.outputs = [start + leaves for leaves in price[4]]
+        self.left: set[int] = set()
+        self.at = 0
+        self._took: Int64Array | None = None
+        """Nanoseconds of every instance, once one took longer than it costs …"""
+        self._all: Int64Array | None = None
+        """… and when each ends."""
+        self._ends: list[int] | None = None
+        self._uses: dict[int, Use | None] = {}
+
+    @property
+    def instances(self) -> list[int]:
+        """Its collectives among the instances."""
+        return self.stage.collectives[self.kind]
+
+    @property
+    def ends(self) -> list[int]:
+        """When each collective ends, as things are."""
+        if self._ends is None:
+            by_class = self.stage.by_class(self.kind, self.price[1], self.price[2])
+            self._ends = [self.start + end for end in self.stage.ends(self.kind, by_class)]
+        return self._ends
+
+    def next_output(self) -> int:
+        """Return when the next rank's output leaves."""
+        return min([at for rank, at in enumerate(self.outputs) if rank not in self.left], default=NEVER)
+
+    def use(self, at: int) -> Use | None:
+        """Return what a collective puts on links."""
+        cls = self.stage.classes[self.kind][at]
+        if cls not in self._uses:
+            length = int(self.stage.prices.rows[STEP_KINDS[self.kind]][self.price[1]][0][cls])
+            self._uses[cls] = self.stage.use(self.micro, cls, length)
+        return self._uses[cls]
+
+    def after(self, instant: int) -> int:
+        """Return the first collective, of those to come, that ends after an instant."""
+        return bisect_right(self.ends, instant, self.at)
+
+    def meets(self, links: frozenset[int], enters: int, leaves: int) -> int:
+        """Return the instant from which something on links in [enters, leaves) meets a collective, or ``leaves``."""
+        if leaves <= self.start + self.stage.lead(self.kind, self.price[1]):
+            return leaves
+        for at in range(self.after(enters), len(self.instances)):
+            use, ends = self.use(at), self.ends[at]
+            if ends - (0 if use is None else use.transfer_ns) >= leaves:
+                break
+            if use is not None and not use.links.isdisjoint(links):
+                return max(enters, ends - use.transfer_ns)
+        return leaves
+
+    def prolong(self, end: int) -> None:
+        """Let the collective that is under way end at another instant."""
+        later = end - self.ends[self.at]
+        if not later:
+            return
+        template = self.stage.templates[self.kind]
+        if self._took is None:
+            self._took = self.stage.by_instance(self.kind, self.price[1], self.price[2])
+        self._took[self.instances[self.at]] += later
+        ends = self._all = template.ends(self._took)
+        self._ends = (self.start + ends[self.instances]).tolist()
+        self.end = self.start + int(ends.max())
+        self.outputs = [self.start + int(ends[template.exits[rank]]) for rank in range(len(self.outputs))]
+
+    def times(self) -> tuple[Int64Array, Int64Array] | None:
+        """Return start and end of every node from the start of the pass, where it took longer than it costs."""
+        if self._took is None or self._all is None:
+            return None
+        if np.array_equal(self._took, self.stage.by_instance(self.kind, self.price[1], self.price[2])):
+            return None
+        of_node = self.stage.templates[self.kind].node_instance
+        size = np.int32 if self._all.max() <= MAX_INT32 else np.int64
+        return (self._all - self._took)[of_node].astype(size), self._all[of_node].astype(size)
