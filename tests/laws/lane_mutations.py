@@ -252,8 +252,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "decodes beside split prompts attend to nothing": Mutation(LanePrices, "_split", "= (attended,)", "= (0,)"),
     "a row grows with every step": Mutation(SplitPrompts, "price", "bases.copy()", "bases"),
     "attention of SP ranks takes no time": Mutation(SplitPrompts, "price", "+= times * ns", "+= 0 * ns"),
-    "an SP rank waits for nobody": Mutation(SeriesWalk, "ends", "start + durations[at]", "durations[at]"),
-    "layers that are not walked take no time": Mutation(SeriesWalk, "_go_on", "left * more", "0 * more"),
+    "an SP rank waits for nobody": Mutation(SeriesWalk, "_first", "start + durations[at]", "durations[at]"),
+    "layers that are not walked take no time": Mutation(SeriesWalk, "_last", "left * more", "0 * more"),
     # SP ranks that keep whole sequences
     "an owner's blocks are taken from another one": Mutation(
         OwnerGroup, "growths", "for own in self.of", "for own in self.of[::-1]"

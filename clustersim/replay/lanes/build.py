@@ -18,10 +18,10 @@ from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.owner_lane import OwnerLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_lane import SharedLane
-from clustersim.replay.lanes.split_meetings import SplitMeetings
 from clustersim.replay.lanes.split_pass import SplitStage
 from clustersim.replay.lanes.split_pipe import SplitPipe
 from clustersim.replay.lanes.split_shared_lane import SplitSharedLane
+from clustersim.replay.lanes.split_shared_pipe import SplitSharedPipe
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, told_by_counts, users_of
@@ -173,8 +173,8 @@ class LaneBuilder:
                 SplitStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
                 for stage, (mine, after) in enumerate(pairwise(devices))
             ]
-            meetings = SplitMeetings(split, log.ranks, self.shared(replica).meets, flows)
-            return SplitSharedLane(scheduler, prices, log, meetings)
+            pipe = SplitSharedPipe(split, log.ranks, self.shared(replica).meets, flows)
+            return SplitSharedLane(scheduler, prices, log, pipe)
         stages = [
             SharedStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
             for stage, (mine, after) in enumerate(pairwise(devices))

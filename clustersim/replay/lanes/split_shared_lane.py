@@ -1,6 +1,6 @@
 """The folded replay of one replica with pipeline stages of SP ranks, whose sends share links with its collectives.
 
-What happens on stages and boundaries is :mod:`clustersim.replay.lanes.split_meetings`'; here it meets the scheduler.
+What happens on stages and boundaries is :mod:`clustersim.replay.lanes.split_shared_pipe`'; here it meets the scheduler.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.link_micro_batch import KIND
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.split_meetings import SplitMeetings
 from clustersim.replay.lanes.split_pass import SplitMicro
+from clustersim.replay.lanes.split_shared_pipe import SplitSharedPipe
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.grouped.owner_group import OwnerGroup
@@ -30,10 +30,12 @@ class SplitSharedLane(StagedLane):
     prices : sequence of StepPrices
         One per stage.
     log : LaneLog
-    pipe : SplitMeetings
+    pipe : SplitSharedPipe
     """
 
-    def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog, pipe: SplitMeetings) -> None:
+    def __init__(
+        self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog, pipe: SplitSharedPipe
+    ) -> None:
         super().__init__(scheduler, prices, log)
         self.pipe = pipe
 

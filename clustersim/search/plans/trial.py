@@ -29,8 +29,10 @@ _EACH_MS: Final = {"plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8, "lockstep"
 """What a request costs to simulate, measured (70 B, Azure conversations; DeepSeek-V3 in lockstep) …"""
 _MOVE_MS: Final = 0.09
 """… each transfer of its K/V between pools …"""
-_STAGE_MS: Final = 1.2
-"""… and each stage of SP ranks, where there are several."""
+_STAGE_MS: Final = 0.25
+"""… and each stage of SP ranks, where there are several …"""
+_BY_EVENTS: Final = 5.0
+"""… so many times that by events."""
 _PRICES: Final = KeptPrices()
 
 
@@ -83,7 +85,10 @@ class Trial:
             "plain": True,
         }
         each_ms = next(_EACH_MS[kind] for kind, is_so in has.items() if is_so)
-        each_ms = max(each_ms, *(_STAGE_MS * one.pp for one in plans if one.sp.degree > 1 and one.pp > 1), 0.0)
+        for one in plans:
+            if one.sp.degree > 1 and one.pp > 1:
+                by_events = one.tp > 1 or (len(plans) > 1 and one.sp.decode == "dp")
+                each_ms = max(each_ms, _STAGE_MS * one.pp * (_BY_EVENTS if by_events else 1.0))
         requests = self.load.count(rate_of(self.step)) / self.every
         moves = (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans) if len(plans) > 1 else 0
         return (each_ms + _MOVE_MS * moves) * 1e-3 * requests

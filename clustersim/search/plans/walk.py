@@ -42,6 +42,8 @@ _DOWN: Final = 24
 """Steps below its bound at which the first plans are tried, and by which they go down, doubled each time: a fifth …"""
 _LOWER: Final = 48
 """… up to so many: runs at rates that are far too low last longest."""
+_SPARE: Final = 8
+"""Steps below what one of their pools fails at by itself that the best of several plans reach (measured: 1 to 6) …"""
 _NEAR: Final = 3
 """Steps below what a pool fails at by itself, doubled each time (measured: prefill pools reach 0 to 2 steps less)."""
 
@@ -77,7 +79,9 @@ class Walk:
     Attributes
     ----------
     reached : list of float
-        What the capacities of those that were simulated are worth.
+        What the capacities of those that were simulated are worth …
+    promised : list of float
+        … and what looks let expect, while no level is simulated.
     """
 
     worth: Callable[[Standing], float]
@@ -91,12 +95,14 @@ class Walk:
     is_spent: Callable[[float], bool]
     told: Callable[[int, int], None] | None = None
     reached: list[float] = field(default_factory=list, init=False)
+    promised: list[float] = field(default_factory=list, init=False)
 
     def through(self, standings: Sequence[Standing]) -> None:
         """Take all plans, best bounds first; each ends pruned, screened, simulated, failed or open."""
         done = 0
-        for _, group in groupby(standings, key=self.effort):
-            waiting = self._in_order(list(group))
+        levels = [list(group) for _, group in groupby(standings, key=self.effort)]
+        for groups in (levels[:1], levels[1:]):
+            waiting, promised = self._in_order_of(groups)
             while waiting:
                 before = len(waiting)
                 some = self._next(waiting)
@@ -104,8 +110,27 @@ class Walk:
                     self._simulated(some)
                     self.reached.extend(self.value(one) for one in some if one.passed is not None)
                 done += before - len(waiting)
+                if some and promised > max(self.reached, default=0.0):
+                    waiting, promised = self._in_order_of([list(waiting)])[0], 0.0
                 if self.told is not None:
                     self.told(done, len(standings))
+
+    def _in_order_of(self, groups: Sequence[list[Standing]]) -> tuple[deque[Standing], float]:
+        """Bound plans of several levels and look at them before any is simulated; return them with the best first.
+
+        What looks promise is taken for reached until all are looked at, so that there are few of the dearest levels. It
+        is returned, too: where less is reached, plans that fell short of it alone are to be looked at again.
+        """
+        ordered: list[Standing] = []
+        for group in groups:
+            ordered += self._in_order(group)
+        promised = max(self.promised, default=0.0)
+        self.promised.clear()
+        return deque(ordered if len(groups) == 1 else sorted(ordered, key=self._place)), promised
+
+    def _place(self, one: Standing) -> tuple[bool, float, float]:
+        """Return what plans are ordered by: the best, and the cheapest of those that tie."""
+        return one.alone is None, self._ties(one), self._cost(one)
 
     def _in_order(self, group: Sequence[Standing]) -> deque[Standing]:
         """Bound plans and look at them; return them with the best first, and the cheapest of those that tie.
@@ -121,9 +146,12 @@ class Walk:
             steps = [(one, self._passing(one, left)) for one in left if one.ceiling is not None and not one.is_plain]
             self.look(steps, place)
             left = [one for one in left if self._least <= 0.0 or not self._is_beaten(one)]
+        ceilings = [(one, one.ceiling) for one in left if one.is_told and not self.exhaustive]
+        told = [rate_of(step - _SPARE) * self.worth(one) for one, step in ceilings if step is not None]
+        self.promised[:] = [max([*told, *self.promised])] if told else self.promised
         if self.exhaustive or all(one.is_plain for one in group):
             return deque(sorted(group, key=lambda one: -self._most(one)))
-        return deque(sorted(group, key=lambda one: (one.alone is None, self._ties(one), self._cost(one))))
+        return deque(sorted(group, key=self._place))
 
     def _passing(self, one: Standing, group: Sequence[Standing]) -> int:
         """Return the step that a plan has to pass to be looked at closer: with nothing to compare, half the best."""
@@ -151,7 +179,7 @@ class Walk:
     @property
     def _least(self) -> float:
         """What a plan has to reach to be among the best, of what others reached; 0 while there is none."""
-        found = sorted(self.reached, reverse=True)
+        found = sorted([*self.reached, *self.promised], reverse=True)
         third = found[KEPT - 1] if len(found) >= KEPT else 0.0
         return max(third, found[0] * (1.0 - 2.0 * TIES)) if found else 0.0
 
@@ -248,7 +276,7 @@ class Walk:
         """
         if self._least <= 0.0 or self.exhaustive:
             return (one.ceiling or 0) - (_NEAR if one.is_told else _DOWN)
-        best = max(self.reached)
+        best = max([*self.reached, *self.promised])
         if one.alone is not None and self._least >= best * (1.0 - TIES):
             return self._step(one, best * (1.0 + TIES))
         return self._step(one, self._least) + _ABOVE

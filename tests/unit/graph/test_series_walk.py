@@ -29,6 +29,20 @@ def test_series_end_as_the_longest_path_has_it() -> None:
             assert series_ends(walk, by_class, exits) == [max(ends), *(ends[one] for one in exits)]
 
 
+def test_instances_that_end_a_series_end_as_the_longest_path_has_it() -> None:
+    draw = np.random.Generator(np.random.PCG64(13))
+    for _ in range(60):
+        walk, classes = layered(draw)
+        series = SeriesWalk(walk, [], classes)
+        last = [at for at in range(len(walk.classes)) if series.places([at]) is not None]
+        places = series.places(last)
+        assert last[-1] == len(walk.classes) - 1
+        assert places is not None
+        by_class = draw.integers(1, draw.choice([3, 50, 10_000]), classes)
+        ends = plain(walk.whole.waits, by_class[walk.classes].tolist())
+        assert series.ends_at(places, (series.counts @ by_class).tolist()) == [ends[at] for at in last]
+
+
 @pytest.mark.parametrize(("begins", "leaves"), [(1_000, 1_030), (200, 292)])
 def test_who_waits_for_a_slower_one_is_told_by_few_layers_only_where_it_stays_ahead(begins: int, leaves: int) -> None:
     # Layers of the first rank take 1 each, those of the second one 10, and the first one waits for them: of 30 layers

@@ -18,7 +18,7 @@ from clustersim.replay.lanes.split_pass import SplitMicro, SplitPass, SplitStage
 from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 
 
-class SplitMeetings:
+class SplitSharedPipe:
     """What is under way on every stage and boundary.
 
     Parameters
