@@ -121,7 +121,8 @@ def test_run_keeps_the_audit_in_its_verdict_unless_switched_off(run_dir: Path, t
 
 
 def test_run_times_the_audit_apart_from_simulating(tmp_path: Path) -> None:
-    words = ("run", "quickstart", *SMALL[:-1], "--json", "--no-dashboard", "--out", tmp_path / "a")
+    few = ("--set", "workload.trace.requests=2")
+    words = ("run", "quickstart", *SMALL[:-1], *few, "--json", "--no-dashboard", "--out", tmp_path / "a")
     assert set(json.loads(called(*words).stdout)["wall_s"]) == {"total", "simulate", "audit"}
     assert set(json.loads(called(*words, "--no-audit").stdout)["wall_s"]) == {"total", "simulate"}
 
@@ -329,7 +330,7 @@ def test_audit_says_how_much_it_simulates_again(tmp_path: Path) -> None:
         "--set",
         "model={name: llama-3.1-70b, config: {num_hidden_layers: 2}}",
         "--set",
-        "workload.trace.requests=8",
+        "workload.trace.requests=2",
     )
     result = called("audit", ran(tmp_path / "shallow", *shallow), "--again", "full")
     assert re.match(r"simulating [0-9]+ operators again, full …\n", result.stderr)

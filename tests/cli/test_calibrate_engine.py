@@ -119,6 +119,7 @@ def test_what_a_log_cannot_tell_is_refused_and_left_as_it_was(folder):
     assert "requests did not wait" in found["refused"]["kv_blocks"]
 
 
+@pytest.mark.skipif(not is_whole(), reason="with --long=1: accuracy and search, which run candidates alike, show it")
 @pytest.mark.usefixtures("once")
 def test_the_same_bytes_come_from_any_number_of_processes(folder):
     calibrate(folder, "lists.json", output="both.yaml", more=("--workers", "2"))
@@ -285,7 +286,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), OTHERS if is_whole() else OTHERS[:2])
+@pytest.mark.parametrize(("change", "said"), OTHERS if is_whole() else OTHERS[1:2])
 def test_logs_of_another_device_or_model_are_not_fitted_unless_they_are_asked_for(folder, change, said):
     """Host times and the time of kernels together describe nearly any server: here one of an H100."""
     logs = ("bench1.json", "bench8.json", "bench32.json", "bench64.json")

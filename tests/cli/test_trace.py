@@ -14,7 +14,12 @@ from clustersim.cli import main
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("runs") / "a"
-    overrides = ("workload.trace.requests=2", "plan={tp: 2}", "model=llama-3.1-8b", "expect=null")
+    overrides = (
+        "workload.trace.requests=2",
+        "plan={tp: 2}",
+        "model={name: llama-3.1-8b, config: {num_hidden_layers: 2}}",
+        "expect=null",
+    )
     options = [part for override in overrides for part in ("--set", override)]
     result = CliRunner().invoke(
         main, ["run", "quickstart", "--quiet", "--no-dashboard", "--out", str(target), *options]

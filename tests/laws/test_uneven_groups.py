@@ -11,6 +11,7 @@ import pytest
 from clustersim.scenario.load import load
 from clustersim.simulation.audit import check_run
 from clustersim.simulation.simulate import RunResult, simulate
+from tests.effort import is_whole
 from tests.laws.agreement import agree
 
 TEXT: Final = """
@@ -41,7 +42,7 @@ def durations(result: RunResult, name: str) -> dict[int, set[int]]:
     return took
 
 
-@pytest.mark.parametrize("scheme", COLLECTIVES)
+@pytest.mark.parametrize("scheme", [*COLLECTIVES][:: 1 if is_whole() else 2])
 def test_each_group_of_sp_ranks_takes_its_own_time(tmp_path: Path, scheme: str) -> None:
     """TP rank 0 has its SP ranks in one node, TP rank 1 in two: as if each pair were alone with half of the heads."""
     both = ran(tmp_path, scheme, 2, [0, 8, 1, 2])
