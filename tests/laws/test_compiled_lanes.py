@@ -34,6 +34,7 @@ from clustersim.simulation.replay_input import replay_input
 from tests.effort import dealt, examples, is_whole
 from tests.laws.agreement import same
 from tests.laws.lane_cases import Case, case_input, lengths_of
+from tests.laws.lane_mutations import Mutation, mutated
 
 TOGETHER = (
     ("quickstart", ("plan.pp=1", "plan.tp=8")),
@@ -66,9 +67,19 @@ TOGETHER = (
             "serving.long_prompt_tokens=512",
         ),
     ),
+    (
+        "tp-on-one-node",
+        (
+            "model=gpt-oss-120b",
+            "serving.max_batch_tokens=256",
+            "workload={arrivals: {process: poisson, rate: 9/s}, prompt_tokens: {uniform: {low: 60, high: 300}}, "
+            f"output_tokens: {{fixed: 80}}, requests: {200 if is_whole() else 20}}}",
+        ),
+    ),
 )
 """Scenarios that ship, and what makes lanes of them that can be compiled; three have stages, two devices grids."""
 STAGED = TOGETHER[1:4]
+WINDOWED = TOGETHER[-1]
 SHOWN = Path(__file__).with_name("machine_code.txt")
 """Of what machine code was compared already; ``pytest --update-golden`` of its test compares and notes it."""
 DECIDES = ("__init__.py", "choice.py")
@@ -76,6 +87,16 @@ DECIDES = ("__init__.py", "choice.py")
 ONE_STAGE = ({}, {"dp": 2}, {"dp": 3}, {"tp": 2}, {"tp": 2, "ep": 2})
 SPLIT = {"degree": 2, "scheme": "ring", "decode": "idle"}
 STAGES = tuple({"pp": pp} | more for pp in (2, 3, 4) for more in ({}, {"dp": 2}, {"decode_overlap": "none"}))
+
+
+WINDOWS = {
+    "a run goes on when a window is full": Mutation(k, "_sum_near", "window - seen)", "window)"),
+    "windows do not grow": Mutation(k, "_price_decodes", "near += s[NEAR_GROWTH]", "pass"),
+    "decodes see beyond it": Mutation(k, "_sum_near", "min(seen, window)", "seen"),
+    "prompts see a token more": Mutation(k, "_sum_chunks", "(short - 1)", "(short + 1)"),
+    "prompts see what is behind it": Mutation(k, "_sum_chunks", "min(start, window - 1)", "start"),
+    "decodes beside prompts see all": Mutation(k, "_prompts_ns", "NEAR_ATTENDED] if near", "ATTENDED] if near"),
+}
 
 
 @st.composite
@@ -99,6 +120,8 @@ def plain_cases(draw: st.DrawFn, plans: tuple[dict[str, Any], ...] = ONE_STAGE) 
     }
     if chunked and draw(st.integers(0, 3)) == 0:
         case["long_prompt_tokens"] = draw(st.sampled_from((2, 5)))
+    if draw(st.integers(0, 3)) == 0:
+        case["window"] = draw(st.sampled_from((1, 6, 20)))
     if draw(st.booleans()):
         case["router"] = "least_outstanding"
     if draw(st.integers(0, 3)) == 0:
@@ -153,6 +176,21 @@ def test_compiled_lanes_price_as_python_lanes(name: str, overrides: tuple[str, .
     """With rooflines and real models, and a table of rows that has to grow."""
     with mock.patch.object(compiled_prices, "FEW_ROWS", 7):
         agree(inputs_of(name, overrides), "steps", "passes", "chunks", "decodes", "facts")  # folded alike, in one order
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_sums_within_the_window_are_part_of_prices(name: str) -> None:
+    with mutated(WINDOWS[name]), pytest.raises(AssertionError):
+        agree(inputs_of(*WINDOWED))
+
+
+def test_several_windows_are_not_compiled() -> None:
+    given_ = inputs_of(*WINDOWED)
+    pool = replace(given_.entry, pricer=replace(given_.entry.pricer, windows=(128, 256)))
+    assert (
+        replay(replace(given_, pools=(pool,), compiled="always")).interpreted
+        == "the model attends within windows of several lengths"
+    )
 
 
 def test_parts_that_depend_on_large_counts_are_asked_for() -> None:

@@ -46,13 +46,16 @@ SCALARS: Final = (
     "clock", "count", "computed", "last", "fresh", "replica", "head", "waiting", "free", "step", "before", "places",
     "order", "loose", "begun", "chunks", "given_up", "spare", "launched", "is_awake", "goes_on", "new", "context",
     "pairs", "keys", "decodes", "attended", "steady", "steps", "limit", "evicted", "decodes_flying",
+    "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
 )  # fmt: skip
 (
     CLOCK, COUNT, COMPUTED, LAST, FRESH, REPLICA, HEAD, WAITING, FREE, STEP, BEFORE, PLACES,
     ORDER, LOOSE, BEGUN, CHUNKS, GIVEN_UP, SPARE, LAUNCHED, IS_AWAKE, GOES_ON, NEW, CONTEXT,
     PAIRS, KEYS, DECODES, ATTENDED, STEADY, STEPS, LIMIT, EVICTED, DECODES_FLYING,
+    NEAR_PAIRS, NEAR_KEYS, NEAR_ATTENDED, NEAR_GROWTH, NEAR_STEPS,
 ) = range(len(SCALARS))  # fmt: skip
-"""The first five are those of a group: where there are stages, each group has its own (``q`` below)."""
+"""The first five are those of a group: where there are stages, each group has its own (``q`` below). The last five are
+sums within the model's sliding window, how the last of them grows step by step, and for how many steps it does."""
 
 FIELDS: Final = (
     "request", "prompt", "output", "done", "generated", "joined", "blocks", "place", "first_step", "last_step",
@@ -68,8 +71,8 @@ request; free. The first two are those of a group."""
 
 LIMITS: Final = (
     "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "max_run", "stride", "first",
-    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "rows", "varying", "chunks", "decodes", "facts",
-    "stretches",
+    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "window", "rows", "varying", "chunks",
+    "decodes", "facts", "stretches",
 )  # fmt: skip
 (
     SIZE,
@@ -87,6 +90,7 @@ LIMITS: Final = (
     STAGES,
     OVERLAP,
     KEEPS_ROOM,
+    WINDOW,
     ROOM_ROWS,
     ROOM_VARYING,
     ROOM_CHUNKS,
@@ -434,9 +438,9 @@ def _join_loose(s, slot, line, finishes, phases, lim):
 
 
 @INNER
-def _sum_chunks(s, slot, line):
+def _sum_chunks(s, slot, line, window):
     """Add up what is told of the chunks of a step, and let go of the prompts that it goes on with."""
-    new = context = pairs = keys = 0
+    new = context = pairs = keys = near_pairs = near_keys = 0
     for place in range(s[CHUNKS]):
         one = line[CARRIED, place]
         start, taken = slot[DONE_TOKENS, one], slot[TAKEN, one]
@@ -444,14 +448,33 @@ def _sum_chunks(s, slot, line):
         context += start
         pairs += taken * start + taken * (taken + 1) // 2
         keys += start + taken
+        short = min(max(window - 1 - start, 0), taken)  # so many tokens attend to less than the window
+        near_pairs += short * (start + 1) + short * (short - 1) // 2 + (taken - short) * window
+        near_keys += min(start, window - 1) + taken
         if start > 0:
             _remove(line, BEGINNING, s[BEGUN], one)
             s[BEGUN] -= 1
     s[NEW], s[CONTEXT], s[PAIRS], s[KEYS] = new, context, pairs, keys
+    s[NEAR_PAIRS], s[NEAR_KEYS] = near_pairs, near_keys
 
 
 @INNER
-def _launch(s, g, slot, line, decodes, group):
+def _sum_near(s, q, slot, member, window):
+    """Add up the keys within the window to which a group attends in its next step (``WindowSum``)."""
+    keys = growth = 0
+    steps = NEVER
+    for place in range(q[COUNT] if window > 0 else 0):
+        one = member[HEAP, place]
+        seen = slot[DONE_TOKENS, one] + q[CLOCK] - slot[JOINED, one] + 1
+        keys += min(seen, window)
+        if seen < window:
+            growth += 1
+            steps = min(steps, window - seen)
+    s[NEAR_ATTENDED], s[NEAR_GROWTH], s[NEAR_STEPS] = keys, growth, steps
+
+
+@INNER
+def _launch(s, g, slot, line, lim, decodes, group):
     """Note what a step carries (``GroupedScheduler._launch``): chunks that were chosen, and the group or nobody."""
     count = s[COUNT] if group else 0
     s[DECODES] = count
@@ -468,7 +491,8 @@ def _launch(s, g, slot, line, decodes, group):
             slot[IS_FRESH, one] = 0
         s[FRESH] = 0
         s[LAST] = step
-    _sum_chunks(s, slot, line)
+        _sum_near(s, s, slot, line, lim[WINDOW])
+    _sum_chunks(s, slot, line, lim[WINDOW])
     s[ATTENDED] = s[COMPUTED] + count if group else 0
     s[LAUNCHED] = 1
     s[STEPS] = 0
@@ -484,7 +508,7 @@ def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, dec
             _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
             return
         if s[CHUNKS] > 0:
-            _launch(s, g, slot, line, decodes, s[COUNT] < 0)  # no group; a constant would be compiled by itself
+            _launch(s, g, slot, line, lim, decodes, s[COUNT] < 0)  # no group; a constant would be compiled by itself
             return
     _join_loose(s, slot, line, finishes, phases, lim)
     group = s[COUNT] > 0
@@ -500,12 +524,12 @@ def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, dec
             _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
             return
         if s[CHUNKS] > 0:
-            _launch(s, g, slot, line, decodes, group)
+            _launch(s, g, slot, line, lim, decodes, group)
             return
     if not group:
         return
     s[FREE] = free
-    _launch(s, g, slot, line, decodes, group)
+    _launch(s, g, slot, line, lim, decodes, group)
 
 
 @INNER
@@ -666,7 +690,7 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
             line[LOOSENED, s[LOOSE]] = one
             s[LOOSE] += 1
     if chosen + s[CHUNKS] > 0:
-        _launch(s, g, slot, line, decodes, chosen > 0)
+        _launch(s, g, slot, line, lim, decodes, chosen > 0)
         s[STEADY] = 0  # who gave way may come back in the next step
 
 
@@ -864,12 +888,15 @@ def _prompts_ns(
             return asked, 0, 0
     total, number = values[table, at, 0], values[table, at, 1]
     for core in range(cores[table]):
+        near = core_kinds[table, core, 2]
         if g[ANSWERED]:
             ns = answer[core]
         elif core_kinds[table, core, 0] == 0:
-            ns = _prefill_ns(terms[table, core], s[PAIRS], s[NEW], s[KEYS], seconds[0], seconds[2])
+            pairs, keys_ = (s[NEAR_PAIRS], s[NEAR_KEYS]) if near else (s[PAIRS], s[KEYS])
+            ns = _prefill_ns(terms[table, core], pairs, s[NEW], keys_, seconds[0], seconds[2])
         else:
-            ns = _decode_ns(terms[table, core], s[DECODES], s[ATTENDED], seconds[0], seconds[2] * 1e9)
+            attended = s[NEAR_ATTENDED] if near else s[ATTENDED]
+            ns = _decode_ns(terms[table, core], s[DECODES], attended, seconds[0], seconds[2] * 1e9)
         if ns < 0:
             return ASK_STEP, 0, 0
         pending[core] = ns
@@ -939,17 +966,18 @@ def _price_decodes(
         return ASK_DECODE
     if s[LAUNCHED]:
         limit = min(finishes[line[HEAP, 0]] - s[CLOCK], lim[MAX_RUN]) if s[STEADY] else 1
-        s[LIMIT] = _affordable(s, phases, lim[SIZE], limit, s[FREE])
+        s[LIMIT] = min(_affordable(s, phases, lim[SIZE], limit, s[FREE]), s[NEAR_STEPS])
         _head(s, lim, head, g[NOW], s[ATTENDED], decode_rows[count, 1])
         ends[mine] = g[NOW]
     classes = cores[2]
     gap = seconds[1] if decode_rows[count, 2] else seconds[0]
     steps, end, limit = s[STEPS], ends[mine], s[LIMIT]
-    keys, first = s[ATTENDED] + steps * count, steps
+    keys, near, first = s[ATTENDED] + steps * count, s[NEAR_ATTENDED] + steps * s[NEAR_GROWTH], steps
     while True:
         total = base
         for core in range(classes):
-            ns = answer[core] if g[ANSWERED] else _decode_ns(terms[2, core], count, keys, gap, seconds[2] * 1e9)
+            seen = near if core_kinds[2, core, 2] else keys
+            ns = answer[core] if g[ANSWERED] else _decode_ns(terms[2, core], count, seen, gap, seconds[2] * 1e9)
             if ns < 0:
                 total = -1
                 break
@@ -963,6 +991,7 @@ def _price_decodes(
         end += total
         steps += 1
         keys += count
+        near += s[NEAR_GROWTH]
         if steps >= limit or end >= until:
             break
     s[STEPS] = steps
@@ -1118,8 +1147,8 @@ def advance(
         a send takes.
     cores : int64 array of shape (3,)
         Classes that attend, of the steps that prefill, are mixed, and decode.
-    core_kinds : int64 array of shape (3, classes, 2)
-        0 where one is of prefill, else 1; its instances.
+    core_kinds : int64 array of shape (3, classes, 3)
+        0 where one is of prefill, else 1; its instances; 1 where it attends within the window.
     terms : float64 array of shape (3, classes, 12)
         ``PREFILL_TERMS`` or ``DECODE_TERMS``.
     rows, varying, chunks, decodes, facts : int64 arrays

@@ -48,6 +48,7 @@ class CompiledLanes(ABC):
         self.intake = intake
         self.lanes = lanes
         self.prices = prices
+        self.windows = lanes[0].prices.windows  # one at most
         count, requests = len(lanes), intake.requests
         scheduler = lanes[0].scheduler.scheduler
         config, pool = scheduler.config, scheduler.pool
@@ -65,7 +66,8 @@ class CompiledLanes(ABC):
             "chunked": chunked, "max_run": longest_run, "stride": stride, "first": first,
             "closed": requests.concurrency is not None, "balanced": intake.balanced and count > 1,
             "horizon": min(intake.horizon, k.NEVER - 1),
-            "keeps_room": config.preemption == "never", "stages": scheduler.stages, "overlap": scheduler.decode_overlap,
+            "keeps_room": config.preemption == "never", "window": sum(self.windows), "stages": scheduler.stages,
+            "overlap": scheduler.decode_overlap,
             **room,
         }  # fmt: skip
         self.limits = np.array([values[name] for name in k.LIMITS], np.int64)
@@ -182,13 +184,16 @@ class CompiledLanes(ABC):
         table, counts = self._counts(s)
         decodes, attended = int(s[k.DECODES]), int(s[k.ATTENDED])
         if table == DECODE:
-            price = prices.prices.decode(decodes)
-            keys = attended + int(s[k.STEPS]) * decodes
-            return price.base_ns, price.number, [ns(keys) for ns in price.ns]
+            price, steps = prices.prices.decode(decodes), int(s[k.STEPS])
+            keys, near = attended + steps * decodes, int(s[k.NEAR_ATTENDED] + steps * s[k.NEAR_GROWTH])
+            pairs = zip(price.ns, price.windows, strict=True)
+            return price.base_ns, price.number, [ns(keys if window is None else near) for ns, window in pairs]
         prices.settle()
+        near = int(s[k.NEAR_PAIRS]), int(s[k.NEAR_KEYS]), int(s[k.NEAR_ATTENDED]) if decodes else 0
         total, number, varying, _ = prices.prices.prompts(
-            int(s[k.CHUNKS]), counts[2], counts[4], int(s[k.PAIRS]), counts[6], decodes, attended
-        )
+            int(s[k.CHUNKS]), counts[2], counts[4], int(s[k.PAIRS]), counts[6], decodes, attended,
+            dict.fromkeys(self.windows, near),
+        )  # fmt: skip
         prices.settle()
         for (_, instances), ns in zip(prices.classes[table], varying, strict=True):
             total -= instances * ns

@@ -113,19 +113,18 @@ class KernelPrices:
         for prompts in self.prompts:
             if prod(int(self.radix[place]) for place in prompts.used) >= MOST_KEYS:
                 return "counts of a step exceed 62 bits"
-        for cls, _ in (one for classes in self.classes for one in classes):
-            if window_of(cls) is not None:
-                return "the model attends within windows"
+        if len(self.prices.pricer.windows) > 1:
+            return "the model attends within windows of several lengths"
         return ""
 
     def _terms(self) -> tuple[Int64Array, FloatArray]:
-        """Return kind and instances of each class that attends, and its constants."""
+        """Return kind and instances of each class that attends, whether within the window, and its constants."""
         most = max(map(len, self.classes))
-        kinds = np.zeros((3, most, 2), np.int64)
+        kinds = np.zeros((3, most, 3), np.int64)
         rows: dict[tuple[int, int], list[float]] = {}
         for table, classes in enumerate(self.classes):
             for place, (cls, instances) in enumerate(classes):
-                kinds[table, place] = cls.node.op != "attention_prefill", instances
+                kinds[table, place] = cls.node.op != "attention_prefill", instances, window_of(cls) is not None
                 rows[table, place] = self._terms_of(cls)
         terms = np.zeros((3, most, max([CURVES + 1, *map(len, rows.values())])))
         for at, row in rows.items():

@@ -181,7 +181,7 @@ def _open(s, q, member, g, slot, last_steps, decodes):
 
 
 @k.INNER
-def _launch(s, g, slot, line, groups, members, ready, last_steps, decodes, group):
+def _launch(s, g, slot, line, groups, members, ready, last_steps, lim, decodes, group):
     """Note what a step carries (``GroupedScheduler._launch``): chunks that were chosen, and a group, −1 for none."""
     s[GROUP], s[k.DECODES], s[k.ATTENDED], s[STEP_SLOT], s[PREVIOUS] = group, 0, 0, -1, -1
     if group >= 0:
@@ -200,7 +200,8 @@ def _launch(s, g, slot, line, groups, members, ready, last_steps, decodes, group
         q[GROUP_SLOT] = chosen
         last_steps[chosen] = q[k.LAST] = s[k.STEP]
         s[k.DECODES], s[k.ATTENDED] = q[k.COUNT], q[k.COMPUTED] + q[k.COUNT]
-    k._sum_chunks(s, slot, line)
+        k._sum_near(s, q, slot, members[group], lim[k.WINDOW])
+    k._sum_chunks(s, slot, line, lim[k.WINDOW])
     s[k.STEP] += 1
     s[k.LAUNCHED] = 1
 
@@ -233,10 +234,10 @@ def _next(
             behind, lim, decodes, facts, now,
         )  # fmt: skip
     elif s[k.CHUNKS] > 0:
-        _launch(s, g, slot, line, groups, members, ready, last_steps, decodes, group)
+        _launch(s, g, slot, line, groups, members, ready, last_steps, lim, decodes, group)
     elif group >= 0:
         s[k.FREE] = free
-        _launch(s, g, slot, line, groups, members, ready, last_steps, decodes, group)
+        _launch(s, g, slot, line, groups, members, ready, last_steps, lim, decodes, group)
 
 
 @k.INNER
@@ -282,7 +283,7 @@ def _careful(
             line[k.LOOSENED, s[k.LOOSE]] = one
             s[k.LOOSE] += 1
     if chosen + s[k.CHUNKS] > 0:
-        _launch(s, g, slot, line, groups, members, ready, last_steps, decodes, group)
+        _launch(s, g, slot, line, groups, members, ready, last_steps, lim, decodes, group)
 
 
 @k.INNER
@@ -311,7 +312,8 @@ def _price(
                 if g[k.ANSWERED]:
                     ns = answer[kind, core]
                 else:
-                    ns = k._decode_ns(terms[kind, 2, core], count, s[k.ATTENDED], gap, seconds[2] * 1e9)
+                    attended = s[k.NEAR_ATTENDED] if core_kinds[kind, 2, core, 2] else s[k.ATTENDED]
+                    ns = k._decode_ns(terms[kind, 2, core], count, attended, gap, seconds[2] * 1e9)
                 if ns < 0:
                     return k.ASK_STEP
                 pending[kind, core] = ns
