@@ -30,12 +30,12 @@ class Walk:
     @cached_property
     def levels(self) -> Levels | None:
         """The instances in levels, where that is the faster way to their ends."""
-        return levels_of(self.waits)
+        return levels_of(self._latest)
 
     @cached_property
     def _every_level(self) -> Levels | None:
         """The instances in levels, however few each has: the faster way to the ends of many passes at once."""
-        return levels_of(self.waits, least_width=0)
+        return levels_of(self._latest, least_width=0)
 
     @cached_property
     def _latest(self) -> list[tuple[int, ...]]:

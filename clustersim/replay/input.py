@@ -124,6 +124,21 @@ class ReplayInput:
         """The pool at which requests arrive."""
         return self.pools[0]
 
+    @property
+    def needs_clock(self) -> bool:
+        """Whether requests change replicas, are told by more than their lengths, or end by themselves, or any fails."""
+        serving, cancels = self.entry.serving, self.requests.cancel_after_ns
+        return (
+            len(self.pools) > 1
+            or serving.order.by != "arrival"
+            or serving.router not in ("round_robin", "least_outstanding")
+            or serving.prefix_caching
+            or serving.queue_limit is not None
+            or serving.queue_timeout_ns is not None
+            or (cancels is not None and bool((cancels >= 0).any()))
+            or bool(self.faults)
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReplayResult:

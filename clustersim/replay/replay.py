@@ -7,7 +7,6 @@ from concurrent.futures import Executor
 
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.run import needs_clock
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.shares import replay_lanes
 
@@ -43,7 +42,7 @@ def replay(
     """
     prepared = Prepared(inputs)
     lanes = LaneBuilder(prepared)
-    if lanes.obstacle or needs_clock(inputs):
+    if lanes.obstacle or inputs.needs_clock:
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
         if lanes.obstacle and by_events is not None and inputs.mode != "full":

@@ -58,6 +58,8 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
     replicas = pool.plan.dp
     if replicas == 1:
         return 1, "there is one replica"
+    if pool.plan.is_lockstep:
+        return 1, "replicas that share experts take their steps together"
     if contention.stages or contention.boundaries:
         return 1, "communications can meet on a link"
     if inputs.requests.concurrency is not None:

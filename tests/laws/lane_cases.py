@@ -26,6 +26,8 @@ from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, p
 Case = dict[str, Any]
 """Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers.
 
+Replicas share experts where the plan is ``wide``.
+
 With ``apart`` each stage has links of its own (``stages_apart``). With ``decode``, keywords of the decode pool, there
 are two pools: its ``plan``, its ``kv_blocks`` and fields of its ``ServingConfig``. Besides, ``order`` is (by, patience
 in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, ``failures`` are (instant, end or None,
@@ -41,7 +43,8 @@ def case_input(case: Case) -> ReplayInput:
     options = dict(case)
     fields = dict(options.pop("plan", {}))
     if "ep" in fields:
-        fields["ep"] = ExpertPlan(degree=fields["ep"])
+        wide = fields.pop("wide", False)
+        fields["ep"] = ExpertPlan(degree=fields["ep"], scope="global" if wide else "replica")
         options["layer"] = SPARSE
     if "sp" in fields:
         fields["sp"] = SequencePlan(**fields["sp"])
@@ -162,6 +165,7 @@ def splits(draw: st.DrawFn) -> Case:
         "partition": draw(st.sampled_from(("contiguous", "zigzag", "striped"))),
         "decode": draw(st.sampled_from(("idle", "dp"))),
     }
+    plan.pop("wide", None)
     if "ep" in plan:
         plan["ep"] = degree * plan["tp"]
         if 4 % plan["ep"]:  # experts
@@ -181,6 +185,8 @@ def _one_pool(draw: st.DrawFn) -> Case:
         plan["tp"] = tp
         if draw(st.booleans()):
             plan["ep"] = 2
+    if pp == 1 and dp > 1 and 4 % (dp * tp) == 0 and draw(st.booleans()):  # 4 experts
+        plan |= {"ep": dp * tp, "wide": True}
     if pp > 1 and draw(st.integers(0, 3)) == 0:
         plan["decode_overlap"] = "none"
     block_tokens = draw(st.sampled_from((1, 4, 16)))

@@ -17,14 +17,16 @@ from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay.compiled import kernel, links, stages
 from clustersim.replay.events.chain import ChainPass
-from clustersim.replay.lanes import alone, owner_lane
+from clustersim.replay.lanes import alone, lockstep_clock, owner_lane
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_watch import LinkWatch
+from clustersim.replay.lanes.lockstep_clock import LockstepClock, LockstepPasses
 from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.member_lane import MemberLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
@@ -310,6 +312,34 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "who has not arrived does not wait": Mutation(LaneReplica, "waiting", " + len(self.scheduler.arriving)", ""),
     "whose K/V is on its way does not run": Mutation(LaneReplica, "running", " + self.scheduler.receiving", ""),
     "who does not come weighs as ever": Mutation(Lane, "expect_no_more", "self.outstanding -= ", "_ = "),
+    # member_lane.py, lockstep_clock.py
+    "a run of all jumps over a finish": Mutation(MemberLane, "reach", "- group.clock,", "- group.clock + 1,"),
+    "a run of all takes blocks that are not there": Mutation(
+        MemberLane, "reach", "self.scheduler.affordable(group, limit)", "limit"
+    ),
+    "a run of all goes on when a window is full": Mutation(MemberLane, "reach", "group.unchanged_windows", "9999"),
+    "who brings nothing takes no step": Mutation(MemberLane, "launch", "scheduler.step += 1", "pass"),
+    "who brings nothing takes one step of a run": Mutation(
+        MemberLane, "land", "self.scheduler.step += steps - 1", "pass"
+    ),
+    "a horizon ends a member's episodes with the run": Mutation(MemberLane, "stop_after", "+ steps - 1", "- 1"),
+    "all go on when the next request arrives": Mutation(LockstepPasses, "begin", "until)) + 1]", "until)) + 2]"),
+    "all go on when one would decide otherwise": Mutation(LockstepPasses, "begin", " if steady else 1", ""),
+    "contexts of members stay as they are": Mutation(LockstepPasses, "_durations", "else group.count) *", "else 0) *"),
+    "windows of members do not grow": Mutation(LockstepPasses, "_durations", "grows.get(window, 0) *", "0 *"),
+    "passes of all are numbered run by run": Mutation(
+        LockstepPasses, "record", "self.steps += steps", "self.steps += 1"
+    ),
+    "a run of all is priced to the horizon": Mutation(
+        LockstepClock, "_run", "until if closed else min(self.coming[0], until)", "until"
+    ),
+    "what ends at the horizon has not ended": Mutation(LockstepClock, "_run", 'side="right"', 'side="left"'),
+    "passes that ended at the horizon are not recorded": Mutation(
+        LockstepClock, "_run", "passes.record(ended)", "pass"
+    ),
+    "a member's decodes do not attend to themselves": Mutation(
+        lockstep_clock, "_part", "(group.computed + group.count,)", "(group.computed,)"
+    ),
     # ready_decodes.py
     "a late sequence overtakes those that wait": Mutation(ReadyDecodes, "first", "s.place > group.latest", "True"),
     "who waits is sorted by chance": Mutation(ReadyDecodes, "dissolve", "ready.sort(key=by_place)", "pass"),

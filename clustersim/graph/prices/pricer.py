@@ -177,20 +177,26 @@ class Pricer:
         row, columns = self.decode_row(program, decode_sequences)
         gap = self.gap_s(graph=self.in_graph(decode_sequences))
         steps = len(next(iter(keys.values())))
+        nothing = np.zeros(steps, np.int64)
         varying = np.empty((steps, len(columns)), np.int64)
+        alike: dict[tuple[float, ...], list[tuple[int, int, Int64Array]]] = {}
         for place, index in enumerate(columns):
             cls = program.classes[index]
             variant = cls.node.variant
             at = cls.s + (len(decode_sequences) // 2 if variant.half == 2 else 0)
             counts = decode_sequences[at] if at < len(decode_sequences) else 0
-            attended = keys.get((at, variant.window), np.zeros(steps, np.int64))
+            attends = tuple(attention_shape(cls.node).values())
+            alike.setdefault(attends, []).append((place, counts, keys.get((at, variant.window), nothing)))
+        for some in alike.values():  # all ranks at once
             shape: dict[str, FloatArray | float] = {
-                **attention_shape(cls.node), "batch": float(counts), "keys": attended.astype(np.float64)
-            }  # fmt: skip
+                **attention_shape(program.classes[columns[some[0][0]]].node),
+                "batch": np.repeat([float(counts) for _, counts, _ in some], steps),
+                "keys": np.concatenate([attended for _, _, attended in some]).astype(np.float64),
+            }
             seconds = self.cost.seconds("attention_decode", shape) + gap
             if not seconds.max(initial=0.0) < LONGEST_S:
                 raise _too_long("attention_decode", seconds.max())
-            varying[:, place] = _to_ns(seconds)
+            varying[:, [place for place, _, _ in some]] = _to_ns(seconds).reshape(len(some), steps).T
         return row, columns, varying
 
     def decode_row(

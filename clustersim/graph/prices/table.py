@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,15 @@ SENT: Final = "sent_tokens"
 """Feature of a step with padding: its tokens without that."""
 
 
+class Linear(NamedTuple):
+    """Classes that amount to the same forms of features, with their places in a group and SP coordinates."""
+
+    amount: Terms
+    least: Terms
+    sends: bool
+    places: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PriceGroup:
     """The cost classes of one operator.
@@ -38,6 +47,8 @@ class PriceGroup:
     classes : tuple of CostClass
     shape : dict of float arrays of shape (classes,)
     fused, included : bool arrays of shape (classes,)
+    linear : tuple of Linear
+        The same classes by what they amount to.
     """
 
     op: str
@@ -46,10 +57,19 @@ class PriceGroup:
     shape: dict[str, FloatArray]
     fused: np.ndarray[tuple[int], np.dtype[np.bool_]]
     included: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    linear: tuple[Linear, ...]
 
     def amounts(self, features: Features) -> list[float]:
-        """Return the amount of each class for a batch."""
-        return [node_amount(cls.node, features, cls.s) for cls in self.classes]
+        """Return the amount of each class for a batch, as :func:`node_amount` does."""
+        found = [0.0] * len(self.classes)
+        for one in self.linear:
+            seen = {**features, "tokens": features[SENT]} if one.sends and SENT in features else features
+            by_s = _amounts(one.amount, seen) or [0.0] * (1 + max(s for _, s in one.places))
+            if one.least:
+                by_s = list(map(max, by_s, _amounts(one.least, seen)))
+            for place, s in one.places:
+                found[place] = by_s[s]
+        return found
 
     def feature(self, name: str, features: Features) -> FloatArray:
         """Return an attention feature of each class for a batch."""
@@ -71,9 +91,27 @@ def price_groups(classes: Sequence[CostClass]) -> tuple[PriceGroup, ...]:
             },
             fused=np.array([classes[i].node.fused for i in indices]),
             included=np.array([classes[i].node.included for i in indices]),
+            linear=_linear([classes[i] for i in indices]),
         )
         for op, indices in by_op.items()
     )
+
+
+def _linear(classes: Sequence[CostClass]) -> tuple[Linear, ...]:
+    """Return classes by what they amount to."""
+    found: dict[tuple[Terms, Terms, bool], list[tuple[int, int]]] = {}
+    for place, cls in enumerate(classes):
+        found.setdefault((cls.node.amount, cls.node.least, cls.node.op == "send"), []).append((place, cls.s))
+    return tuple([Linear(*one, tuple(places)) for one, places in found.items()])
+
+
+def _amounts(terms: Terms, features: Features) -> list[float]:
+    """Return what :func:`amount` does at each SP coordinate."""
+    found: list[float] = []
+    for feature, coefficient in terms:
+        values = features[feature]
+        found = [total + coefficient * value for total, value in zip(found or [0.0] * len(values), values, strict=True)]
+    return found
 
 
 def amount(terms: Terms, features: Features, s: int) -> float:

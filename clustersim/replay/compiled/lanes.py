@@ -185,9 +185,9 @@ class CompiledLanes(ABC):
         decodes, attended = int(s[k.DECODES]), int(s[k.ATTENDED])
         if table == DECODE:
             price, steps = prices.prices.decode(decodes), int(s[k.STEPS])
-            keys, near = attended + steps * decodes, int(s[k.NEAR_ATTENDED] + steps * s[k.NEAR_GROWTH])
+            keys, seen = attended + steps * decodes, int(s[k.NEAR_ATTENDED] + steps * s[k.NEAR_GROWTH])
             pairs = zip(price.ns, price.windows, strict=True)
-            return price.base_ns, price.number, [ns(keys if window is None else near) for ns, window in pairs]
+            return price.base_ns, price.number, [ns(keys if window is None else seen) for ns, window in pairs]
         prices.settle()
         near = int(s[k.NEAR_PAIRS]), int(s[k.NEAR_KEYS]), int(s[k.NEAR_ATTENDED]) if decodes else 0
         total, number, varying, _ = prices.prices.prompts(

@@ -30,6 +30,8 @@ from clustersim.serving.sequence import Sequence
 
 NOBODY: Final = -1
 """The request of a dummy batch."""
+SHORT: Final = 4
+"""Steps of a run that are priced where the last one was cut before."""
 NOTHING: Final = Decision(decodes=(), prefills=())
 """What a replica brings that has nothing to run."""
 
@@ -86,6 +88,8 @@ class Lockstep:
         self.parts: list[list[Decision]] = []
         """The decisions, and those of the two halves of the step where it is split."""
         self.run: DecodeRun | None = None
+        self.reach = SHORT
+        """Steps of the next run at most: arrivals at any replica cut it, so that many would be priced in vain."""
         self.steps = 0
         for member in members:
             member.group = self
@@ -178,7 +182,7 @@ class Lockstep:
 
     def _jump(self, batch: StepBatch) -> None:
         pairs = [(m, d) for m, d in zip(self.members, self.decisions, strict=True) if d is not NOTHING]
-        steps = min(decode_run.MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
+        steps = min(decode_run.MAX_RUN, self.reach, *(member.scheduler.horizon(decision) for member, decision in pairs))
         decodes = [decision.decodes for part in self.parts[1:] or self.parts for decision in part]
         self.run = DecodeRun(self.pipeline, self.pricer, batch, keys_of_run(batch, decodes, steps), self._landed)
         for member, decision in zip(self.members, self.decisions, strict=True):
@@ -190,7 +194,7 @@ class Lockstep:
             self.run.cut(now)
 
     def _landed(self, run: DecodeRun) -> None:
-        self.run = None
+        self.run, self.reach = None, max(SHORT, 2 * len(run))
         self._record(run, len(run))
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.run = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -14,7 +14,9 @@ from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_stage import SharedStage
+from clustersim.replay.lanes.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.member_lane import MemberLane, MemberLog
 from clustersim.replay.lanes.owner_lane import OwnerLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_lane import SharedLane
@@ -74,8 +76,8 @@ class LaneBuilder:
         by_layer = apart and pool is self.prepared.pools[0] and inputs.serving.transfer == "layerwise"
         if by_layer and inputs.plan.pp > 1:
             return "K/V leaves layer by layer, under the steps of a pipeline"
-        if inputs.plan.is_lockstep:
-            return "replicas that share experts take their steps together"
+        if inputs.plan.is_lockstep and self.prepared.input.needs_clock:
+            return "replicas that share experts take their steps together, and more than loads and lengths decides"
         if inputs.plan.is_two_batch:
             return "steps run as two halves that overlap"
         if inputs.plan.sp.decode == "dp" and apart:
@@ -92,10 +94,11 @@ class LaneBuilder:
 
     def _of_replica(self, replica: int) -> Iterator[str]:
         prepared, pool = self.prepared, self.prepared.pool_of(replica)
-        stages = [(replica, stage) for stage in range(pool.input.plan.pp)]
+        together = pool.input.plan.is_lockstep
+        stages = [(pool.meshes[0] if together else replica, stage) for stage in range(pool.input.plan.pp)]
         meets = prepared.contention.stages | prepared.contention.boundaries
         if not meets.isdisjoint(stages):
-            yield self._meeting(replica)
+            yield "collectives can meet on a link" if together else self._meeting(replica)
         slowdowns = prepared.slowdowns(replica)
         if slowdowns is not None and any(slowdowns.by_stage):
             yield "devices or links get slower"
@@ -104,7 +107,7 @@ class LaneBuilder:
                 yield "experts are on all SP ranks, or ranks of one group differ"
             return
         programs = [program for at in stages for program in pool.programs[at].values()]
-        if not all(program.even and program.template.is_chain for program in programs):
+        if not all(program.even and (together or program.template.is_chain) for program in programs):
             yield "operators of a pass overlap, or ranks of one group differ"
 
     def _meeting(self, replica: int) -> str:
@@ -136,16 +139,29 @@ class LaneBuilder:
 
     def lane(self, replica: int, scheduler: Scheduler, log: LaneLog) -> Lane:
         """Return a replica in its first state."""
+        pool = self.prepared.pool_of(replica)
+        if pool.input.plan.is_lockstep:
+            return MemberLane(scheduler, pool.input.pricer.windows, log)
         prices = self._prices_of(replica)
         if len(prices) > 1:
             return self._pipe(replica, scheduler, prices, log)
         kind = StretchedLane if self.watched(replica) else OwnerLane if len(scheduler.pool.free) > 1 else DecodeJumpLane
         return kind(scheduler, prices, log)
 
+    def passes(self, lanes: Sequence[Lane]) -> LockstepPasses:
+        """Return the steps that all replicas take together."""
+        pool = self.prepared.pools[0]
+        programs = pool.programs[pool.meshes[0], 0]
+        templates = {kind: pool.numbers[program.key] for kind, program in programs.items()}
+        members = [lane for lane in lanes if isinstance(lane, MemberLane)]  # all of them
+        return LockstepPasses(members, pool.input.pricer, programs, templates, self.prepared.recorder)
+
     def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:
         """Return what records a replica."""
         prepared, pool = self.prepared, self.prepared.pool_of(replica)
         plan = pool.input.plan
+        if plan.is_lockstep:
+            return MemberLog(replica, prepared.schedulers[replica].pool.total, prepared.recorder)
         kinds = [pool.programs[replica, stage] for stage in range(plan.pp)]
         templates = [{kind: pool.numbers[program.key] for kind, program in one.items()} for one in kinds]
         rows = [one.rows for one in self._prices_of(replica)]

@@ -20,7 +20,7 @@ from clustersim.graph.prices.steps import DecodePrice, StepPrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.prices import decode_classes
+from clustersim.replay.lanes.prices import LanePrices, decode_classes
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.scheduler import Scheduler
@@ -42,7 +42,8 @@ class DecodeJumpLane(Lane):
     """
 
     def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
-        super().__init__(scheduler, prices, log)
+        self.prices = LanePrices(prices)
+        super().__init__(scheduler, self.prices.windows, log)
         self.batch: Batch | None = None
         self.row: tuple[int, ...] = ()
         self.number = 0

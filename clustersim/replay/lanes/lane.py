@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from collections.abc import Sequence as Sequence_
 from typing import Final
 
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.serving.grouped.batch import Batch
@@ -41,8 +39,8 @@ class Lane(ABC):
     Parameters
     ----------
     scheduler : Scheduler
-    prices : sequence of StepPrices
-        One per stage.
+    windows : tuple of int
+        Sliding windows of the model.
     log : LaneLog
 
     Attributes
@@ -53,11 +51,13 @@ class Lane(ABC):
         Prompt and output tokens of unfinished requests.
     """
 
-    def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
-        self.prices = LanePrices(prices)
+    prices: LanePrices
+    """Of its steps, where it takes them by itself."""
+
+    def __init__(self, scheduler: Scheduler, windows: tuple[int, ...], log: LaneLog) -> None:
         caching = GroupedScheduler if scheduler.caching is None else CachingScheduler
         kind = OwnerScheduler if len(scheduler.pool.free) > 1 else caching
-        self.scheduler: GroupedScheduler = kind(scheduler, log, self.prices.windows)
+        self.scheduler: GroupedScheduler = kind(scheduler, log, windows)
         self.log = log
         self.outstanding = 0
         self.end = NEVER

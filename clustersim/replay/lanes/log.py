@@ -35,7 +35,7 @@ class LaneLog:
     templates : sequence of mapping
         Per stage: kind of step → number of its template.
     rows : sequence of Rows
-        Per stage; they may grow.
+        Per stage; they may grow. None where passes are recorded elsewhere.
     blocks : int
         K/V blocks of the replica's pools.
     ranks : int
@@ -79,7 +79,7 @@ class LaneLog:
         self._starts = array("q")
         self.tells_starts = self.stages == 1 and not recorder.templates[templates[0]["decode"]].is_chain
         """Whether ranks do different work in decode steps, so that each run of them tells when they start."""
-        self._width = len(STEP_ROW) + 2 + (self.stages == 1)
+        self._width = len(STEP_ROW) + 2 + (self.stages <= 1)
         self._full = FLUSH_STEPS * self._width
 
     def run(
@@ -203,17 +203,21 @@ class LaneLog:
         replica = np.full(len(found), self.replica)
         table.extend_columns(replica=replica, **dict(zip(names, found.T, strict=True)))
 
-    def _flush_steps(self) -> None:
+    def _hand_steps(self) -> tuple[Int64Array, dict[str, Int64Array], Int64Array]:
+        """Hand on the rows of steps; return them whole, by column, and the first step of each."""
         table = _taken(self._steps, self._width)
-        if not len(table):
-            return
         found = dict(zip((*STEP_ROW, "count", "end_ns"), table.T, strict=False))
-        counts = found["count"]
-        first = self.flushed + np.cumsum(counts) - counts
-        self.flushed += int(counts.sum())
+        first = self.flushed + np.cumsum(found["count"]) - found["count"]
+        self.flushed += int(found["count"].sum())
         replica, blocks = np.full(len(table), self.replica), np.full(len(table), self.blocks)
-        recorder = self.recorder
-        recorder.steps.extend_columns(replica=replica, step=first, kv_blocks_total=blocks, **found)
+        self.recorder.steps.extend_columns(replica=replica, step=first, kv_blocks_total=blocks, **found)
+        return table, found, first
+
+    def _flush_steps(self) -> None:
+        if not self._steps:
+            return
+        table, found, first = self._hand_steps()
+        counts, recorder = found["count"], self.recorder
         passes = table[:, [0, -1]] if self.stages == 1 else _taken(self._passes, 2 * self.stages)
         passes = passes.reshape(-1, self.stages, 2)
         numbered = [self._numbered(stage, found["kind"], passes[:, stage, 1]) for stage in range(self.stages)]

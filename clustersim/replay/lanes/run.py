@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clustersim.replay.input import Progress, ReplayInput
+from clustersim.replay.input import Progress
 from clustersim.replay.lanes.alone import ask_nobody, run_alone
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.intake import Intake
+from clustersim.replay.lanes.lockstep_clock import LockstepClock
 from clustersim.replay.lanes.part import Part
 from clustersim.replay.lanes.shared_clock import SharedClock
-
-
-def needs_clock(inputs: ReplayInput) -> bool:
-    """Whether requests change replicas, are told by more than their lengths, or end by themselves, or replicas fail."""
-    serving, cancels = inputs.entry.serving, inputs.requests.cancel_after_ns
-    return (
-        len(inputs.pools) > 1
-        or serving.order.by != "arrival"
-        or serving.router not in ("round_robin", "least_outstanding")
-        or serving.prefix_caching
-        or serving.queue_limit is not None
-        or serving.queue_timeout_ns is not None
-        or (cancels is not None and bool((cancels >= 0).any()))
-        or bool(inputs.faults)
-    )
 
 
 class LaneReplay:
@@ -45,12 +31,15 @@ class LaneReplay:
         self.router, self.count = str(inputs.entry.serving.router), inputs.entry.plan.dp
         mine = range(self.count) if replicas is None else replicas
         self.lanes = [builder.lane(one, prepared.schedulers[one], builder.log(one)) for one in mine]
+        self.passes = builder.passes(self.lanes) if inputs.entry.plan.is_lockstep else None
         self.intake = Intake(self.lanes, mine, self.count, inputs.requests, self.router, inputs.horizon_ns, progress)
 
     def part(self) -> Part:
         """Simulate these replicas to the end; what they record is in the recorder."""
         run = self.intake
-        if ask_nobody(self.input.requests, self.router, self.count):
+        if self.passes is not None:
+            interpreted = LockstepClock(run, self.passes).run()
+        elif ask_nobody(self.input.requests, self.router, self.count):
             interpreted = run_alone(run, self.input.compiled, self.input.behind_s)
         else:
             interpreted = SharedClock(run).run(self.input.compiled, self.input.behind_s)

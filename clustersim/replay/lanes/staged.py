@@ -13,6 +13,7 @@ from collections.abc import Sequence as Sequence_
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.prices import LanePrices
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -30,7 +31,8 @@ class StagedLane(Lane):
     """
 
     def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
-        super().__init__(scheduler, prices, log)
+        self.prices = LanePrices(prices)
+        super().__init__(scheduler, self.prices.windows, log)
         self.stages = len(prices)
         self.asked = False
         """Whether the scheduler has said what can be launched as things are."""

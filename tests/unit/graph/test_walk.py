@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from clustersim.graph.layer_walk import KEPT, LayerWalk
+from clustersim.graph.levels import levels_of
 from clustersim.graph.walk import Walk, waits_of
 from tests.effort import is_whole
 
@@ -101,3 +102,36 @@ def test_levels_and_single_walks_agree() -> None:
     durations = draw.integers(1, 100, (400, 9))
     assert walk.levels is not None
     assert walk.ends(durations).T.tolist() == [plain(waits, one) for one in durations.T.tolist()]
+
+
+def side_by_side(draw: np.random.Generator, ranks: int) -> list[tuple[int, ...]]:
+    """Return what ranks wait for that do the same one after the other, and meet now and then."""
+    before: list[tuple[int, ...]] = [()] * ranks
+    waits: list[tuple[int, ...]] = []
+    for _ in range(12):
+        kind, first = int(draw.integers(0, 4)), len(waits)
+        meets = tuple(range(first - ranks, first)) if waits else ()
+        if kind == 0 and waits:
+            waits.append(meets)
+            before = [(first,)] * ranks
+            continue
+        for some in before:
+            earlier = (int(draw.integers(0, first)),) if kind == 1 and first else ()
+            waits.append(tuple(sorted({*some, *earlier})))
+        before = [(first + rank,) for rank in range(ranks)]
+    return waits
+
+
+def test_levels_that_follow_one_another_end_as_the_longest_path_has_it() -> None:
+    draw = np.random.Generator(np.random.PCG64(5))
+    joined = 0
+    for _ in range(40):
+        waits = side_by_side(draw, int(draw.integers(1, 6)))
+        levels = levels_of(waits, least_width=0)
+        assert levels is not None
+        joined += sum(level.depth > 1 for level in levels.levels)
+        durations = draw.integers(0, 50, (len(waits), 3))
+        expected = np.stack([plain(waits, one) for one in durations.T.tolist()], axis=1)
+        assert np.array_equal(levels.ends(durations), expected)
+        assert np.array_equal(levels.ends(durations[:, 0]), expected[:, 0])
+    assert joined > 40

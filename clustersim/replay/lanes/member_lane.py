@@ -1,0 +1,103 @@
+"""A lane of one of several replicas that share their experts: it decides alone, and takes each step with all others.
+
+How long steps take, and when the next one begins, is for :mod:`clustersim.replay.lanes.lockstep_clock` to find out.
+"""
+
+from __future__ import annotations
+
+from clustersim.clock import Int64Array
+from clustersim.replay.events import decode_run
+from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.log import LaneLog
+from clustersim.serving.grouped.batch import Batch
+from clustersim.serving.sequence import Sequence
+from clustersim.timeline.record import Recorder
+
+
+class MemberLog(LaneLog):
+    """The log of such a lane: passes are those of all replicas together, and are recorded elsewhere."""
+
+    def __init__(self, replica: int, blocks: int, recorder: Recorder) -> None:
+        super().__init__(replica, (), (), blocks, 0, (), recorder)
+
+    def _flush_steps(self) -> None:
+        if self._steps:
+            self._hand_steps()
+
+
+class MemberLane(Lane):
+    """One replica, and what it brings to the step or run of steps under way.
+
+    Attributes
+    ----------
+    batch : Batch or None
+        None: it has nothing to run, and brings a dummy batch.
+    ends : int64 array
+        When the steps under way end.
+    """
+
+    batch: Batch | None = None
+    row: tuple[int, ...] = ()
+    ends: Int64Array
+
+    def arrive(self, now: int, sequence: Sequence) -> None:
+        """Queue a request; the run of steps under way was priced up to this instant."""
+        del now
+        self._queue(sequence)
+
+    def begin(self, now: int, until: int) -> None:
+        """Decide what to bring to the next step."""
+        del until
+        self.batch = self.scheduler.next(now)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it would decide the same again until a request ends or arrives, or a block is missing."""
+        if self.batch is None:
+            return not (self.scheduler.waiting or self.scheduler.running)
+        return self.batch.steady
+
+    @property
+    def reach(self) -> int:
+        """Steps up to which that is so at most."""
+        if self.batch is None or self.batch.group is None:
+            return decode_run.MAX_RUN
+        group = self.batch.group
+        limit = min(group.finishes[0][0] - group.clock, decode_run.MAX_RUN)
+        return min(self.scheduler.affordable(group, limit), group.unchanged_windows)
+
+    def launch(self, now: int, kind: int, ends: Int64Array) -> None:
+        """Note the step, or run of steps, of a kind that begins now."""
+        self.ends = ends
+        scheduler, batch = self.scheduler, self.batch
+        if batch is None:
+            scheduler.step += 1
+            nothing = 0, 0, 0, 0
+            self.row = now, kind, -1, *nothing, len(scheduler.waiting), len(scheduler.running), scheduler.used
+            return
+        context = sum(sequence.computed for sequence, _ in batch.chunks)
+        if batch.group is not None:
+            context += batch.group.computed + batch.decodes
+        row = self._row(now, batch, sum(count for _, count in batch.chunks), context)
+        self.row = now, kind, *row[2:]
+
+    def land(self) -> list[Sequence]:
+        """Account for all steps under way; return the requests that end with them."""
+        now, steps, batch = int(self.ends[-1]), len(self.ends), self.batch
+        self.log.run(self.row, 0, steps, now, ())
+        if batch is None:
+            self.scheduler.step += steps - 1
+            return []
+        return self._complete(now, batch, steps)
+
+    def reconsider(self, now: int) -> None:
+        """Decide anew with the next step, as ever."""
+
+    def stop_after(self, steps: int) -> None:
+        """Record so many of the steps under way, which have ended at the horizon, and the episodes that are open."""
+        batch = self.batch
+        if steps:
+            self.log.run(self.row, 0, steps, int(self.ends[steps - 1]), ())
+            if batch is not None:
+                batch.previous = batch.step + steps - 1
+        self.scheduler.stop()
