@@ -61,7 +61,7 @@ class Level:
             return
         each = ends[self.instances].reshape(self.depth, -1, *ends.shape[1:])
         each[0] += self.starts(ends)
-        np.cumsum(each, axis=0, out=each)
+        np.add.accumulate(each, 0, None, each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -30,7 +30,7 @@ from clustersim.serving.sequence import Sequence
 
 NOBODY: Final = -1
 """The request of a dummy batch."""
-SHORT: Final = 4
+SHORT: Final = 1
 """Steps of a run that are priced where the last one was cut before."""
 NOTHING: Final = Decision(decodes=(), prefills=())
 """What a replica brings that has nothing to run."""
