@@ -971,16 +971,16 @@ CORPUS: Final[dict[str, Case]] = {
         "window": 6,
         "arrivals": ((0, 4, 2), (0, 5, 16), (0, 8, 5), (0, 12, 17), (100000, 4, 22)),
     },
-    "replicas that share experts attend within a window": {
+    "a request comes into a long run of replicas that share experts and attend within a window": {
         "plan": {"dp": 2, "ep": 2, "wide": True},
         "scheduler": "chunked_prefill",
         "max_batch_requests": 3,
         "max_batch_tokens": 40,
         "kv_block_tokens": 4,
-        "kv_blocks": 10,
+        "kv_blocks": 40,
         "layers": 1,
-        "window": 6,
-        "arrivals": ((0, 3, 20), (0, 10, 15), (0, 11, 8), (0, 11, 8)),
+        "window": 48,
+        "arrivals": ((0, 4, 70), (0, 6, 60), (800000, 5, 10)),
     },
     "a horizon cuts what replicas run that share experts, in a closed loop": {
         "plan": {"dp": 2, "tp": 2, "ep": 4, "wide": True},
