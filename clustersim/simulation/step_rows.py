@@ -84,8 +84,11 @@ class StepRows:
 
     def __init__(self, tables: Tables, block_tokens: int) -> None:
         order = in_order(tables.steps, ("replica", "step"))
-        self.rows: Mapping[str, Any] = {name: tables.steps[name][order] for name in COLUMNS}
-        self.kv_rows: Mapping[str, Any] = {name: tables.steps[name][order] for name in KV_COLUMNS}
+        ordered = tables.steps
+        if (order[1:] < order[:-1]).any():
+            ordered = {name: ordered[name][order] for name in {*COLUMNS, *KV_COLUMNS}}
+        self.rows: Mapping[str, Any] = {name: ordered[name] for name in COLUMNS}
+        self.kv_rows: Mapping[str, Any] = {name: ordered[name] for name in KV_COLUMNS}
         self._steps: Steps | None = None
         if (self.rows["count"] > 1).any():
             events = TokenEvents(tables)

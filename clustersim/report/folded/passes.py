@@ -20,6 +20,8 @@ from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
 
+FACTOR: Final = 0x9E3779B97F4A7C15
+"""An odd number without a pattern: 2^64 over the golden ratio (Knuth, TAOCP 3, section 6.4)."""
 _PIECE: Final = ("recorded", "step", "steps", "start", "end", "program", "row")
 
 
@@ -116,12 +118,10 @@ class _Template:
 
     def _numbered(self, rows: Int64Array) -> Int64Array:
         """Return the number of each row of durations that don't vary, in order of appearance over all blocks."""
-        numbers, width = self._rows, 8 * rows.shape[1]
-        if not width:
-            return np.full(len(rows), numbers.setdefault(b"", 0))
-        values = rows.tobytes()
-        found = [numbers.setdefault(values[at : at + width], len(numbers)) for at in range(0, len(values), width)]
-        return np.array(found, np.int64)
+        numbers = self._rows
+        firsts, of = alike(rows)
+        found = [numbers.setdefault(rows[at].tobytes(), len(numbers)) for at in firsts.tolist()]
+        return np.array(found, np.int64)[of]
 
     def _opens(self, block: Block) -> Int64Array:
         """Return the first step of each recorded run, and all steps of those in which other classes vary as well."""
@@ -139,6 +139,21 @@ class _Template:
             varying=np.concatenate(self._varying),
             lengths=np.empty(0, np.int64) if chain else np.concatenate(self._lengths),
         )
+
+
+def alike(rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the first of the rows of each content, in order of appearance, and for each row the place of its own.
+
+    Rows are told apart by a sum with odd factors, which is then checked: most are equal to one of a few.
+    """
+    factors = np.cumprod(np.full(rows.shape[1], FACTOR, np.uint64)).view(np.int64)
+    _, firsts, of = np.unique(rows @ factors, return_index=True, return_inverse=True)
+    if not np.array_equal(rows[firsts][of], rows):
+        return np.arange(len(rows)), np.arange(len(rows))
+    order = np.argsort(firsts)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return firsts[order], place[of]
 
 
 def _runs(tables: Tables, pieces: Int64Array) -> tuple[dict[str, npt.NDArray[Any]], Int64Array]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clustersim.report.folded.packed import packed
-from clustersim.report.folded.passes import folded_passes
+from clustersim.report.folded.passes import FACTOR, alike, folded_passes
 from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.folded.whole import whole_run
 from clustersim.scenario.load import load
@@ -107,3 +107,16 @@ def test_each_pool_has_shapes_of_its_own() -> None:
     prefill, decode = shapes_of(load("failing-decode"))
     symbol = ("o_proj", "gemm", "attention")
     assert (prefill[symbol], decode[symbol]) == ("2,560 × 5,120", "5,120 × 5,120")
+
+
+@pytest.mark.parametrize(
+    ("rows", "firsts", "of"),
+    [
+        ([[5, 1], [5, 2], [5, 1], [4, 2]], [0, 1, 3], [0, 1, 0, 2]),
+        ([[FACTOR - (1 << 64), 0], [0, 1]], [0, 1], [0, 1]),  # of one sum
+        ([[], []], [0], [0, 0]),
+    ],
+)
+def test_rows_of_one_content_are_found_in_order_of_appearance(rows: list[list[int]], firsts: Any, of: Any) -> None:
+    found = alike(np.array(rows, np.int64).reshape(len(rows), -1))
+    assert [one.tolist() for one in found] == [firsts, of]

@@ -171,11 +171,12 @@ def _while(reading: Reading, came: Int64Array, first: Int64Array, ended: Int64Ar
             who = request[replica == one]
             if mine.stop > mine.start and len(who):
                 steps = _Steps(runs.start[mine], runs.end[mine])
+                arrival, begin, end = (steps.at(instant[who]) for instant in (came, first, ended))
                 for name, held in holds.items():
-                    until = ended if name == "budget_wait_ns" else first
-                    np.add.at(found[name], who, steps.until_next(held[mine], came[who], until[who]))
+                    until = end if name == "budget_wait_ns" else begin
+                    np.add.at(found[name], who, steps.until_next(held[mine], arrival, until))
                 some = np.flatnonzero(between.replica == one)
-                lacks = steps.until_next(left[mine], between.since[some], between.until[some])
+                lacks = steps.until_next(left[mine], *(steps.at(one[some]) for one in (between.since, between.until)))
                 np.add.at(found["blocks_wait_ns"], between.request[some], lacks)
                 prompts = _column(runs, "prefill_tokens")[mine] > 0
                 np.add.at(found["interference_ns"], who, steps.whole(prompts, came[who], ended[who]))
@@ -227,16 +228,19 @@ class _Steps:
         self._start, self._end = start[self._order], end[self._order]
         self._lasts = np.diff(np.append(self._start, max(int(self._end.max()), int(self._start[-1]))))
 
-    def until_next(self, holds: BoolArray, since: Int64Array, until: Int64Array) -> Int64Array:
-        """Return for how long something held, from steps of which it does to the next ones."""
-        lasts = self._lasts * holds[self._order]
-        return self._up_to(lasts, until) - self._up_to(lasts, since)
-
-    def _up_to(self, lasts: Int64Array, instant: Int64Array) -> Int64Array:
-        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lasts)))
+    def at(self, instant: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return at each instant the last step that has started, the first one before all, and for how long it has."""
         at = np.maximum(np.searchsorted(self._start, instant, side="right") - 1, 0)
-        found: Int64Array = before[at] + np.clip(instant - self._start[at], 0, lasts[at])
-        return found
+        return at, np.maximum(instant - self._start[at], 0)
+
+    def until_next(
+        self, holds: BoolArray, since: tuple[Int64Array, Int64Array], until: tuple[Int64Array, Int64Array]
+    ) -> Int64Array:
+        """Return for how long something held from one instant to another, from steps of which it does to the next."""
+        lasts = self._lasts * holds[self._order]
+        before = np.cumsum(lasts) - lasts
+        first, last = (before[at] + np.minimum(passed, lasts[at]) for at, passed in (since, until))
+        return last - first
 
     def whole(self, holds: BoolArray, since: Int64Array, until: Int64Array) -> Int64Array:
         """Return how long the steps take together that start meanwhile and of which something holds.

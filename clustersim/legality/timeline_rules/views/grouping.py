@@ -31,6 +31,7 @@ class Groups:
     """
 
     def __init__(self, keys: Int64Array) -> None:
+        keys = keys.astype(np.int64, copy=False)
         self.order = in_order(keys)
         ordered = keys[self.order]
         self.firsts = np.flatnonzero(np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))[: len(keys)])

@@ -38,12 +38,13 @@ class Runs:
         self.table = table
         replica, step = (table[name].astype(np.int64) for name in ("replica", "step"))
         sorted_already = ((replica[1:] > replica[:-1]) | ((replica[1:] == replica[:-1]) & (step[1:] > step[:-1]))).all()
-        self.order = np.arange(len(step)) if sorted_already else np.lexsort((step, replica))
-        self.replica, self.step, self.count, self.slot, self.start, self.end = (
-            table[name].astype(np.int64)[self.order]
-            for name in ("replica", "step", "count", "slot", "start_ns", "end_ns")
+        self.order = None if sorted_already else np.lexsort((step, replica))
+        """Rows of the table in order of (replica, step); None where they are so already."""
+        self.replica, self.step = (column if self.order is None else column[self.order] for column in (replica, step))
+        self.count, self.slot, self.start, self.recorded_end = (
+            self._ordered(table[name]) for name in ("count", "slot", "start_ns", "end_ns")
         )
-        self.recorded_end = self.end.copy()
+        self.end = self.recorded_end.copy()
 
     def __len__(self) -> int:
         return len(self.step)
@@ -58,7 +59,12 @@ class Runs:
 
     def column(self, name: str) -> Int64Array | None:
         """Return a further column in the order of the runs; None where it was not recorded."""
-        return self.table[name].astype(np.int64)[self.order] if name in self.table else None
+        return self._ordered(self.table[name]) if name in self.table else None
+
+    def _ordered(self, column: Any) -> Int64Array:
+        found: Int64Array = column.astype(np.int64, copy=False)[...]  # a view: what is recorded stays as it is
+        found.flags.writeable = False
+        return found if self.order is None else found[self.order]
 
     @cached_property
     def bounds(self) -> Int64Array:
