@@ -98,6 +98,8 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
     assert sum(little["pruned"].values()) + told["screened"] + told["simulated"] + told["open"] == 6
     assert more["certificate"]["open"] == 0
     assert more["certificate"]["nearest_open"] is None
+    assert more["certificate"]["settled"]
+    assert told["settled"] == (told["nearest_open"] / 1.01 <= 1.03 * little["certificate"]["finalists"][0]["value"])
     text = search(*args, "--effort", "0 s").stdout
     assert " left open, which reach" in text
     assert " plans were not simulated to the end" in Path(more["out"], "search.html").read_text()

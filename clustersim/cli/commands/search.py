@@ -195,9 +195,9 @@ def _print(found: Found, folder: Path, share: float) -> None:
         f"{told['simulated']:,} simulated ({plural(found.runs, 'run')})"
     )
     if told["open"]:
-        most = f"{told['nearest_open']:.4g}"
+        most, tie = f"{told['nearest_open']:.4g}", " (a tie with the best)" if told["settled"] else ""
         click.echo(
-            f"{told['open']:,} left open, which reach {most} at most; the same command with more --effort goes on"
+            f"{told['open']:,} left open, which reach {most} at most{tie}; the same command with more --effort goes on"
         )
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", f"{one.capacity:g}", f"{found.value(one):.4g}",

@@ -186,11 +186,12 @@ class LaneBuilder:
         flows = SharedFlows(inputs.topology.link_capacity)
         if pool.input.plan.sp.degree > 1:
             split = [
-                SplitStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
-                for stage, (mine, after) in enumerate(pairwise(devices))
+                SplitStage(price, pool.programs[replica, stage], inputs.comm, mine, after)
+                for stage, (price, (mine, after)) in enumerate(zip(prices, pairwise(devices), strict=True))
+                if isinstance(price, SplitPrices)  # all of them
             ]
-            pipe = SplitSharedPipe(split, log.ranks, self.shared(replica).meets, flows)
-            return SplitSharedLane(scheduler, prices, log, pipe)
+            meeting = SplitSharedPipe(split, log.ranks, self.shared(replica).meets, flows)
+            return SplitSharedLane(scheduler, prices, log, meeting)
         stages = [
             SharedStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
             for stage, (mine, after) in enumerate(pairwise(devices))

@@ -133,7 +133,7 @@ def _sentences(found: Found, question: Any) -> list[str]:
     if told["open"]:
         lines.append(
             f"{told['open']:,} plans were not simulated to the end, since the effort was spent: the best of them can "
-            f"reach {told['nearest_open']:.4g} {unit} at most."
+            f"reach {told['nearest_open']:.4g} {unit} at most{', which ties with the best' if told['settled'] else ''}."
         )
     lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]

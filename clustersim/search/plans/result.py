@@ -100,6 +100,13 @@ class Found:
             below = user_rate(one)
         return area
 
+    @property
+    def settled(self) -> bool:
+        """Whether no plan that is left open can be better than the best by more than a tie."""
+        steps = [(one, one.failing) for one in self.standings if one.fate == "open"]
+        most = self.value(self.best) * (1.0 + TIES)
+        return all(step is not None and rate_of(step - 1) * self.worth(one) <= most for one, step in steps)
+
     def _repeated(self) -> list[str]:
         """Return what is to be known of a trace that is played again and again."""
         if self.part is None:
@@ -156,6 +163,7 @@ class Found:
             "simulated": fates["simulated"],
             "open": fates["open"],
             "nearest_open": max(opened, default=None),
+            "settled": self.settled,
             "failed": dict(why),
             "runs": self.runs,
             "hypervolume": self.hypervolume(),

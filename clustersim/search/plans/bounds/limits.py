@@ -125,6 +125,7 @@ class _Group:
         self._of_duty: dict[tuple[Duty, bool], Columns | None] = {}
         self._of_ranks: dict[object, Columns] = {}
         self._attends: list[int] = []
+        self._known: dict[Member, Bound] = {}
 
     def _columns(self, duty: Duty, apart: bool) -> Columns | None:
         """Return the columns of a duty; those of the parts stand among those of both."""
@@ -145,6 +146,14 @@ class _Group:
         free = may_miss(len(alone), self._share)
         if int((alone.tokens > member.kv_tokens).sum()) > free:
             return Bound(step=_LOWEST, why="memory", tpot_ms=None)
+        if member.duty == "prefill":  # who decodes, and with what room, is of no account without a step that does
+            member = replace(member, decodes=member.ranks > 1, requests=1, kv_tokens=1)
+        if member not in self._known:
+            self._known[member] = self._bound(member, alone, free)
+        return self._known[member]
+
+    def _bound(self, member: Member, alone: Demand, free: int) -> Bound:
+        """Return the bound of a plan with room for its requests."""
         columns = self._columns(member.duty, False) if member.scheme is None else self._split(member)
         if columns is None:
             return UNBOUNDED

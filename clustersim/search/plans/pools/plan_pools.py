@@ -102,6 +102,8 @@ class PlanPools:
         if not known or not self._first_come(scenario) or not (in_turn or one.plan.is_lockstep):
             return None
         member = self.member(side)
+        if member.duty == "prefill":  # who decodes, and with what room, is of no account
+            sp, member = None if sp is None else replace(sp, decode="idle"), replace(member, requests=1, kv_tokens=1)
         return PoolAlone(
             duty=member.duty,
             replicas=count,
