@@ -126,6 +126,11 @@ class PassTemplate:
         )
 
     @cached_property
+    def passes_layers(self) -> list[tuple[int, int]]:
+        """The last instance that attends to prompts in each layer of a chain, and that layer, in order."""
+        return sorted((int(self.node_instance[nodes].max()), layer) for layer, nodes in self.prompt_layers)
+
+    @cached_property
     def made(self) -> dict[type, Any]:
         """What others work out of the template once, by its kind."""
         return {}

@@ -124,7 +124,7 @@ class Prepared:
             for at, kinds in pool.programs.items()
         }
         hosts = None if all(pool.host is None for pool in inputs.pools) else inputs.topology.hosts
-        self.contention = find_contention(stages, inputs.comm, self._hand_over_pairs(), hosts)
+        self.contention = find_contention(stages, inputs.comm, self.hand_over_pairs(), hosts)
         shown = [program.template for pool in self.pools for program in pool.distinct.values()]
         self.recorder = Recorder(shown, slots=lambda replica: self.pool_of(replica).input.plan.pp)
         self.layout = Layout(pools=tuple(pool.shape for pool in self.pools))
@@ -133,7 +133,7 @@ class Prepared:
         """Return the pool of a replica."""
         return next(pool for pool in reversed(self.pools) if replica >= pool.first_replica)
 
-    def _hand_over_pairs(self) -> Iterator[tuple[int, int]]:
+    def hand_over_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield the devices between which K/V may move."""
         for shard in self.input.shards:
             source, target = self.pools
@@ -147,7 +147,7 @@ class Prepared:
     @property
     def links_on_the_way(self) -> frozenset[int]:
         """Links that K/V may use from replica to replica, or to and from a host."""
-        found = [self.input.comm.links("send", pair) for pair in dict.fromkeys(self._hand_over_pairs())]
+        found = [self.input.comm.links("send", pair) for pair in dict.fromkeys(self.hand_over_pairs())]
         for pool in self.pools:
             devices = [device for replica in pool.meshes for device in self._devices_of(replica)]
             found += self._host_paths(pool, devices)
@@ -216,7 +216,7 @@ class Prepared:
         devices = self._devices_of(replica)
         found = [self.links_of_stage(replica, stage) for stage in range(pool.input.plan.pp)]
         found += [
-            self.input.comm.links("send", pair) for pair in self._hand_over_pairs() if not set(devices).isdisjoint(pair)
+            self.input.comm.links("send", pair) for pair in self.hand_over_pairs() if not set(devices).isdisjoint(pair)
         ]
         found += self._host_paths(pool, devices)
         return frozenset().union(*found)

@@ -35,6 +35,9 @@ from clustersim.replay.lanes.shared_lane import SharedLane
 from clustersim.replay.lanes.split_pipe import SplitPipe
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.replay.lanes.stretched_lane import StretchedLane
+from clustersim.replay.pools import kv_forecast
+from clustersim.replay.pools.hand_overs import HandOvers
+from clustersim.replay.pools.kv_forecast import KvForecast
 from clustersim.serving.grouped import decode_group
 from clustersim.serving.grouped.caching_queue import CachingQueue
 from clustersim.serving.grouped.caching_scheduler import CachingScheduler
@@ -242,7 +245,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "an arrival cuts what meets K/V": Mutation(StretchedLane, "_cut", "self.apart is None", "True"),
     "who comes after a decision cuts the step before it": Mutation(DecodeJumpLane, "_cut", " + self.begun(now)", ""),
     # layers.py
-    "a layer leaves late": Mutation(Layers, "begin", "int(ends[instance])", "int(ends[instance]) + 1"),
+    "a layer leaves late": Mutation(Layers, "begin", "int(passes[layer])", "int(passes[layer]) + 1"),
     "layers of a step that meets K/V leave twice": Mutation(Layers, "take", "self._version += 1", "pass"),
     "layers of a step that meets K/V never leave": Mutation(Layers, "take", "list(self.marks)", "[]"),
     # prices of steps with SP
@@ -348,6 +351,18 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "an episode goes on though a step left it out": Mutation(
         DecodeSlots, "_open", "or last_steps[slot] != sequence.last_step)", ")"
     ),
+    "foreseen moves do not wait for one another": Mutation(
+        kv_forecast, "_plan", "np.maximum.accumulate(asked - (after - ns))", "asked - (after - ns)"
+    ),
+    "foreseen moves go where others arrive": Mutation(kv_forecast, "_in_turn", ", free.get(target, 0)", ""),
+    "foreseen moves overtake nobody under way": Mutation(
+        KvForecast, "_replan", "np.concatenate([started, coming])))", "coming))"
+    ),
+    "what is passed as blocks are given is asked for later": Mutation(KvForecast, "plan", '"right"', '"left"'),
+    "foreseen moves start anew at their start": Mutation(
+        KvForecast, "_replan", "[:, START] > now", "[:, START] >= now"
+    ),
+    "foreseen moves do not end at the horizon": Mutation(HandOvers, "stop", "self.forecast.record(now)", "pass"),
     "a prompt computes what it takes over": Mutation(CachingQueue, "_admit_from_queue", " - cached * self.size", ""),
     "what is taken over takes no free blocks": Mutation(
         CachingQueue, "_admit_from_queue", "not pool.fits(sequence, cached, missing)", "missing > pool.free[0]"

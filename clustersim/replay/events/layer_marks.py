@@ -21,8 +21,7 @@ def chain_marks(template: PassTemplate, on_layer: OnLayer | None) -> list[tuple[
     """Return the last instance of each layer's attention in a chain, in order, with what is to be called."""
     if on_layer is None:
         return []
-    last = [(int(template.node_instance[nodes].max()), layer) for layer, nodes in template.prompt_layers]
-    return [(instance, partial(on_layer, layer)) for instance, layer in sorted(last)]
+    return [(instance, partial(on_layer, layer)) for instance, layer in template.passes_layers]
 
 
 def event_marks(

@@ -122,6 +122,7 @@ class EventReplay:
     def _stop(self) -> None:
         for replica in self.replicas:
             replica.stop(now_ns(self.env))
+        self.hand_overs.stop(now_ns(self.env))
         if not self.finished.triggered:
             self.finished.succeed()
 
@@ -280,6 +281,7 @@ class EventReplay:
             self.replicas[index].schedule()
 
     def _result(self) -> ReplayResult:
+        self.hand_overs.flush()
         for replica in self.replicas:
             replica.flush()
             for sequence in (*replica.scheduler.running, *replica.scheduler.waiting, *replica.scheduler.swapped_out):

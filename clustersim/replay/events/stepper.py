@@ -115,7 +115,7 @@ class Stepper:
         self.steps += 1
         self.in_flight += 1
         if self.on_launch is not None:
-            micro.on_layer = self.on_launch(self.index, decision.prefills)
+            micro.on_layer = self.on_launch(self.index, decision.prefills, None)
         self._pipeline.launch(micro)
 
     def account(self, decision: Decision, batch: StepBatch) -> None:

@@ -10,9 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
 from simpy import Environment
 
+from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.template import PassTemplate
 from clustersim.replay.events.layer_marks import chain_marks
 from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import COMPLETION, at
@@ -42,19 +45,28 @@ class Layers:
 
     def begin(self, on_layer: OnLayer | None) -> None:
         """Let ``on_layer`` be called for each layer of the step that begins now."""
-        lane = self.lane
-        kind = STEP_KINDS[lane.row[KIND]]
-        programs, rows = lane.prices.stages[0].programs, lane.prices.stages[0].rows
-        template = programs[kind].template
-        self.marks = deque(chain_marks(template, on_layer))
+        self.marks = deque(chain_marks(self._template, on_layer))
         if not self.marks:
             return
-        row, columns = rows[kind][lane.number]
+        passes = self.passes()
+        for _, layer in self._template.passes_layers:
+            at(self.env, int(passes[layer]), COMPLETION, self._passed, self._version)
+
+    @property
+    def _template(self) -> PassTemplate:
+        lane = self.lane
+        return lane.prices.stages[0].programs[STEP_KINDS[lane.row[KIND]]].template
+
+    def passes(self) -> Int64Array:
+        """Return how long after its start the step that begins passes each layer, by layer; 0 of those it has not."""
+        lane, template = self.lane, self._template
+        row, columns = lane.prices.stages[0].rows[STEP_KINDS[lane.row[KIND]]][lane.number]
         by_class = row.copy()
         by_class[list(columns)] = lane.ns
-        ends = template.ends(by_class[template.instance_class])
-        for instance, _ in self.marks:
-            at(self.env, int(ends[instance]), COMPLETION, self._passed, self._version)
+        instances, layers = (list(column) for column in zip(*template.passes_layers, strict=True))
+        found = np.zeros(max(layers) + 1, np.int64)
+        found[layers] = template.ends(by_class[template.instance_class])[instances]
+        return found
 
     def _passed(self, version: int) -> None:
         if version == self._version:

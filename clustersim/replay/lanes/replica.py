@@ -194,6 +194,11 @@ class LaneReplica:
                 watch.meet()
         self._arm()
 
+    @property
+    def foresees(self) -> bool:
+        """Whether it can tell when a step passes its layers as soon as that begins: nothing can meet it on a link."""
+        return self.watch is None
+
     def _tell_layers(self, on_launch: OnLaunch) -> None:
         """Let who waits for single layers know when the step that begins passes them."""
         lane = self.lane
@@ -204,7 +209,7 @@ class LaneReplica:
             self.layers = Layers(self.env, lane)
             if self.watch is not None:
                 self.watch.layers = self.layers
-        self.layers.begin(on_launch(self.index, lane.batch.chunks))
+        self.layers.begin(on_launch(self.index, lane.batch.chunks, self.layers.passes))
 
     def story(self) -> list[str]:
         """Return who waits for what beside its scheduler: nobody does."""

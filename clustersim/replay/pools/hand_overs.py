@@ -30,10 +30,12 @@ from functools import cached_property
 
 from simpy import Environment
 
+from clustersim.clock import Int64Array
 from clustersim.plan.reshard import Shard
 from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
+from clustersim.replay.pools.kv_forecast import KvForecast
 from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared
@@ -69,10 +71,11 @@ class HandOvers(KvTransfers):
         lose: Callable[[int, Sequence, str], None],
     ) -> None:
         inputs = prepared.input
-        alone = () if network.weak else prepared.contention.alone
+        alone = frozenset[tuple[int, int]]() if network.weak else prepared.contention.alone
         moves = KvMoves(env, network, inputs.comm, prepared.recorder, self._moved, alone, network.weak)
         super().__init__(env, prepared, replicas, moves, on_done, lose)
         self.shards = inputs.shards
+        self.forecast: KvForecast | None = None
         self.layerwise = inputs.entry.serving.transfer == "layerwise"
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
@@ -84,6 +87,15 @@ class HandOvers(KvTransfers):
         if self.decoders and self.layerwise:
             for index in prepared.pools[0].replicas:
                 replicas[index].on_launch = self._launched
+        if self.decoders and self.layerwise and self._foreseen():
+            self.forecast = KvForecast(env, inputs.comm, prepared.recorder, self.shards, self._ends_of, self._all_moved)
+
+    def _foreseen(self) -> bool:
+        """Whether moves meet nothing and are not broken off, and it is known beforehand when layers are passed."""
+        prepared = self.prepared
+        if prepared.outages or not set(prepared.hand_over_pairs()) <= self.moves.alone:
+            return False
+        return all(self.replicas[index].foresees for index in prepared.pools[0].replicas)
 
     @cached_property
     def router(self) -> Router:
@@ -113,7 +125,12 @@ class HandOvers(KvTransfers):
             sequence.output_tokens, sequence.hands_over = 1, True
         return sequence
 
-    def _launched(self, replica: int, chunks: Sequences[tuple[Sequence, int]]) -> OnLayer | None:
+    def _launched(
+        self,
+        replica: int,
+        chunks: Sequences[tuple[Sequence, int]],
+        passes: Callable[[], Int64Array] | None,
+    ) -> OnLayer | None:
         """Let prompts leave, layer by layer, that a step is about to compute to their end."""
         last = [s for s, count in chunks if s.hands_over and count == s.to_compute]
         if not last:
@@ -121,6 +138,11 @@ class HandOvers(KvTransfers):
         for sequence in last:
             self._open(replica, sequence, sequence.computed)
         transfers = [self.transfers[sequence.request] for sequence in last]
+        if self.forecast is not None and passes is not None:
+            foreseen = now_ns(self.env) + passes()
+            for transfer in transfers:
+                transfer.passes = foreseen
+            return None
 
         def passed(layer: int) -> None:
             mine = [p.left.request for p in transfers if self.transfers.get(p.left.request) is p]
@@ -187,6 +209,10 @@ class HandOvers(KvTransfers):
         """Ask for the transfers of a sequence that was given blocks, as far as they can begin."""
         transfer = self.transfers[sequence.request]
         transfer.target, transfer.reserved = target, True
+        if self.forecast is not None:
+            transfer.missing = 1
+            self.forecast.plan(transfer)
+            return
         whole = transfer.start > 0
         by_layer = transfer.start < transfer.sequence.computed
         layers = sum(len(shard.layers) for shard in self.shards) if by_layer else 0
@@ -211,6 +237,7 @@ class HandOvers(KvTransfers):
         if key not in self.heads:
             self.heads[key] = shard.head_range(layer)
         head, heads = self.heads[key]
+        source, target = self._ends_of(transfer, shard)
         self.moves.ask(
             Move(
                 request=transfer.sequence.request,
@@ -219,10 +246,17 @@ class HandOvers(KvTransfers):
                 heads=heads,
                 first=first,
                 tokens=tokens,
-                source=self._end(transfer.source, *shard.source, transfer.left.owner),
-                target=self._end(transfer.target, *shard.target, transfer.sequence.owner),
+                source=source,
+                target=target,
                 payload_bytes=token_bytes * tokens,
             )
+        )
+
+    def _ends_of(self, transfer: KvTransfer, shard: Shard) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return both ends of a shard of a transfer."""
+        return (
+            self._end(transfer.source, *shard.source, transfer.left.owner),
+            self._end(transfer.target, *shard.target, transfer.sequence.owner),
         )
 
     def _end(self, replica: int, stage: int, t: int, owner: int) -> tuple[int, int, int]:
@@ -234,7 +268,11 @@ class HandOvers(KvTransfers):
         return self.ends[key]
 
     def _moved(self, move: Move) -> None:
-        transfer = self.transfers[move.request]
+        self._all_moved(move.request)
+
+    def _all_moved(self, request: int) -> None:
+        """Take note that one move of a request has ended, or all where they are foreseen."""
+        transfer = self.transfers[request]
         transfer.missing -= 1
         self._check(transfer)
         self._arm()
@@ -254,6 +292,16 @@ class HandOvers(KvTransfers):
             self.on_done(target.index, (sequence,))
         else:
             self.there[sequence.request] = transfer
+
+    def stop(self, now: int) -> None:
+        """Record what has ended at the horizon."""
+        if self.forecast is not None:
+            self.forecast.record(now)
+
+    def flush(self) -> None:
+        """Hand everything to the recorder."""
+        if self.forecast is not None:
+            self.forecast.flush()
 
     def story(self) -> list[str]:
         """Return who waits for what, a sentence each."""

@@ -9,7 +9,8 @@ be the first of its rank. One that can meet nothing on its links (``links.conten
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 
 from simpy import Environment
@@ -62,7 +63,7 @@ class KvMoves:
     env, network, comm, recorder
     on_moved : callable
         Called with each transfer that has ended.
-    alone : collection of (int, int)
+    alone : set of (int, int)
         Pairs of devices between which transfers meet nothing.
     weak : WeakLinks, optional
         Links that carry less at times: a transfer that starts then takes as much longer.
@@ -75,7 +76,7 @@ class KvMoves:
         comm: CommTable,
         recorder: Recorder,
         on_moved: Callable[[Move], None],
-        alone: Collection[tuple[int, int]] = (),
+        alone: AbstractSet[tuple[int, int]] = frozenset(),
         weak: WeakLinks | None = None,
     ) -> None:
         self.env = env

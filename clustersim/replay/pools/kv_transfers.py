@@ -21,6 +21,7 @@ from typing import Final
 
 from simpy import Environment
 
+from clustersim.clock import Int64Array
 from clustersim.replay.instant import HAND_OVER, at
 from clustersim.replay.pools.kv_moves import KvMoves
 from clustersim.replay.prepared import Prepared
@@ -38,7 +39,8 @@ _BEGINNING: Final = attrgetter("at_ns")
 class KvTransfer:
     """A request on its way: as it was, as it will be, from where to where, and what has not arrived yet.
 
-    ``start`` is the first token of what leaves layer by layer, ``passed`` has the layers that can leave.
+    ``start`` is the first token of what leaves layer by layer; ``passed`` has the layers that can leave, and ``passes``
+    when each can, where that is foreseen.
     """
 
     left: Sequence
@@ -47,6 +49,7 @@ class KvTransfer:
     target: int = NOBODY
     start: int = 0
     passed: list[int] = field(default_factory=list)
+    passes: Int64Array | None = None
     reserved: bool = False
     sampled: bool = False
     missing: int = 0
