@@ -242,7 +242,7 @@ CHANGES: Final = (
         SCHEDULER,
         "if self.caching is not None:\n                self",
         "if self.caching is not None and not sequence.to_compute:\n                self",
-        "prefixes",
+        "prefixes in full",
     ),
     Change(JUMPS, "ended = run.ended(now)", "ended = max(run.ended(now) - 1, 0)", "experts, cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) // 2", "experts, cut off"),
