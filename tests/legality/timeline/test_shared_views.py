@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from clustersim.legality.timeline_rules.operators.layers import every_layer_once
+from clustersim.legality.timeline_rules.operators.order import writes_once
+from clustersim.legality.timeline_rules.operators.tensor import inside
+from clustersim.legality.timeline_rules.requests.data import apart
 from clustersim.legality.timeline_rules.views.pieces import Pieces
+from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.scenario.load import load
-from clustersim.simulation.audit import audit_run
+from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.passes import Passes
 
@@ -76,3 +82,16 @@ def test_pieces_before_an_instant_are_those_that_a_look_at_each_finds(*, in_orde
     assert pieces.next_of(asked, time).tolist() == nexts
     ended = [int((pieces.end[mine] <= now).sum()) for mine, now in zip(owned, time.tolist(), strict=True)]
     assert pieces.ended_before(asked, time).tolist() == ended
+
+
+def test_rules_of_structure_say_of_one_pass_what_they_say_of_all() -> None:
+    sheets = list(Reading(history_of_run(cramped(6))).sheets())
+    assert max(sheet.copies for sheet in sheets) > 1
+    for sheet in sheets:
+        joined = replace(sheet, group=np.repeat(np.arange(sheet.copies), len(sheet.one)))  # over all layers
+        twice = replace(sheet, symbol=np.full(len(sheet), sheet.symbol[np.argmax(sheet.named("kv_write"))]))
+        for rule in (every_layer_once, writes_once, inside, apart):
+            for one in (sheet, joined, twice):
+                assert rule(one) == rule.__wrapped__(one)
+        assert inside(joined).faults
+        assert writes_once(twice).faults

@@ -38,7 +38,7 @@ def waits(sheet: Sheet) -> Finding:
     exposed, moved or written K/V to attention (SP-5, KV-2), from layer to layer (PP-6), and between replicas (DP-3).
     """
     sources, targets = sheet.sources, sheet.targets
-    own = ~_others(sheet, sources, targets)
+    own = np.tile(~_others(sheet.one), sheet.copies)
     sources, targets = sources[own], targets[own]
     late = operators_start(sheet)
     early = judged(
@@ -79,8 +79,9 @@ def _unshared(sheet: Sheet, most: Int64Array) -> Finding:
     )  # fmt: skip
 
 
-def _others(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
+def _others(sheet: Sheet) -> BoolArray:
     """Return which edges a rule of their own looks at; most of these look at one rank in one pass."""
+    sources, targets = sheet.sources, sheet.targets
     exposure = sheet.named("kv_all_gather", "kv_ring", "qkv_all_to_all", "kv_write")
     attends = sheet.named("attention_prefill", "attention_decode")
     experts = sheet.named(*EXPERTS)

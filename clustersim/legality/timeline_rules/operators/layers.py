@@ -10,7 +10,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.finding import Finding, Rows, judged, merged
 from clustersim.legality.timeline_rules.views.grouping import Groups, distinct, placed
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
-from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
+from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet, of_structure
 
 ONCE: Final = (
     "attention_norm", "qkv_proj", "q_b_proj", "kv_a_proj", "o_proj", "attention_add", "ffn_norm", "ffn_up", "ffn_act",
@@ -21,6 +21,7 @@ ONCE: Final = (
 FIX: Final = "run every layer of a stage once in each of its steps"
 
 
+@of_structure
 def every_layer_once(sheet: Sheet) -> Finding:
     """Judge whether a rank runs, of each module, the layers that the other steps of its stage run, each once."""
     once = np.array([name in ONCE for name, _, _ in sheet.symbols], bool)

@@ -11,7 +11,7 @@ from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.timeline_rules.operators.layers import every_layer_once
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
-from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
+from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet, of_structure
 
 MOE_ORDER: Final = (
     ("gate",), ("dispatch",), ("expert_",), ("combine",), ("aggregate",), ("shared_add",), ("moe_post_norm",),
@@ -86,6 +86,7 @@ def _arrived(sheet: Sheet, attends: BoolArray) -> Finding:
     )  # fmt: skip
 
 
+@of_structure
 def writes_once(sheet: Sheet) -> Finding:
     """KV-3: a layer's entries of a step are written once on each rank."""
     rows = np.flatnonzero(sheet.named("kv_write"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -14,7 +13,7 @@ from clustersim.legality.history import Declared, Outcome
 from clustersim.legality.timeline_rules.views.grouping import Groups, distinct
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.legality.timeline_rules.views.sheet import Sheet
+from clustersim.legality.timeline_rules.views.sheet import Sheet, of_structure
 
 EXPOSURES = ("kv_all_gather", "kv_ring", "qkv_all_to_all", "out_all_to_all", "kv_move")
 """Collectives of SP, which the rules of SP look at."""
@@ -29,12 +28,27 @@ def collectives(sheet: Sheet) -> BoolArray:
 
 def everybody_once(sheet: Sheet) -> Finding:
     """TP-5: every rank of a group takes part in each of its collectives once, and all in the same order."""
-    rows = np.flatnonzero(collectives(sheet) & ~_spread(sheet))
     if not sheet.declared.mesh:
         return NOTHING
-    if not len(rows):  # nobody says which operators are one collective
-        return merged(_unequal(sheet), *_left_out(sheet))
-    tp = sheet.declared.tp
+    if not len(_joined(sheet.one)):  # nobody says which operators are one collective
+        return merged(_unequal(sheet), _left_out(sheet))
+    at = np.flatnonzero(inverted(sheet))
+    order = judged(
+        0, np.ones(len(at), bool), Rows(sheet, at),
+        "its ranks enter this collective and another one in different orders",
+        "run collectives in the same order on every rank",
+    )  # fmt: skip
+    return merged(_all_take_part(sheet), order, _left_out(sheet))
+
+
+def _joined(sheet: Sheet) -> Int64Array:
+    """Return the spans of collectives inside one layer of one pass."""
+    return np.flatnonzero(collectives(sheet) & ~_spread(sheet))
+
+
+@of_structure
+def _all_take_part(sheet: Sheet) -> Finding:
+    rows, tp = _joined(sheet), sheet.declared.tp
     many = len(sheet.symbols) + 1
     key = sheet.site[rows] - sheet.rank[rows] * (int(sheet.layer.max(initial=0)) + 2)  # pass and layer, any rank
     key = (key * many + sheet.symbol[rows]) * sheet.declared.sp + sheet.s[rows]
@@ -61,20 +75,14 @@ def everybody_once(sheet: Sheet) -> Finding:
         0, member.counts > 1, Rows(sheet, rows, member.some),
         "takes part {member.counts} times in one collective", "let every rank take part once", member=Rows(member),
     )  # fmt: skip
-    crossed = inverted(sheet)
-    at = np.flatnonzero(crossed)
-    order = judged(
-        0, np.ones(len(at), bool), Rows(sheet, at),
-        "its ranks enter this collective and another one in different orders",
-        "run collectives in the same order on every rank",
-    )  # fmt: skip
-    return merged(missing, apart, repeated, order, *_left_out(sheet))
+    return merged(missing, apart, repeated)
 
 
 FIXED: Final = ("_all_reduce", "_all_gather", "_reduce_scatter")
 """What the name of a collective says behind that of the operator whose output it puts together."""
 
 
+@of_structure
 def _unequal(sheet: Sheet) -> Finding:
     """Find ranks that run fewer collectives of a kind in a layer than others of their TP group, which are there, too.
 
@@ -108,12 +116,14 @@ def _unequal(sheet: Sheet) -> Finding:
     )  # fmt: skip
 
 
-def _left_out(sheet: Sheet) -> Iterator[Finding]:
-    """Yield where an operator has no collective behind it in one layer, and has in others of its stage.
+@of_structure
+def _left_out(sheet: Sheet) -> Finding:
+    """Find where an operator has no collective behind it in one layer, and has in others of its stage.
 
     Layers of which the operator itself was not recorded are not looked at; nor are the last ones of a step that a
     horizon or a failure may have cut off.
     """
+    found = []
     numbers = {name: at for at, (name, _, _) in enumerate(sheet.symbols)}
     cut = sheet.declared.horizon_ns is not None or bool(sheet.declared.down)
     for name, symbol in numbers.items():
@@ -130,7 +140,8 @@ def _left_out(sheet: Sheet) -> Iterator[Finding]:
             steps = Groups(sheet.place)
             last = steps.most(sheet.layer)[steps.find(sheet.place[rows])]
             alone &= sheet.layer[rows] < last
-        yield _bare(sheet, rows, alone, name)
+        found.append(_bare(sheet, rows, alone, name))
+    return merged(*found)
 
 
 def _bare(sheet: Sheet, rows: Int64Array, alone: BoolArray, name: str) -> Finding:
@@ -154,6 +165,12 @@ def _spread(sheet: Sheet) -> BoolArray:
 
 def inverted(sheet: Sheet) -> BoolArray:
     """Return which spans belong to two collectives that some ranks run in one order and others in the other."""
+    if "inverted" not in sheet.made:
+        sheet.made["inverted"] = _inverted(sheet)
+    return sheet.made["inverted"]
+
+
+def _inverted(sheet: Sheet) -> BoolArray:
     rows = np.flatnonzero(collectives(sheet))
     found = np.zeros(len(sheet), bool)
     if len(rows) < 2:
@@ -211,6 +228,7 @@ def together(sheet: Sheet) -> Finding:
     return merged(synchronous, waits)
 
 
+@of_structure
 def inside(sheet: Sheet) -> Finding:
     """TP-7: the ranks of a collective are in one layer of one step.
 

@@ -13,7 +13,7 @@ from clustersim.legality.timeline_rules.transfers.owners import kept_where_it_mo
 from clustersim.legality.timeline_rules.transfers.resharded import resharded
 from clustersim.legality.timeline_rules.views.grouping import Groups, without
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.legality.timeline_rules.views.sheet import Sheet
+from clustersim.legality.timeline_rules.views.sheet import Sheet, of_structure
 
 
 def stays(reading: Reading) -> Finding:
@@ -111,6 +111,7 @@ def _after_failures(reading: Reading, fix: str) -> Finding:
     )  # fmt: skip
 
 
+@of_structure
 def apart(sheet: Sheet) -> Finding:
     """DP-3: nothing joins replicas, but dispatch and combine of experts that all replicas share."""
     if not sheet.declared.mesh:

@@ -240,7 +240,8 @@ class _Steps:
         lasts = self._lasts * holds[self._order]
         before = np.cumsum(lasts) - lasts
         first, last = (before[at] + np.minimum(passed, lasts[at]) for at, passed in (since, until))
-        return last - first
+        held: Int64Array = last - first
+        return held
 
     def whole(self, holds: BoolArray, since: Int64Array, until: Int64Array) -> Int64Array:
         """Return how long the steps take together that start meanwhile and of which something holds.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Final
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cached_property, wraps
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import Finding
 from clustersim.legality.history import STREAMS, Declared, SpanTable
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.values import dataclass
@@ -44,6 +47,9 @@ class Sheet:
         When the pass of each span begins, whoever runs an operator then; None where passes were not recorded.
     before : int64 array or None
         Span that is to run before each in its pass on its stream of its rank, −1 for the first; None alike.
+    copies : int
+        How many parts of equal length it has, one after the other, that differ in nothing but their times, and in
+        which pass of which step and replica they are: all that is nothing but structure is the same for each.
     """
 
     declared: Declared
@@ -66,9 +72,27 @@ class Sheet:
     numbered: bool = True
     begins: Int64Array | None = None
     before: Int64Array | None = None
+    copies: int = 1
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @cached_property
+    def one(self) -> Sheet:
+        """The first of its copies."""
+        if self.copies == 1:
+            return self
+        first: dict[str, Any] = {}
+        for each in fields(self):
+            column = getattr(self, each.name)
+            if isinstance(column, np.ndarray):
+                first[each.name] = column[: len(column) // self.copies]
+        return replace(self, **first, copies=1)
+
+    @cached_property
+    def made(self) -> dict[str, BoolArray]:
+        """What several rules need, once one of them has worked it out."""
+        return {}
 
     @cached_property
     def place(self) -> Int64Array:
@@ -140,6 +164,19 @@ class Sheet:
             words.append(f"layer {self.layer[at]}")
         words.append(f"rank {self.global_rank(at)}")
         return ", ".join(filter(None, (*words, self.symbols[int(self.symbol[at])][0])))
+
+
+def of_structure(look: Callable[[Sheet], Finding]) -> Callable[[Sheet], Finding]:
+    """Let a rule that reads no times look at one of a sheet's copies, and at all where something is wrong with it."""
+
+    @wraps(look)
+    def looked(sheet: Sheet) -> Finding:
+        found = look(sheet.one)
+        if sheet.copies == 1:
+            return found
+        return look(sheet) if found.faults else replace(found, looked_at=found.looked_at * sheet.copies)
+
+    return looked
 
 
 def sheet_of_spans(table: SpanTable, declared: Declared, kinds: dict[tuple[int, int], int]) -> Sheet:

@@ -155,4 +155,5 @@ def _unfolded(
         kind=np.full(count * width, KINDS.index(template.kind)),
         begins=begin[of],
         before=np.where(rows.before >= 0, rows.before + shift * width, -1).ravel(),
+        copies=count,
     )
