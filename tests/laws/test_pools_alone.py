@@ -11,6 +11,8 @@ from clustersim.search.plans.bounds import limits
 from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.looks import alone
+from clustersim.search.plans.looks.lockstep import LockstepTimes
+from clustersim.search.plans.looks.mixed import MixedTimes
 from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes
 from clustersim.search.plans.trial import try_rate
 from tests.effort import is_whole
@@ -178,3 +180,29 @@ def test_who_has_no_place_among_those_that_decode_waits_for_one():
 def test_who_has_no_room_in_the_cache_waits_for_it():
     assert _decode(kv_tokens=60).does(_demand(4, prompt=10.0, decodes=5.0), 0)
     assert not _decode(kv_tokens=30).does(_demand(4, prompt=10.0, decodes=5.0), 0)
+
+
+def _lockstep(ranks: int) -> LockstepTimes:
+    """Return replicas whose steps take a millisecond, and one more for each prompt token."""
+    alone = MixedTimes(
+        stages=1, tokens=10, requests=4, kv_tokens=1000, tpot_ns=2e6, prompt_cell=list(range(11)),
+        decode_cell=list(range(5)), slowest_ns=[], latency_ns=[[1e6 + 1e6 * prompt] * 5 for prompt in range(11)],
+        key_ns=0.0, pair_ns=0.0,
+    )  # fmt: skip
+    return LockstepTimes(ranks=ranks, alone=alone, decodes=True)
+
+
+def test_who_decodes_waits_for_prompts_of_others_in_lockstep():
+    # The second of two requests comes while the first one decodes: on one rank or two its 8 tokens keep that waiting.
+    demand = replace(_demand(2, prompt=8.0, decodes=4.0), arrived_ns=np.array([0.0, 10e6]))
+    assert _lockstep(2).does(replace(demand, arrived_ns=np.array([0.0, 20e6])), 0)
+    for ranks in (1, 2):
+        assert not _lockstep(ranks).does(demand, 0)  # 1 + 9 + 1 + 1 ms for 4 tokens of at most 2 ms
+        assert _lockstep(ranks).does(demand, 1)
+
+
+def test_prompts_on_several_ranks_in_lockstep_are_computed_together():
+    demand = replace(_demand(4, prompt=8.0, decodes=0.0), prompt_by_ns=np.full(4, 20e6))
+    assert _lockstep(4).does(demand, 0)  # 9 ms
+    assert _lockstep(2).does(demand, 0)  # 11 and 7 ms: a step takes 10 tokens
+    assert not _lockstep(1).does(demand, 0)

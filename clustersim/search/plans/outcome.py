@@ -27,6 +27,8 @@ class Standing:
     alone : int or None
         Lowest step found at which one of its two pools by itself, or a plan with SP or stages, fails at the least times
         of its steps; None: unknown.
+    looked : frozenset of int
+        Which of its pools that is known of.
     same : int
         How many legal plans it stands for: those with fewer of the same replicas …
     partitions : int
@@ -47,6 +49,7 @@ class Standing:
     bound: Bound = UNBOUNDED
     same: int = 1
     alone: int | None = None
+    looked: frozenset[int] = frozenset()
     partitions: int = 1
     fate: Fate = "open"
     why: str = ""
@@ -57,15 +60,26 @@ class Standing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has one pool, without SP and stages: what is simulated as soon as looked at."""
+        """Whether it has one pool, without SP, stages and lockstep: what is simulated as soon as looked at."""
         return len(self.candidate.replicas) == 1 and all(
-            one.plan.sp.degree == one.plan.pp == 1 for one in self.candidate.replicas
+            one.plan.sp.degree == one.plan.pp == 1 and not one.plan.is_lockstep for one in self.candidate.replicas
         )
 
     @property
+    def is_lockstep(self) -> bool:
+        """Whether replicas take their steps together."""
+        return any(one.plan.is_lockstep for one in self.candidate.replicas)
+
+    @property
     def is_told(self) -> bool:
-        """Whether it is known to a few steps what it reaches: of two pools that were looked at."""
-        return self.alone is not None and len(self.candidate.replicas) > 1
+        """Whether it is known to a few steps what it reaches: of two pools that were looked at, without lockstep."""
+        told = self.is_known and self.alone is not None and len(self.candidate.replicas) > 1
+        return told and not self.is_lockstep
+
+    @property
+    def is_known(self) -> bool:
+        """Whether each of its pools was looked at."""
+        return self.looked.issuperset(range(len(self.candidate.replicas)))
 
     @property
     def apart(self) -> int:

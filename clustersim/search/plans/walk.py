@@ -34,6 +34,8 @@ FEW: Final = 2
 """Of those with two pools: each takes a while, and what it reaches spares the next ones that."""
 _HALF: Final = 0.5
 """Of the best bound: what reaches less is not told apart while there is nothing to compare."""
+_FAR: Final = 700
+"""Steps: a thousandth. Bounds spread prompts over replicas in lockstep evenly, and are far above what these reach."""
 _ABOVE: Final = 2
 """Steps of the grid above the worst of the best at which a plan is screened: 2 %."""
 _UP: Final = 6
@@ -130,7 +132,7 @@ class Walk:
 
     def _place(self, one: Standing) -> tuple[bool, float, float]:
         """Return what plans are ordered by: the best, and the cheapest of those that tie."""
-        return one.alone is None, self._ties(one), self._cost(one)
+        return not one.is_known, self._ties(one), self._cost(one)
 
     def _in_order(self, group: Sequence[Standing]) -> deque[Standing]:
         """Bound plans and look at them; return them with the best first, and the cheapest of those that tie.
@@ -157,6 +159,8 @@ class Walk:
         """Return the step that a plan has to pass to be looked at closer: with nothing to compare, half the best."""
         if self._least > 0.0:
             return self._first(one)
+        if one.is_lockstep:
+            return (one.ceiling or 0) - _FAR
         return self._step(one, max(map(self._most, group)) * _HALF)
 
     def _is_beaten(self, one: Standing) -> bool:

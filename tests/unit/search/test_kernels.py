@@ -32,7 +32,36 @@ def _decodes(room: float, seed: int) -> tuple:
     return 2e6 + 1e5 * np.arange(17), np.full(17, 2.0), 6e6, room, arrived, decodes, context
 
 
+def _lockstep(load: float, seed: int) -> tuple:
+    """Return three ranks, whose steps are filled up to 512 tokens, 4 sequences each."""
+    random = np.random.default_rng(seed)
+    prompt = random.integers(1, 3 * BUDGET, 70).astype(np.float64)
+    decodes = random.integers(0, 20, 70)
+    arrived = np.cumsum(random.exponential(prompt.mean() * 1e4 / load, 70))
+    ns = np.add.outer(np.arange(BUDGET + 1) * 3e4, 1e6 + 1e5 * np.arange(5)).ravel()
+    cells = np.arange(BUDGET + 1), np.arange(5)
+    return (
+        3,
+        BUDGET,
+        4,
+        6000.0,
+        *cells,
+        5,
+        ns,
+        1.0,
+        0.01,
+        5e6,
+        arrived,
+        prompt,
+        decodes,
+        arrived + 9e7,
+        arrived + 1e9,
+        19,
+    )
+
+
 CASES = [
+    *(("lockstep_late", _lockstep(load, seed)) for load in (0.3, 1.5) for seed in (1, 2)),
     *(("prompts_late", _prompts(stages, load, seed)) for stages in (1, 2, 5) for load in (0.8, 1.3) for seed in (1, 2)),
     *(("decodes_late", _decodes(room, seed)) for room in (3000.0, 1e6) for seed in (1, 2)),
 ]

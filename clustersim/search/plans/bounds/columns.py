@@ -88,6 +88,7 @@ def columns_of(
     requests: int,
     context: float,
     apart: bool = False,
+    own: bool = False,
     duty: Duty = "both",
     ratio: float = RATIO,
     compiled: Compiled | None = None,
@@ -106,6 +107,8 @@ def columns_of(
         Keys of a decode where tangents are taken.
     apart : bool
         Whether it is one of several SP ranks that is looked at: the one with most tokens.
+    own : bool
+        Whether columns are of what one of several replicas in lockstep does, not of the one with most tokens.
     duty : str
         Of a pool: ``prefill`` leaves out steps that decode, ``decode`` those with prompts.
     ratio : float
@@ -120,7 +123,7 @@ def columns_of(
     low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
     points = low[0][kept], low[1][kept]
-    stages = stages_of(plan, found, points, context, apart=apart, compiled=compiled)
+    stages = stages_of(plan, found, points, context, apart=apart, own=own, compiled=compiled)
     ends = [stages[stage] for stage in sorted({0, plan.pp - 1})]
     return Columns(
         prompt=high[0][kept],
@@ -141,13 +144,14 @@ def stages_of(
     context: float,
     *,
     apart: bool = False,
+    own: bool = False,
     compiled: Compiled | None = None,
 ) -> list[StageTimes]:
     """Return the least times of each stage, where steps carry at least so many prompt tokens and decodes.
 
     Parameters
     ----------
-    plan, found, context, apart, compiled
+    plan, found, context, apart, own, compiled
         See :func:`columns_of`.
     points : (array, array)
     """
@@ -160,8 +164,11 @@ def stages_of(
         alike = _alike(plan, blueprints, found, stage)
         if alike not in known:
             if alike not in compiled:
-                compiled[alike] = cache(partial(short_program, Mesh(plan=plan), blueprints, found.comm, stage))
-            known[alike] = stage_times(pricer, compiled[alike], points, context, several=apart or plan.sp.degree > 1)
+                compiled[alike] = cache(
+                    partial(short_program, Mesh(plan=plan), blueprints, found.comm, stage, path=own)
+                )
+            several = apart or (plan.sp.degree > 1 and not own)
+            known[alike] = stage_times(pricer, compiled[alike], points, context, several=several)
         stages.append(known[alike])
     return stages
 

@@ -23,15 +23,17 @@ from clustersim.search.plans.bounds.columns import Duty, columns_of, most_tokens
 from clustersim.search.plans.bounds.demand import may_miss
 from clustersim.search.plans.bounds.exposure import attentions, exposed, exposures
 from clustersim.search.plans.grid import demand_at, requests_at, step_of
+from clustersim.search.plans.looks.lockstep import LockstepTimes
 from clustersim.search.plans.looks.mixed import MixedTimes, mixed_times
 from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes, decode_times, prefill_times
 from clustersim.simulation.priced import Priced, priced
 from clustersim.simulation.replay_input import cost_models
 from clustersim.values import dataclass
 
-_Times = PrefillTimes | DecodeTimes | MixedTimes
+_Times = PrefillTimes | DecodeTimes | MixedTimes | LockstepTimes
 _COARSE: Final = 1.08
 """Of neighbours among the amounts of a step that has both kinds."""
+_NO_END: Final = 1 << 50
 _MOST: Final = 512
 """Replicas whose times are kept: they are asked for at ever lower rates."""
 
@@ -120,6 +122,8 @@ def _times(side: _Asked) -> _Times:
         requests_at(scenario, side.load, step_of(side.load.first), 1),
     )
     context = float((requests.prompt_tokens + requests.output_tokens / 2.0).mean())
+    if plan.is_lockstep and plan.pp == 1 and pool.duty != "decode" and scenario.serving.router == "round_robin":
+        return _lockstep(side, found, context)
     if pool.duty == "both":
         return _mixed(side, found, context)
     if pool.duty == "prefill":
@@ -137,6 +141,28 @@ def _times(side: _Asked) -> _Times:
         tpot_ns=targets_ns(scenario.targets)["tpot"],
         kv_tokens=pool.kv_tokens,
     )
+
+
+def _lockstep(side: _Asked, found: Priced, context: float) -> LockstepTimes:
+    """Return the least times of replicas in lockstep, each of which computes its own prompts."""
+    scenario, pool, ranks = side.scenario, side.pool, side.pool.ranks
+    tokens, requests, room = (many // ranks for many in (pool.tokens, pool.requests, pool.kv_tokens))
+    if pool.duty == "prefill":  # its blocks are not replayed
+        requests, room = tokens, _NO_END
+    duty: Duty = "both" if pool.duty == "both" else "prefill"
+    columns = columns_of(
+        scenario.plan, found, tokens=tokens, requests=requests, context=context, own=True, duty=duty, ratio=_COARSE
+    )
+    assert columns is not None
+    alone = mixed_times(
+        columns,
+        stages=1,
+        tokens=tokens,
+        requests=requests,
+        kv_tokens=room,
+        tpot_ns=targets_ns(scenario.targets).get("tpot", math.inf),
+    )
+    return LockstepTimes(ranks=ranks, alone=alone, decodes=pool.duty == "both")
 
 
 def _mixed(side: _Asked, found: Priced, context: float) -> MixedTimes:

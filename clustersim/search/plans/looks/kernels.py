@@ -5,6 +5,7 @@ Both give the same: the same floating-point numbers are added, multiplied and co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from clustersim.clock import FloatArray, Int64Array
@@ -145,3 +146,100 @@ def decodes_late(
         if late > free:
             return late
     return late
+
+
+def lockstep_late(
+    ranks: int, budget: int, most: int, room: float, rows: Whole, columns: Whole, width: int, ns: Floats, key: float,
+    pair: float, tpot: float, arrived: Floats, prompt: Floats, decodes: Whole, by: Floats, decodes_by: Floats,
+    longest: int, free: int,
+) -> int:  # fmt: skip
+    """Return how many requests miss a target on replicas in lockstep; where they are more than may be, only that.
+
+    They come to the ranks in turn. A step takes what the rank that takes longest does.
+
+    Parameters
+    ----------
+    ranks : int
+    budget, most, room : int, int, float
+        Most tokens of a step, sequences, and tokens in the K/V pool of a rank.
+    rows, columns : sequence of int
+        Prompt tokens, and sequences that decode, of a rank → row and column of ...
+    width, ns : int, sequence of float
+        ... the nanoseconds of a step, row by row, of so many columns.
+    key, pair, tpot : float
+        What a key of decodes and a pair of prompts add, and the target.
+    arrived, prompt, decodes, by, decodes_by : sequence
+        When each request comes, its prompt tokens and further ones, and when the first and the last are due.
+    longest : int
+        Most decodes of one.
+    free : int
+        How many may be late.
+    """
+    count, size = len(arrived), longest + 2
+    coming, running, decoding = list(range(ranks)), [0] * ranks, [0] * ranks
+    held, part, left, computed = [0.0] * ranks, [-1] * ranks, [0.0] * ranks, [0.0] * ranks
+    keys = [0.0] * ranks
+    first_at, after, ending = [0.0] * count, [-1] * count, [-1] * size
+    done = [0] * (ranks * 2 + budget * ranks)
+    now, late, step = 0.0, 0, 0
+    while True:
+        took_longest, some, ended = 0.0, False, 0
+        for rank in range(ranks):
+            tokens, pairs = float(budget - decoding[rank]), 0.0
+            whole = tokens
+            while tokens > 0.0:
+                if part[rank] < 0:
+                    one = coming[rank]
+                    if one >= count or arrived[one] > now or running[rank] == most:
+                        break
+                    if running[rank] > 0 and held[rank] + prompt[one] > room:
+                        break
+                    part[rank], left[rank], computed[rank] = one, prompt[one], 0.0
+                    coming[rank], running[rank], held[rank] = one + ranks, running[rank] + 1, held[rank] + prompt[one]
+                took = min(left[rank], tokens)
+                pairs += took * computed[rank] + took * (took + 1.0) / 2.0
+                left[rank], computed[rank], tokens = left[rank] - took, computed[rank] + took, tokens - took
+                if left[rank] <= 0.0:
+                    done[ended] = part[rank]
+                    ended += 1
+                    part[rank] = -1
+            if tokens < whole or decoding[rank] > 0:
+                some = True
+                took_ns = ns[rows[int(whole - tokens)] * width + columns[decoding[rank]]]
+                took_ns += key * (keys[rank] + decoding[rank]) + pair * pairs
+                took_longest = max(took_longest, took_ns)
+        if not some:
+            comes = -1.0
+            for rank in range(ranks):
+                if coming[rank] < count and (comes < 0.0 or arrived[coming[rank]] < comes):
+                    comes = arrived[coming[rank]]
+            if comes < 0.0:
+                return late
+            now = max(now, comes)
+            continue
+        now += took_longest
+        step += 1
+        for rank in range(ranks):
+            held[rank], keys[rank] = held[rank] + decoding[rank], keys[rank] + decoding[rank]
+        one = ending[step % size]
+        ending[step % size] = -1
+        while one >= 0:
+            rank, took_ns = one % ranks, now - first_at[one]
+            late += took_ns > decodes[one] * tpot or (took_ns >= 0.0 and now > decodes_by[one])
+            decoding[rank], running[rank] = decoding[rank] - 1, running[rank] - 1
+            tokens = prompt[one] + decodes[one]
+            held[rank], keys[rank] = held[rank] - tokens, keys[rank] - tokens
+            one = after[one]
+        for place in range(ended):
+            one = done[place]
+            rank, missed = one % ranks, now > by[one]
+            late += missed
+            if decodes[one] > 0:
+                first_at[one] = math.inf if missed else now
+                slot = (step + decodes[one]) % size
+                after[one], ending[slot] = ending[slot], one
+                decoding[rank], keys[rank] = decoding[rank] + 1, keys[rank] + prompt[one]
+            else:
+                running[rank], held[rank] = running[rank] - 1, held[rank] - prompt[one]
+        if late > free:
+            return late

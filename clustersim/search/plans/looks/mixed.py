@@ -239,6 +239,6 @@ def mixed_times(
         decode_cell=cell(decodes, requests),
         slowest_ns=table(columns.stage_ns.max(axis=0)),
         latency_ns=table(columns.latency_ns),
-        key_ns=float(columns.key_ns[:, some].min()),
+        key_ns=float(columns.key_ns[:, some].min()) if some.any() else 0.0,
         pair_ns=float(columns.pair_ns.min()),
     )

@@ -44,7 +44,8 @@ def is_worth_compiling(requests: int) -> bool:
     return find_spec("numba") is not None
 
 
-def _kernels(compiled: bool) -> Any:
+def kernels_of(compiled: bool) -> Any:
+    """Return the kernels, compiled or not."""
     if not compiled:
         return kernels
     from clustersim.search.plans.looks import compiled as found  # here, since the compiler takes a while
@@ -80,7 +81,7 @@ class PrefillTimes:
             self.kinds, self.own.ravel(), self.sending.ravel(), self.pair,
             demand.arrived_ns, demand.prompt, demand.prompt_by_ns,
         )  # fmt: skip
-        late: int = _kernels(compiled).prompts_late(self.budget, *_handed(arrays, compiled), free)
+        late: int = kernels_of(compiled).prompts_late(self.budget, *handed(arrays, compiled), free)
         return late <= free
 
 
@@ -108,12 +109,12 @@ class DecodeTimes:
         room = float("inf") if demand.shared else float(self.kv_tokens)
         steps, context = (self.step_ns, self.key_ns), demand.tokens - demand.decodes
         asked = demand.arrived_ns, demand.decodes.astype(np.int64), context
-        steps, asked = _handed(steps, compiled), _handed(asked, compiled)
-        late: int = _kernels(compiled).decodes_late(*steps, self.tpot_ns, room, *asked, free)
+        steps, asked = handed(steps, compiled), handed(asked, compiled)
+        late: int = kernels_of(compiled).decodes_late(*steps, self.tpot_ns, room, *asked, free)
         return late <= free
 
 
-def _handed(arrays: tuple[npt.NDArray[Any], ...], compiled: bool) -> tuple[Any, ...]:
+def handed(arrays: tuple[npt.NDArray[Any], ...], compiled: bool) -> tuple[Any, ...]:
     """Return arrays as they are replayed: one after the other in memory, or as lists."""
     return tuple(np.ascontiguousarray(one) if compiled else one.tolist() for one in arrays)
 

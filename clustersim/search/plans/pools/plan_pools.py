@@ -94,7 +94,8 @@ class PlanPools:
         pool has neither SP nor stages: a run of that takes no longer."""
         place, pools, setting, one, count = side
         scenario = self.pool(setting, pools, place)
-        if pools == 1 and (one.plan.sp.degree == one.plan.pp == 1 or scenario.serving.scheduler != "chunked_prefill"):
+        plain = one.plan.sp.degree == one.plan.pp == 1 and not one.plan.is_lockstep
+        if pools == 1 and (plain or scenario.serving.scheduler != "chunked_prefill"):
             return None
         in_turn = self.in_turn(scenario, one.plan) and self._gets_all(count)
         sp = one.plan.sp if one.plan.sp.degree > 1 else None

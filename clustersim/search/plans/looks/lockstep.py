@@ -1,0 +1,52 @@
+"""Replicas in lockstep, replayed at the least times of their steps: a step takes what the busiest of them does.
+
+Each fills its own steps with its own prompts, as chunked prefill does, so that a prompt on one of them keeps all the
+others waiting: what is spread evenly over all is far from that.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+
+from clustersim.search.plans.bounds.demand import Demand
+from clustersim.search.plans.looks.mixed import MixedTimes
+from clustersim.search.plans.looks.times import handed, kernels_of
+from clustersim.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LockstepTimes:
+    """Replicas that share experts.
+
+    Parameters
+    ----------
+    ranks : int
+    alone : MixedTimes
+        Of one of them: what a step takes at least in which it has most to do.
+    decodes : bool
+        Whether they decode, too.
+    """
+
+    ranks: int
+    alone: MixedTimes
+    decodes: bool
+
+    def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
+        """Whether no more requests than may miss a target."""
+        if demand.shared:
+            return True
+        one = self.alone
+        decodes = demand.decodes.astype(np.int64) if self.decodes else np.zeros(len(demand), np.int64)
+        table = np.array(list(chain.from_iterable(one.latency_ns)))
+        cells = handed((np.array(one.prompt_cell), np.array(one.decode_cell)), compiled)
+        ns, arrived, prompt, many, by, decodes_by = handed(
+            (table, demand.arrived_ns, demand.prompt, decodes, demand.prompt_by_ns, demand.decodes_by_ns), compiled
+        )
+        late: int = kernels_of(compiled).lockstep_late(
+            self.ranks, one.tokens, one.requests, float(one.kv_tokens), *cells, len(one.latency_ns[0]), ns,
+            one.key_ns, one.pair_ns, one.tpot_ns, arrived, prompt, many, by, decodes_by,
+            int(decodes.max(initial=0)), free,
+        )  # fmt: skip
+        return late <= free
