@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Final, NoReturn
 
 from clustersim.errors import IllegalDecisionError, InputError, Problem
@@ -54,8 +55,8 @@ class CustomScheduler(Scheduler):
         """Return what the user's scheduler is shown."""
         return SchedulerView(
             now_ns=now,
-            waiting=tuple([_shown(sequence, self._to_reuse(sequence)) for sequence in self.waiting]),
-            running=tuple([_shown(sequence) for sequence in self.running]),
+            waiting=tuple(_shown(self.waiting, map(self._to_reuse, self.waiting))),
+            running=tuple(_shown(self.running, repeat(0))),
             free_blocks=tuple(self.pool.free),
             pool_blocks=self.pool.blocks,
             block_tokens=self.pool.block_tokens,
@@ -210,9 +211,12 @@ def _plain(decided: object) -> Choice | None:
     return Choice(tokens=plain, preempt=tuple(map(int.__int__, victims)))
 
 
-def _shown(sequence: Sequence, cached: int = 0) -> SequenceView:
-    values = (
-        sequence.request, sequence.arrived_ns, sequence.priority, sequence.prompt_tokens, sequence.generated,
-        sequence.computed, sequence.blocks, sequence.owner, sequence.preemptions, sequence.in_flight, cached,
-    )  # fmt: skip
-    return SequenceView._make(values)  # in half the time of a call
+def _shown(sequences: Iterable[Sequence], cached: Iterable[int]) -> list[SequenceView]:
+    made = tuple.__new__  # in a third of the time of a call of the class
+    return [
+        made(SequenceView, (
+            one.request, one.arrived_ns, one.priority, one.prompt_tokens, one.generated, one.computed, one.blocks,
+            one.owner, one.preemptions, one.in_flight, reused,
+        ))
+        for one, reused in zip(sequences, cached, strict=False)
+    ]  # fmt: skip

@@ -93,7 +93,8 @@ class Recorder:
         durations : Durations
         """
         row = self.row(template, durations.row, durations.columns)
-        starts_at = -1 if self._back_to_back(template, starts, durations) else self.starts.extend(starts)
+        alone = len(starts) == 1
+        starts_at = -1 if alone or self._back_to_back(template, starts, durations) else self.starts.extend(starts)
         self.passes.append(
             replica, stage, template, first_step, len(starts), int(starts[0]), row, starts_at,
             self.varying.extend(durations.varying.ravel()), -1,
@@ -101,8 +102,8 @@ class Recorder:
 
     def _back_to_back(self, template: int, starts: Int64Array, durations: Durations) -> bool:
         shape = self.templates[template]
-        if len(starts) == 1 or not shape.is_chain:
-            return len(starts) == 1
+        if not shape.is_chain:
+            return False
         columns = list(durations.columns)
         constant = int(shape.counts @ durations.row) - int(shape.counts[columns] @ durations.row[columns])
         lengths = constant + durations.varying @ shape.counts[columns]

@@ -96,9 +96,10 @@ class Stepper:
     def batch_of(self, decision: Decision) -> StepBatch:
         """Return what a decision's step carries, in two halves where the plan has them and it can be split."""
         owners, windows = len(self.scheduler.pool.free), self.pricer.windows
-        halves = halves_of(decision, self.experts)
-        parts = tuple(batch_of(half, owners, windows) for half in halves or ())
-        return replace(batch_of(decision, owners, windows), halves=parts)
+        batch, halves = batch_of(decision, owners, windows), halves_of(decision, self.experts)
+        if halves is None:
+            return batch
+        return replace(batch, halves=tuple([batch_of(half, owners, windows) for half in halves]))
 
     def _step(self, decision: Decision, batch: StepBatch) -> None:
         features = self.pricer.features(batch)
