@@ -195,12 +195,10 @@ class PassTemplate:
         ----------
         by_class : int64 array of shape (passes, classes)
         """
-        if self.is_chain:
-            total: Int64Array = by_class @ self.counts
-            return total
-        if len(by_class) == 1:  # without the axis of passes in a fraction of the time
+        if not self.is_chain and len(by_class) == 1:  # without the axis of passes in a fraction of the time
             return self.walk.lasts(by_class[0])
-        return self.walk.lasts(by_class.T)[0]
+        total: Int64Array = by_class @ self.counts if self.is_chain else self.walk.lasts(by_class.T)[0]
+        return total
 
     @cached_property
     def fingerprint(self) -> bytes:

@@ -81,6 +81,10 @@ def _power(base: Base, exponent: int) -> Base:
     return result
 
 
+Attending = Sequence[tuple[dict[str, float], Sequence[tuple[int, int, int | None, int | None]]]]
+"""Shapes of attention, each with (place among the columns, SP coordinate, half, window) of what has it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pricer:
     """Prices programs for batches.
@@ -179,24 +183,20 @@ class Pricer:
         steps = len(next(iter(keys.values())))
         nothing = np.zeros(steps, np.int64)
         varying = np.empty((steps, len(columns)), np.int64)
-        alike: dict[tuple[float, ...], list[tuple[int, int, Int64Array]]] = {}
-        for place, index in enumerate(columns):
-            cls = program.classes[index]
-            variant = cls.node.variant
-            at = cls.s + (len(decode_sequences) // 2 if variant.half == 2 else 0)
-            counts = decode_sequences[at] if at < len(decode_sequences) else 0
-            attends = tuple(attention_shape(cls.node).values())
-            alike.setdefault(attends, []).append((place, counts, keys.get((at, variant.window), nothing)))
-        for some in alike.values():  # all ranks at once
+        second = len(decode_sequences) // 2
+        for attends, some in self._attending(program):  # all ranks at once
+            at = [s + (second if half == 2 else 0) for _, s, half, _ in some]
+            counts = [decode_sequences[one] if one < len(decode_sequences) else 0 for one in at]
+            attended = [keys.get((one, window), nothing) for one, (*_, window) in zip(at, some, strict=True)]
             shape: dict[str, FloatArray | float] = {
-                **attention_shape(program.classes[columns[some[0][0]]].node),
-                "batch": np.repeat([float(counts) for _, counts, _ in some], steps),
-                "keys": np.concatenate([attended for _, _, attended in some]).astype(np.float64),
+                **attends,
+                "batch": np.repeat(np.array(counts, np.float64), steps),
+                "keys": np.concatenate(attended).astype(np.float64),
             }
             seconds = self.cost.seconds("attention_decode", shape) + gap
             if not seconds.max(initial=0.0) < LONGEST_S:
                 raise _too_long("attention_decode", seconds.max())
-            varying[:, [place for place, _, _ in some]] = _to_ns(seconds).reshape(len(some), steps).T
+            varying[:, [place for place, *_ in some]] = _to_ns(seconds).reshape(len(some), steps).T
         return row, columns, varying
 
     def decode_row(
@@ -204,7 +204,8 @@ class Pricer:
     ) -> tuple[Int64Array, tuple[int, ...]]:
         """Return what does not vary in decode steps of a batch: the row and columns of :meth:`decode_run`."""
         row = self.memory.get((program.key, decode_sequences))
-        columns = tuple(i for i, cls in enumerate(program.classes) if cls.node.op == "attention_decode")
+        attend = [group.indices.tolist() for group in self._groups(program) if group.op == "attention_decode"]
+        columns = tuple(attend[0]) if attend else ()
         if row is None:
             batch = _without_keys(decode_sequences, halves=bool(program.blueprint.halves))
             graph = self.in_graph(decode_sequences)
@@ -225,6 +226,20 @@ class Pricer:
     def gap_s(self, *, graph: bool) -> float:
         """Return the gap before each kernel in seconds."""
         return self.engine.graph_launch_s if graph else self.engine.launch_s
+
+    def _attending(self, program: StageProgram) -> Attending:
+        """Return what attends in decode steps of a program, by the shape of it."""
+        key = "attending", program.key
+        if key not in self.made:
+            found: dict[tuple[float, ...], tuple[dict[str, float], list[tuple[int, int, int | None, int | None]]]] = {}
+            classes = [cls for cls in program.classes if cls.node.op == "attention_decode"]
+            for place, cls in enumerate(classes):
+                shape, variant = attention_shape(cls.node), cls.node.variant
+                mine = found.setdefault(tuple(shape.values()), (shape, []))[1]
+                mine.append((place, cls.s, variant.half, variant.window))
+            self.made[key] = tuple(found.values())
+        made: Attending = self.made[key]
+        return made
 
     def _groups(self, program: StageProgram) -> tuple[PriceGroup, ...]:
         if program.key not in self.groups:
