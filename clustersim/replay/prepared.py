@@ -9,10 +9,10 @@ from functools import cached_property
 from clustersim.cluster.fault import Fault
 from clustersim.collective.communications import CommTable
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import programs_of
 from clustersim.replay.input import PoolInput, ReplayInput
 from clustersim.replay.links.contention import StageLinks, find_contention
 from clustersim.replay.outages import Outage, links_of_stage, outages
+from clustersim.replay.programs import programs_of
 from clustersim.replay.slowdown import Slowdowns
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.make import make_pool, make_scheduler

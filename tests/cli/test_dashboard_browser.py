@@ -20,7 +20,7 @@ import pytest
 from clustersim.catalog import names
 from clustersim.clock import FloatArray
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import programs_of
+from clustersim.replay.programs import programs_of
 from clustersim.report.figures.layout import FIGURES
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of

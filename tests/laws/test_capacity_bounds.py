@@ -10,7 +10,7 @@ import pytest
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import SequencePlan
-from clustersim.replay.compile import compile_programs
+from clustersim.replay.programs import compile_programs
 from clustersim.search.plans import grid
 from clustersim.search.plans.bounds import limits, prices, stage_times
 from clustersim.search.plans.bounds.columns import columns_of, spread

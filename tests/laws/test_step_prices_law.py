@@ -27,7 +27,7 @@ from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import compile_programs
+from clustersim.replay.programs import compile_programs
 from clustersim.simulation.replay_input import replay_input
 from tests.effort import examples
 from tests.laws.random_scenarios import documents, scenario_of

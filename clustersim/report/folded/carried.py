@@ -19,8 +19,8 @@ from clustersim.graph.blueprint import Terms
 from clustersim.graph.program import StageProgram
 from clustersim.graph.template import PassTemplate
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import programs_of
 from clustersim.replay.input import PoolInput
+from clustersim.replay.programs import programs_of
 from clustersim.report.metrics.step_features import lockstep_features, step_features, tells_features
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass

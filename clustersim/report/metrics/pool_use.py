@@ -16,8 +16,8 @@ from clustersim.cluster.device import Device
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.plan.memory import kv_elements_per_rank
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import programs_of
 from clustersim.replay.input import PoolInput
+from clustersim.replay.programs import programs_of
 from clustersim.report.metrics import efficiency
 from clustersim.report.metrics.link_traffic import Programs, step_bytes
 from clustersim.report.metrics.model_work import Computed, cache_reads, computed_positions, model_flops

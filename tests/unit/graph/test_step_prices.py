@@ -12,7 +12,7 @@ from clustersim.graph.prices.step_prices import step_prices as prices_of
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
-from clustersim.replay.compile import compile_programs
+from clustersim.replay.programs import compile_programs
 from tests import round_numbers
 
 # One dense layer on one device, see round_numbers: 2,000 ns at the ends and 4,600 ns besides attention.

@@ -15,7 +15,7 @@ import pytest
 from clustersim.cluster.fault import Fault
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
-from clustersim.replay.compile import compile_programs
+from clustersim.replay.programs import compile_programs
 from clustersim.replay.replay import replay
 from clustersim.report.metrics import efficiency
 from clustersim.report.metrics.link_traffic import capacity_bytes, link_summary, move_bytes, step_bytes

@@ -9,7 +9,7 @@ import pytest
 
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
-from clustersim.replay.compile import compile_stage
+from clustersim.replay.programs import compile_stage
 from clustersim.search.plans.bounds.short_programs import short_program
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models

@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.limits import Limits
-from clustersim.replay import compile as compiling
+from clustersim.replay import programs as compiling
 from clustersim.scenario import document
 from clustersim.scenario.build import topologies
 from clustersim.scenario.load import load as load_scenario

@@ -18,7 +18,7 @@ from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import Blueprint, Unit
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import compile_stage
+from clustersim.replay.programs import compile_stage
 
 _WEIGHT: Final = 4
 """Of a communication among operators, where a path is looked for: between ranks of several nodes it takes longest."""
@@ -39,7 +39,7 @@ def short_program(
     Parameters
     ----------
     mesh, blueprints, comm, stage
-        See :func:`~clustersim.replay.compile.compile_stage`.
+        See :func:`~clustersim.replay.programs.compile_stage`.
     kind : str
     path : bool
         Whether a path through all streams is counted where these overlap, which no proof is made of yet: that a layer
