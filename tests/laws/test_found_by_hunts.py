@@ -317,6 +317,23 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {"horizon": None},
         "faults": [{"device": 0, "at": "174068 ns", "until": "174069 ns"}],
     },
+    "a sequence that a failure finds on the way to its host, before any copy is recorded": {
+        "name": "leaving", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": DEEPSEEK | {"num_hidden_layers": 2}},
+        "plan": {"dp": 1, "tp": 4},
+        "serving": {
+            "scheduler": "chunked_prefill", "max_batch_requests": 32, "max_batch_tokens": 8, "kv_block_tokens": 1,
+            "kv_blocks": 80, "preemption": "swap", "router": "round_robin", "engine": "vllm-0.19",
+            "order": {"by": "priority", "patience": "1 ms"}, "queue_timeout": "2 ms", "host_kv": "64 GiB",
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "5000/s"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 6, "high": 16}}, "requests": 10,
+            "cancel_after": {"share": 0.3, "fixed": "0 s"}, "priority": {"values": [0, 1], "weights": [1, 2]},
+        },
+        "run": {},
+        "faults": [{"device": 0, "at": "5237988 ns"}],
+    },
     "a sequence that is copied back while another waits, and that the horizon ends": {
         "name": "found", "seed": 400, "topology": {"name": "dgx-h100", "nodes": 1},
         "model": {"name": "tiny", "source": "a test", "config": {

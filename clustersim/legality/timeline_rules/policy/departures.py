@@ -1,7 +1,8 @@
 """RUN-5: what fails is left in the order in which sequences came to run there.
 
-Not looked at where sequences are swapped, on prefill replicas, which also have what is computed and waits to leave, and
-where a step ends at the instant of the failure, so that somebody may have given way before.
+Not looked at where sequences are swapped, or may be when a failure cuts their copies off before any is recorded; on
+prefill replicas, which also have what is computed and waits to leave; and where a step ends at the instant of the
+failure, so that somebody may have given way before.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def as_it_came(reading: Reading, policies: Policies) -> Finding:
     came = reading.residency.before(here)
     findings = []
     for failed, since, _ in reading.declared.down:
+        pool = policies.pools[policies.pool_at[failed]]
         ends = (runs.replica == failed) & ((runs.recorded_end == since) | (runs.start == since))
-        if ends.any() or policies.pools[policies.pool_at[failed]].role == "prefill":
+        if ends.any() or pool.role == "prefill" or (pool.policy is not None and pool.policy.swaps):
             continue
         rows = reading.facts_of(PREEMPTED)
         rows = rows[(facts["replica"][rows] == failed) & (facts["time_ns"][rows] == since)]
