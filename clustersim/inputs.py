@@ -173,7 +173,7 @@ def number_of(cell: object) -> float | None:
     """Return the number that a cell of a table or of JSON says in digits from 0 to 9; None where it says none."""
     try:
         return float(cell) if str(cell).isascii() else None  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

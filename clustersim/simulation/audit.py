@@ -34,11 +34,13 @@ def with_spent(history: History, table: Mapping[str, Any]) -> History:
     """Return a history together with what a table of requests says that their time was spent on."""
     assert history.requests is not None
     count, spent = len(history.requests["prompt_tokens"]), {}
+    known = (table["request"] >= 0) & (table["request"] < count)  # who else is named is told by what is compared
     for name in SPENT:
         spent[name] = np.full(count, -1, np.int64)
         values = table[name]
         lacks = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.isnan(values)
-        spent[name][table["request"][~lacks]] = np.asarray(values)[~lacks]
+        told = known & ~lacks
+        spent[name][table["request"][told]] = np.asarray(values)[told]
     return replace(history, requests={**history.requests, **spent})
 
 

@@ -98,6 +98,17 @@ def test_audit_of_a_changed_span_finds_that_the_digest_is_another(run_dir: Path,
     assert {"RUN-2", "RUN-5"} <= broken(verdict)
 
 
+def test_audit_of_a_table_that_names_a_request_that_is_none_finds_it(run_dir: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run_dir, tmp_path / "changed")
+    table = pq.read_table(copy / "requests.parquet")
+    at = table.schema.get_field_index("request")
+    numbers = table.column("request").to_numpy().copy()
+    numbers[6] = 1006
+    pq.write_table(table.set_column(at, table.schema.field(at), [numbers]), copy / "requests.parquet")
+    status, verdict = verdict_of(copy)
+    assert (status, broken(verdict)) == (1, {"RUN-4", "RUN-5"})
+
+
 def test_audit_simulates_again_and_compares(run_dir: Path) -> None:
     status, verdict = verdict_of(run_dir, "--again", "folded")
     assert status == 0
@@ -252,7 +263,7 @@ def test_audit_of_facts_from_elsewhere_finds_a_lost_request(tmp_path: Path) -> N
         tmp_path, "facts", "time_ns,kind,request", "0,arrived,0", "0,arrived,1", "1,admitted,0", "9,finished,0"
     )
     status, verdict = verdict_of(facts)
-    assert (status, broken(verdict)) == (1, {"RUN-4"})
+    assert (status, broken(verdict)) == (1, {"RUN-4", "RUN-5"})
 
 
 def test_audit_of_tables_that_no_rule_can_use_is_not_checkable(tmp_path: Path) -> None:

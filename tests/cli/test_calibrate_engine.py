@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
@@ -385,3 +386,44 @@ def test_a_clock_that_goes_back_and_requests_that_are_too_many_are_said(folder):
     cut, back = log.notes
     assert cut.endswith("long.csv: of its 10,020 requests the first 10,000 in order of arrival are taken")
     assert back.endswith("long.csv:9: arrival_s goes back by 2.5 s; taken in order of arrival")
+
+
+HUGE: Final = int("9" * 400)
+PLAIN_RESULT: Final = {
+    "completed": 30, "total_input_tokens": 3000, "total_output_tokens": 300, "request_rate": 4.0,
+    "max_concurrency": None, "mean_ttft_ms": 50.0, "mean_tpot_ms": 9,
+}  # fmt: skip
+LISTS: Final = {"input_lens": [100] * 30, "ttfts": [0.05] * 30, "itls": [[0.009] * 9] * 30}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"mean_ttft_ms": HUGE}, "mean_ttft_ms: found 9999"),
+        ({"completed": HUGE}, "completed: found 9999"),
+        ({"request_rate": True}, "request_rate: found True"),
+        ({"max_concurrency": True}, "max_concurrency: found True"),
+        (LISTS | {"output_lens": [10] * 30, "start_times": [0] * 29 + [1e11]}, "more than a year"),
+    ],
+)
+def test_no_number_of_a_result_is_beyond_those_of_servers(folder, change, told):
+    path = folder / "huge.json"
+    path.write_text(json.dumps(PLAIN_RESULT | change))
+    with pytest.raises(InputError, match=told):
+        read_log(path, load(str(folder / "s.yaml")))
+
+
+@pytest.mark.parametrize("change", [LISTS, LISTS | {"output_lens": [10] * 29}, {"median_tpot_ms": True}])
+def test_lists_that_lack_are_not_read(folder, change):
+    path = folder / "few.json"
+    path.write_text(json.dumps(PLAIN_RESULT | change))
+    log = read_log(path, load(str(folder / "s.yaml")))
+    assert log.ttft_ms is None
+    assert set(log.figures) == {"ttft mean", "tpot mean"}
+
+
+def test_a_cell_that_is_too_long_is_told_with_its_line(folder):
+    path = folder / "long.csv"
+    path.write_text(f"arrival_s,prompt_tokens,output_tokens,ttft_ms,tpot_ms\n0,{'1' * 140_000},2,3,4\n")
+    with pytest.raises(InputError, match=r"long\.csv:2: not CSV"):
+        read_log(path, load(str(folder / "s.yaml")))

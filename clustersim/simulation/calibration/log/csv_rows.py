@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from clustersim.errors import InputError, Problem, alike_column
 from clustersim.inputs import number_of
@@ -38,7 +39,7 @@ def of_cells(path: Path, text: str, scenario: Scenario) -> ServerLog:
         raise InputError(Problem(file=str(path), line=1, message=message) for message in messages)
     rows: list[tuple[float, ...]] = []
     problems: list[Problem] = []
-    for line in reader:
+    for line in _lines(path, reader):
         cells = {str(key).strip(): cell if number_of(cell) is None else number_of(cell) for key, cell in line.items()}
         if cells.get("output_tokens") == 1.0 and cells.get("tpot_ms") in ("", None):
             cells["tpot_ms"] = 0.0  # there is none
@@ -64,3 +65,10 @@ def of_cells(path: Path, text: str, scenario: Scenario) -> ServerLog:
         has_front_end=True,
         notes=notes,
     )
+
+
+def _lines(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str, Any]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise InputError(Problem(file=str(path), line=reader.line_num + 1, message=f"not CSV: {error}")) from None

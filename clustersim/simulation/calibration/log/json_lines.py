@@ -14,6 +14,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.calibration.log.requests import (
     MOST_PROBLEMS,
     columns,
+    is_number,
     numbers,
     per_token,
     repeated,
@@ -47,7 +48,7 @@ def of_stamps(path: Path, lines: Iterable[tuple[int, Any]], scenario: Scenario) 
         if len(problems) >= MOST_PROBLEMS:
             break
         scheduled = found.get("scheduled_ts")
-        rows.append((*values, scheduled if isinstance(scheduled, int | float) else math.nan, number))
+        rows.append((*values, scheduled if is_number(scheduled) else math.nan, number))
     known = [(row[2], *row[:2], *row[3:6], row[-1]) for row in rows] if not problems else []
     problems += repeated(path, known, "arrival_time")
     (prompt, output, arrived, queued, first, last, scheduled_s, line_of), notes = columns(path, rows, problems, by=2)

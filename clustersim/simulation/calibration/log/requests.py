@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
@@ -19,8 +18,22 @@ MOST_PROBLEMS: Final = 20
 _FEWEST_REQUESTS: Final = 20
 _MOST_REQUESTS: Final = 10_000
 """Of a log: it is simulated some thirty times, and what it tells of a few constants does not grow any more."""
+MOST: Final = 1e15
+"""Above any stamp, s, and any time, ms, of a server."""
+_LONGEST_QUOTED: Final = 40
 _LONGEST_S: Final = 3.2e7
 """A year: a log over a longer time counts in another unit."""
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of a log is a number that any figure or instant of one can be."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def shown(value: object) -> str:
+    """Return what is quoted of a value."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}…"
 
 
 def numbers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[float, ...], list[str]]:
@@ -28,8 +41,8 @@ def numbers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[float
     values, mistakes = [], []
     for name in names:
         value = found.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-            told = f"found {value!r}; expected a number" if name in found else "is missing"
+        if not is_number(value):
+            told = f"found {shown(value)}; expected a number up to {MOST:g}" if name in found else "is missing"
             hint = "" if name in found else alike_column(name, [key for key in found if key not in names])
             mistakes.append(f"{name}: {told}{hint}")
         else:
@@ -92,18 +105,24 @@ def columns(
     if problems:
         raise InputError(problems)
     columns = np.array(rows, dtype=np.float64).T
-    span = float(np.ptp(columns[by]))
-    if span > _LONGEST_S:
-        message = f"requests arrive over {span:.3g} s, more than a year; expected seconds (are these ns or us?)"
-        raise InputError(Problem(file=str(path), line=int(columns[-1][int(columns[by].argmax())]), message=message))
+    _refuse_longer(path, columns[by], int(columns[-1][int(columns[by].argmax())]))
     chosen = np.argsort(columns[by], kind="stable")[:_MOST_REQUESTS]
     told = f"{path}: of its {len(rows):,} requests the first {_MOST_REQUESTS:,} in order of arrival are taken"
     return np.asarray(columns[:, chosen]), (told,) if len(rows) > _MOST_REQUESTS else ()
 
 
+def _refuse_longer(path: Path, arrived_s: FloatArray, line: int | None = None) -> None:
+    """Refuse arrivals over more than a year."""
+    span = float(np.ptp(arrived_s))
+    if span > _LONGEST_S:
+        message = f"requests arrive over {span:.3g} s, more than a year; expected seconds (are these ns or us?)"
+        raise InputError(Problem(file=str(path), line=line, message=message))
+
+
 def requests_of(
     path: Path, arrived_s: FloatArray, prompt: FloatArray, output: FloatArray, concurrency: int | None = None
 ) -> Requests:
+    _refuse_longer(path, arrived_s)
     since = np.rint((arrived_s - arrived_s[0]) * NS_PER_S).astype(np.int64)
     return Requests(
         arrived_at_ns=since,

@@ -14,7 +14,14 @@ from clustersim.clock import NS_PER_S
 from clustersim.errors import InputError, Problem
 from clustersim.inputs import number_of
 from clustersim.scenario.scenario import Scenario
-from clustersim.simulation.calibration.log.requests import numbers, per_token, requests_of, wrong_tokens
+from clustersim.simulation.calibration.log.requests import (
+    is_number,
+    numbers,
+    per_token,
+    requests_of,
+    shown,
+    wrong_tokens,
+)
 from clustersim.simulation.calibration.log.server_log import ServerLog
 from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload, generate
@@ -46,16 +53,16 @@ def of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Serv
     _, mistakes = numbers({**result, "request_rate": 1.0}, RESULT)
     rate = _rate(result.get("request_rate"))
     if rate is None:
-        mistakes.append(f"request_rate: found {result.get('request_rate')!r}; expected a rate above 0, or inf")
+        mistakes.append(f"request_rate: found {shown(result.get('request_rate'))}; expected a rate above 0, or inf")
     count = result.get("completed")
-    if "completed" in result and (not isinstance(count, int) or count < 1):
+    if "completed" in result and not _is_count(count):
         mistakes = [one for one in mistakes if not one.startswith("completed")]
-        mistakes.append(f"completed: found {count!r}; expected a whole number of requests above 0")
+        mistakes.append(f"completed: found {shown(count)}; expected a whole number of requests above 0")
     concurrency = result.get("max_concurrency")
     if "max_concurrency" not in result:
         mistakes.append("max_concurrency: is missing; expected a whole number of clients, or null where none was given")
-    if concurrency is not None and (not isinstance(concurrency, int) or concurrency < 1):
-        mistakes.append(f"max_concurrency: found {concurrency!r}; expected a whole number above 0")
+    if concurrency is not None and not _is_count(concurrency):
+        mistakes.append(f"max_concurrency: found {shown(concurrency)}; expected a whole number above 0")
     mistakes = mistakes or _lists_wrong(result, scenario)
     if mistakes:
         raise InputError(Problem(file=str(path), path=mistake.partition(":")[0], message=mistake.partition(": ")[2])
@@ -67,11 +74,10 @@ def of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> Serv
         per_token(path, None, np.ones(1), np.ones(1))
     outside = result.get("backend") != _OWN
     if not all(
-        isinstance(result.get(name), list) and len(result[name]) == count for name in ("input_lens", "ttfts", "itls")
+        isinstance(result.get(name), list) and len(result[name]) == count
+        for name in ("input_lens", "output_lens", "ttfts", "itls")
     ):
-        figures = {
-            name: float(result[key]) for name, key in _FIGURES.items() if isinstance(result.get(key), int | float)
-        }
+        figures = {name: float(result[key]) for name, key in _FIGURES.items() if is_number(result.get(key))}
         return ServerLog(name=path.name, requests=drawn, figures=figures, has_front_end=outside, notes=notes)
     prompt, output = (np.asarray(result[name], np.float64) for name in ("input_lens", "output_lens"))
     starts = result.get("start_times")
@@ -94,7 +100,7 @@ def _lists_wrong(result: Mapping[str, Any], scenario: Scenario) -> list[str]:
     for name in ("ttfts", "start_times", "input_lens", "output_lens"):
         for place, value in enumerate(_listed(result, name)):
             if numbers({name: value}, (name,))[1]:
-                return [f"{name}[{place}]: found {value!r}; expected a number"]
+                return [f"{name}[{place}]: found {shown(value)}; expected a number"]
     for place, gaps in enumerate(_listed(result, "itls")):
         if not isinstance(gaps, list) or any(numbers({"itls": gap}, ("itls",))[1] for gap in gaps):
             return [f"itls[{place}]: expected a list of seconds"]
@@ -102,6 +108,11 @@ def _lists_wrong(result: Mapping[str, Any], scenario: Scenario) -> list[str]:
         if wrong := wrong_tokens(lengths, (f"input_lens[{place}]", f"output_lens[{place}]"), scenario):
             return wrong
     return []
+
+
+def _is_count(value: object) -> bool:
+    """Whether a value is a whole number above 0."""
+    return isinstance(value, int) and is_number(value) and value > 0
 
 
 def _listed(result: Mapping[str, Any], name: str) -> Sequence[Any]:
@@ -114,7 +125,7 @@ def _arrivals(rate: float, concurrency: int | None, burstiness: object) -> Arriv
         return ClosedLoop(concurrency=concurrency)
     if math.isinf(rate):
         return AllAtOnce()
-    if isinstance(burstiness, int | float) and burstiness > 0 and burstiness != 1:
+    if is_number(burstiness) and burstiness not in (0, 1):
         return Gamma(rate_per_s=rate, cv=1.0 / math.sqrt(burstiness), rescale=True)
     return Poisson(rate_per_s=rate, rescale=True)
 
@@ -147,5 +158,5 @@ def _drawn(
 
 
 def _rate(value: object) -> float | None:
-    number = number_of(value)
+    number = None if isinstance(value, bool) else number_of(value)
     return number if number is not None and number > 0 else None
