@@ -267,13 +267,13 @@ GRAPH: Final = {
     ),
     **_of(
         stepgraph._Expansion, "stage",
-        ("every rank goes on with what rank 0 made", "tensor", "= tile.exit_node[leaves] + self.count",
+        ("every rank goes on with what rank 0 made", "tensor", "= tile.exit_node[tile.leaves] + self.count",
          "= int(tile.exit_node[0]) + self.count"),
         ("a module does not wait for the one before", "alone", "tile.joined(entering, self.count)",
          "tile.joined(np.where(unit.layer == 1, NO_RANK, entering), self.count)"),
-        ("layers of a later stage are numbered one too low", "stages", "np.full(nodes, unit.layer)",
-         "np.full(nodes, unit.layer - (stage and unit.layer > 0))"),
-        ("nodes belong to the first stage", "stages", "np.full(nodes, stage)", "np.full(nodes, 0)"),
+        ("layers of a later stage are numbered one too low", "stages", "(tile, unit.layer, stage,",
+         "(tile, unit.layer - (stage and unit.layer > 0), stage,"),
+        ("nodes belong to the first stage", "stages", "(tile, unit.layer, stage,", "(tile, unit.layer, 0,"),
     ),
     **_of(
         stepgraph._Tile, "__init__",

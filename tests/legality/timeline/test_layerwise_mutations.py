@@ -106,8 +106,8 @@ def all_layers_at_once(patch: pytest.MonkeyPatch) -> None:
     """Every layer leaves when the step starts."""
     launched = HandOvers._launched
 
-    def hasty(self: HandOvers, replica: int, chunks: Any) -> None:
-        passed = launched(self, replica, chunks)
+    def hasty(self: HandOvers, replica: int, chunks: Any, _: Any) -> None:
+        passed = launched(self, replica, chunks, None)
         for layer in range(4) if passed is not None else ():
             passed(layer)
 
@@ -118,8 +118,8 @@ def one_layer_early(patch: pytest.MonkeyPatch) -> None:
     """A layer leaves when the one before it has been passed."""
     launched = HandOvers._launched
 
-    def early(self: HandOvers, replica: int, chunks: Any) -> Any:
-        passed = launched(self, replica, chunks)
+    def early(self: HandOvers, replica: int, chunks: Any, _: Any) -> Any:
+        passed = launched(self, replica, chunks, None)
         return passed and (lambda layer: passed((layer + 1) % 4))
 
     patch.setattr(HandOvers, "_launched", early)

@@ -24,6 +24,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "plan.exchange": {"DEEPEP", "Exchange"},
     "plan.parallel": {"ExpertPlan", "ParallelPlan"},
     "timeline.tables": {"Table"},
+    "values": {"dataclass"},
 }
 """What may be imported: declared data, the constants that are assumed, the record, and shards as rules see them."""
 WORKED_OUT: Final = ("reached", "weights")

@@ -48,7 +48,7 @@ from clustersim.simulation.simulate import simulate
 from clustersim.timeline.record import Recorder
 from tests.effort import is_whole, some
 from tests.laws.random_scenarios import DEEPSEEK, GEMMA, GPT_OSS, scenario_of
-from tests.legality.timeline.asked import broken
+from tests.legality.timeline.asked import broken, replay_by_events
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document, patched
 
@@ -74,6 +74,16 @@ def given(module: Any, name: str, factor: float, *keys: str) -> Mutation:
         patch.setattr(
             module, name, lambda *some, **more: original(*some, **more | {key: more[key] * factor for key in keys})
         )
+
+    return mutate
+
+
+def by_events(mutation: Mutation) -> Mutation:
+    """Let nothing be a lane, whose prices and steps are worked out elsewhere (and mutated with the lanes' corpus)."""
+
+    def mutate(patch: Patch) -> None:
+        replay_by_events(patch)
+        mutation(patch)
 
     return mutate
 
@@ -480,7 +490,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
      {"plan": PIPE} | ENGINE),
     ("fused operators are launched", launched_apart, ENGINE),
     ("decodes do not attend to their new token", keys_short_by_one, {}),
-    ("prompts attend to twice as many pairs", given(kernels, "attention_prefill", 2.0, "pairs"),
+    ("prompts attend to twice as many pairs", by_events(given(kernels, "attention_prefill", 2.0, "pairs")),
      {"plan": RING | {"pp": 2}, **BIG}),
     ("windows are not looked at", windowless, SLIDING),
     ("norms behind attention and FFN are fused", fused_post_norms, NORMED | ENGINE),
@@ -516,7 +526,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("decodes are split one token late", thresholds(overlap_decode_tokens=4), LATE_HALVES),
     ("prompts are never split", thresholds(overlap_prefill_tokens=10_000), LATE_HALVES),
     ("decodes in lockstep are split too late", thresholds(overlap_decode_tokens=3), LOCKSTEP_HALVES),
-    ("replicas that idle bring nothing", no_dummies, LOCKSTEP | FEW),
+    ("replicas that idle bring nothing", by_events(no_dummies), LOCKSTEP | FEW),
     ("graphs compute no padding", instead(Engine, "padded", lambda self, tokens: tokens), PADDED),
     ("graphs of other sizes are captured", instead(Engine, "padded", lambda self, tokens: -(-tokens // 4) * 4), PADDED),
     ("replicas in lockstep are not padded", instead(Pricer, "padded", lambda self, features, _: features),

@@ -322,4 +322,4 @@ def test_a_project_that_does_not_use_it_pays_nothing(tmp_path):
     )  # fmt: skip
     modules = done.stdout.splitlines()[-1]
     light = ["clustersim", "clustersim.errors", "clustersim.inputs", "clustersim.pytest_plugin"]
-    assert modules == str([*light, "clustersim.pytest_plugin.scenario_file"])
+    assert modules == str([*light, "clustersim.pytest_plugin.scenario_file", "clustersim.values"])
