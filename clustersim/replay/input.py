@@ -156,7 +156,7 @@ class ReplayResult:
     preemptions : int64 array of shape (requests,)
     contention : Contention
     obstacle : str
-        Why the replicas could not be replayed as lanes (``replay.lanes.run``); empty where they were.
+        Why the replicas could not be replayed as lanes (``replay.lanes.clocks.run``); empty where they were.
     processes : int
         How many processes took part.
     undivided : str

@@ -23,10 +23,10 @@ from clustersim.cost.table import TableCost
 from clustersim.processes import local_pool, usable_cores
 from clustersim.replay.compiled.choice import expected_s
 from clustersim.replay.input import Progress, ReplayInput, ReplayResult
-from clustersim.replay.lanes.alone import ask_nobody
 from clustersim.replay.lanes.build import LaneBuilder
+from clustersim.replay.lanes.clocks.alone import ask_nobody
+from clustersim.replay.lanes.clocks.run import LaneReplay
 from clustersim.replay.lanes.part import Part, result_of
-from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
 from clustersim.timeline.merge import absorb
 from clustersim.timeline.tables import Tables

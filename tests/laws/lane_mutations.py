@@ -17,23 +17,24 @@ from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay.compiled import kernel, links, stages
 from clustersim.replay.events.chain import ChainPass
-from clustersim.replay.lanes import alone, lockstep_clock, owner_lane
+from clustersim.replay.lanes import owner_lane
 from clustersim.replay.lanes import prices as lane_prices
+from clustersim.replay.lanes.clocks import alone, lockstep_clock
+from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock, LockstepPasses
+from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.layers import Layers
-from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_watch import LinkWatch
-from clustersim.replay.lanes.lockstep_clock import LockstepClock, LockstepPasses
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLane
-from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
+from clustersim.replay.lanes.pipelines.pipelined import PipeLane
+from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
+from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
+from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
-from clustersim.replay.lanes.shared_clock import SharedClock
-from clustersim.replay.lanes.shared_lane import SharedLane
-from clustersim.replay.lanes.split_pipe import SplitPipe
-from clustersim.replay.lanes.staged import StagedLane
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.pools import kv_forecast
 from clustersim.replay.pools.hand_overs import HandOvers

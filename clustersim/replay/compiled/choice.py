@@ -24,8 +24,8 @@ from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.pipelined import PipeLane
-from clustersim.replay.lanes.shared_lane import SharedLane
+from clustersim.replay.lanes.pipelines.pipelined import PipeLane
+from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
 from clustersim.workload.requests import Requests
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ many numbers as a replica may have sequences, and lists in ``line[name, position
 no group yet), in the *group* (a heap by the clock at which it has its last token), *begun* (its prompt), carried as a
 *chunk*, or preempted. The group's clock counts decode steps; members are brought up to date only where somebody looks.
 
-**The clock of all lanes.** What happens at one instant happens in three phases, as in ``replay.lanes.shared_clock``:
-steps end, requests arrive, schedulers decide. A run of decode steps is priced up to the next arrival anywhere, and
-goes on when it turns out to have gone elsewhere; one that comes here while nobody waits ends the run with its step.
+**The clock of all lanes.** What happens at one instant happens in three phases, as in
+``replay.lanes.clocks.shared_clock``: steps end, requests arrive, schedulers decide. A run of decode steps is priced up
+to the next arrival anywhere, and goes on when it turns out to have gone elsewhere; one that comes here while nobody
+waits ends the run with its step.
 
 **Stops.** :func:`advance` returns where it needs something, and goes on there when it is called again: ``FULL`` before
 a lane is touched, when what that may write could exceed a buffer; an ``ASK_…`` when a lane has decided, and a price is

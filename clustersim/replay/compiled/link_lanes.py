@@ -15,8 +15,8 @@ from clustersim.replay.compiled import links as ln
 from clustersim.replay.compiled.link_prices import LinkPrices
 from clustersim.replay.compiled.staged_lanes import StagedLanes
 from clustersim.replay.lanes.intake import Intake
-from clustersim.replay.lanes.link_micro_batch import KIND
-from clustersim.replay.lanes.shared_lane import SharedLane
+from clustersim.replay.lanes.pipelines.link_micro_batch import KIND
+from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
 from clustersim.replay.links.sharing_by_lanes import Use
 
 

@@ -16,7 +16,7 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.compiled.prices import DECODE, MIXED, PREFILL, attending_of
 from clustersim.replay.compiled.stage_prices import StagePrices
-from clustersim.replay.lanes.link_stage import PassKind, SharedStage
+from clustersim.replay.lanes.pipelines.link_stage import PassKind, SharedStage
 from clustersim.replay.links.uses import Counts
 
 KINDS: Final = {PREFILL: "prefill", MIXED: "mixed", DECODE: "decode"}

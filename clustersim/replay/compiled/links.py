@@ -22,7 +22,7 @@ CAME, STARTED, ENDED, PHASE, START, LATE, AT, NEAR, SENDING, ENTERS, SENT, TRANS
 """Of a stage, and of the boundary behind it from ``sending`` on; ``sent`` is when a send ends if it is alone."""
 WHOLE, NEXT, ON = range(3)
 IDLE, QUIET, READY, SHARING = range(4)
-"""What changes next of a pass and of a send (``replay.lanes.link_pipeline``); nothing is sent."""
+"""What changes next of a pass and of a send (``replay.lanes.pipelines.link_pipeline``); nothing is sent."""
 
 FLIGHT: Final = ("end", "group", "chunks", "step", "previous", "width")
 END, FLIGHT_GROUP, FLIGHT_CHUNKS, FLIGHT_STEP, FLIGHT_PREVIOUS, WIDTH = range(len(FLIGHT))

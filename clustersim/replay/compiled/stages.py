@@ -6,7 +6,7 @@ prompts, blocks and prices are the same. What stages add:
 - several groups decode. Each has a row of ``groups`` (the first scalars of a lane, and two more), of ``members`` (the
   first lists of a lane) and of ``phases``; ``ready`` holds those that wait for a step, and those that are free;
 - several micro-batches are in flight, a ring that lands in the order of launches. All that happens to one is worked out
-  when it is launched, by the recurrence of :mod:`clustersim.replay.lanes.pipelined`;
+  when it is launched, by the recurrence of :mod:`clustersim.replay.lanes.pipelines.pipelined`;
 - each step has a slot (``serving.grouped.decode_slots``), and prices of several stages, of which those that are alike
   are worked out once.
 

@@ -10,20 +10,20 @@ from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.step_prices import step_prices
 from clustersim.graph.prices.steps import StepPrices
+from clustersim.replay.lanes.clocks.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.link_pipeline import SharedPipe
-from clustersim.replay.lanes.link_stage import SharedStage
-from clustersim.replay.lanes.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLane, MemberLog
 from clustersim.replay.lanes.owner_lane import OwnerLane
-from clustersim.replay.lanes.pipelined import PipeLane
-from clustersim.replay.lanes.shared_lane import SharedLane
-from clustersim.replay.lanes.split_pass import SplitStage
-from clustersim.replay.lanes.split_pipe import SplitPipe
-from clustersim.replay.lanes.split_shared_lane import SplitSharedLane
-from clustersim.replay.lanes.split_shared_pipe import SplitSharedPipe
+from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
+from clustersim.replay.lanes.pipelines.link_stage import SharedStage
+from clustersim.replay.lanes.pipelines.pipelined import PipeLane
+from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
+from clustersim.replay.lanes.pipelines.split_pass import SplitStage
+from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
+from clustersim.replay.lanes.pipelines.split_shared_lane import SplitSharedLane
+from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, told_by_counts, users_of

@@ -2,8 +2,9 @@
 
 What all lanes have in common is here: a scheduler, a log, and an instant before which nothing happens but arrivals.
 What happens in between depends on the stages: one (:mod:`clustersim.replay.lanes.decode_jump_lane`), several
-(:mod:`clustersim.replay.lanes.pipelined`), or several whose sends meet the replica's own collectives
-(:mod:`clustersim.replay.lanes.shared_lane`). Which replicas are lanes is for ``replay.links.contention`` to find out.
+(:mod:`clustersim.replay.lanes.pipelines.pipelined`), or several whose sends meet the replica's own collectives
+(:mod:`clustersim.replay.lanes.pipelines.shared_lane`). Which replicas are lanes is for ``replay.links.contention`` to
+find out.
 """
 
 from __future__ import annotations

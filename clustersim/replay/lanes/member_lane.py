@@ -1,6 +1,7 @@
 """A lane of one of several replicas that share their experts: it decides alone, and takes each step with all others.
 
-How long steps take, and when the next one begins, is for :mod:`clustersim.replay.lanes.lockstep_clock` to find out.
+How long steps take, and when the next one begins, is for :mod:`clustersim.replay.lanes.clocks.lockstep_clock` to find
+out.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from clustersim.plan.pool import PoolRule
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.instant import now_ns
-from clustersim.replay.lanes.shared_clock import SharedClock
-from clustersim.replay.lanes.staged import StagedLane
+from clustersim.replay.lanes.clocks.shared_clock import SharedClock
+from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.replay.patience import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.serving import router

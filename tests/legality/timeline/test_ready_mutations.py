@@ -21,8 +21,8 @@ from clustersim.replay.events.run import EventReplay
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.stepper import Stepper
-from clustersim.replay.lanes.link_pipeline import SharedPipe
-from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
+from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.lane_mutations import Mutation, mutated

@@ -21,7 +21,7 @@ from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.grouped.decode_group import DecodeGroup

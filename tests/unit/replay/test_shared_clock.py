@@ -9,9 +9,10 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.prices import steps
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import ReplayInput
-from clustersim.replay.lanes import intake, shared_clock
+from clustersim.replay.lanes import intake
 from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.run import LaneReplay
+from clustersim.replay.lanes.clocks import shared_clock
+from clustersim.replay.lanes.clocks.run import LaneReplay
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
 from clustersim.serving.decision import ARRIVED

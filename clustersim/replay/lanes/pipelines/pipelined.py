@@ -20,7 +20,7 @@ from collections.abc import Sequence as Sequence_
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.staged import StagedLane
+from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence

@@ -1,7 +1,7 @@
 """A lane of several stages whose prompts are split over SP ranks: each rank sends as soon as its own part is done.
 
-The recurrence is that of :mod:`clustersim.replay.lanes.pipelined`, but for l(k, s, r), when the output of rank r leaves
-after the pass has begun:
+The recurrence is that of :mod:`clustersim.replay.lanes.pipelines.pipelined`, but for l(k, s, r), when the output of
+rank r leaves after the pass has begun:
 
     sent(k, s, r) = max(sent(k − 1, s, r), start(k, s) + l(k, s, r)) + c(k, s, r)
 
@@ -11,7 +11,7 @@ micro-batch; stages take micro-batches in the order in which they were launched 
 
 from __future__ import annotations
 
-from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.serving.grouped.batch import Batch
 
 

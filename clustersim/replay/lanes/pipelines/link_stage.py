@@ -14,7 +14,7 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.replay.lanes.lane import NEVER
-from clustersim.replay.lanes.link_micro_batch import SharedMicro
+from clustersim.replay.lanes.pipelines.link_micro_batch import SharedMicro
 from clustersim.replay.links.sharing_by_lanes import Use
 from clustersim.replay.links.uses import MOST_USES, Counts, Uses
 

@@ -1,8 +1,8 @@
 """A lane with pipeline stages: when the scheduler is asked for a micro-batch.
 
 A launch needs the first stage free and fewer micro-batches in flight than stages. What happens to a micro-batch then
-is told apart: in :mod:`clustersim.replay.lanes.pipelined`, and where links are shared in
-:mod:`clustersim.replay.lanes.shared_lane`.
+is told apart: in :mod:`clustersim.replay.lanes.pipelines.pipelined`, and where links are shared in
+:mod:`clustersim.replay.lanes.pipelines.shared_lane`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What happens at one instant happens in the phases of :mod:`clustersim.replay.instant`: steps end, requests arrive,
 schedulers decide. Between its own events a lane depends on nothing but arrivals, so there is no event queue. Some of
 the lanes may run elsewhere (:mod:`clustersim.replay.shares`); those whose arrivals depend on one another
-are :mod:`clustersim.replay.lanes.shared_clock`'s.
+are :mod:`clustersim.replay.lanes.clocks.shared_clock`'s.
 """
 
 from __future__ import annotations

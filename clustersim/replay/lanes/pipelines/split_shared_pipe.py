@@ -1,9 +1,9 @@
 """Stages and boundaries of one replica whose SP ranks send on links of its own collectives: what happens when.
 
-As in :mod:`clustersim.replay.lanes.link_pipeline`, and for the same reasons it equals ``full``; but here each rank
-sends its own output as soon as it leaves, and what follows a collective that took longer is walked anew
-(:mod:`clustersim.replay.lanes.split_pass`). Until it ends, outputs that wait for it are due too early at most: when one
-is, it is looked at again.
+As in :mod:`clustersim.replay.lanes.pipelines.link_pipeline`, and for the same reasons it equals ``full``; but here each
+rank sends its own output as soon as it leaves, and what follows a collective that took longer is walked anew
+(:mod:`clustersim.replay.lanes.pipelines.split_pass`). Until it ends, outputs that wait for it are due too early at
+most: when one is, it is looked at again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from clustersim.replay.lanes.lane import NEVER
-from clustersim.replay.lanes.link_micro_batch import SharedSend
-from clustersim.replay.lanes.link_pipeline import NEXT, ON, QUIET, READY, SHARING, WHOLE
-from clustersim.replay.lanes.split_pass import SplitMicro, SplitPass, SplitStage
+from clustersim.replay.lanes.pipelines.link_micro_batch import SharedSend
+from clustersim.replay.lanes.pipelines.link_pipeline import NEXT, ON, QUIET, READY, SHARING, WHOLE
+from clustersim.replay.lanes.pipelines.split_pass import SplitMicro, SplitPass, SplitStage
 from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 
 

@@ -1,8 +1,8 @@
 """The folded replay of one replica with pipeline stages whose sends share links with its own collectives.
 
-What happens on stages and boundaries is :mod:`clustersim.replay.lanes.link_pipeline`'s; here it meets the scheduler.
-While nothing can be launched, arrivals change nothing, so changes are handled up to the next pass that ends on the
-first or last stage; else one at a time.
+What happens on stages and boundaries is :mod:`clustersim.replay.lanes.pipelines.link_pipeline`'s; here it meets the
+scheduler. While nothing can be launched, arrivals change nothing, so changes are handled up to the next pass that ends
+on the first or last stage; else one at a time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence as Sequence_
 
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.lane import NEVER
-from clustersim.replay.lanes.link_forecast import Flight, SharedForecast
-from clustersim.replay.lanes.link_micro_batch import SharedMicro
-from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.staged import StagedLane
+from clustersim.replay.lanes.pipelines.link_forecast import Flight, SharedForecast
+from clustersim.replay.lanes.pipelines.link_micro_batch import SharedMicro
+from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
+from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence

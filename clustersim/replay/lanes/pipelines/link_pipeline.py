@@ -7,7 +7,7 @@ boundary says when it changes next. As in ``replay.events.chain``, it does not m
 collective that is alone is put into the network, so
 
 - a send that will meet nothing is one change: its end. Where the collectives of the passes under way are is known
-  (``replay.lanes.link_stage``), and a pass that starts later is looked at when it starts;
+  (``replay.lanes.pipelines.link_stage``), and a pass that starts later is looked at when it starts;
 - where a send will meet a collective, all sends in flight become flows (``replay.links.sharing_by_lanes``) at that
   instant, and passes that they may meet go on from collective to collective until they have left.
 """
@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from clustersim.replay.lanes.lane import NEVER
-from clustersim.replay.lanes.link_micro_batch import SharedMicro, SharedSend
-from clustersim.replay.lanes.link_stage import SharedPass, SharedStage
+from clustersim.replay.lanes.pipelines.link_micro_batch import SharedMicro, SharedSend
+from clustersim.replay.lanes.pipelines.link_stage import SharedPass, SharedStage
 from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 
 WHOLE, NEXT, ON = range(3)

@@ -1,6 +1,7 @@
 """The folded replay of one replica with pipeline stages of SP ranks, whose sends share links with its collectives.
 
-What happens on stages and boundaries is :mod:`clustersim.replay.lanes.split_shared_pipe`'; here it meets the scheduler.
+What happens on stages and boundaries is :mod:`clustersim.replay.lanes.pipelines.split_shared_pipe`'; here it meets the
+scheduler.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Sequence as Sequence_
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.lane import NEVER
-from clustersim.replay.lanes.link_micro_batch import KIND
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.split_pass import SplitMicro
-from clustersim.replay.lanes.split_shared_pipe import SplitSharedPipe
-from clustersim.replay.lanes.staged import StagedLane
+from clustersim.replay.lanes.pipelines.link_micro_batch import KIND
+from clustersim.replay.lanes.pipelines.split_pass import SplitMicro
+from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
+from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.grouped.owner_group import OwnerGroup
 from clustersim.serving.scheduler import Scheduler

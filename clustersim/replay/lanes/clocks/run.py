@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clustersim.replay.input import Progress
-from clustersim.replay.lanes.alone import ask_nobody, run_alone
 from clustersim.replay.lanes.build import LaneBuilder
+from clustersim.replay.lanes.clocks.alone import ask_nobody, run_alone
+from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock
+from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
-from clustersim.replay.lanes.lockstep_clock import LockstepClock
 from clustersim.replay.lanes.part import Part
-from clustersim.replay.lanes.shared_clock import SharedClock
 
 
 class LaneReplay:

@@ -1,8 +1,8 @@
 """What will happen to micro-batches of one replica if none of their sends meets a collective; and whether one does.
 
-As long as nothing meets, passes and sends follow the recurrence of :mod:`clustersim.replay.lanes.pipelined`. Whoever is
-launched last is compared with everybody in flight: its sends with their passes, and its passes with their sends. So
-every pair is compared once, when both are known, and before either could stretch the other.
+As long as nothing meets, passes and sends follow the recurrence of :mod:`clustersim.replay.lanes.pipelines.pipelined`.
+Whoever is launched last is compared with everybody in flight: its sends with their passes, and its passes with their
+sends. So every pair is compared once, when both are known, and before either could stretch the other.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from clustersim.replay.lanes.link_micro_batch import SharedMicro, SharedSend
-from clustersim.replay.lanes.link_pipeline import WHOLE, SharedPipe
-from clustersim.replay.lanes.link_stage import SharedPass, SharedStage
+from clustersim.replay.lanes.pipelines.link_micro_batch import SharedMicro, SharedSend
+from clustersim.replay.lanes.pipelines.link_pipeline import WHOLE, SharedPipe
+from clustersim.replay.lanes.pipelines.link_stage import SharedPass, SharedStage
 
 Flight = deque[tuple[int, SharedMicro]]
 """(when it leaves the last stage, micro-batch), in order of launches."""

@@ -19,10 +19,10 @@ from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.program import StageProgram
 from clustersim.replay.events.lockstep import SHORT, together
 from clustersim.replay.input import CompiledMode
+from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.member_lane import MemberLane
-from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.serving.grouped.batch import Batch
 from clustersim.timeline.record import Durations, Recorder
 
