@@ -3,17 +3,18 @@
 Where an instance waits for one other alone, and nobody else waits for that one, it starts when that one ends: both are
 one *series*, which lasts as long as they do together. Equal layers (:mod:`clustersim.graph.layer_walk`) consist of
 equal series, so that a pass of thousands of instances is some dozens of series. Layers are walked one by one until the
-last ones tell those that are left: they do where all series are later by one constant than in the layer before (what is
-a maximum of ends is later by c where all of these are), and under the second condition that ``layer_walk`` proves.
-Where they never do, all layers are walked. So the result is the longest path, whatever the durations.
+last ones tell further ones: all that are left where all series are later by one constant than in the layer before (what
+is a maximum of ends is later by c where all of these are), and as many as the second condition that ``layer_walk``
+proves holds for, behind which they are walked again. So the result is the longest path, whatever the durations.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Sequence
 from operator import sub
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,33 @@ from clustersim.graph.template import PassTemplate
 SHOWN: Final = 4
 """Rounds that show what all of them wait for: the first, two inner ones, and the last."""
 
+MOST_WALKS: Final = 256
+"""Walks that are kept: a price is worked out when a step is launched, and its parts are asked for while it passes."""
+
 Waits = list[tuple[int, ...]]
+
+
+class _Walked(NamedTuple):
+    """The ends of the series before the rounds and of rounds that were walked.
+
+    Parameters
+    ----------
+    ends : list of int
+    later : list of int
+        How much later each series is from round to round in those behind the last one that was walked …
+    left : int
+        … and how many these are.
+    rounds : list of int
+        Which rounds were walked.
+    paces : dict
+        Place among these → how much later each series is from round to round in those that follow, walked or not.
+    """
+
+    ends: list[int]
+    later: list[int]
+    left: int
+    rounds: list[int]
+    paces: dict[int, list[int]]
 
 
 class SeriesWalk:
@@ -75,6 +102,7 @@ class SeriesWalk:
         left = [-1 if one < 0 else series[place[one]] for one in leaving]
         self.exits = tuple([one if one < before else one - less for one in left])
         self._rounds, self._series, self._place, self._less = rounds, series, place, less
+        self._known: dict[tuple[int, ...], _Walked] = {}
 
     def ends(self, durations: Sequence[int]) -> list[int]:
         """Return when each series has ended, the rounds' in the last one: the latest one ends the pass.
@@ -84,14 +112,24 @@ class SeriesWalk:
         durations : sequence of int
             Of each series, in ns.
         """
-        ends = self._first(durations)
-        return self._last(*self._go_on(ends, durations), durations) if self.each else self._last(ends, [], 0, durations)
+        return self._last(self._walked(durations), durations)
 
-    def _last(self, ends: list[int], later: list[int], left: int, durations: Sequence[int]) -> list[int]:
-        """Return what :meth:`ends` does, from what :meth:`_go_on` does."""
+    def _walked(self, durations: Sequence[int]) -> _Walked:
+        """Return the walk up to the last round; the last ones are kept."""
+        key = tuple(durations[: self.before + self.each])
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MOST_WALKS:
+                self._known.clear()
+            found = self._known[key] = self._go_on(self._first(durations), durations)
+        return found
+
+    def _last(self, walked: _Walked, durations: Sequence[int]) -> list[int]:
+        """Return what :meth:`ends` does, from what :meth:`_walked` does."""
+        ends, left = walked.ends[: self.before], walked.left
         if self.each:
-            last = ends[-self.each :]
-            ends = ends[: self.before] + [end + left * more for end, more in zip(last, later, strict=True)]
+            last = walked.ends[-self.each :]
+            ends += [end + left * more for end, more in zip(last, walked.later, strict=True)]
         append = ends.append
         for some, duration in zip(self._behind, durations[self.before + self.each :], strict=True):
             start = 0
@@ -134,39 +172,56 @@ class SeriesWalk:
 
     def ends_at(self, places: Sequence[tuple[int, int]], durations: Sequence[int]) -> list[int]:
         """Return when the series at some :meth:`places` end."""
-        ends, before, each = self._first(durations), self.before, self.each
-        ends, later, left = self._go_on(ends, durations) if each else (ends, [], 0)
-        whole = self._last(ends.copy(), later, left, durations)
-        walked = self.number - left
-        last = before + (walked - 1) * each
-        return [
-            whole[number]
-            if one < 0
-            else ends[before + one * each + number]
-            if one < walked
-            else ends[last + number] + (one - walked + 1) * later[number]
-            for number, one in places
-        ]
+        walked = self._walked(durations)
+        whole, ends, before, each = self._last(walked, durations), walked.ends, self.before, self.each
+        found = []
+        for number, one in places:
+            if one < 0:
+                found.append(whole[number])
+                continue
+            block = bisect_right(walked.rounds, one) - 1
+            beyond = one - walked.rounds[block]
+            more = beyond * walked.paces[block][number] if beyond else 0
+            found.append(ends[before + block * each + number] + more)
+        return found
 
-    def _go_on(self, ends: list[int], durations: Sequence[int]) -> tuple[list[int], list[int], int]:
-        """Return the ends of the series before the rounds and of rounds that are walked, from those of two rounds; how
-        much later each one is from round to round in those left, and how many these are."""
+    def _go_on(self, ends: list[int], durations: Sequence[int]) -> _Walked:
+        """Walk on from two rounds to the last one, past those that the ones before them tell."""
         before, each = self.before, self.each
+        if not each:
+            return _Walked(ends, [], 0, [], {})
         last = ends[-each:]
         later = list(map(sub, last, ends[-2 * each :]))
-        left = self.number - 2
-        sure = later.count(later[0]) == each
-        while left and not sure:
+        left, rounds, paces = self.number - 2, [0, 1], dict[int, list[int]]()
+        skipped = left if later.count(later[0]) == each else 0
+        while skipped < left:
+            if skipped:
+                paces[len(rounds) - 1] = later
+                left -= skipped
+                rounds.append(rounds[-1] + skipped)
+                ends += [end + skipped * more for end, more in zip(last, later, strict=True)]
+                last = ends[-each:]
             shift = len(ends) - before - 2 * each
             for some, at in self._inner:
-                ends.append(max([ends[one + shift] for one in some]) + durations[at])
+                start = 0
+                for one in some:
+                    end = ends[one + shift]
+                    if end > start:  # noqa: PLR1730
+                        start = end
+                ends.append(start + durations[at])
             known, before_last, last = later, last, ends[-each:]
             later, left = list(map(sub, last, before_last)), left - 1
-            sure = later.count(later[0]) == each or (later == known and self._keep_pace(ends, durations, later, left))
-        return ends, later, left
+            rounds.append(rounds[-1] + 1)
+            if later.count(later[0]) == each:
+                skipped = left
+            else:
+                skipped = self._keep_pace(ends, durations, later, left) if later == known else 0
+        paces[len(rounds) - 1] = later
+        return _Walked(ends, later, left, rounds, paces)
 
-    def _keep_pace(self, ends: list[int], durations: Sequence[int], later: list[int], left: int) -> bool:
-        """Whether what each series of the last round waits for ends early enough for ``left`` further rounds."""
+    def _keep_pace(self, ends: list[int], durations: Sequence[int], later: list[int], left: int) -> int:
+        """Return for how many further rounds, ``left`` at most, what each series of the last round waits for ends early
+        enough."""
         before, each = self.before, self.each
         shift = len(ends) - before - 3 * each
         for at, (some, duration) in enumerate(self._inner):
@@ -174,8 +229,8 @@ class SeriesWalk:
             for one in some:
                 nearer = later[(one - before) % each] - later[at]
                 if start - ends[one + shift] < left * nearer:
-                    return False
-        return True
+                    left = (start - ends[one + shift]) // nearer
+        return left
 
 
 def _shown(waits: Waits, rounds: Rounds) -> tuple[Waits, dict[int, int]]:
