@@ -31,7 +31,7 @@ MOST_WALKS: Final = 256
 Waits = list[tuple[int, ...]]
 
 
-class _Walked(NamedTuple):
+class _PartWalk(NamedTuple):
     """The ends of the series before the rounds and of rounds that were walked.
 
     Parameters
@@ -102,7 +102,7 @@ class SeriesWalk:
         left = [-1 if one < 0 else series[place[one]] for one in leaving]
         self.exits = tuple([one if one < before else one - less for one in left])
         self._rounds, self._series, self._place, self._less = rounds, series, place, less
-        self._known: dict[tuple[int, ...], _Walked] = {}
+        self._known: dict[tuple[int, ...], _PartWalk] = {}
 
     def ends(self, durations: Sequence[int]) -> list[int]:
         """Return when each series has ended, the rounds' in the last one: the latest one ends the pass.
@@ -114,7 +114,7 @@ class SeriesWalk:
         """
         return self._last(self._walked(durations), durations)
 
-    def _walked(self, durations: Sequence[int]) -> _Walked:
+    def _walked(self, durations: Sequence[int]) -> _PartWalk:
         """Return the walk up to the last round; the last ones are kept."""
         key = tuple(durations[: self.before + self.each])
         found = self._known.get(key)
@@ -124,7 +124,7 @@ class SeriesWalk:
             found = self._known[key] = self._go_on(self._first(durations), durations)
         return found
 
-    def _last(self, walked: _Walked, durations: Sequence[int]) -> list[int]:
+    def _last(self, walked: _PartWalk, durations: Sequence[int]) -> list[int]:
         """Return what :meth:`ends` does, from what :meth:`_walked` does."""
         ends, left = walked.ends[: self.before], walked.left
         if self.each:
@@ -185,11 +185,11 @@ class SeriesWalk:
             found.append(ends[before + block * each + number] + more)
         return found
 
-    def _go_on(self, ends: list[int], durations: Sequence[int]) -> _Walked:
+    def _go_on(self, ends: list[int], durations: Sequence[int]) -> _PartWalk:
         """Walk on from two rounds to the last one, past those that the ones before them tell."""
         before, each = self.before, self.each
         if not each:
-            return _Walked(ends, [], 0, [], {})
+            return _PartWalk(ends, [], 0, [], {})
         last = ends[-each:]
         later = list(map(sub, last, ends[-2 * each :]))
         left, rounds, paces = self.number - 2, [0, 1], dict[int, list[int]]()
@@ -217,7 +217,7 @@ class SeriesWalk:
             else:
                 skipped = self._keep_pace(ends, durations, later, left) if later == known else 0
         paces[len(rounds) - 1] = later
-        return _Walked(ends, later, left, rounds, paces)
+        return _PartWalk(ends, later, left, rounds, paces)
 
     def _keep_pace(self, ends: list[int], durations: Sequence[int], later: list[int], left: int) -> int:
         """Return for how many further rounds, ``left`` at most, what each series of the last round waits for ends early

@@ -167,7 +167,7 @@ def splits(draw: st.DrawFn) -> Case:
     }
     plan.pop("wide", None)
     if "ep" in plan:
-        plan["ep"] = degree * plan["tp"]
+        plan["ep"] = degree * plan.get("tp", 1)
         if 4 % plan["ep"]:  # experts
             del plan["ep"]
     case["layers"] = plan["pp"] * draw(st.sampled_from((1, 2, 5, 9)))

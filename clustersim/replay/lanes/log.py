@@ -10,6 +10,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array, in_time
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.replay.lanes.stretched_pass import StretchedPass, with_times
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.record import NOT_POOLED, Recorder
 from clustersim.timeline.stretch import Irregular, Stretch
@@ -70,7 +71,7 @@ class LaneLog:
         self._varying = array("q")
         self._sends = array("q")
         self._carried = array("q")
-        self._stretches: list[tuple[int, Irregular]] = []
+        self._stretches: list[tuple[int, Irregular | StretchedPass]] = []
         """Passes not handed on that were stretched: their position among those, and where."""
         self._chunks = array("q")
         self._decodes = array("q")
@@ -139,7 +140,7 @@ class LaneLog:
         """Say where a pass lost time, instance and ns in turns: of the step that is appended next, or so many later."""
         self.irregular(stage, Stretch.of(pairs), after)
 
-    def irregular(self, stage: int, found: Irregular, after: int = 0) -> None:
+    def irregular(self, stage: int, found: Irregular | StretchedPass, after: int = 0) -> None:
         """Say how a pass was stretched, in whatever form."""
         step = len(self._steps) // self._width + after
         self._stretches.append((step * self.stages + stage, found))
@@ -253,7 +254,7 @@ class LaneLog:
         found = np.full(passes, -1, np.int64)
         known = self.recorder.irregular
         found[[at for at, _ in self._stretches]] = np.arange(len(known), len(known) + len(self._stretches))
-        known.extend(stretch for _, stretch in self._stretches)
+        known.extend(with_times([stretch for _, stretch in self._stretches]))
         self._stretches = []
         return found
 

@@ -1,7 +1,8 @@
 """A pass whose prompts are split over SP ranks, on links that their sends may be on, and where its collectives are.
 
 Ranks wait for one another at collectives of all of them, one after the other on one stream. While none of these is
-longer than it costs, the pass takes what the prices say. Where one was, all is walked anew with the time that it took.
+longer than it costs, the pass takes what the prices say. Where one was, it is walked anew with the time that it took:
+only what follows, where that is behind all layers.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
-
-import numpy as np
 
 from clustersim.clock import Int64Array, to_ns
 from clustersim.collective.communications import CommTable
@@ -21,10 +20,10 @@ from clustersim.graph.prices.split_steps import SplitPrice, SplitPrices
 from clustersim.graph.program import StageProgram
 from clustersim.graph.series_walk import series_walk
 from clustersim.replay.lanes.lane import NEVER
+from clustersim.replay.lanes.stretched_pass import StretchedPass
 from clustersim.replay.links.sharing_by_lanes import Use
 from clustersim.replay.links.uses import MOST_USES
 from clustersim.serving.grouped.batch import Batch
-from clustersim.timeline.record import MAX_INT32
 
 MOST_LEADS: Final = 10_000
 """Rows of durations of which it is remembered when their first collective may be."""
@@ -55,7 +54,7 @@ class SplitMicro:
         Per boundary how many have yet to end.
     came : int
         The last stage at which it has arrived.
-    irregular : list of (stage, times)
+    irregular : list of (stage, StretchedPass)
         Passes that took longer than they cost.
     told : dict
         What the payloads of its prompts depend on, by the prices of a stage.
@@ -74,7 +73,7 @@ class SplitMicro:
         self.ends = [[0] * ranks for _ in priced[1:]]
         self.unsent = [len(one[3]) for one in priced[:-1]]
         self.came = 0
-        self.irregular: list[tuple[int, tuple[Int64Array, Int64Array]]] = []
+        self.irregular: list[tuple[int, StretchedPass]] = []
         self.told: dict[SplitPrices, list[int]] = {}
 
 
@@ -151,11 +150,6 @@ class SplitStage:
         found[list(columns)] = varying
         return found
 
-    def by_instance(self, kind: int, number: int, varying: tuple[int, ...]) -> Int64Array:
-        """Return the nanoseconds of every instance of a pass."""
-        found: Int64Array = self.by_class(kind, number, varying)[self.templates[kind].instance_class]
-        return found
-
     def ends(self, kind: int, by_class: Int64Array, many: int | None = None) -> list[int]:
         """Return when the collectives of a pass end, from its start, or so many of them."""
         walk, places = self.walks[kind]
@@ -164,6 +158,26 @@ class SplitStage:
         template = self.templates[kind]
         found: list[int] = template.ends(by_class[template.instance_class])[self.collectives[kind][:many]].tolist()
         return found
+
+    def stretched(
+        self, kind: int, by_class: Int64Array, lost: Mapping[int, int], ranks: int
+    ) -> tuple[int, list[int], list[int]]:
+        """Return when a pass ends, the output of each rank leaves, and each collective ends, from its start, where some
+        of the collectives lost time."""
+        (walk, places), tp = self.walks[kind], self.programs[kind].plan.tp
+        if places is not None and all(places[at][1] < 0 for at in lost):  # what all layers have in common stays
+            took = (walk.counts @ by_class).tolist()
+            for at, ns in lost.items():
+                took[places[at][0]] += ns
+            ends = walk.ends(took)
+            return max(ends), [ends[walk.exits[rank // tp]] for rank in range(ranks)], walk.ends_at(places, took)
+        template = self.templates[kind]
+        durations = by_class[template.instance_class]
+        for at, ns in lost.items():
+            durations[self.collectives[kind][at]] += ns
+        every = template.ends(durations)
+        leaves = every[[template.exits[rank // tp] for rank in range(ranks)]].tolist()
+        return int(every.max()), leaves, every[self.collectives[kind]].tolist()
 
     def lead(self, kind: int, number: int) -> int:
         """Return for how long a pass with this row of durations has no collective on its way, whatever varies."""
@@ -209,7 +223,7 @@ class SplitPass:
     """
 
     __slots__ = (
-        "_all", "_ends", "_took", "_uses", "at", "end", "kind", "left", "micro", "outputs", "price", "stage", "start",
+        "_ends", "_lost", "_uses", "at", "end", "kind", "left", "micro", "outputs", "price", "stage", "start",
     )  # fmt: skip
 
     def __init__(self, stage: SplitStage, micro: SplitMicro, price: SplitPrice, start: int) -> None:
@@ -218,10 +232,8 @@ class SplitPass:
         self.outputs = [start + leaves for leaves in price[4]]
         self.left: set[int] = set()
         self.at = 0
-        self._took: Int64Array | None = None
-        """Nanoseconds of every instance, once one took longer than it costs …"""
-        self._all: Int64Array | None = None
-        """… and when each ends."""
+        self._lost: dict[int, int] = {}
+        """Place among the collectives → nanoseconds by which it took longer than it costs."""
         self._ends: list[int] | None = None
         self._uses: dict[int, Use | None] = {}
 
@@ -234,8 +246,7 @@ class SplitPass:
     def ends(self) -> list[int]:
         """When each collective ends, as things are."""
         if self._ends is None:
-            by_class = self.stage.by_class(self.kind, self.price[1], self.price[2])
-            self._ends = [self.start + end for end in self.stage.ends(self.kind, by_class)]
+            self._ends = [self.start + end for end in self.stage.ends(self.kind, self.by_class)]
         return self._ends
 
     def next_output(self) -> int:
@@ -271,21 +282,17 @@ class SplitPass:
         later = end - self.ends[self.at]
         if not later:
             return
-        template = self.stage.templates[self.kind]
-        if self._took is None:
-            self._took = self.stage.by_instance(self.kind, self.price[1], self.price[2])
-        self._took[self.instances[self.at]] += later
-        ends = self._all = template.ends(self._took)
-        self._ends = (self.start + ends[self.instances]).tolist()
-        self.end = self.start + int(ends.max())
-        self.outputs = [self.start + int(ends[template.exits[rank]]) for rank in range(len(self.outputs))]
+        self._lost[self.at] = self._lost.get(self.at, 0) + later
+        total, leaves, ends = self.stage.stretched(self.kind, self.by_class, self._lost, len(self.outputs))
+        self.end, self._ends = self.start + total, [self.start + one for one in ends]
+        self.outputs = [self.start + one for one in leaves]
 
-    def times(self) -> tuple[Int64Array, Int64Array] | None:
-        """Return start and end of every node from the start of the pass, where it took longer than it costs."""
-        if self._took is None or self._all is None:
-            return None
-        if np.array_equal(self._took, self.stage.by_instance(self.kind, self.price[1], self.price[2])):
-            return None
-        of_node = self.stage.templates[self.kind].node_instance
-        size = np.int32 if self._all.max() <= MAX_INT32 else np.int64
-        return (self._all - self._took)[of_node].astype(size), self._all[of_node].astype(size)
+    @property
+    def by_class(self) -> Int64Array:
+        """What each class costs, ns."""
+        return self.stage.by_class(self.kind, self.price[1], self.price[2])
+
+    def late(self) -> StretchedPass | None:
+        """Return where it took longer than it costs, if it did."""
+        lost = [(self.instances[at], ns) for at, ns in self._lost.items() if ns]
+        return StretchedPass(self.stage.templates[self.kind], self.by_class, lost) if lost else None

@@ -93,8 +93,8 @@ class SplitSharedLane(StagedLane):
 
     def _land(self, micro: SplitMicro, now: int) -> list[Sequence]:
         log = self.log
-        for stage, times in micro.irregular:
-            log.irregular(stage, times)
+        for stage, late in micro.irregular:
+            log.irregular(stage, late)
         varying = [ns for priced in micro.priced for ns in priced[2]]
         sent: list[int] = []
         carried: list[int] = []

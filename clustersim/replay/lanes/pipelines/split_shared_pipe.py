@@ -147,9 +147,9 @@ class SplitSharedPipe:
         """End a pass: it has landed, or all of its output has left, and the stage takes the next one."""
         run = self.passes[stage]
         assert run is not None
-        times = run.times()
-        if times is not None:
-            run.micro.irregular.append((stage, times))
+        late = run.late()
+        if late is not None:
+            run.micro.irregular.append((stage, late))
         if stage == self.last:
             self.landed.append(run.micro)
         else:
