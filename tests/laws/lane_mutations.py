@@ -28,10 +28,14 @@ from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLane
+from clustersim.replay.lanes.pipelines.link_lane import LinkLane
 from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
+from clustersim.replay.lanes.pipelines.link_traffic import LinkTraffic
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
+from clustersim.replay.lanes.pipelines.split_pass import SplitPass
 from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
+from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
 from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
@@ -157,7 +161,19 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     # shared_lane.py, shared_pipe.py
     "a stage whose links are shared ignores arrivals": Mutation(SharedLane, "reconsider", "self.end = NEVER", "pass"),
     "a scheduler is not asked again after an arrival": Mutation(SharedLane, "reconsider", "self.asked = False", "pass"),
-    "a collective that met a send loses no time": Mutation(SharedPipe, "_change_pass", "now - run.leaves(at))", "0)"),
+    "a collective that met a send loses no time": Mutation(SharedPipe, "_prolong", "end - run.leaves(run.at))", "0)"),
+    # link_traffic.py, link_lane.py, split_shared_pipe.py, split_pass.py
+    "sends that enter their links later are there at once": Mutation(
+        LinkTraffic, "_meet", "if send.enters <= now", "if True"
+    ),
+    "passes do not know what is on their links": Mutation(LinkTraffic, "_share", "self.near[stage] += 1", "pass"),
+    "a first stage that is free is not offered a step": Mutation(LinkLane, "land", "self.asked = False", "pass"),
+    "an output leaves before what stretches it": Mutation(
+        SplitSharedPipe, "_leave", "if self.phases[stage] == ON:", "if False:"
+    ),
+    "SP ranks lose no time on shared links": Mutation(SplitSharedPipe, "_prolong", "run.prolong(end)", "pass"),
+    "a step arrives with its first SP rank": Mutation(SplitSharedPipe, "_receive", "and coming[0].came == stage", ""),
+    "what follows a stretched collective is not late": Mutation(SplitPass, "prolong", "+ later", "+ 0 * later"),
     # lanes.py
     "the router goes by old loads": Mutation(SharedClock, "_route", "!= loads[0][0]", "is None"),
     "what ends at the horizon has not happened": Mutation(alone, "_run", "now > horizon", "now >= horizon"),

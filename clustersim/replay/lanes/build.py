@@ -20,10 +20,10 @@ from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
 from clustersim.replay.lanes.pipelines.link_stage import SharedStage
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
-from clustersim.replay.lanes.pipelines.split_pass import SplitStage
 from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
 from clustersim.replay.lanes.pipelines.split_shared_lane import SplitSharedLane
 from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
+from clustersim.replay.lanes.pipelines.split_stage import SplitStage
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, told_by_counts, users_of

@@ -22,6 +22,7 @@ from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.stepper import Stepper
 from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
+from clustersim.replay.lanes.pipelines.link_traffic import LinkTraffic
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
@@ -166,7 +167,7 @@ LATE: Final[dict[str, tuple[Mutation, str]]] = {
         ), "sends that meet collectives, folded",
     ),
     "of a lane whose links are shared, a send takes longer": (
-        Mutation(SharedPipe, "_send", "end = now + duration", "end = now + duration + 1_000"),
+        Mutation(LinkTraffic, "_begin_to_send", "end = now + duration", "end = now + duration + 1_000"),
         "lane that shares links",
     ),
     "of a lane, a stage waits for the stages behind it": (

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from clustersim.replay.lanes.pipelines.link_micro_batch import SharedMicro, SharedSend
-from clustersim.replay.lanes.pipelines.link_pipeline import WHOLE, SharedPipe
+from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
 from clustersim.replay.lanes.pipelines.link_stage import SharedPass, SharedStage
+from clustersim.replay.lanes.pipelines.link_traffic import WHOLE
 
 Flight = deque[tuple[int, SharedMicro]]
 """(when it leaves the last stage, micro-batch), in order of launches."""

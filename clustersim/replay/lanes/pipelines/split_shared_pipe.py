@@ -1,7 +1,6 @@
 """Stages and boundaries of one replica whose SP ranks send on links of its own collectives: what happens when.
 
-As in :mod:`clustersim.replay.lanes.pipelines.link_pipeline`, and for the same reasons it equals ``full``; but here each
-rank sends its own output as soon as it leaves, and what follows a collective that took longer is walked anew
+Each rank sends its own output as soon as it leaves, and what follows a collective that took longer is walked anew
 (:mod:`clustersim.replay.lanes.pipelines.split_pass`). Until it ends, outputs that wait for it are due too early at
 most: when one is, it is looked at again.
 """
@@ -13,13 +12,15 @@ from collections.abc import Sequence
 
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.pipelines.link_micro_batch import SharedSend
-from clustersim.replay.lanes.pipelines.link_pipeline import NEXT, ON, QUIET, READY, SHARING, WHOLE
-from clustersim.replay.lanes.pipelines.split_pass import SplitMicro, SplitPass, SplitStage
-from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
+from clustersim.replay.lanes.pipelines.link_traffic import ON, QUIET, WHOLE, LinkTraffic
+from clustersim.replay.lanes.pipelines.split_micro_batch import SplitMicro
+from clustersim.replay.lanes.pipelines.split_pass import SplitPass
+from clustersim.replay.lanes.pipelines.split_stage import SplitStage
+from clustersim.replay.links.sharing_by_lanes import SharedFlows
 
 
-class SplitSharedPipe:
-    """What is under way on every stage and boundary.
+class SplitSharedPipe(LinkTraffic[SplitMicro, SplitPass]):
+    """What is under way on every stage, and of every rank over every boundary.
 
     Parameters
     ----------
@@ -35,52 +36,16 @@ class SplitSharedPipe:
     changes : list of int
         When each pass changes next, each stage's next output leaves, and the send of each rank over each boundary
         changes; ``NEVER`` where nothing is under way.
-    landed : list of SplitMicro
-        What left the last stage, until somebody takes it.
     """
 
     def __init__(
         self, stages: Sequence[SplitStage], ranks: int, meets: tuple[tuple[int, ...], ...], flows: SharedFlows
     ) -> None:
         count = len(stages)
-        self.shared, self.stages, self.last, self.ranks = stages, count, count - 1, ranks
-        self.meets, self.flows = meets, flows
-        self.first_send = count + self.last
-        self.changes = [NEVER] * (self.first_send + self.last * ranks)
-        self.landed: list[SplitMicro] = []
-        self.passes: list[SplitPass | None] = [None] * count
-        self.phases = [WHOLE] * count
-        self.queues: list[deque[SplitMicro]] = [deque() for _ in stages]
+        super().__init__(count, ranks, [meet for meet in meets for _ in range(ranks)], 2 * count - 1, flows)
+        self.shared = stages
         self.coming: list[deque[SplitMicro]] = [deque() for _ in stages]
         """Micro-batches that have yet to arrive at each stage, or that came before another one of these."""
-        self.sends: list[SharedSend | None] = [None] * (self.last * ranks)
-        self.states = [QUIET] * (self.last * ranks)
-        self.outputs: list[deque[SplitMicro]] = [deque() for _ in self.sends]
-        """Per boundary and rank what is sent and what waits for that."""
-        self.near = [0] * count
-        """Per stage how many sends that it may meet are flows."""
-
-    def ends_at(self, stage: int, instant: int) -> bool:
-        """Whether the pass of a stage ends at this instant."""
-        return self.changes[stage] == instant and self.phases[stage] == WHOLE
-
-    def change(self, now: int) -> None:
-        """Handle what changes now, the earliest of ``changes``, and share out links anew; more may change now."""
-        changes, stages = self.changes, self.stages
-        for place, at in enumerate(changes):
-            if at != now:
-                continue
-            if place >= self.first_send:
-                self._change_send(place - self.first_send, now)
-            elif place >= stages:
-                self._leave(place - stages, now)
-            elif self.phases[place] == WHOLE:
-                self._end(place, now)
-            else:
-                self._change_pass(place, now)
-        if self.flows.touched:
-            for flow in self.flows.solve(now):
-                changes[flow.number] = flow.end
 
     def launch(self, micro: SplitMicro, now: int) -> None:
         """Start a micro-batch on the first stage, which is free."""
@@ -99,43 +64,18 @@ class SplitSharedPipe:
             self._step(run, stage, now)
             return
         for place, send in enumerate(self.sends):
-            if send is None or self.states[place] != QUIET or stage not in self.meets[place // self.ranks]:
+            if send is None or self.states[place] != QUIET or stage not in self.meets[place]:
                 continue
             if send.use is not None and send.end > now:
                 at = self.first_send + place
                 self.changes[at] = run.meets(send.use.links, max(send.enters, now), self.changes[at])
 
-    def _step(self, run: SplitPass, stage: int, now: int) -> None:
-        """Let a pass go on from collective to collective, from now on."""
-        at = run.at = run.after(now)
-        if at == len(run.instances):
-            return
-        use, leaves = run.use(at), run.ends[at]
-        enters = leaves - (0 if use is None else use.transfer_ns)
-        if use is not None and enters <= now:
-            self._enter(stage, use, enters, leaves)
+    def _change_stage(self, stage: int, now: int) -> None:
+        """Let a pass end or go on with its collectives, or the output of some of its ranks leave."""
+        if stage >= self.stages:
+            self._leave(stage - self.stages, now)
         else:
-            self.phases[stage], self.changes[stage] = NEXT, enters
-
-    def _enter(self, stage: int, use: Use, since: int, end: int) -> None:
-        self.flows.enter(stage, use, since, end)
-        self.phases[stage], self.changes[stage] = ON, end
-
-    def _change_pass(self, stage: int, now: int) -> None:
-        """Let a collective enter its links, or leave them."""
-        run = self.passes[stage]
-        assert run is not None
-        use = run.use(run.at)
-        if self.phases[stage] == NEXT and use is not None:
-            self._enter(stage, use, now, now + use.transfer_ns)
-            return
-        if use is not None:
-            self.flows.leave(stage)
-            self._prolong(run, stage, now)
-        self.phases[stage], self.changes[stage] = WHOLE, run.end
-        if self.near[stage]:
-            run.at += 1
-            self._step(run, stage, now)
+            super()._change_stage(stage, now)
 
     def _prolong(self, run: SplitPass, stage: int, end: int) -> None:
         """Let the collective that is on links end at an instant."""
@@ -177,19 +117,13 @@ class SplitSharedPipe:
         """Begin to send what waits longest."""
         micro, (boundary, rank) = self.outputs[place][0], divmod(place, self.ranks)
         duration = micro.priced[boundary][3][rank]
-        use = self.shared[boundary].send(micro, rank, duration)
-        end = now + duration
-        self.sends[place] = send = SharedSend(end if use is None else end - use.transfer_ns, end, use)
         micro.starts[boundary][rank] = now
-        if use is not None and (any(self.near) or self.flows.touched):
-            self.states[place], self.changes[self.first_send + place] = READY, send.enters
-        else:
-            self._foresee(place, send, now)
+        self._begin_to_send(place, now, duration, self.shared[boundary].send(micro, rank, duration))
 
-    def _foresee(self, place: int, send: SharedSend, now: int) -> None:
+    def foresee(self, place: int, send: SharedSend, now: int) -> None:
         """Take a send for one that meets nothing until it meets a collective, if it does."""
         meeting = send.end
-        for stage in self.meets[place // self.ranks] if send.use is not None else ():
+        for stage in self.meets[place] if send.use is not None else ():
             run = self.passes[stage]
             if run is not None and send.use is not None:
                 meeting = self._meeting(run, stage, send.use.links, max(send.enters, now), meeting)
@@ -203,54 +137,6 @@ class SplitSharedPipe:
                 return enters
             self._prolong(run, stage, self.changes[stage])
         return run.meets(links, enters, leaves)
-
-    def _change_send(self, place: int, now: int) -> None:
-        """Let a send enter its links, meet something, or end."""
-        send, state = self.sends[place], self.states[place]
-        assert send is not None
-        if state == SHARING:
-            self._part(place)
-            self._sent(place, now)
-        elif state == READY:
-            if any(self.near) or self.flows.touched:
-                self._share(place, send, now)
-            else:
-                self._foresee(place, send, now)
-        elif now == send.end:
-            self._sent(place, now)
-        else:
-            self._meet(now)
-
-    def _meet(self, now: int) -> None:
-        """Make every send that is on its links a flow; others will enter theirs as flows."""
-        for place, send in enumerate(self.sends):
-            if send is None or send.use is None or self.states[place] != QUIET or send.end <= now:
-                continue
-            if send.enters <= now:
-                self._share(place, send, now)
-            else:
-                self.states[place], self.changes[self.first_send + place] = READY, send.enters
-
-    def _share(self, place: int, send: SharedSend, now: int) -> None:
-        """Make a send a flow, and let the passes that it may meet go on in steps."""
-        assert send.use is not None
-        number = self.first_send + place
-        self.states[place], self.changes[number] = SHARING, send.end
-        self.flows.enter(number, send.use, send.enters, send.end)
-        for stage in self.meets[place // self.ranks]:
-            self.near[stage] += 1
-            run = self.passes[stage]
-            if run is not None and self.phases[stage] == WHOLE:
-                self._step(run, stage, now)
-
-    def _part(self, place: int) -> None:
-        """Take a send off its links; passes that no send may meet any more go on as a whole."""
-        self.flows.leave(self.first_send + place)
-        for stage in self.meets[place // self.ranks]:
-            self.near[stage] -= 1
-            run = self.passes[stage]
-            if run is not None and not self.near[stage] and self.phases[stage] == NEXT:
-                self.phases[stage], self.changes[stage] = WHOLE, run.end
 
     def _sent(self, place: int, now: int) -> None:
         """Hand on what a rank has sent, and begin with what waits."""
