@@ -44,11 +44,12 @@ def layout_of(deployment: Deployment) -> Layout:
     """Return who holds what, as the plan says."""
     plan, model = deployment.plan, deployment.model
     stages = stages_of(model, plan)
-    kinds = {layer.attention: kv_heads_held(layer.attention, plan.tp) for layer in model.layers}
+    distinct = {id(layer.attention): layer.attention for layer in model.layers}  # layers share them
+    kinds = {key: kv_heads_held(attention, plan.tp) for key, attention in distinct.items()}
     ranks = min(plan.sp.degree * plan.tp, deployment.num_devices)
     return Layout(
         stages=stages,
-        kv_heads=tuple(kinds[layer.attention] for layer in model.layers),
+        kv_heads=tuple(kinds[id(layer.attention)] for layer in model.layers),
         segments={tokens: segments_of(tokens, plan) for tokens in probe_lengths(plan)},
         expert_maps={moe.num_experts: (expert_map(moe.num_experts, plan),) * ranks for moe in deployment.moes},
         weight_bytes=tuple(rank_weight_bytes(deployment, stage) for stage in stages),

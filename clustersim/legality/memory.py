@@ -48,19 +48,19 @@ def rank_bytes(deployment: Deployment, stage: Sequence[Module]) -> RankBytes:
 def rank_weight_bytes(deployment: Deployment, stage: Sequence[Module]) -> float:
     """Return the weights of the fullest rank of a stage; SP takes no part in it (rule SP-9)."""
     known: dict[int, float] = {}  # by module: layers share them
-    parameters = 0.0
+    parameters, norm = 0.0, norm_parameters(deployment.model)
     for layer, part in stage:
         if part == "embedding":
             parameters += _embedding(deployment)
         elif part == "lm_head":
-            parameters += norm_parameters(deployment.model) + _head(deployment, stage)
+            parameters += norm + _head(deployment, stage)
         else:
             spec = deployment.model.layers[layer]
             module = spec.attention if part == "attention" else spec.ffn
             if id(module) not in known:
                 known[id(module)] = _module(deployment, module)
             norms = 1 + spec.post_norms  # before the module, and behind it
-            parameters += known[id(module)] + norms * norm_parameters(deployment.model)
+            parameters += known[id(module)] + norms * norm
     return parameters * deployment.precision.weight_bytes
 
 

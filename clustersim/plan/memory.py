@@ -54,17 +54,18 @@ def stage_memory(
     logits of every request.
     """
     found = []
-    known: dict[int, tuple[float, float, float]] = {}  # by module: layers share them
+    known: dict[tuple[int, bool], tuple[float, float, float, float]] = {}  # by module: layers share them
     for stage, modules in enumerate(stage_layers(model, plan)):
         parameters = kv = 0.0
         widest = exposed = 0.0
         for layer, part in modules:
             spec = model.layers[layer]
             module = spec.attention if part == "attention" else spec.ffn
-            if id(module) not in known:
-                known[id(module)] = _of_module(model, module, plan)
-            own, elements, width = known[id(module)]
-            parameters += weights.module_norm_parameters(model, spec)
+            key = id(module), spec.post_norms
+            if key not in known:
+                known[key] = weights.module_norm_parameters(model, spec), *_of_module(model, module, plan)
+            norms, own, elements, width = known[key]
+            parameters += norms
             parameters += own
             kv += elements * kv_bytes
             exposed = max(exposed, elements if plan.sp.degree > 1 else 0.0)

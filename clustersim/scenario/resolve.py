@@ -106,11 +106,11 @@ def _entry(key: str, value: Any) -> str:
 
 def replaced(document: Any, other: Mapping[str, Any]) -> Any:
     """Return plain data in which each text that is a key of ``other`` is what stands there."""
-    if isinstance(document, Mapping):
+    if isinstance(document, str):
+        return other.get(document, document)
+    if isinstance(document, dict):
         return {key: replaced(item, other) for key, item in document.items()}
-    if isinstance(document, list):
-        return [replaced(item, other) for item in document]
-    return other[document] if isinstance(document, str) and document in other else document
+    return [replaced(item, other) for item in document] if isinstance(document, list) else document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

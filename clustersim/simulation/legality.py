@@ -143,7 +143,7 @@ def _numbers(scenario: Scenario) -> dict[str, Any]:
 
 def _cluster_words(scenario: Scenario) -> str:
     """Return what a cluster is called, and the key that makes it larger where it has one."""
-    nodes = scenario.portable.get("topology", {}).get("nodes")
+    nodes = scenario.document.get("topology", {}).get("nodes")
     name = scenario.topology.name
     return name if nodes is None else f"{name} of {plural(nodes, 'node')} (topology.nodes)"
 

@@ -82,4 +82,5 @@ def _last_at(facts: Table, routed: Int64Array, entries: int) -> Int64Array:
 
 
 def _nullable(times: Int64Array) -> np.ma.MaskedArray[Any, Any]:
-    return np.ma.masked_less(times, 0)
+    lacks = times < 0
+    return np.ma.MaskedArray(times, lacks if lacks.any() else np.ma.nomask)

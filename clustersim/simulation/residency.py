@@ -38,7 +38,9 @@ def moved(facts: Table) -> BoolArray:
     Those are preempted at the instant at which their replica gives back all its blocks, or at which the request is
     lost or given up, or loses those where its prompt was computed in that way.
     """
-    preempted = facts["kind"] == PREEMPTED
+    preempted: BoolArray = facts["kind"] == PREEMPTED
+    if not preempted.any():
+        return preempted
     found = preempted & _among(facts, "replica", preempted & _empties(facts))
     leaves = found | np.isin(facts["kind"], (CANCELLED, LOST))
     away: BoolArray = preempted & (found | _among(facts, "request", leaves))
@@ -69,7 +71,7 @@ def residency_of(tables: Tables) -> Residency:
     """
     facts = tables.facts
     away = moved(facts)
-    fell = np.flatnonzero(away & _empties(facts))
+    fell = np.flatnonzero(away & _empties(facts) if away.any() else away)
     rows = np.flatnonzero(facts["kind"] != REJECTED)
     rows = rows[np.lexsort((facts["replica"][rows], facts["request"][rows]))]
     replica, request, time, kind = (

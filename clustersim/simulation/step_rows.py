@@ -21,7 +21,7 @@ from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.steps import Steps
 from clustersim.timeline.tables import Tables
-from clustersim.timeline.tokens import TokenEvents
+from clustersim.timeline.tokens import TokenEvents, token_events
 from clustersim.values import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
@@ -91,7 +91,7 @@ class StepRows:
         self.kv_rows: Mapping[str, Any] = {name: ordered[name] for name in KV_COLUMNS}
         self._steps: Steps | None = None
         if (self.rows["count"] > 1).any():
-            events = TokenEvents(tables)
+            events = token_events(tables)
             self._steps = events.steps
             self._split_where_state_changes(tables, tables.steps["slot"][order] >= 0, events, block_tokens)
         present = residency_of(tables)

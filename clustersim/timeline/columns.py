@@ -37,7 +37,7 @@ class Columns:
         self._rows = 0
 
     def append(self, *row: int) -> None:
-        """Append one row, its values in the order of the columns."""
+        """Append a row, its values in the order of the columns, or several rows, one after the other."""
         self._staged.extend(row)
         if len(self._staged) >= STAGED_VALUES:
             self._settle()

@@ -168,14 +168,26 @@ class Recorder:
         columns : tuple of int
             Classes whose duration varies from step to step; their values in ``row`` do not count.
         """
-        values = np.ascontiguousarray(row, np.int64).tobytes()
-        key = (template, values, columns)
-        number = self._row_numbers.get(key)
-        if number is None:
-            number = self._row_numbers[key] = len(self._row_numbers)
-            columns_number = self.column_sets.setdefault(columns, len(self.column_sets))
-            self.rows.append(template, self.row_values.extend_bytes(values), columns_number)
-        return number
+        return self.numbers_of(template, [(np.asarray(row, np.int64), columns)])[0]
+
+    def numbers_of(self, template: int, rows: Iterable[tuple[Int64Array, tuple[int, ...]]]) -> list[int]:
+        """Return the numbers of rows of durations and the columns that vary in each; see :meth:`row`."""
+        known, found = self._row_numbers, []
+        values: list[bytes] = []
+        made: list[int] = []
+        at = len(self.row_values)
+        for row, columns in rows:
+            key = template, row.tobytes(), columns
+            number = known.get(key)
+            if number is None:
+                number = known[key] = len(known)
+                made += template, at, self.column_sets.setdefault(columns, len(self.column_sets))
+                values.append(key[1])
+                at += len(row)
+            found.append(number)
+        self.row_values.extend_bytes(b"".join(values))
+        self.rows.append(*made)
+        return found
 
     def transfer(
         self, replica: int, stage: int, step: int, starts: Int64Array, ends: Int64Array, carried: Int64Array

@@ -148,16 +148,24 @@ def scaled(parts: Int64Array, sums: Int64Array) -> Int64Array:
 
 def _labels(template: PassTemplate, labels: Labels) -> Int64Array:
     """Return the number of the label of each instance."""
+    if Labels not in template.made:
+        template.made[Labels] = _own_labels(template)
+    own, of_instance = template.made[Labels]
+    found: Int64Array = np.array([labels.number(label) for label in own], np.int64)[of_instance]
+    return found
+
+
+def _own_labels(template: PassTemplate) -> tuple[list[Label], Int64Array]:
+    """Return the labels of a template in order of its nodes, and which of them each instance has."""
     code = template.node_symbol * len(STREAMS) + template.instance_stream[template.node_instance]
     codes, firsts, of_node = np.unique(code, return_index=True, return_inverse=True)
-    numbers = np.zeros(len(codes), np.int64)
-    for at in np.argsort(firsts).tolist():  # in order of nodes
-        symbol, stream = divmod(int(codes[at]), len(STREAMS))
-        label = (template.symbols[symbol][0], KINDS.get(STREAMS[stream], STREAMS[stream]))
-        numbers[at] = labels.number(label)
+    order, labels = np.argsort(firsts), []
+    for number in codes[order].tolist():
+        symbol, stream = divmod(number, len(STREAMS))
+        labels.append((template.symbols[symbol][0], KINDS.get(STREAMS[stream], STREAMS[stream])))
     found = np.zeros(len(template.instance_class), np.int64)
-    found[template.node_instance] = numbers[of_node]
-    return found
+    found[template.node_instance] = np.argsort(order)[of_node]
+    return labels, found
 
 
 def _sent(tables: Tables, rows: StepRows) -> Int64Array:

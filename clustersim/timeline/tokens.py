@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,8 @@ from clustersim.values import dataclass
 BoolArray = npt.NDArray[np.bool_]
 
 NEVER: Final = -1
+KEPT_STEPS: Final = 1 << 17
+"""Steps of tables whose events are kept: some MB."""
 POOLED_STEPS: Final = 1 << 19
 """Steps whose gaps are pooled at a time: most are equal to some others."""
 
@@ -65,6 +68,16 @@ class TokenEvents:
         self.count = self.last - self.first + 1
 
 
+def token_events(tables: Tables) -> TokenEvents:
+    """Return the events of all requests; those of small tables are kept, and nobody may change them."""
+    return _kept(tables) if int(tables.steps["count"].sum()) <= KEPT_STEPS else TokenEvents(tables)
+
+
+@lru_cache(maxsize=1)
+def _kept(tables: Tables) -> TokenEvents:
+    return TokenEvents(tables)
+
+
 def _by_slot(steps: Steps) -> tuple[Any, Int64Array]:
     """Order steps with decodes by replica, slot and step: return which one each step is, and the ends of all."""
     carried = steps.slot >= 0
@@ -89,7 +102,7 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     only : bool array of shape (requests,), optional
         Which requests count; the others are as if they had no tokens. Without it, all do.
     """
-    events = TokenEvents(tables, only)
+    events = token_events(tables) if only is None else TokenEvents(tables, only)
     first = np.full(num_requests, NEVER, np.int64)
     last = np.full(num_requests, NEVER, np.int64)
     count = np.zeros(num_requests, np.int64)

@@ -81,7 +81,7 @@ def test_a_warm_candidate_of_a_search_over_a_plain_loop(benchmark, plan: str) ->
     """CPU of a rate that is tried, of which a search looks at the share alone, over CPU of a loop that counts steps."""
     if find_spec("numba") is None or os.environ.get("NUMBA_DISABLE_JIT") != "0":
         pytest.skip("there is no compiler, or NUMBA_DISABLE_JIT is not 0")
-    variants = Variants("quickstart", (PLANS[plan], "topology.nodes=1"), limits=Limits())
+    variants = Variants("quickstart", (*PLANS[plan], "topology.nodes=1"), limits=Limits())
     base = variants.scenario()
     load, took, loops = load_of(base, variants.requests, 0.0), [], []
     for number in range(WARM + COUNTED):

@@ -41,9 +41,10 @@ def divides(deployment: Deployment, layout: Layout) -> Finding:
     if plan.tp == 1 and deployment.expert_tp == 1:
         return Finding(looked_at=0)
     by_layer = [part for layer in deployment.model.layers for part in (layer.attention, layer.ffn)]
-    kinds = {part: tuple(splits_of(deployment, part)) for part in dict.fromkeys(by_layer)}
+    distinct = {id(part): part for part in by_layer}  # layers share them
+    kinds = {key: tuple(splits_of(deployment, part)) for key, part in distinct.items()}
     ends = tuple(_ends(deployment))
-    looked_at = sum(len(kinds[part]) for part in by_layer) + len(ends)
+    looked_at = sum(len(kinds[id(part)]) for part in by_layer) + len(ends)
     splits = dict.fromkeys([split for found in kinds.values() for split in found] + list(ends))
     faults = [_fault(deployment, split) for split in _telling(deployment, splits)]
     return Finding(looked_at=looked_at, faults=(*_undecomposable(deployment), *faults))

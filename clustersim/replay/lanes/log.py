@@ -283,9 +283,9 @@ class LaneLog:
             template = self.templates[stage][kind]
             distinct, first, inverse = np.unique(numbers[chosen], return_index=True, return_inverse=True)
             known = self.rows[stage][kind]
-            found = np.empty(len(distinct), np.int64)
-            for at in np.argsort(first).tolist():  # in order of use, so that numbers tell nothing of other replicas
-                found[at] = self.recorder.row(template, *known[int(distinct[at])])
+            found, order = np.empty(len(distinct), np.int64), np.argsort(first)
+            # in order of use, so that numbers tell nothing of other replicas
+            found[order] = self.recorder.numbers_of(template, [known[at] for at in distinct[order].tolist()])
             rows[chosen] = found[inverse]
             templates[chosen] = template
             widths[chosen] = len(known[int(distinct[0])][1])

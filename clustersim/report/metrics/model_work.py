@@ -5,6 +5,8 @@ Counted from requests and prompt chunks in closed form, not from steps, so it co
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -127,6 +129,7 @@ def cache_reads(model: ModelSpec, chunks: Table, prompt_tokens: Int64Array, gene
 def _alike(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
     """Return each distinct layer and how often it occurs."""
     counts: dict[Layer, int] = {}
-    for layer in layers:
-        counts[layer] = counts.get(layer, 0) + 1
+    distinct = {id(layer): layer for layer in layers}  # most are one object
+    for key, times in Counter(map(id, layers)).items():
+        counts[distinct[key]] = counts.get(distinct[key], 0) + times
     return list(counts.items())

@@ -141,14 +141,14 @@ def constant(family: str, name: str, factor: float) -> Mutation:
 def swapped_rows(patch: Patch) -> None:
     """A step that prefills is given the durations of the one before it."""
     last: dict[int, int] = {}
-    original = Recorder.row
+    original = Recorder.numbers_of
 
-    def row(self: Recorder, template: int, values: Any, columns: tuple[int, ...] = ()) -> int:
-        found = original(self, template, values, columns)
-        before, last[template] = last.get(template, found), found
+    def numbers_of(self: Recorder, template: int, rows: Any) -> list[int]:
+        found = original(self, template, rows)
+        before, last[template] = [last.get(template, found[0]), *found[:-1]], found[-1]
         return before
 
-    patch.setattr(Recorder, "row", row)
+    patch.setattr(Recorder, "numbers_of", numbers_of)
 
 
 def short_key(patch: Patch) -> None:
