@@ -15,7 +15,9 @@ from clustersim.search.plans import grid
 from clustersim.search.plans.bounds import limits, prices, stage_times
 from clustersim.search.plans.bounds.columns import columns_of, spread
 from clustersim.search.plans.bounds.demand import demand_of
+from clustersim.search.plans.bounds.exposure import attentions, exposed
 from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.pools.plan_pools import with_experts
 from clustersim.search.plans.trial import Trial, try_rate
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
@@ -35,6 +37,19 @@ PLANS = {
         f"{scheme}-{decode}": {"tp": 1, "sp": SequencePlan(degree=2, scheme=scheme, partition="zigzag", decode=decode)}
         for scheme in ("ring", "all_gather", "all_to_all")
         for decode in ("idle", "dp")
+    },
+    **{
+        f"{scheme}-{decode}-experts": {
+            "tp": tp,
+            "ep": 2 * tp,
+            "sp": SequencePlan(degree=2, scheme=scheme, partition="zigzag", decode=decode),
+        }
+        for scheme, decode, tp in (
+            ("ring", "idle", 2),
+            ("ring", "dp", 1),
+            ("all_gather", "idle", 1),
+            ("all_to_all", "dp", 2),
+        )
     },
 }
 
@@ -76,6 +91,29 @@ def _batch(rng, plan):
     return StepBatch(chunks=tuple(chunks), decode_sequences=tuple(decodes), decode_keys=tuple(keys))
 
 
+@pytest.mark.parametrize("name", [name for name in PLANS if name.endswith("-experts")])
+def test_no_step_of_prompts_is_cheaper_by_token_than_the_cheapest_column(tmp_path, name):
+    text = SMALL.replace("llama-2-7b", "mixtral-8x7b")
+    scenario = deployments(tmp_path, text, devices=8).settings[0].single
+    plan = _plan(scenario.plan, PLANS[name])
+    lone = scenario.with_entry(plan=replace(plan, sp=with_experts(plan)))
+    found = priced(lone, cost_models(lone))
+    columns = columns_of(
+        lone.plan, found, tokens=TOKENS, requests=REQUESTS, context=CONTEXT, apart=True, duty="prefill"
+    )
+    columns = spread(exposed(columns, lone.plan, lone, found, attentions(lone)), plan.sp.degree, decodes=True)
+    here = scenario.with_entry(plan=plan)
+    ((blueprints, pricer),) = (found := priced(here, cost_models(here))).pools
+    program = compile_programs(Mesh(plan=plan), blueprints, found.comm)[0, 0]["prefill"]
+    assert (columns.stage_ns[0] > columns.latency_ns).any()  # for what experts compute of all
+    none = (0,) * (plan.sp.degree if plan.sp.decode == "dp" else 1)
+    for count in (1, 7, 100, 600, 1500, 2 * TOKENS):
+        chunk = Chunk(request=0, start=0, count=count, owner=0)
+        batch = StepBatch(chunks=(chunk,), decode_sequences=none, decode_keys=none)
+        took = program.template.pass_times(pricer.durations(program, batch, pricer.features(batch)))[0]
+        assert took >= count * (columns.stage_ns[0] / columns.prompt).min()
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_no_step_is_shorter_than_its_column(tmp_path, name):
     text = SMALL.replace("llama-2-7b", "mixtral-8x7b") if "ep" in PLANS[name] else SMALL
@@ -84,10 +122,11 @@ def test_no_step_is_shorter_than_its_column(tmp_path, name):
     scenario = deployments(tmp_path, text, devices=8).settings[0].single
     plan = _plan(scenario.plan, PLANS[name])
     sp = plan.sp.degree
-    lone = scenario.with_entry(plan=replace(plan, sp=SequencePlan()))
-    columns = columns_of(
-        lone.plan, priced(lone, cost_models(lone)), tokens=TOKENS, requests=REQUESTS, context=CONTEXT, apart=sp > 1
-    )  # fmt: skip
+    lone = scenario.with_entry(plan=replace(plan, sp=with_experts(plan) or SequencePlan()))
+    found = priced(lone, cost_models(lone))
+    columns = columns_of(lone.plan, found, tokens=TOKENS, requests=REQUESTS, context=CONTEXT, apart=sp > 1)
+    if with_experts(plan):
+        columns = exposed(columns, lone.plan, lone, found, attentions(lone))
     columns = spread(columns, sp, decodes=plan.sp.decode == "dp") if sp > 1 else columns
     here = scenario.with_entry(plan=plan)
     ((blueprints, pricer),) = (found := priced(here, cost_models(here))).pools

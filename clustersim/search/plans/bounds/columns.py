@@ -123,14 +123,15 @@ def columns_of(
     low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
     points = low[0][kept], low[1][kept]
-    stages = stages_of(plan, found, points, context, apart=apart, own=own, compiled=compiled)
+    carried = high[0][kept] * plan.sp.degree if duty == "prefill" and plan.sp.scheme is not None else None
+    stages = stages_of(plan, found, points, context, apart=apart, own=own, compiled=compiled, carried=carried)
     ends = [stages[stage] for stage in sorted({0, plan.pp - 1})]
     return Columns(
         prompt=high[0][kept],
         decodes=high[1][kept],
         least_prompt=points[0],
         least_decodes=points[1],
-        stage_ns=np.array([stage.ns for stage in ends]),
+        stage_ns=np.array([stage.carried_ns for stage in ends]),
         latency_ns=np.sum([stage.ns + stage.send_ns for stage in stages], axis=0),
         key_ns=np.array([stage.key_ns for stage in ends]),
         pair_ns=np.array([stage.pair_ns for stage in ends]),
@@ -146,6 +147,7 @@ def stages_of(
     apart: bool = False,
     own: bool = False,
     compiled: Compiled | None = None,
+    carried: FloatArray | None = None,
 ) -> list[StageTimes]:
     """Return the least times of each stage, where steps carry at least so many prompt tokens and decodes.
 
@@ -154,6 +156,8 @@ def stages_of(
     plan, found, context, apart, own, compiled
         See :func:`columns_of`.
     points : (array, array)
+    carried : array, optional
+        See :func:`~clustersim.search.plans.bounds.stage_times.stage_times`.
     """
     compiled = {} if compiled is None else compiled
     ((blueprints, pricer),) = found.pools
@@ -168,7 +172,7 @@ def stages_of(
                     partial(short_program, Mesh(plan=plan), blueprints, found.comm, stage, path=own)
                 )
             several = apart or (plan.sp.degree > 1 and not own)
-            known[alike] = stage_times(pricer, compiled[alike], points, context, several=several)
+            known[alike] = stage_times(pricer, compiled[alike], points, context, several=several, carried=carried)
         stages.append(known[alike])
     return stages
 

@@ -19,6 +19,7 @@ from clustersim.search.plans.bounds.columns import Columns, Duty, columns_of, mo
 from clustersim.search.plans.bounds.demand import Demand, may_miss
 from clustersim.search.plans.bounds.exposure import attentions, exposed
 from clustersim.search.plans.bounds.prices import Prices, best_prices, can_serve
+from clustersim.search.plans.bounds.stage_times import RATIO
 from clustersim.search.plans.grid import demand_at, step_of
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
@@ -29,6 +30,9 @@ _LOWEST: Final = -1400
 """A step of the grid: 10⁻⁶ requests per second."""
 _EVERY: Final = 3
 """Steps between those that bounds are told at: what requests ask at one of them, many plans are held against."""
+_COARSE: Final = 1.08
+"""Of neighbours on the grid of steps of SP ranks that have prompts and decodes: a quarter of the columns, and bounds of
+these plans are 2 % higher."""
 _MOST_REQUESTS: Final = 200_000
 """Of a run: what only more would tell is not proven (assumed)."""
 
@@ -129,9 +133,11 @@ class _Group:
 
     def _columns(self, duty: Duty, apart: bool) -> Columns | None:
         """Return the columns of a duty; those of the parts stand among those of both."""
-        made = "both" if self._both else duty
+        alone = duty == "prefill" and self._scenario.plan.sp.scheme is not None  # knows what all ranks carry
+        made = "both" if self._both and not alone else duty
         if (made, apart) not in self._of_duty:
-            self._of_duty[made, apart] = self._every(duty=made, apart=apart)
+            ratio = _COARSE if apart and made == "both" else RATIO
+            self._of_duty[made, apart] = self._every(duty=made, apart=apart, ratio=ratio)
         whole = self._of_duty[made, apart]
         return None if whole is None else of_duty(whole, duty)
 

@@ -20,6 +20,7 @@ since both of the latter add up to at most the time that passes (law of Little, 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -35,6 +36,8 @@ _SURE: Final = 1.0 - 1e-4
 """Of prices: rounding to nanoseconds is less."""
 _STRIDE: Final = 97
 _INSTANTS: Final = 8
+_KEPT: Final = 64
+"""Demands whose deadlines are kept."""
 _STARTS: Final = ((0.0, -2.0, -6.0), (1.5, 1.0, -4.0))
 _MOST_STEP: Final = 2.0
 _LEAST_STEP: Final = 0.12
@@ -215,22 +218,29 @@ def can_serve(prices: Prices, demand: Demand, *, replicas: int, share: float, op
     """
     prompts, decodes = prices.of_prompts(demand), prices.of_decodes(demand)
     begin, free = float(demand.arrived_ns[0]), may_miss(len(demand), share)
-    by = np.maximum(demand.prompt_by_ns, demand.decodes_by_ns)
+    by, instants = _deadlines(demand)
     if open_prompts is not None and np.isfinite(demand.prompt_by_ns).all():
-        left = float(np.sort(prompts)[len(prompts) - open_prompts :].sum())
+        left = float(prompts.sum()) - _without_dearest(prompts, min(open_prompts, len(prompts)))
         if int((_queued(prompts, demand.arrived_ns, replicas) - left > demand.prompt_by_ns).sum()) > free:
             return False
         if replicas == 1 and not _last_meets(prompts, decodes, demand, by, left, free):
             return False
-    finite = np.sort(np.concatenate([one[np.isfinite(one)] for one in (demand.prompt_by_ns, by)]))
-    if not len(finite):
-        return True
-    for place in np.linspace(len(finite) - 1, len(finite) // 4, _INSTANTS).astype(int).tolist():
-        until = finite[place]
-        cost = prompts * (demand.prompt_by_ns <= until) + decodes * (by <= until)
-        if _without_dearest(cost, free) > replicas * (until - begin):
+    for until in instants:
+        cost, room = prompts * (demand.prompt_by_ns <= until) + decodes * (by <= until), replicas * (until - begin)
+        if float(cost.sum()) > room and _without_dearest(cost, free) > room:
             return False
     return True
+
+
+@lru_cache(maxsize=_KEPT)
+def _deadlines(demand: Demand) -> tuple[FloatArray, tuple[float, ...]]:
+    """Return when each request is done at the latest, and the instants until which work is added up; many plans ask."""
+    by: FloatArray = np.maximum(demand.prompt_by_ns, demand.decodes_by_ns)
+    finite = np.sort(np.concatenate([one[np.isfinite(one)] for one in (demand.prompt_by_ns, by)]))
+    if not len(finite):
+        return by, ()
+    places = np.linspace(len(finite) - 1, len(finite) // 4, _INSTANTS).astype(int)
+    return by, tuple(finite[places].tolist())
 
 
 def _queued(prompts: FloatArray, arrived: FloatArray, replicas: int) -> FloatArray:

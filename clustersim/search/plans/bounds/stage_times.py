@@ -5,6 +5,7 @@ Without SP it is the time of the stage but for what rounding and attention's roo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -37,13 +38,16 @@ _AXES: Final[Mapping[str, str]] = {
     "decode_sequences": "decodes",
 }
 """Feature of a batch (``graph.batch``) → what it is counted by here; the others count nothing."""
+_OF_ALL: Final = "stage_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageTimes:
-    """Of one stage: its times and those of its sends, what keys add, by column; what pairs add."""
+    """Of one stage: its times, the same for what all coordinates carry, and those of its sends, what keys add, by
+    column; what pairs add."""
 
     ns: FloatArray
+    carried_ns: FloatArray
     send_ns: FloatArray
     key_ns: FloatArray
     pair_ns: float
@@ -65,6 +69,7 @@ def stage_times(
     context: float,
     *,
     several: bool,
+    carried: FloatArray | None = None,
 ) -> StageTimes:
     """Return the least times of a stage.
 
@@ -80,9 +85,12 @@ def stage_times(
     several : bool
         Whether there are several coordinates, of which the one with most tokens is looked at: neither its keys are
         known, nor which of its tokens are prompts where a step has both, nor whether it has the last of a prompt.
+    carried : array, optional
+        Most tokens of all coordinates together in each column, none of which decodes. An expert computes those of all:
+        of fewer than these at least as much of each as of any number of them, so that no column is cheaper by token.
     """
     prompt, decodes = points
-    ns, send_ns, key_ns = (np.zeros(len(prompt)) for _ in range(3))
+    ns, carried_ns, send_ns, key_ns = (np.zeros(len(prompt)) for _ in range(4))
     pair_ns = 0.0
     for kind in ("prefill", "decode", "mixed"):
         here = {"prefill": decodes == 0, "decode": prompt == 0}.get(kind, (prompt > 0) & (decodes > 0))
@@ -90,7 +98,7 @@ def stage_times(
             continue
         program, counts = program_of(kind)
         axes = _Columns(_axes(prompt[here], decodes[here], kind if several else ""))
-        total, sending, by_key = (np.zeros(int(here.sum())) for _ in range(3))
+        total, sending, by_key, more = (np.zeros(int(here.sum())) for _ in range(4))
         least = []
         for number, cls in enumerate(program.classes):
             sends = number in program.template.send_classes
@@ -107,13 +115,16 @@ def stage_times(
                 sending = np.maximum(sending, each)
             else:
                 total += times * each
+                if carried is not None and [name for name, _ in cls.node.amount] == [_OF_ALL]:
+                    by_token = _least_by_token(pricer, cls, float(carried.max())) * NS_PER_S
+                    more += times * np.maximum(by_token * carried[here] - _ROUNDED_NS - each, 0.0)
                 by_key += times * slope * NS_PER_S
                 if cls.node.op == "attention_prefill" and not several and cls.node.variant.window is None:
                     least.append(times * _per_pair(pricer, cls.node) * NS_PER_S)
-        ns[here], send_ns[here], key_ns[here] = total, sending, by_key
+        ns[here], carried_ns[here], send_ns[here], key_ns[here] = total, total + more, sending, by_key
         if kind != "decode":
             pair_ns = sum(least) if kind == "prefill" else min(pair_ns, sum(least))
-    return StageTimes(ns=ns, send_ns=send_ns, key_ns=key_ns, pair_ns=pair_ns)
+    return StageTimes(ns=ns, carried_ns=carried_ns, send_ns=send_ns, key_ns=key_ns, pair_ns=pair_ns)
 
 
 class _Columns:
@@ -159,6 +170,13 @@ def _class(pricer: Pricer, cls: CostClass, axes: _Columns, context: float) -> tu
         own, slope = _decoding(pricer, node, values, context)
         return own[back], slope[back]
     return _seconds(pricer, cls, values * each)[back], none
+
+
+def _least_by_token(pricer: Pricer, cls: CostClass, most: float) -> float:
+    """Return the seconds of each token of all coordinates that a class takes at least, of at most so many."""
+    low, high = cells(math.ceil(most))
+    ((_, each),) = cls.node.amount
+    return float((_seconds(pricer, cls, low[1:] * each) / high[1:]).min())
 
 
 def _seconds(pricer: Pricer, cls: CostClass, amounts: FloatArray) -> FloatArray:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.bounds.limits import Member
@@ -58,9 +58,9 @@ class PlanPools:
         return self._each_pool[setting, pools][place]
 
     def alone(self, side: PlanPool) -> Scenario:
-        """Return the scenario of a pool with one replica of a plan at sp 1."""
+        """Return the scenario of a pool with one replica of a plan: at sp 1, or of the SP ranks that share experts."""
         one, scenario = side.replica, self.pool(side.setting, side.pools, side.place)
-        plain = replace(one.plan, sp=replace(one.plan.sp, degree=1, scheme=None, partition=None, decode=None))
+        plain = replace(one.plan, sp=with_experts(one.plan) or SequencePlan())
         topology = scenario.topology
         if one.kind is not None:
             topology = topology.seen_from(topology.of_kind(one.kind)[0])
@@ -159,3 +159,11 @@ class PlanPools:
             trial = Trial(scenario=alone, load=self.load, step=0, every=every, prompts_only=True)
             self._alone[key] = PrefillAlone(trial=trial)
         return self._alone[key]
+
+
+def with_experts(plan: ParallelPlan) -> SequencePlan | None:
+    """Return the SP of a plan whose experts are on several of its ranks: what one of these does by itself is no plan.
+
+    Prompts are parted so that the first rank attends in the fewest rounds: what it does, each of them does at least.
+    """
+    return replace(plan.sp, partition="contiguous") if plan.sp.degree > 1 and plan.ep.degree > 1 else None

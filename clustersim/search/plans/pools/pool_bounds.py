@@ -9,22 +9,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from clustersim.errors import InputError, Problem
-from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.executors import Executors
 from clustersim.search.outcomes import Lost, outcomes
-from clustersim.search.plans.bounds.limits import UNBOUNDED, Bound, bound_all
+from clustersim.search.plans.bounds.limits import Bound, bound_all
 from clustersim.search.plans.looks.alone import failing_all
-from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
+from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools, with_experts
 
 
 def bounds_of(sides: PlanPools, asked: Iterable[PlanPool], share: float, executors: Executors) -> dict[PlanPool, Bound]:
     """Return the bound of each pool."""
-    found = {side: UNBOUNDED for side in asked if _spreads_experts(side.replica.plan)}
+    found: dict[PlanPool, Bound] = {}
     prices: dict[tuple[int, int, int], str] = {}
     groups: dict[Any, list[PlanPool]] = {}
     for side in asked:
-        if side not in found:
-            groups.setdefault(_prices_of(sides, side, prices), []).append(side)
+        groups.setdefault(_prices_of(sides, side, prices), []).append(side)
     members = [{side: sides.member(side) for side in mine} for mine in groups.values()]
     unique = [list(dict.fromkeys(mine.values())) for mine in members]
     calls = [
@@ -83,9 +81,4 @@ def _prices_of(sides: PlanPools, side: PlanPool, known: dict[tuple[int, int, int
     if pool not in known:
         scenario = sides.pool(side.setting, side.pools, side.place)
         known[pool] = repr((scenario.precision, scenario.engine, scenario.serving.prefix_caching))
-    return plan.tp, plan.pp, plan.ep, plan.dp, side.replica.kind, known[pool]
-
-
-def _spreads_experts(plan: ParallelPlan) -> bool:
-    """Whether experts are on several SP ranks: what one of these does by itself is no plan."""
-    return plan.sp.degree > 1 and plan.ep.degree > 1
+    return plan.tp, plan.pp, plan.ep, plan.dp, with_experts(plan), side.replica.kind, known[pool]
