@@ -197,7 +197,7 @@ class Search:
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
         """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""
         scenario, every = self.trial(standing)
-        hopeful = standing.is_told and standing.alone is not None and step < standing.alone - _SURE
+        hopeful = _is_hopeful(standing, step)
         return Trial(scenario=scenario, load=self.load, step=step, every=every, share=share, hopeful=hopeful)
 
     def _long_trial(self, standing: Standing, step: int, seed: int) -> Trial:
@@ -208,9 +208,16 @@ class Search:
         return Trial(scenario=scenario, load=load, step=step, every=every, share=share, audit=True)
 
     def _refused_alone(self, asked: Sequence[tuple[Standing, int]]) -> list[Row | None]:
-        """Return, of each plan with two pools whose prefill pool fails at a step by itself, the row of that."""
+        """Return, of each plan with two pools whose prefill pool fails at a step by itself, the row of that.
+
+        It is not run by itself where it is expected to pass.
+        """
         known = [(self.sides.prefill_alone(standing.candidate), step) for standing, step in asked]
-        new = {(id(one), step): (one, step) for one, step in known if one is not None and not one.tells(step)}
+        new = {
+            (id(one), step): (one, step)
+            for (one, step), (standing, _) in zip(known, asked, strict=True)
+            if one is not None and not one.tells(step) and not _is_hopeful(standing, step)
+        }
         share = self.question.share
         trials = (replace(one.trial, step=step, share=share) for one, step in new.values())
         for (one, step), row in zip(new.values(), self._rows(trials), strict=True):
@@ -293,6 +300,11 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         recorded=search.recorded,
         part=search.load.part,
     )
+
+
+def _is_hopeful(standing: Standing, step: int) -> bool:
+    """Whether a plan is expected to reach its share at a step, of what is known of its pools."""
+    return standing.is_told and standing.alone is not None and step < standing.alone - _SURE
 
 
 def _effort(candidate: Candidate) -> int:
