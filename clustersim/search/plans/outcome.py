@@ -84,7 +84,7 @@ class Standing:
     @property
     def apart(self) -> int:
         """Steps between the last two rates that are near enough: of two pools as many as tie."""
-        return COARSE if self.is_told else 1
+        return COARSE if len(self.candidate.replicas) > 1 else 1
 
     @property
     def most(self) -> float:

@@ -26,7 +26,8 @@ from clustersim.workload.requests import Requests
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""
 _EACH_MS: Final = {
-    "plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8, "experts": 4.0, "lockstep": 8.0, "lockstep pools": 25.0,
+    "plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8, "experts": 4.0, "lockstep": 8.0, "lockstep pool": 2.5,
+    "lockstep pools": 25.0,
 }  # fmt: skip
 """What a request costs to simulate, measured (70 B, Azure conversations; DeepSeek-V3 in lockstep) …"""
 _MOVE_MS: Final = 0.09
@@ -80,7 +81,8 @@ class Trial:
         """Seconds of CPU that it takes on a core of 2026, roughly: the same on any machine."""
         plans = [one.plan for one in self.scenario.each_pool()]
         has = {
-            "lockstep pools": len(plans) > 1 and any(one.is_lockstep for one in plans),
+            "lockstep pools": len(plans) > 1 and all(one.is_lockstep for one in plans),
+            "lockstep pool": len(plans) > 1 and any(one.is_lockstep for one in plans),
             "lockstep": any(one.is_lockstep for one in plans),
             "experts": any(one.sp.degree > 1 and one.ep.degree > 1 for one in plans),
             "sp": any(one.sp.degree > 1 for one in plans),
@@ -89,6 +91,8 @@ class Trial:
             "plain": True,
         }
         each_ms = next(_EACH_MS[kind] for kind, is_so in has.items() if is_so)
+        if has["lockstep pool"] and has["experts"]:
+            each_ms = max(each_ms, _EACH_MS["experts"])
         for one in plans:
             if one.sp.degree > 1 and one.pp > 1:
                 by_events = one.tp > 1 or (len(plans) > 1 and one.sp.decode == "dp")

@@ -130,9 +130,12 @@ class Walk:
         self.promised.clear()
         return deque(ordered if len(groups) == 1 else sorted(ordered, key=self._place)), promised
 
-    def _place(self, one: Standing) -> tuple[bool, float, float]:
-        """Return what plans are ordered by: the best, and the cheapest of those that tie."""
-        return not one.is_known, self._ties(one), self._cost(one)
+    def _place(self, one: Standing) -> tuple[bool, bool, float, float]:
+        """Return what plans are ordered by: the best, and the cheapest of those that tie.
+
+        Replicas in lockstep come behind those of which looks tell to a few steps what they reach.
+        """
+        return not one.is_known, one.is_lockstep, self._ties(one), self._cost(one)
 
     def _in_order(self, group: Sequence[Standing]) -> deque[Standing]:
         """Bound plans and look at them; return them with the best first, and the cheapest of those that tie.
@@ -200,7 +203,7 @@ class Walk:
         """Take the next plans that go on, of those that cost alike, and say of those before them why they don't."""
         some: list[Standing] = []
         takes = 0.0
-        while waiting and len(some) < (FEW if waiting[0].is_told else TOGETHER):
+        while waiting and len(some) < (FEW if len(waiting[0].candidate.replicas) > 1 else TOGETHER):
             one = waiting.popleft()
             if self._pruned(one):
                 one.fate, one.why = "pruned", one.bound.why

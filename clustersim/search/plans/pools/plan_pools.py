@@ -60,7 +60,7 @@ class PlanPools:
     def alone(self, side: PlanPool) -> Scenario:
         """Return the scenario of a pool with one replica of a plan: at sp 1, or of the SP ranks that share experts."""
         one, scenario = side.replica, self.pool(side.setting, side.pools, side.place)
-        plain = replace(one.plan, sp=with_experts(one.plan) or SequencePlan())
+        plain = replace(one.plan, sp=with_experts(one.plan, side.pools > 1 and side.place == 0) or SequencePlan())
         topology = scenario.topology
         if one.kind is not None:
             topology = topology.seen_from(topology.of_kind(one.kind)[0])
@@ -161,9 +161,12 @@ class PlanPools:
         return self._alone[key]
 
 
-def with_experts(plan: ParallelPlan) -> SequencePlan | None:
+def with_experts(plan: ParallelPlan, prefills: bool = False) -> SequencePlan | None:
     """Return the SP of a plan whose experts are on several of its ranks: what one of these does by itself is no plan.
 
     Prompts are parted so that the first rank attends in the fewest rounds: what it does, each of them does at least.
+    Who decodes is of no account in a pool that only ``prefills``.
     """
-    return replace(plan.sp, partition="contiguous") if plan.sp.degree > 1 and plan.ep.degree > 1 else None
+    if plan.sp.degree == 1 or plan.ep.degree == 1:
+        return None
+    return replace(plan.sp, partition="contiguous", decode="idle" if prefills else plan.sp.decode)

@@ -81,4 +81,5 @@ def _prices_of(sides: PlanPools, side: PlanPool, known: dict[tuple[int, int, int
     if pool not in known:
         scenario = sides.pool(side.setting, side.pools, side.place)
         known[pool] = repr((scenario.precision, scenario.engine, scenario.serving.prefix_caching))
-    return plan.tp, plan.pp, plan.ep, plan.dp, with_experts(plan), side.replica.kind, known[pool]
+    sp = with_experts(plan, side.pools > 1 and side.place == 0)
+    return plan.tp, plan.pp, plan.ep, plan.dp, sp, side.replica.kind, known[pool]
