@@ -96,7 +96,7 @@ class Fleet:
 
         lane = anew(self.prepared.schedulers[index])
         watch = self._watch(index, lane, lanes.watched(index)) if isinstance(lane, StretchedLane) else None
-        return LaneReplica(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake, watch)
+        return LaneReplica(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake, watch, self._swaps)
 
     def _watch(self, index: int, lane: StretchedLane, links: tuple[int, ...]) -> LinkWatch:
         """Return what tells a lane of K/V on its links."""
@@ -180,7 +180,7 @@ class Fleet:
         if member is member.group.members[0]:
             member.group.attach(self._pipeline(member, member.group.step_ended))
 
-    def _swaps(self, replica: Replica) -> Swaps | None:
+    def _swaps(self, replica: Replica | LaneReplica) -> Swaps | None:
         inputs, pool = self.prepared.input, self.prepared.pool_of(replica.index).input
         if pool.host is None:
             return None

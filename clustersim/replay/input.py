@@ -15,6 +15,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import Shard
 from clustersim.replay.links.contention import Contention
 from clustersim.serving.config import ServingConfig
+from clustersim.serving.user_class import UserClass
 from clustersim.timeline.timeline import Timeline
 from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
@@ -126,7 +127,7 @@ class ReplayInput:
 
     @property
     def needs_clock(self) -> bool:
-        """Whether requests change replicas, are told by more than their lengths, or end by themselves, or any fails."""
+        """Whether more than lengths and loads decides, K/V is copied, requests end by themselves, or any fails."""
         serving, cancels = self.entry.serving, self.requests.cancel_after_ns
         return (
             len(self.pools) > 1
@@ -134,6 +135,8 @@ class ReplayInput:
             or serving.router not in ("round_robin", "least_outstanding")
             or serving.prefix_caching
             or serving.queue_limit is not None
+            or serving.preemption == "swap"
+            or isinstance(serving.scheduler, UserClass)
             or serving.queue_timeout_ns is not None
             or (cancels is not None and bool((cancels >= 0).any()))
             or bool(self.faults)

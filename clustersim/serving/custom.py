@@ -46,8 +46,11 @@ class CustomScheduler(Scheduler):
         decode_overlap: bool = True,
     ) -> None:
         super().__init__(config, pool, stages=stages, decode_overlap=decode_overlap)
+        self.heeds_all = True
         self.user = user
         self.decider: DecidesSteps = user.made()
+        self.standing: tuple[Sequence, ...] = ()
+        """Who decodes again in each step until something happens (``Choice.again``)."""
         self.vain: dict[int, tuple[int, int]] = {}
         """Request → most tokens it ever had computed when it was preempted, and preemptions since then."""
 
@@ -72,8 +75,24 @@ class CustomScheduler(Scheduler):
             return None
         return Stall(who=f"{self.user.name}.{self.user.method}", file=self.user.path, view=self.view(now))
 
+    def add(self, sequence: Sequence) -> None:
+        """Queue an arrived request."""
+        self.standing = ()
+        super().add(sequence)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue."""
+        self.standing = ()
+        super().withdraw(sequence)
+
+    def _note(self, now: int, kind: int, sequence: Sequence, tokens: int) -> None:
+        self.standing = ()
+        super()._note(now, kind, sequence, tokens)
+
     def _decide(self, now: int) -> Decision:
         self.evicted = []
+        if self.standing and self._has_room():
+            return Decision(decodes=self.standing, prefills=(), steady=True)
         running = {sequence.request: sequence for sequence in self.running}
         waiting = {sequence.request: sequence for sequence in self.waiting}
         choice = self._choice(now, running, waiting)
@@ -82,30 +101,51 @@ class CustomScheduler(Scheduler):
             self._preempt(now, running[request])
         decodes, prefills, size = [], [], self.pool.block_tokens
         for request, count in choice.tokens.items():
-            sequence = running.get(request) or waiting[request]
-            decodes_now = sequence.decodes
-            if request in running:
-                taken = sequence.computed + count <= sequence.blocks * size or self._take_up(sequence, 0, count)
-            else:
-                sequence.owner = self._owner(sequence)
-                taken = self._take_up(sequence, self._cached(sequence), count)
-            if not taken:
-                missing = self.pool.needed(sequence.computed + count) - sequence.blocks
-                free = self.pool.free[sequence.owner]
-                self._refuse(
-                    now,
-                    f"KV-6: {plural(count, 'token')} of request {request} need{'s' if count == 1 else ''} "
-                    f"{plural(missing, 'more block')}, and {free} {'is' if free == 1 else 'are'} free",
-                )
-            if request not in running:
-                self.waiting.remove(sequence)
-                self._admit(now, sequence)
-            if decodes_now:
+            sequence = running.get(request)
+            if sequence is None:
+                self._take_in(now, waiting[request], count)
+                prefills.append((waiting[request], count))
+                continue
+            if sequence.computed + count > sequence.blocks * size and not self._take_up(sequence, 0, count):
+                self._lacks_blocks(now, sequence, count)
+            if sequence.generated and sequence.prompt_tokens + sequence.generated == sequence.computed + 1:
                 decodes.append(sequence)
             else:
                 prefills.append((sequence, count))
+        chosen = tuple(decodes)
+        self.standing = chosen if choice.again and self.stages == 1 and not prefills else ()
         # one that only preempts is asked again: there is room now
-        return Decision(decodes=tuple(decodes), prefills=tuple(prefills), evicted=tuple(self.evicted))
+        steady = bool(self.standing) and not self.evicted
+        return Decision(decodes=chosen, prefills=tuple(prefills), steady=steady, evicted=tuple(self.evicted))
+
+    def _take_in(self, now: int, sequence: Sequence, count: int) -> None:
+        """Admit a sequence that waits, with the blocks for so many tokens."""
+        sequence.owner = self._owner(sequence)
+        if not self._take_up(sequence, self._cached(sequence), count):
+            self._lacks_blocks(now, sequence, count)
+        self.waiting.remove(sequence)
+        self._admit(now, sequence)
+
+    def _has_room(self) -> bool:
+        """Whether all that decode again have their blocks; then they take them."""
+        size, free = self.pool.block_tokens, [*self.pool.free]
+        entering = [one for one in self.standing if one.computed == one.blocks * size]
+        for sequence in entering:
+            free[sequence.owner] -= 1
+        if min(free) < 0:
+            return False
+        for sequence in entering:
+            self._take(sequence, sequence.computed + 1)
+        return True
+
+    def _lacks_blocks(self, now: int, sequence: Sequence, count: int) -> NoReturn:
+        missing = self.pool.needed(sequence.computed + count) - sequence.blocks
+        free = self.pool.free[sequence.owner]
+        self._refuse(
+            now,
+            f"KV-6: {plural(count, 'token')} of request {sequence.request} need{'s' if count == 1 else ''} "
+            f"{plural(missing, 'more block')}, and {free} {'is' if free == 1 else 'are'} free",
+        )
 
     def _count_preemption(self, sequence: Sequence) -> None:
         """End a run in which a request is preempted again and again, and never gets further than before."""
@@ -132,7 +172,10 @@ class CustomScheduler(Scheduler):
         decided = self.user.asked(lambda: self.decider.decide(view))
         choice = self.user.asked(lambda: _plain(decided))
         if choice is None:
-            expected = "expected Choice(tokens={request: tokens}, preempt=(request, …)), requests as whole numbers"
+            expected = (
+                "expected Choice(tokens={request: tokens}, preempt=(request, …), again=True or False), "
+                "requests as whole numbers"
+            )
             raise self.user.wrong_answer(now, f"decided {told(decided)}; {expected}")
         fault = next(self._faults(choice, running, waiting), None)
         if fault is not None:
@@ -157,12 +200,18 @@ class CustomScheduler(Scheduler):
                 yield f"KV-7: request {request} is preempted twice"
             elif request in choice.tokens:
                 yield f"KV-2: request {request} is preempted and computed in one decision"
-        for request, count in choice.tokens.items():
-            sequence = running.get(request)
-            one = type(count) is int and count == 1
-            if one and sequence is not None and sequence.decodes and not sequence.in_flight:
-                continue
-            sequence = sequence or waiting.get(request)
+        odd = [  # all but decodes as they should be
+            (request, count, sequence)
+            for request, count in choice.tokens.items()
+            if (sequence := running.get(request)) is None
+            or sequence.in_flight
+            or type(count) is not int
+            or count != 1
+            or not sequence.generated
+            or sequence.prompt_tokens + sequence.generated != sequence.computed + 1
+        ]
+        for request, count, found in odd:
+            sequence = found or waiting.get(request)
             if sequence is None:
                 yield (
                     f"RUN-4: request {told(request)}"
@@ -184,7 +233,7 @@ class CustomScheduler(Scheduler):
         total = sum(choice.tokens.values())
         if total > self.config.max_batch_tokens:
             yield f"KV-6: {total} tokens in one step, more than max_batch_tokens ({self.config.max_batch_tokens})"
-        kept = len(running) - len(set(choice.preempt)) + len(choice.tokens.keys() & waiting.keys())
+        kept = len(running) - len(set(choice.preempt)) + sum(request in waiting for request, _, _ in odd)
         if kept > self.config.max_batch_requests:
             yield f"KV-6: {kept} sequences running, more than max_batch_requests ({self.config.max_batch_requests})"
         alone = self.decodes_in_flight and not self.decode_overlap
@@ -198,17 +247,18 @@ def _plain(decided: object) -> Choice | None:
         return None
     tokens: object = decided.tokens
     preempt: object = decided.preempt
-    if not isinstance(tokens, Mapping) or not isinstance(preempt, Iterable):
+    again: object = decided.again
+    if not isinstance(tokens, Mapping) or not isinstance(preempt, Iterable) or not isinstance(again, bool):
         return None
     asked, victims = dict(tokens), tuple(preempt)
     if {*map(type, asked), *map(type, victims)} <= {int}:
-        return Choice(tokens=asked, preempt=victims)
+        return Choice(tokens=asked, preempt=victims, again=again)
     if not all(isinstance(request, int) for request in (*asked, *victims)):
         return None
     plain = {int.__int__(request): count for request, count in asked.items()}  # subclasses compare as they like
     if len(plain) < len(asked):
         return None
-    return Choice(tokens=plain, preempt=tuple(map(int.__int__, victims)))
+    return Choice(tokens=plain, preempt=tuple(map(int.__int__, victims)), again=again)
 
 
 def _shown(sequences: Iterable[Sequence], cached: Iterable[int]) -> list[SequenceView]:

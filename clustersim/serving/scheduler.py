@@ -56,6 +56,8 @@ class Scheduler(PoolMembers):
         self.stages = stages
         self.decode_overlap = decode_overlap
         self.decodes_in_flight = 0
+        self.heeds_all = False
+        """Whether any request that comes may change what it decides, not only the first one that waits."""
 
     def schedule(self, now: int) -> Decision | None:
         """Decide the next step from what is not in flight; None when there is nothing to run."""

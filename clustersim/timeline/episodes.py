@@ -12,7 +12,7 @@ a step in between), when it finishes, or with the run.
 
 from __future__ import annotations
 
-from clustersim.timeline.columns import Columns
+from collections.abc import Callable, Iterable
 
 
 class Episodes:
@@ -20,14 +20,13 @@ class Episodes:
 
     Parameters
     ----------
-    replica, slots : int
-    table : Columns
-        Takes the episodes that ended (``DECODE_COLUMNS``).
+    slots : int
+    append : callable
+        Takes an episode that ended: slot, request, first and last step.
     """
 
-    def __init__(self, replica: int, slots: int, table: Columns) -> None:
-        self.replica = replica
-        self.table = table
+    def __init__(self, slots: int, append: Callable[[int, int, int, int], object]) -> None:
+        self.append = append
         self.last: list[tuple[int, ...]] = [()] * slots
         self.last_step = [-1] * slots
         self.first_step: list[dict[int, int]] = [{} for _ in range(slots)]
@@ -70,9 +69,9 @@ class Episodes:
     def _close(self, request: int, slot: int) -> None:
         first = self.first_step[slot].pop(request)
         del self.slot_of[request]
-        self.table.append(self.replica, slot, request, first, self.last_step[slot])
+        self.append(slot, request, first, self.last_step[slot])
 
-    def close(self, requests: tuple[int, ...] | None = None) -> None:
+    def close(self, requests: Iterable[int] | None = None) -> None:
         """End the episodes of ``requests``, or all."""
         for request in tuple(self.slot_of) if requests is None else requests:
             slot = self.slot_of.get(request, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -207,7 +208,7 @@ class Recorder:
         episodes = self._episodes.get(replica)
         if episodes is None:
             slots = self.slots(replica) if callable(self.slots) else self.slots
-            episodes = self._episodes[replica] = Episodes(replica, slots, self.decodes)
+            episodes = self._episodes[replica] = Episodes(slots, partial(self.decodes.append, replica))
         return episodes.decoded(step, steps, requests)
 
     def finished(self, replica: int, requests: tuple[int, ...]) -> None:

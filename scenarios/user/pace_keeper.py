@@ -40,7 +40,7 @@ class PaceKeeper:
             budget -= count
         if not plan.tokens and len(view.running) > 1 and not any(s.in_flight for s in view.running):
             return Choice(preempt=(view.running[-1].request,), tokens={})  # prompts half computed hold all blocks
-        return Choice(tokens=plan.tokens)
+        return Choice(tokens=plan.tokens, again=True)  # who is left out stays so until something changes
 
 
 class _Plan:

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from clustersim import catalog
 from clustersim.cluster.fault import Fault
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
 from clustersim.serving.order import Order
+from clustersim.serving.user_class import UserClass
 from clustersim.timeline.timeline import Timeline
 from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, pools, prefixed, stages_apart, step_ends
 
@@ -33,6 +35,15 @@ are two pools: its ``plan``, its ``kv_blocks`` and fields of its ``ServingConfig
 in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, ``failures`` are (instant, end or None,
 device), and ``shares`` are the tokens of a hash, and of requests in turn a group and how many hashes it has in common.
 """
+
+OWN = UserClass(
+    path=str(catalog.data_root() / "scenarios" / "user" / "pace_keeper.py"),
+    name="PaceKeeper",
+    method="decide",
+    options={"prompt_tokens": 4},
+    allowed=True,
+)
+"""A scheduler of a user's own."""
 
 OFFSETS = (0, 0, 0, 0, 0, -1, 1)
 """Nanoseconds from an instant at which something ends."""
@@ -296,6 +307,9 @@ def _clocked(draw: st.DrawFn, case: Case) -> Case:
     if draw(st.booleans()):
         case["order"] = draw(st.sampled_from(("priority", "shortest_prompt"))), draw(st.sampled_from((-1, 0, 100_000)))
         case["priorities"] = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    if "decode" not in case and draw(st.integers(0, 3)) == 0:
+        static = case.get("preemption") == "never" or case["max_batch_tokens"] < case["max_batch_requests"]
+        case["scheduler"] = "static" if static else draw(st.sampled_from(("static", OWN)))
     if draw(st.integers(0, 2)) == 0:
         case |= draw(st.sampled_from(({"queue_limit": 1}, {"queue_timeout_ns": 0}, {"queue_timeout_ns": 6_610})))
     if draw(st.integers(0, 3)) == 0 and case["scheduler"] == "chunked_prefill":

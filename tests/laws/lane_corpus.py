@@ -4,9 +4,68 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.laws.lane_cases import Case
+from tests.laws.lane_cases import OWN, Case
 
 CORPUS: Final[dict[str, Case]] = {
+    "a user's own scheduler lets two decode until one lacks a block": {
+        "scheduler": OWN,
+        "max_batch_requests": 2,
+        "max_batch_tokens": 8,
+        "kv_block_tokens": 4,
+        "kv_blocks": 4,
+        "arrivals": ((0, 4, 8), (0, 4, 8)),
+    },
+    "who waits for a static batch gives up while that takes blocks": {
+        "scheduler": "static",
+        "max_batch_requests": 2,
+        "max_batch_tokens": 8,
+        "kv_block_tokens": 4,
+        "kv_blocks": 20,
+        "arrivals": ((0, 4, 30), (7_000, 4, 8)),
+        "cancel_after_ns": [-1, 90_000],
+    },
+    "a static batch is made up anew after a failure, its windows are full, and a queue takes one": {
+        "plan": {"pp": 1},
+        "scheduler": "static",
+        "max_batch_requests": 2,
+        "max_batch_tokens": 9,
+        "kv_block_tokens": 16,
+        "kv_blocks": 4,
+        "layers": 2,
+        "window": 20,
+        "arrivals": ((0, 4, 0), (1390, 29, 6), (1630, 4, 5), (64200, 4, 7), (191019, 1, 1)),
+        "order": ("shortest_prompt", 100000),
+        "queue_limit": 1,
+        "failures": ((191020, None, 0), (131072, 138072, 0), (156880, None, 0)),
+    },
+    "a failure cuts off a run of a static batch": {
+        "plan": {"pp": 1},
+        "scheduler": "static",
+        "max_batch_requests": 2,
+        "max_batch_tokens": 9,
+        "kv_block_tokens": 16,
+        "kv_blocks": 4,
+        "layers": 2,
+        "window": 20,
+        "arrivals": ((0, 4, 0), (1390, 29, 6), (1630, 4, 5), (64200, 4, 7), (191020, 4, 7)),
+        "order": ("shortest_prompt", 100000),
+        "queue_limit": 1,
+        "failures": ((191020, None, 0), (191020, None, 0), (156880, None, 0)),
+    },
+    "clients give up on static batches of three replicas, of which one fails": {
+        "plan": {"pp": 1, "dp": 3},
+        "scheduler": "static",
+        "max_batch_requests": 2,
+        "max_batch_tokens": 256,
+        "kv_block_tokens": 4,
+        "kv_blocks": 8,
+        "layers": 1,
+        "arrivals": ((0, 17, 2), (0, 18, 1), (0, 1, 1), (3180, 22, 6), (43800, 9, 6), (77710, 1, 1), (84450, 24, 1)),
+        "order": ("priority", 0),
+        "priorities": [1, 1, 3, 1, 0, 1, 3],
+        "cancel_after_ns": [250, 30870, 14127, 3430, 20460, 16340, 0],
+        "failures": ((84320, 84321, 2),),
+    },
     "the horizon cuts a step that was decided anew for want of a block, and that goes on with an episode": {
         "arrivals": ((6_610, 1, 18), (120_340, 17, 0)),
         "scheduler": "continuous",

@@ -44,6 +44,7 @@ from clustersim.replay.pools import kv_forecast
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.pools.kv_forecast import KvForecast
 from clustersim.serving.grouped import decode_group
+from clustersim.serving.grouped.asked_scheduler import AskedGroup, AskedScheduler
 from clustersim.serving.grouped.caching_queue import CachingQueue
 from clustersim.serving.grouped.caching_scheduler import CachingScheduler
 from clustersim.serving.grouped.decode_group import DecodeGroup
@@ -107,7 +108,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         DecodeJumpLane, "_extend", "end >= until and len(ns)", "False and len(ns)"
     ),
     "a run jumps over a finish": Mutation(
-        DecodeJumpLane, "begin", "- group.clock, decode_run", "- group.clock + 1, decode_run"
+        DecodeJumpLane, "begin", "group.left, decode_run", "group.left + 1, decode_run"
     ),
     "a run takes blocks that are not there": Mutation(
         DecodeJumpLane, "begin", "scheduler.affordable(group, limit)", "limit"
@@ -229,6 +230,32 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         GroupedScheduler, "evict", "sequence.computed + 1", "sequence.computed"
     ),
     "who fails begins anew with its slots": Mutation(GroupedScheduler, "follow", "self.slots.last_steps =", "_ ="),
+    # asked_scheduler.py
+    "a run that its scheduler decided takes no blocks": Mutation(
+        AskedScheduler, "repeat", "self.scheduler.advance(self._decision, steps)", "pass"
+    ),
+    "a run that its scheduler decided goes on without blocks": Mutation(
+        AskedScheduler, "affordable", "min(limit, self.scheduler.horizon(self._decision))", "limit"
+    ),
+    "a run that its scheduler decided has taken no blocks": Mutation(
+        AskedGroup, "growth_after_first", "max(0, -", "0 * max(0, -"
+    ),
+    "who finishes leaves the episode open": Mutation(
+        AskedScheduler,
+        "complete",
+        "episodes.close([",
+        "([].append)([",
+    ),
+    "steps that ended before a failure were none": Mutation(
+        AskedScheduler, "_count_ended", "self.step > batch.first", "False"
+    ),
+    "a step that a failure cut off counts": Mutation(
+        AskedScheduler, "_count_ended", "self.step = batch.previous + 1", "pass"
+    ),
+    "steps begin anew after a failure": Mutation(AskedScheduler, "follow", "predecessor.step", "0"),
+    "who is given up leaves what was decided open": Mutation(
+        AskedScheduler, "cancel", "self.episodes.close((sequence.request,))", "pass"
+    ),
     # prompt_queue.py
     "long prompts are not cut": Mutation(PromptQueue, "_admit_from_queue", "count < longest", "True"),
     "max_batch_requests is ignored": Mutation(
@@ -329,11 +356,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "a run has taken no blocks when K/V arrives": Mutation(Lane, "receive", "self.taken(now)", "0"),
     "who has not arrived weighs nothing": Mutation(Lane, "take_over", "self.outstanding += ", "_ = "),
-    "who has not arrived does not wait": Mutation(LaneReplica, "waiting", " + len(self.scheduler.arriving)", ""),
+    "who has not arrived does not wait": Mutation(LaneReplica, "waiting", " + len(scheduler.arriving)", ""),
     "whose K/V is on its way does not run": Mutation(LaneReplica, "running", " + self.scheduler.receiving", ""),
     "who does not come weighs as ever": Mutation(Lane, "expect_no_more", "self.outstanding -= ", "_ = "),
     # member_lane.py, lockstep_clock.py
-    "a run of all jumps over a finish": Mutation(MemberLane, "reach", "- group.clock,", "- group.clock + 1,"),
+    "a run of all jumps over a finish": Mutation(MemberLane, "reach", "group.left,", "group.left + 1,"),
     "a run of all takes blocks that are not there": Mutation(
         MemberLane, "reach", "self.scheduler.affordable(group, limit)", "limit"
     ),

@@ -26,6 +26,7 @@ from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
+from clustersim.serving.grouped.asked_scheduler import AskedScheduler
 from clustersim.workload.requests import Requests
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ class Compiled:
         if self.mode == "never":
             return "it was not asked for"
         stages = lanes[0].prices.stages
+        if isinstance(lanes[0].scheduler, AskedScheduler):
+            return "schedulers that decide each step are not"
         if lanes[0].prices.split:
             return "prompts that are split over SP ranks are not"
         if any(one is not first for lane in lanes for one, first in zip(lane.prices.stages, stages, strict=True)):

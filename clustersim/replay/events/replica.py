@@ -70,7 +70,8 @@ class Replica(DecodeJumps):
         """Queue an arrived request."""
         self.scheduler.add(sequence)
         self.outstanding += sequence.prompt_tokens + sequence.output_tokens
-        if self.run is not None and self.scheduler.waiting[0] is sequence:  # those before it are kept out as ever
+        scheduler = self.scheduler  # those before it are kept out as ever
+        if self.run is not None and (scheduler.heeds_all or scheduler.waiting[0] is sequence):
             self._cut(now_ns(self.env))
         self.wake(self.index)
 

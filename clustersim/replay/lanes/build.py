@@ -86,11 +86,8 @@ class LaneBuilder:
             return "K/V leaves layer by layer, from SP ranks that do different work"
         if inputs.serving.prefix_caching and inputs.plan.sp.decode == "dp":
             return "each SP rank caches prefixes of its own"
-        if inputs.serving.lanes_lack:
-            return inputs.serving.lanes_lack
-        if inputs.serving.max_batch_tokens < inputs.serving.max_batch_requests:
-            return "max_batch_tokens may leave out sequences that decode"
-        return ""
+        alone = inputs.plan.pp == inputs.owners == 1 and not inputs.plan.is_lockstep
+        return "" if alone else inputs.serving.decided_singly
 
     def _of_replica(self, replica: int) -> Iterator[str]:
         prepared, pool = self.prepared, self.prepared.pool_of(replica)

@@ -54,13 +54,14 @@ class DecodeJumpLane(Lane):
         """With an arrival at this instant, the run ends with its last step."""
         self.ns: list[int] | tuple[int, ...] = ()
         self.price: DecodePrice | None = None
+        self.heeds_all = scheduler.heeds_all
         self.known: list[int] = []
         """When the first steps of the run end, as far as somebody has asked."""
 
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; a run of steps ends with the step that it falls into."""
         self._queue(sequence)
-        if self.steps and self.scheduler.waiting[0] is sequence:  # those before it are kept out as ever
+        if self.steps and (self.heeds_all or self.scheduler.waiting[0] is sequence):  # those before it stay out as ever
             if now < self.until:
                 self._cut(now)
             self.limit = self.steps
@@ -108,7 +109,7 @@ class DecodeJumpLane(Lane):
             new, context = 0, group.computed + batch.decodes
             self.price = price = self._price_of(group)
             number = price.number
-            limit = min(group.finishes[0][0] - group.clock, decode_run.MAX_RUN) if batch.steady else 1
+            limit = min(group.left, decode_run.MAX_RUN) if batch.steady else 1
             self.limit = min(scheduler.affordable(group, limit), group.unchanged_windows)
             self.until = NEVER if scheduler.waiting else until
             self.ns, self.steps, self.end = [], 0, now

@@ -16,6 +16,7 @@ from typing import Final
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import LanePrices
+from clustersim.serving.grouped.asked_scheduler import AskedScheduler
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.grouped.caching_scheduler import CachingScheduler
 from clustersim.serving.grouped.owner_scheduler import OwnerScheduler
@@ -58,7 +59,9 @@ class Lane(ABC):
     def __init__(self, scheduler: Scheduler, windows: tuple[int, ...], log: LaneLog) -> None:
         caching = GroupedScheduler if scheduler.caching is None else CachingScheduler
         kind = OwnerScheduler if len(scheduler.pool.free) > 1 else caching
-        self.scheduler: GroupedScheduler = kind(scheduler, log, windows)
+        self.scheduler: GroupedScheduler = (AskedScheduler if scheduler.config.decided_singly else kind)(
+            scheduler, log, windows
+        )
         self.log = log
         self.outstanding = 0
         self.end = NEVER
@@ -169,7 +172,7 @@ class Lane(ABC):
         scheduler, chunks, decodes = self.scheduler, len(batch.chunks), batch.decodes
         kind = (MIXED if decodes else PREFILL) if chunks else DECODE
         return (
-            now, kind, batch.slot, chunks + decodes, new, decodes, context, len(scheduler.waiting),
+            now, kind, batch.slot, chunks + decodes, new, decodes, context, scheduler.queued,
             len(scheduler.running), scheduler.used,
         )  # fmt: skip
 

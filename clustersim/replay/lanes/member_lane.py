@@ -64,7 +64,7 @@ class MemberLane(Lane):
         if self.batch is None or self.batch.group is None:
             return decode_run.MAX_RUN
         group = self.batch.group
-        limit = min(group.finishes[0][0] - group.clock, decode_run.MAX_RUN)
+        limit = min(group.left, decode_run.MAX_RUN)
         return min(self.scheduler.affordable(group, limit), group.unchanged_windows)
 
     def launch(self, now: int, kind: int, ends: Int64Array) -> None:

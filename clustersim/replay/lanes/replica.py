@@ -11,6 +11,7 @@ from functools import partial
 
 from simpy import Environment
 
+from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import OnLaunch
 from clustersim.replay.instant import COMPLETION, asked, at, now_ns
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -18,9 +19,14 @@ from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.stretched_lane import AWAY
+from clustersim.serving.decision import Swap
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.view import ReplicaView
+
+
+def _nothing(replica: LaneReplica) -> None:
+    """Copy nothing to a host."""
 
 
 class LaneReplica:
@@ -41,6 +47,8 @@ class LaneReplica:
         Asks for a scheduling decision at this instant.
     watch : LinkWatch or None
         Of its links, where K/V on its way may be on them.
+    copies : callable or None
+        Replica → what copies its K/V to its host and back, at the start and after a failure; None: nothing does.
     """
 
     def __init__(
@@ -53,6 +61,7 @@ class LaneReplica:
         on_done: Callable[[int, tuple[Sequence, ...]], None],
         wake: Callable[[int], None],
         watch: LinkWatch | None = None,
+        copies: Callable[[LaneReplica], Swaps | None] = _nothing,
     ) -> None:
         self.env = env
         self.index = index
@@ -66,6 +75,7 @@ class LaneReplica:
         self._version = 0
         self._armed = NEVER
         self.watch = watch
+        self.copies = copies
         if watch is not None:
             watch.on_change = self._arm
         self._begin_with(lane)
@@ -75,6 +85,7 @@ class LaneReplica:
         self.scheduler = lane.scheduler.scheduler
         lane.put = self.scheduler.add
         lane.begun = partial(asked, self.env)
+        self.swaps = self.copies(self)
 
     @property
     def outstanding(self) -> int:
@@ -83,8 +94,9 @@ class LaneReplica:
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait: to be admitted, or to be received."""
-        return len(self.scheduler.waiting) + len(self.scheduler.arriving)
+        """Sequences that wait: to be admitted, to be received, or to come back from the host."""
+        scheduler = self.scheduler
+        return len(scheduler.waiting) + len(scheduler.swapped_out) + len(scheduler.arriving)
 
     @property
     def running(self) -> int:
@@ -176,6 +188,8 @@ class LaneReplica:
     def fail(self, successor: Scheduler) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Go down: steps in flight are as if they had never begun, and all K/V is lost; see ``Replica.fail``."""
         failed = self.lane
+        if self.swaps is not None:
+            self.swaps.abandon()
         found = failed.fail(now_ns(self.env))
         self._begin_with(self.anew(successor))
         self.lane.scheduler.follow(failed.scheduler)
@@ -188,11 +202,30 @@ class LaneReplica:
         if self.lane.end == NEVER:
             now, watch = now_ns(self.env), self.watch
             self.lane.begin(now, self.undisturbed() if watch is None or not watch.foreign else now)
+            self._begin_swaps()
             if self.on_launch is not None:
                 self._tell_layers(self.on_launch)
             if watch is not None:
                 watch.meet()
         self._arm()
+
+    def _begin_swaps(self) -> None:
+        """Start the copies that were decided."""
+        if self.swaps is not None and self.scheduler.swaps:
+            swaps, self.scheduler.swaps = self.scheduler.swaps, []
+            for swap in swaps:
+                self.swaps.begin(swap)
+
+    def end_swaps(self, ended: list[Swap]) -> None:
+        """Account for copies that have ended, after all steps that end at this instant."""
+        now, lane = now_ns(self.env), self.lane
+        gone = tuple([swap.sequence for swap in ended if swap.copied(now, swap.sequence)])
+        lane.scheduler.hand_facts(lane.taken(now))
+        for sequence in gone:
+            lane.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        if gone:
+            self.on_done(self.index, gone)
+        self.wake(self.index)
 
     @property
     def foresees(self) -> bool:

@@ -86,6 +86,11 @@ class DecodeGroup:
             window.join(sequence, clock)
 
     @property
+    def left(self) -> int:
+        """Steps until the first member has all its tokens."""
+        return self.finishes[0][0] - self.clock
+
+    @property
     def growth(self) -> int:
         """Blocks that members enter in the next step."""
         return self.phases[self.clock % self.block_tokens]

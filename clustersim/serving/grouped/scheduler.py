@@ -70,6 +70,11 @@ class GroupedScheduler:
         """K/V blocks in use."""
         return self.total - sum(self.free)
 
+    @property
+    def queued(self) -> int:
+        """Sequences that wait."""
+        return len(self.waiting)
+
     def next(self, now: int) -> Batch | None:
         """Decide the next step; None when there is nothing to run."""
         if self.scheduler.arriving:

@@ -82,8 +82,9 @@ def test_an_illegal_decision_is_refused_with_its_rule(tmp_path, expression, mess
     [
         ("None", "decided None; expected Choice"),
         ("3", "decided 3; expected Choice"),
-        ("Choice(preempt=5)", "decided Choice(tokens={}, preempt=5); expected Choice"),
-        ("Choice(preempt=([1],))", "decided Choice(tokens={}, preempt=([1],)); expected Choice"),
+        ("Choice(preempt=5)", "decided Choice(tokens={}, preempt=5, again=False); expected Choice"),
+        ("Choice(preempt=([1],))", "decided Choice(tokens={}, preempt=([1],), again=False); expected Choice"),
+        ("Choice(again=1)", "decided Choice(tokens={}, preempt=(), again=1); expected Choice"),
     ],
 )
 def test_an_answer_of_another_type_is_a_mistake_of_the_file(tmp_path, expression, message):
@@ -253,3 +254,35 @@ def test_a_scheduler_that_preempts_for_good_is_ended(tmp_path, mode, monkeypatch
 """
     with pytest.raises(InputError, match=r"mine.py: Mine.decide preempted request 0 50 times without letting it"):
         replay(deployment([(0, 4, 2)], scheduler=user(tmp_path, body), mode=mode))
+
+
+ALL_AT_ONCE = """
+    def __init__(self, asked, again):
+        self.asked, self.again = asked, again
+
+    def decide(self, view):
+        self.asked.append(view.now_ns)
+        here = (*view.running, *view.waiting[: 2 - len(view.running)])
+        return Choice(tokens={s.request: 1 if s.decodes else s.to_compute for s in here}, again=self.again)
+"""
+
+
+def test_a_choice_that_stands_is_asked_for_again_when_something_happens(tmp_path):
+    runs = {}
+    for mode in ("full", "folded"):
+        for again in (False, True):
+            asked: list[int] = []
+            chosen = user(tmp_path, ALL_AT_ONCE, asked=asked, again=again)
+            # Of three, the last one waits for a place; it comes when both others decode.
+            arrivals = [(0, 4, 9), (0, 4, 12), (25_000, 4, 2)]
+            result = replay(deployment(arrivals, scheduler=chosen, max_batch_requests=2, mode=mode))
+            assert mode == "full" or not result.obstacle
+            runs[mode, again] = result.timeline.digest, asked
+    assert len({digest for digest, _ in runs.values()}) == 1
+    steps, told = runs["full", False][1], runs["full", True][1]
+    assert (runs["folded", False][1], runs["folded", True][1]) == (steps, told)
+    # The prompts, their first decode, the step after the third came, that after the first one ended (with the third's
+    # prompt), the third's only decode, and what is left of the second.
+    came = next(at for at, instant in enumerate(steps) if instant >= 25_000)
+    assert [steps.index(instant) for instant in told] == [0, 1, came, 9, 10, 11]
+    assert 1 < came < 8

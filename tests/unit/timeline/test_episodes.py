@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.episodes import Episodes
 from clustersim.timeline.tables import DECODE_COLUMNS
@@ -12,7 +14,7 @@ class Log:
 
     def __init__(self, slots: int = 1) -> None:
         self.table = Columns(DECODE_COLUMNS)
-        self.episodes = Episodes(5, slots, self.table)
+        self.episodes = Episodes(slots, partial(self.table.append, 5))
 
     def steps(self, *lists):
         """Take a step per list; return the slots."""
