@@ -308,7 +308,8 @@ def _clocked(draw: st.DrawFn, case: Case) -> Case:
         case["order"] = draw(st.sampled_from(("priority", "shortest_prompt"))), draw(st.sampled_from((-1, 0, 100_000)))
         case["priorities"] = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
     if "decode" not in case and draw(st.integers(0, 3)) == 0:
-        static = case.get("preemption") == "never" or case["max_batch_tokens"] < case["max_batch_requests"]
+        static = case.get("preemption") == "never" or "decode_overlap" in case["plan"]  # which it does not heed
+        static = static or case["max_batch_tokens"] < case["max_batch_requests"]
         case["scheduler"] = "static" if static else draw(st.sampled_from(("static", OWN)))
     if draw(st.integers(0, 2)) == 0:
         case |= draw(st.sampled_from(({"queue_limit": 1}, {"queue_timeout_ns": 0}, {"queue_timeout_ns": 6_610})))
