@@ -123,12 +123,13 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     if groundless:  # what names something that is not there can't be looked at
         return _verdict(violations, looked, lacks)
     parts = [Reading(part) for part in history.apart()] if history.hands_over else [reading]
+    as_priced = priced.as_priced(reading) if "RUN-2" in looked else NOTHING  # first, while few views are made
     for rule, check in HISTORY_CHECKS.items():
         if rule in looked:
             for one in parts if rule in REPLICA_RULES else (reading,):
                 take(rule, check(one))
     if "RUN-2" in looked:
-        take("RUN-2", priced.as_priced(reading))
+        take("RUN-2", as_priced)
     traffic, untold = links.traffic_in(reading, parts) if {"RUN-2", "RUN-3"} & set(looked) else (None, NOTHING)
     if "RUN-3" in looked:
         take("RUN-3", streams.over_pools(reading))

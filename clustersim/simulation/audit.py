@@ -35,10 +35,14 @@ def with_spent(history: History, table: Mapping[str, Any]) -> History:
     assert history.requests is not None
     count, spent = len(history.requests["prompt_tokens"]), {}
     known = (table["request"] >= 0) & (table["request"] < count)  # who else is named is told by what is compared
+    all_in_order = len(known) == count and (table["request"] == np.arange(count)).all()
     for name in SPENT:
-        spent[name] = np.full(count, -1, np.int64)
         values = table[name]
         lacks = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.isnan(values)
+        if all_in_order and not lacks.any():
+            spent[name] = np.asarray(values).astype(np.int64, copy=False)
+            continue
+        spent[name] = np.full(count, -1, np.int64)
         told = known & ~lacks
         spent[name][table["request"][told]] = np.asarray(values)[told]
     return replace(history, requests={**history.requests, **spent})

@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, REUSED
+from clustersim.timeline.columns import is_any
 from clustersim.timeline.tables import Table
 from clustersim.workload.requests import Requests
 
@@ -22,7 +23,7 @@ def first_of(facts: Table, kinds: tuple[int, ...], count: int) -> Int64Array:
     """
     never = np.iinfo(np.int64).max
     found = np.full(count, never, np.int64)
-    rows = np.flatnonzero(facts["kind"] == kinds[0] if len(kinds) == 1 else np.isin(facts["kind"], kinds))
+    rows = np.flatnonzero(is_any(facts["kind"], kinds))
     np.minimum.at(found, facts["request"][rows], facts["time_ns"][rows])
     return np.where(found == never, -1, found)
 
@@ -39,10 +40,11 @@ def cached_tokens(facts: Table, count: int) -> Int64Array:
     count : int
         Requests.
     """
-    kind, request, time = facts["kind"], facts["request"], facts["time_ns"]
+    request, time, found = facts["request"], facts["time_ns"], np.zeros(count, np.int64)
+    rows = np.flatnonzero(facts["kind"] == REUSED)
+    if not len(rows):
+        return found
     first = first_of(facts, (ADMITTED,), count)
-    found = np.zeros(count, np.int64)
-    rows = np.flatnonzero(kind == REUSED)
     rows = rows[time[rows] == first[request[rows]]]
     found[request[rows]] = facts["value"][rows]
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from clustersim.errors import InputError, Problem
 from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED, SWAPPED_OUT
 from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.simulation.prefixes import cached_tokens, first_of
+from clustersim.timeline.columns import is_any, is_one
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 
 NEVER = -1
+OUTCOMES: Final = np.array(["unfinished", "rejected", "finished"], object)
 MOST_BEYOND = 100_000
 """Requests beyond those of a record that are drawn, all the same …"""
 MOST_AFTER = 10_000_000
@@ -117,23 +119,23 @@ def request_columns(
     arrived = first_of(facts, (ARRIVED, REJECTED), count)
     replica = _last_heard_of(timeline, count)
     admitted, finished, rejected = (first_of(facts, (kind,), count) for kind in (ADMITTED, FINISHED, REJECTED))
-    chosen = np.flatnonzero(arrived > NEVER)
-    outcome = np.where(finished > NEVER, "finished", np.where(rejected > NEVER, "rejected", "unfinished"))
-    outcome = outcome.astype(object)
+    chosen = slice(None) if (arrived > NEVER).all() else np.flatnonzero(arrived > NEVER)
+    every = np.arange(count)[chosen]
+    outcome = OUTCOMES[np.where(finished > NEVER, 2, rejected > NEVER)]
     for kind, word in ((CANCELLED, "cancelled"), (LOST, "lost")):
         outcome[facts["request"][facts["kind"] == kind]] = word
     return {
-        "request": chosen,
+        "request": every,
         "replica": replica[chosen],
         "arrived_ns": arrived[chosen],
         "admitted_ns": _or_nan(admitted[chosen]),
         "first_token_ns": _or_nan(times.first_ns[chosen]),
         "finished_ns": _or_nan(finished[chosen]),
-        "front_end_ns": np.full(len(chosen), front_end_ns, np.int64),
+        "front_end_ns": np.broadcast_to(np.int64(front_end_ns), len(every)),
         "prompt_tokens": requests["prompt_tokens"][chosen],
         "output_tokens": requests["output_tokens"][chosen],
         "generated_tokens": times.count[chosen],
-        "preemptions": np.bincount(facts["request"][np.isin(facts["kind"], (PREEMPTED, SWAPPED_OUT))], minlength=count)[
+        "preemptions": np.bincount(facts["request"][is_any(facts["kind"], (PREEMPTED, SWAPPED_OUT))], minlength=count)[
             chosen
         ],
         "cached_tokens": cached_tokens(facts, count)[chosen],
@@ -151,6 +153,10 @@ def _last_heard_of(timeline: Timeline, count: int) -> Int64Array:
     """
     facts = timeline.facts
     rows = np.flatnonzero(timeline.layout.of_replica(facts["replica"]) == 0)
+    if is_one(facts["replica"]):
+        found = np.full(count, NEVER, np.int64)
+        found[facts["request"][rows]] = facts["replica"][:1]
+        return found
     request, time, kind = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind"))
     leaves = np.isin(kind, (ARRIVED, PREEMPTED))
     stays_behind = leaves * (1 + (kind == ARRIVED))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,9 +10,13 @@ from clustersim.clock import Int64Array
 from clustersim.replay.input import ReplayInput, ReplayResult
 from clustersim.serving.decision import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED
 from clustersim.simulation.prefixes import cached_tokens, first_of
+from clustersim.timeline.columns import as_one
 from clustersim.timeline.tables import Table
 from clustersim.timeline.tokens import TokenTimes
 from clustersim.workload.requests import Requests
+
+OUTCOMES: Final = np.array(["unfinished", "finished"], object)
+"""Whether a request finished → what is said of it; each of the words is there once, however many requests there are."""
 
 
 def request_columns(
@@ -37,31 +41,34 @@ def request_columns(
     """
     count = len(requests.prompt_tokens)
     arrived = replayed.arrived_ns >= 0
-    chosen = np.flatnonzero(arrived)
+    chosen = slice(None) if arrived.all() else np.flatnonzero(arrived)
+    every = np.arange(count)[chosen]
     facts = replayed.timeline.facts
     admitted, finished = (first_of(facts, (kind,), count) for kind in (ADMITTED, FINISHED))
-    reasons = np.full(count, None, object)
-    reasons[list(replayed.reasons)] = list(replayed.reasons.values())
-    outcome = np.where(finished >= 0, "finished", "unfinished").astype(object)
+    reasons = np.broadcast_to(np.array(None), count)
+    if replayed.reasons:
+        reasons = np.full(count, None, object)
+        reasons[list(replayed.reasons)] = list(replayed.reasons.values())
+    outcome = OUTCOMES[(finished >= 0).astype(np.int8)]
     for kind, word in ((REJECTED, "rejected"), (CANCELLED, "cancelled"), (LOST, "lost")):
         outcome[facts["request"][facts["kind"] == kind]] = word
     replica = _last_at(facts, replayed.replica, inputs.entry.plan.dp) if inputs.faults else replayed.replica
     return {
-        "request": chosen,
-        "replica": replica[chosen].astype(np.int32),
+        "request": every,
+        "replica": as_one(replica[chosen].astype(np.int32)),
         "arrived_ns": replayed.arrived_ns[chosen],
         "admitted_ns": _nullable(admitted[chosen]),
         "first_token_ns": _nullable(times.first_ns[chosen]),
         "finished_ns": _nullable(finished[chosen]),
         "queueing_ns": _nullable(np.where(admitted < 0, -1, admitted - replayed.arrived_ns)[chosen]),
         "prefill_ns": _nullable(np.where(times.first_ns < 0, -1, times.first_ns - admitted)[chosen]),
-        "front_end_ns": np.full(len(chosen), front_end_ns, np.int64),
+        "front_end_ns": np.broadcast_to(np.int64(front_end_ns), len(every)),
         "prompt_tokens": requests.prompt_tokens[chosen],
         "output_tokens": requests.output_tokens[chosen],
         "generated_tokens": times.count[chosen],
-        "preemptions": replayed.preemptions[chosen].astype(np.int32),
-        "cached_tokens": cached_tokens(facts, count)[chosen],
-        "outcome": outcome[chosen],
+        "preemptions": as_one(replayed.preemptions[chosen].astype(np.int32)),
+        "cached_tokens": as_one(cached_tokens(facts, count)[chosen]),
+        "outcome": as_one(outcome[chosen]),
         "reason": reasons[chosen],
     }
 

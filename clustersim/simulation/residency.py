@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED, HANDED_OVER, LOST, PREEMPTED, REJECTED
+from clustersim.timeline.columns import is_any, is_one, taken
 from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
 
@@ -42,14 +43,14 @@ def moved(facts: Table) -> BoolArray:
     if not preempted.any():
         return preempted
     found = preempted & _among(facts, "replica", preempted & _empties(facts))
-    leaves = found | np.isin(facts["kind"], (CANCELLED, LOST))
+    leaves = found | is_any(facts["kind"], (CANCELLED, LOST))
     away: BoolArray = preempted & (found | _among(facts, "request", leaves))
     return away
 
 
 def _empties(facts: Table) -> BoolArray:
     """Say which facts are at an instant at which a replica gave back its last block without a last token."""
-    return _among(facts, "replica", np.isin(facts["kind"], (PREEMPTED, CANCELLED)) & (facts["used"] == 0))
+    return _among(facts, "replica", is_any(facts["kind"], (PREEMPTED, CANCELLED)) & (facts["used"] == 0))
 
 
 def _among(facts: Table, of: str, chosen: BoolArray) -> BoolArray:
@@ -73,11 +74,12 @@ def residency_of(tables: Tables) -> Residency:
     away = moved(facts)
     fell = np.flatnonzero(away & _empties(facts) if away.any() else away)
     rows = np.flatnonzero(facts["kind"] != REJECTED)
-    rows = rows[np.lexsort((facts["replica"][rows], facts["request"][rows]))]
-    replica, request, time, kind = (
-        facts[name][rows].astype(np.int64) for name in ("replica", "request", "time_ns", "kind")
-    )
-    leaves = np.isin(kind, _LEAVES) | away[rows]
+    if is_one(facts["replica"]):
+        rows = rows[np.argsort(facts["request"][rows], kind="stable")]
+    else:
+        rows = rows[np.lexsort((facts["replica"][rows], facts["request"][rows]))]
+    replica, request, time, kind = (taken(facts[name], rows) for name in ("replica", "request", "time_ns", "kind"))
+    leaves = is_any(kind, _LEAVES) | away[rows]
     falls = np.where(leaves, time, _NEVER)  # when it is there no more, as far as facts of its own and of faults tell
     for one in np.unique(facts["replica"][fell]).tolist():
         mine = np.flatnonzero((replica == one) & ~leaves)
@@ -117,12 +119,13 @@ def empties_ns(rows: Table, of: Residency) -> Int64Array:
     found = np.full(len(replica), -1, np.int64)
     for one in np.flatnonzero(np.bincount(replica)).tolist():
         low, high = np.searchsorted(replica, (one, one + 1))
-        until = np.maximum.accumulate(rows["end_ns"][low:high].astype(np.int64))
-        following = np.append(rows["start_ns"][low + 1 : high], _NEVER)
+        start, until = rows["start_ns"][low:high], np.maximum.accumulate(rows["end_ns"][low:high])
+        gaps = np.append(np.flatnonzero(until[:-1] < start[1:]), high - low - 1)
+        until, following = until[gaps], np.append(start[gaps[:-1] + 1], _NEVER)
         since = _without_requests(of, one)
-        at = since[0][np.searchsorted(since[1], until, side="right")]
-        instant = np.maximum(at, until)
-        found[low:high] = np.where((until < following) & (instant < following), instant, -1)
+        instant = np.maximum(since[0][np.searchsorted(since[1], until, side="right")], until)
+        empties = instant < following
+        found[low + gaps[empties]] = instant[empties]
     return found
 
 

@@ -22,7 +22,7 @@ from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
 from clustersim.simulation.causes.causes import Causes, causes_of
-from clustersim.simulation.causes.columns import cause_columns
+from clustersim.simulation.causes.columns import cause_columns, cause_shares
 from clustersim.simulation.causes.conditions import conditions_of
 from clustersim.simulation.causes.labels import by_column
 from clustersim.simulation.legality import check_scenario_plan, violation_lines
@@ -80,21 +80,32 @@ class RunResult:
         """The columns of requests, as figures are worked out from them: with NaN for what did not happen."""
         return _with_nan(self.requests)
 
-    @cached_property
+    @property
     def causes(self) -> Causes:
-        """Where the time of each of its requests went, operators taken together."""
+        """Where the time of each of its requests went, operators taken together; worked out anew each time."""
         conditions = conditions_of(self.scenario, self.input.requests, self.input)
         return causes_of(self.timeline, self.step_rows.rows, self.requests, conditions, by_column)
 
     @cached_property
+    def _caused(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What there is of causes: their columns, and the shares that they have."""
+        causes = self.causes
+        return cause_columns(causes, self.requests), cause_shares(causes, self.requests)
+
+    @property
+    def cause_shares(self) -> dict[str, Any]:
+        """``causes`` of ``summary.json``: which shares of the latencies causes have."""
+        return self._caused[1]
+
+    @cached_property
     def table(self) -> dict[str, Any]:
         """The columns of ``requests.parquet``: those of requests, and what the time of each went to."""
-        return {**self.requests, **cause_columns(self.causes, self.requests)}
+        return {**self.requests, **self._caused[0]}
 
     @cached_property
     def table_columns(self) -> dict[str, npt.NDArray[Any]]:
         """Those of the table, with NaN for what did not happen, as they are read again."""
-        return _with_nan(self.table)
+        return {**self.columns, **_with_nan(self._caused[0])}
 
     @cached_property
     def prefix_cache(self) -> Figures | None:

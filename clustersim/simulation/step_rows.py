@@ -17,6 +17,7 @@ import numpy.typing as npt
 from clustersim.clock import Int64Array
 from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.residency import empties_ns, residency_of
+from clustersim.timeline.columns import repeated
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.steps import Steps
@@ -52,14 +53,15 @@ class _Single:
     start_ns: Int64Array
     end_ns: Int64Array
 
-    def opening(self, differ: BoolArray, more: Int64Array) -> Int64Array:
+    def opening(self, differ: BoolArray, more: Int64Array) -> tuple[Any, ...]:
         """Return row, number within it, start and ``more`` of those that open a part of a row.
 
         That are the first ones of rows, and those after the first of all that ``differ`` from the one before.
         """
         opens = self.index == 0
         opens[1:] |= differ
-        return np.stack([column[opens] for column in (self.row, self.index, self.start_ns, more)])
+        row, index, many = (column[opens].astype(np.int32) for column in (self.row, self.index, more))  # these are many
+        return row, index, self.start_ns[opens], many
 
 
 class StepRows:
@@ -91,30 +93,30 @@ class StepRows:
         self.kv_rows: Mapping[str, Any] = {name: ordered[name] for name in KV_COLUMNS}
         self._steps: Steps | None = None
         if (self.rows["count"] > 1).any():
-            events = token_events(tables)
-            self._steps = events.steps
-            self._split_where_state_changes(tables, tables.steps["slot"][order] >= 0, events, block_tokens)
+            self._split_where_state_changes(tables, tables.steps["slot"][order] >= 0, block_tokens)
         present = residency_of(tables)
         self.rows = {**self.rows, "empties_ns": empties_ns(self.rows, present)}
         self.kv_rows = {**self.kv_rows, "empties_ns": empties_ns(self.kv_rows, present)}
 
-    def _split_where_state_changes(
-        self, tables: Tables, decodes: BoolArray, events: TokenEvents, block_tokens: int
-    ) -> None:
+    def _split_where_state_changes(self, tables: Tables, decodes: BoolArray, block_tokens: int) -> None:
         rows, arrivals = self.rows, _Arrivals(tables)
+        events = token_events(tables)
+        self._steps, rank = events.steps, events.rank
         entered = _entered(events, arrivals.prompt_tokens, block_tokens)
+        del events
         queues, held = [], []
         for single in self._singles(np.flatnonzero(rows["count"] > 1)):
             first = single.at - single.index
             replica = rows["replica"][single.row]
-            grown = entered[events.rank[single.at]] - entered[events.rank[first]]
+            grown = entered[rank[single.at]] - entered[rank[first]]
             grown *= decodes[single.row]  # not a dummy batch beside others that decode
             come = arrivals.until(replica, single.start_ns)
             come -= arrivals.until(replica, rows["start_ns"][single.row])
             queues.append(single.opening(come[1:] != come[:-1], come))
             held.append(single.opening(grown[1:] != grown[:-1], grown))
-        self.kv_rows = _split(self.kv_rows, "kv_blocks_used", *np.concatenate(held, axis=1))
-        self.rows = _split(rows, "waiting", *np.concatenate(queues, axis=1))
+        del entered, rank
+        self.kv_rows = _split(self.kv_rows, "kv_blocks_used", *_whole(held))
+        self.rows = _split(rows, "waiting", *_whole(queues))
 
     def _singles(self, chosen: Int64Array) -> Iterator[_Single]:
         """Yield the steps of the chosen rows, a bounded number at a time."""
@@ -174,7 +176,7 @@ class StepRows:
                 step = rows["step"][single.row] + single.index
                 alone |= (rows["replica"][single.row] == replica) & (first <= step) & (step <= last)
             parts.append(single.opening(alone[1:] | alone[:-1] | (bin_of[1:] != bin_of[:-1]), np.zeros_like(bin_of)))
-        return _split(rows, "waiting", *np.concatenate(parts, axis=1))
+        return _split(rows, "waiting", *_whole(parts))
 
 
 class _Held:
@@ -236,28 +238,38 @@ def _entered(events: TokenEvents, prompt_tokens: Int64Array, block_tokens: int) 
     return found
 
 
+def _whole(parts: list[tuple[Any, ...]]) -> Iterator[Any]:
+    """Yield the columns of parts, each whole; the parts are used up."""
+    columns = [list(column) for column in zip(*parts, strict=True)]
+    parts.clear()
+    while columns:
+        yield np.concatenate(columns.pop(0))
+
+
 def _split(
     rows: Mapping[str, Any], column: str, row: Int64Array, index: Int64Array, start: Int64Array, more: Int64Array
 ) -> dict[str, Any]:
-    """Split some rows where parts of them begin; a part has ``more`` of a column. The others stay as they are."""
-    parted = np.zeros(len(rows["start_ns"]), bool)
-    parted[row] = True
-    others = np.flatnonzero(~parted)
-    of = np.concatenate((row, others))
-    order = np.argsort(of, kind="stable")
-    of, none = of[order], np.zeros(len(others), np.int64)
-    starts = np.concatenate((start, rows["start_ns"][others]))[order]
-    found = {name: values[of] for name, values in rows.items()}
-    last = np.append(of[1:] != of[:-1], True)[: len(of)]
-    changed = {
-        column: found[column] + np.concatenate((more, none))[order],
-        "start_ns": starts,
-        "end_ns": np.where(last, found["end_ns"], np.append(starts[1:], 0)[: len(of)]),
-    }
+    """Split some rows where parts of them begin; a part has ``more`` of a column. The others stay as they are.
+
+    Parts are in order of their rows, from the first one on.
+    """
+    many = np.bincount(row, minlength=len(rows["start_ns"]))
+    parted = np.repeat(many > 0, np.maximum(many, 1))
+    many = np.maximum(many, 1)
+    lasts = np.cumsum(many) - 1
+    change = {column, "start_ns", "end_ns", "empties_ns", "step", "count"}
+    found = {name: (np.repeat if name in change else repeated)(values, many) for name, values in rows.items()}
+    found[column][parted] += more.astype(rows[column].dtype, copy=False)
+    found["start_ns"][parted] = start
+    found["end_ns"][:-1] = found["start_ns"][1:]
+    found["end_ns"][lasts] = rows["end_ns"]
     if "empties_ns" in rows:
-        changed["empties_ns"] = np.where(last, found["empties_ns"], -1)
+        found["empties_ns"][:] = -1
+        found["empties_ns"][lasts] = rows["empties_ns"]
     if "count" in rows:
-        index = np.concatenate((index, none))[order]
-        changed["step"] = found["step"] + index
-        changed["count"] = np.where(last, found["count"], np.append(index[1:], 0)[: len(of)]) - index
-    return found | {name: values.astype(rows[name].dtype) for name, values in changed.items()}
+        step = found["step"]
+        before = step[lasts] + rows["count"]
+        step[parted] += index.astype(step.dtype, copy=False)
+        found["count"][:-1] = step[1:] - step[:-1]
+        found["count"][lasts] = before - step[lasts]
+    return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 
@@ -64,22 +65,79 @@ class Columns:
         if len(lengths) != 1:
             raise ValueError(f"columns of {sorted(lengths)} rows, not of one length")
         for name, values in columns.items():
-            self._parts[name].append(_narrowed(name, values, self.types[name]))
+            self._parts[name].append(as_one(_narrowed(name, values, self.types[name])))
         self._rows += lengths.pop()
 
     def __len__(self) -> int:
         return self._rows + len(self._staged) // len(self.types)
 
     def arrays(self) -> dict[str, Any]:
-        """Return each column as one array, which cannot be written to: the next call returns it again."""
+        """Return each column as one array, which cannot be written to: the next call returns it again.
+
+        One that is the same in all rows takes the memory of one value.
+        """
         self._settle()
         found = {}
         for name, parts in self._parts.items():
-            whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.types[name]), *parts])
+            whole = parts[0] if len(parts) == 1 else _joined(parts, self._rows, self.types[name])
             whole.flags.writeable = False
             self._parts[name] = [whole]
             found[name] = whole
         return found
+
+
+def wide(column: Any) -> Int64Array:
+    """Return a column as int64: itself where it is, and one value for all rows as one."""
+    if is_one(column):
+        return np.broadcast_to(np.int64(column[0]), column.shape)
+    found: Int64Array = column.astype(np.int64, copy=False)
+    return found
+
+
+def taken(column: Any, rows: Int64Array) -> Any:
+    """Return some rows of a column; one value for all rows stays one."""
+    return np.broadcast_to(column[:1], len(rows)) if is_one(column) else column[rows]
+
+
+def repeated(column: Any, many: Int64Array) -> Any:
+    """Return each row of a column so many times; one value for all rows stays one."""
+    if is_one(column):
+        return np.broadcast_to(column[:1], int(many.sum()))
+    return np.repeat(column, many)
+
+
+def joined(one: Any, other: Any) -> Int64Array:
+    """Return rows of two columns one after the other, as int64; one value for all of both stays one."""
+    if is_one(one) and is_one(other) and one[0] == other[0]:
+        return np.broadcast_to(np.int64(one[0]), len(one) + len(other))
+    return np.concatenate((one, other), dtype=np.int64)
+
+
+def is_one(column: Any) -> bool:
+    """Whether a column is stored as one value for all of its rows."""
+    return len(column) > 0 and not any(column.strides)
+
+
+def is_any(column: Any, values: Collection[int]) -> npt.NDArray[np.bool_]:
+    """Return which rows have one of a few values, as ``numpy.isin``, which makes the rows int64 first."""
+    found = np.zeros(len(column), bool)
+    for one in values:
+        found |= column == one
+    return found
+
+
+def as_one(values: Any) -> Any:
+    """Return a column that is the same in all rows as one value."""
+    if len(values) > 1 and values[0] == values[-1] and (values == values[0]).all():
+        return np.broadcast_to(values[0], values.shape)
+    return values
+
+
+def _joined(parts: list[Any], rows: int, to: np.dtype[Any]) -> Any:
+    there = [part for part in parts if len(part)]
+    if there and all(is_one(part) and part[0] == there[0][0] for part in there):
+        return np.broadcast_to(there[0][0], rows)
+    return np.concatenate([np.empty(0, to), *parts])
 
 
 def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:

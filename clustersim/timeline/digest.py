@@ -34,6 +34,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.columns import is_one
 from clustersim.timeline.passes import BLOCK_STEPS, Passes, blocks, within
 from clustersim.timeline.stretch import node_times
 from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, OWNER_COLUMNS, Table, Tables
@@ -87,11 +88,25 @@ def in_order(table: Table, columns: tuple[str, ...], chosen: Int64Array | None =
     undecided = np.ones(max(len(rows) - 1, 0), bool)  # pairs of neighbours whose columns so far are equal
     for key in keys:
         if ((key[1:] < key[:-1]) & undecided).any():
-            return rows[np.lexsort(keys[::-1])]
+            return rows[_sorted([key for key in keys if not is_one(key)])]
         undecided &= key[1:] == key[:-1]
         if not undecided.any():
             break
     return rows
+
+
+def _sorted(keys: list[Any]) -> Int64Array:
+    """Return the order by keys, the first one first: by two of them, which decide most, and ties by all."""
+    order: Int64Array = np.lexsort(keys[1::-1])
+    if len(keys) > 2:
+        same = np.ones(len(order) - 1, bool)
+        for key in keys[:2]:
+            column = key[order]
+            same &= column[1:] == column[:-1]
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        rows = order[tied]
+        order[tied] = rows[np.lexsort([key[rows] for key in keys[::-1]])]
+    return order
 
 
 def _passes(passes: Passes, template: int) -> Iterator[tuple[str, bytes]]:

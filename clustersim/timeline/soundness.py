@@ -14,6 +14,7 @@ import numpy as np
 
 from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.timeline.columns import is_any
 from clustersim.timeline.head import HEAD, MOST, MOST_LAYERS, MOST_RANKS
 from clustersim.timeline.passes import parts
 from clustersim.timeline.stretch import Stretch
@@ -270,7 +271,7 @@ def _moved(timeline: Timeline) -> Iterator[UnsoundValue]:
 def _facts(timeline: Timeline) -> Iterator[UnsoundValue]:
     """Judge whether what each replica decided is in order of time: the order tells who took turns at one instant."""
     facts = timeline.facts
-    decided = np.flatnonzero(~np.isin(facts["kind"], (ARRIVED, REJECTED)))
+    decided = np.flatnonzero(~is_any(facts["kind"], (ARRIVED, REJECTED)))
     order = decided[np.argsort(facts["replica"][decided], kind="stable")]
     before, after = order[:-1], order[1:]
     back = np.zeros(len(facts["kind"]), bool)

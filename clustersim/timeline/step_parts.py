@@ -18,6 +18,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.passes import Passes, within
+from clustersim.timeline.passes import parts as blocks_of
 from clustersim.timeline.rank_nodes import rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
@@ -55,15 +56,18 @@ class StepRows:
 
     def __init__(self, tables: Tables) -> None:
         steps = tables.steps
-        code = steps["replica"].astype(np.int64) << 32 | steps["step"].astype(np.int64)
-        self._order = np.argsort(code, kind="stable")
-        self._codes = code[self._order]
+        code = steps["replica"].astype(np.int64)
+        code <<= 32
+        code |= steps["step"]
+        in_order = (code[1:] >= code[:-1]).all()
+        self._order = None if in_order else np.argsort(code, kind="stable")
+        self._codes = code if self._order is None else code[self._order]
 
     def of(self, replica: Int64Array, step: Int64Array) -> Int64Array:
         """Return rows of ``steps``."""
         code = replica.astype(np.int64) << 32 | step.astype(np.int64)
-        found: Int64Array = self._order[np.searchsorted(self._codes, code, side="right") - 1]
-        return found
+        found: Int64Array = np.searchsorted(self._codes, code, side="right") - 1
+        return found if self._order is None else self._order[found]
 
 
 class Labels:
@@ -99,18 +103,20 @@ def step_parts(tables: Tables, merged: Callable[[Label], Label] | None = None) -
     sharing = tables.layout.values("lockstep")[tables.layout.of_replica(table["replica"])]
     members = int(sharing.max(initial=0))
     for number, template in enumerate(tables.templates):
-        runs = np.flatnonzero(table["template"] == number)
-        if not len(runs):
+        every = np.flatnonzero(table["template"] == number)
+        if not len(every):
             continue
         found = _Template(passes, template, number, of_instances[number], labels)
-        ns = found.parts(runs)
-        for member in range(members):
-            mine = np.flatnonzero(sharing[runs] > member)
-            at = rows.of(table["replica"][runs[mine]] + member, table["first_step"][runs[mine]])
-            if np.bincount(at).max(initial=0) <= 1:
-                total[at] += ns[mine]
-            else:
-                np.add.at(total, at, ns[mine])
+        for some in blocks_of(len(every), 8):
+            runs = every[some]
+            ns = found.parts(runs)
+            for member in range(members):
+                mine = np.flatnonzero(sharing[runs] > member)
+                at = rows.of(table["replica"][runs[mine]] + member, table["first_step"][runs[mine]])
+                if (at[1:] > at[:-1]).all() or np.bincount(at - at.min(initial=0)).max(initial=0) <= 1:
+                    total[at] += ns[mine]
+                else:
+                    np.add.at(total, at, ns[mine])
     length = tables.steps["end_ns"] - tables.steps["start_ns"]
     rest = length - total.sum(axis=1)
     if (rest < 0).any():
@@ -120,7 +126,8 @@ def step_parts(tables: Tables, merged: Callable[[Label], Label] | None = None) -
     total[:, labels.number(WAIT)] += rest - sent
     kept = np.flatnonzero(total.any(axis=0))
     names = list(labels.numbers)
-    return StepParts(labels=tuple(names[at] for at in kept.tolist()), ns=total[:, kept])
+    ns = total if len(kept) == len(names) else total[:, kept]
+    return StepParts(labels=tuple(names[at] for at in kept.tolist()), ns=ns)
 
 
 def scaled(parts: Int64Array, sums: Int64Array) -> Int64Array:
@@ -192,9 +199,9 @@ class _Template:
         """Return ns by label of each run of passes."""
         tables = self._passes.tables
         irregular = tables.passes["irregular"][runs]
-        own = np.array(
-            [number >= 0 and not isinstance(tables.irregular[number], Stretch) for number in irregular.tolist()]
-        )
+        own = np.zeros(len(runs), bool)
+        for at in np.flatnonzero(irregular >= 0).tolist():
+            own[at] = not isinstance(tables.irregular[int(irregular[at])], Stretch)
         found = np.zeros((len(runs), len(self._labels.numbers)), np.int64)
         for row in np.flatnonzero(own).tolist():
             found[row] = self._of_nodes(int(irregular[row]))

@@ -79,7 +79,7 @@ class Contents:
         first, many, before = self.first[some], self.many[some], self.before[some]
         grows = many if window is None else np.clip(window - before, 0, many)
         count = self._running(first, many, np.ones(len(first)))
-        growing = self._running(first, grows, np.ones(len(first)))
+        growing = count if window is None else self._running(first, grows, np.ones(len(first)))
         keys = self._running(first, grows, (before + 1 - first).astype(np.float64))
         keys += growing * np.arange(self.places)
         if window is not None:

@@ -7,12 +7,14 @@ many values, extremes are alike in all of them; a band of percentiles says more.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.timeline.passes import parts
 from clustersim.values import dataclass
 
 MANY: Final = 40
@@ -84,50 +86,77 @@ def bin_intervals(
         their own or several are one makes no difference, as long as all of these lie within a bin.
     """
     bins = len(edges_ns) - 1
-    inside = (end_ns > edges_ns[0]) & (start_ns < edges_ns[-1])
-    starts, ends = start_ns[inside], end_ns[inside]
-    values = np.asarray(value)[inside].astype(np.float64)
-    first = np.clip(np.searchsorted(edges_ns, starts, side="right") - 1, 0, bins - 1)
-    last = np.clip(np.searchsorted(edges_ns, ends, side="left") - 1, first, bins - 1)
-    count = last - first + 1
-    row = np.repeat(np.arange(len(starts)), count)  # a pair for every bin that an interval touches
-    bin_of = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
-    overlap = np.minimum(ends[row], edges_ns[bin_of + 1]) - np.maximum(starts[row], edges_ns[bin_of])
-    weight, many = np.maximum(overlap, 0).astype(np.float64), len(row)
-    if steps is not None:
-        within = np.asarray(steps)[inside][row]
-        whole = (ends - starts)[row].astype(np.float64)
-        share = np.divide(weight, whole, out=np.zeros(len(row)), where=whole > 0)
-        weight = np.rint(share * within * _SHARES) / _SHARES
-        many = int(np.where(overlap == (ends - starts)[row], within, 1).sum())
-    low = np.full(bins, np.inf)
-    high = np.full(bins, -np.inf)
-    held = values[row]
-    opens = np.flatnonzero(np.append(True, bin_of[1:] != bin_of[:-1])[: len(row)])  # the pairs of a bin, part by part
-    if len(opens):
-        np.minimum.at(low, bin_of[opens], np.minimum.reduceat(held, opens))
-        np.maximum.at(high, bin_of[opens], np.maximum.reduceat(held, opens))
-    total = np.bincount(bin_of, weight, bins)
-    weighted = np.bincount(bin_of, weight * held, bins)
+    low, high, many = np.full(bins, np.inf), np.full(bins, -np.inf), 0
+    total, weighted = np.zeros(bins), np.zeros(bins)
+    told = start_ns, end_ns, np.asarray(value), edges_ns, None if steps is None else np.asarray(steps)
+    for pairs in _pairs(*told):
+        many += pairs.many
+        opens = np.flatnonzero(np.append(True, pairs.bin[1:] != pairs.bin[:-1]))  # the pairs of a bin, part by part
+        np.minimum.at(low, pairs.bin[opens], np.minimum.reduceat(pairs.held, opens))
+        np.maximum.at(high, pairs.bin[opens], np.maximum.reduceat(pairs.held, opens))
+        np.add.at(total, pairs.bin, pairs.weight)  # one after the other, so that parts change no rounding
+        np.add.at(weighted, pairs.bin, pairs.weight * pairs.held)
     mean = np.divide(weighted, total, out=np.full(bins, np.nan), where=total > 0)
     empty = np.isinf(low)
-    low[empty] = high[empty] = np.nan
-    lower, upper = low, high
+    lower, upper = (np.where(empty, np.nan, bound) for bound in (low, high))
     if many > MANY * bins:
-        lower, upper = _band(bin_of, held, weight, low, high)
+        lower, upper = _band(_pairs(*told), low, high)
+    low[empty] = high[empty] = np.nan
     return Binned(edges_ns=edges_ns, low=low, mean=mean, high=high, lower=lower, upper=upper)
 
 
-def _band(
-    bin_of: npt.NDArray[Any], values: FloatArray, weight: FloatArray, low: FloatArray, high: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+class _Pairs(NamedTuple):
+    """Some pairs of an interval and a bin that it touches: the bin, the weight and the value, and for how many."""
+
+    bin: Int64Array
+    weight: FloatArray
+    held: FloatArray
+    many: int
+
+
+def _pairs(
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    value: npt.NDArray[Any],
+    edges_ns: Int64Array,
+    steps: Int64Array | None,
+) -> Iterator[_Pairs]:
+    """Yield pairs, in order of their intervals, a bounded number of intervals at a time."""
+    bins = len(edges_ns) - 1
+    for some in parts(len(start_ns), 4):
+        inside = (end_ns[some] > edges_ns[0]) & (start_ns[some] < edges_ns[-1])
+        starts, ends = start_ns[some][inside], end_ns[some][inside]
+        first = np.clip(np.searchsorted(edges_ns, starts, side="right") - 1, 0, bins - 1)
+        last = np.clip(np.searchsorted(edges_ns, ends, side="left") - 1, first, bins - 1)
+        count = last - first + 1
+        if not len(count):
+            continue
+        row = np.repeat(np.arange(len(starts)), count)  # a pair for every bin that an interval touches
+        bin_of = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
+        overlap = np.minimum(ends[row], edges_ns[bin_of + 1]) - np.maximum(starts[row], edges_ns[bin_of])
+        weight, many = np.maximum(overlap, 0).astype(np.float64), len(row)
+        if steps is not None:
+            within = steps[some][inside][row]
+            whole = (ends - starts)[row].astype(np.float64)
+            share = np.divide(weight, whole, out=np.zeros(len(row)), where=whole > 0)
+            weight = np.rint(share * within * _SHARES) / _SHARES
+            many = int(np.where(overlap == (ends - starts)[row], within, 1).sum())
+        yield _Pairs(bin_of, weight, value[some][inside].astype(np.float64)[row], many)
+
+
+def _band(found: Iterator[_Pairs], low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the weighted percentiles 5 and 95 of each bin, to a level of the range; the extremes without weight."""
-    bins, least, span = len(low), float(values.min()), float(np.ptp(values)) or 1.0
-    level = np.minimum(((values - least) / span * _LEVELS).astype(np.int64), _LEVELS - 1)
-    share = np.bincount(bin_of * _LEVELS + level, weight, bins * _LEVELS).reshape(bins, _LEVELS).cumsum(axis=1)
+    bins, least = len(low), float(low.min())
+    span = (float(high.max()) - least) or 1.0
+    share = np.zeros(bins * _LEVELS)
+    for pairs in found:
+        level = np.minimum(((pairs.held - least) / span * _LEVELS).astype(np.int64), _LEVELS - 1)
+        np.add.at(share, pairs.bin * _LEVELS + level, pairs.weight)
+    share = share.reshape(bins, _LEVELS).cumsum(axis=1)
     total = share[:, -1:]
     first = np.argmax(share > LEFT_OUT * total, axis=1)
     last = np.argmax(share >= (1 - LEFT_OUT) * total, axis=1) + 1
+    low, high = (np.where(np.isinf(bound), np.nan, bound) for bound in (low, high))
     some = total[:, 0] > 0
     lower = np.where(some, np.clip(least + first * span / _LEVELS, low, high), low)
     upper = np.where(some, np.clip(least + last * span / _LEVELS, low, high), high)
@@ -136,6 +165,8 @@ def _band(
 
 def bin_function(function: StepFunction, edges_ns: Int64Array) -> Binned:
     """Bin a step function; before its first and after its last instant it has no value."""
-    ends = np.append(function.start_ns[1:], function.end_ns)
-    lasting = ends > function.start_ns
-    return bin_intervals(function.start_ns[lasting], ends[lasting], function.value[lasting], edges_ns)
+    start, value, ends = function.start_ns, function.value, np.append(function.start_ns[1:], function.end_ns)
+    lasting = ends > start
+    if not lasting.all():
+        start, value, ends = start[lasting], value[lasting], ends[lasting]
+    return bin_intervals(start, ends, value, edges_ns)

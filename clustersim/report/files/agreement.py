@@ -20,7 +20,7 @@ from clustersim.report.files.recorded import RecordedRun, read_recorded
 from clustersim.report.files.run_directory import step_columns
 from clustersim.report.files.summary_again import run_again, summary_again
 from clustersim.simulation.agreement import REQUESTS, SCENARIO, Agreement, Compared, agreement, of_a_run, same, tables
-from clustersim.simulation.causes.columns import cause_columns
+from clustersim.simulation.causes.labels import COLUMNS
 from clustersim.simulation.simulate import RunResult
 
 ASKED_LATER: Final = frozenset({"RUN-5", "TP-9", "DP-4"})
@@ -100,7 +100,7 @@ def _again(recorded: RecordedRun) -> RunResult | None:
     """Return what simulating brought, with its causes; None where tables can't be what a run wrote."""
     try:
         found = run_again(recorded)
-        _ = found.causes
+        _ = found.table
     except _NOT_OF_A_RUN:
         return None
     return found
@@ -111,8 +111,7 @@ def _causes(recorded: RecordedRun, again: RunResult | None) -> Iterator[Compared
     if again is None:
         yield "causes", "causes", "nothing that they could be worked out from"
         return
-    follows = cause_columns(again.causes, again.requests)
-    follows = {name: values.astype(np.float64).filled(np.nan) for name, values in follows.items()}
+    follows = {name: again.table[name].astype(np.float64).filled(np.nan) for name in COLUMNS}
     yield from tables(recorded.run.requests, follows)
 
 

@@ -22,7 +22,6 @@ from clustersim.report.metrics.priorities import by_priority
 from clustersim.report.metrics.service import service_summary
 from clustersim.report.metrics.steady import steady_rates
 from clustersim.scenario.scenario import Scenario
-from clustersim.simulation.causes.columns import cause_shares
 from clustersim.simulation.simulate import RunResult
 
 ALSO: Final = ("without_faults", "enough_blocks", "enough_batch")
@@ -78,7 +77,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None, *, also: Colle
     """
     scenario, timeline = result.scenario, result.timeline
     requests = result.columns
-    found, causes = summarise(requests, result.token_gaps), cause_shares(result.causes, requests)
+    found, causes = summarise(requests, result.token_gaps), result.cause_shares
     limits_ns = targets_ns(scenario.targets)
     return {
         "name": scenario.name,

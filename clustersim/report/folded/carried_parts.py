@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,18 +12,19 @@ from clustersim.report.folded.passes import FoldedPasses
 from clustersim.timeline.timeline import Timeline
 
 
-def payload_parts(segments: FloatArray, ways: int, parts: int, end_ns: int) -> FloatArray:
+def payload_parts(segments: Sequence[FloatArray], ways: int, parts: int, end_ns: int) -> FloatArray:
     """Return the bytes of payload that each way took in equal parts of a run, of shape (ways, parts).
 
     Parameters
     ----------
-    segments : float array of shape (segments, 4)
+    segments : sequence of float arrays of shape (segments, 4)
         Way, start and end in ns, and bytes, spread evenly.
     ways, parts, end_ns : int
     """
     found, edges = np.zeros((ways, parts)), np.linspace(0, max(1, end_ns), parts + 1)
     for way in range(ways):
-        _, start, end, sizes = segments[segments[:, 0] == way].T
+        mine = [some[some[:, 0] == way, 1:] for some in segments]
+        start, end, sizes = np.concatenate([np.empty((0, 3)), *mine]).T
         found[way] = np.diff(_until(edges, start, end, sizes))
     return found
 

@@ -61,9 +61,9 @@ def link_part(
     for load, pool in zip(loads, timeline.layout.pools, strict=True):
         sizes += pass_segments(load, timeline, passes, pool.first_replica)
     parts = max(1, min(PARTS, _MOST // max(1, len(ways.loads))))
-    carried = payload_parts(
-        np.concatenate([*sizes, *(some for some, _ in sent)]), len(ways.loads), parts, timeline.end_ns
-    )
+    sizes += [some for some, _ in sent]
+    carried = payload_parts(sizes, len(ways.loads), parts, timeline.end_ns)
+    del sizes
     links = _links(topology, ways)
     weak = {link: fault.name.removeprefix("link ") for fault in inputs.faults for link in fault.links}
     units = np.maximum(carried.max(axis=1, initial=0.0), 1e-9) / LEVELS

@@ -81,9 +81,12 @@ def folded_passes(tables: Tables) -> FoldedPasses:
         pieces.extend(told.pieces(order[table["template"][order] == number]))
         durations.append(told.durations)
     joined = np.concatenate([np.empty((len(_PIECE), 0), np.int64), *pieces], axis=1)
+    del pieces
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    runs, bounds = _runs(tables, joined[:, np.argsort(rank[joined[0]], kind="stable")])
+    joined = joined[:, np.argsort(rank[joined[0]], kind="stable")]
+    runs, bounds = _runs(tables, joined)
+    del joined
     stretched = stretched_columns(passes, order[table["irregular"][order] >= 0])
     return FoldedPasses(programs=programs, durations=durations, runs=runs, bounds=bounds, stretched=stretched)
 

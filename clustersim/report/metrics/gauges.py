@@ -9,11 +9,14 @@ which it does not change. So both replays give the same ones, to the bit.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.report.figures.bins import StepFunction
 from clustersim.report.metrics.latencies import Columns
+from clustersim.timeline.columns import is_one
 
 
 def gauge(steps: Columns, column: str) -> StepFunction:
@@ -31,19 +34,27 @@ def gauge(steps: Columns, column: str) -> StepFunction:
     changes: list[FloatArray] = [np.zeros(0)]
     last = int(steps["end_ns"].max(initial=0))
     for replica in np.flatnonzero(np.bincount(steps["replica"])).tolist():
-        mine = np.flatnonzero(steps["replica"] == replica)
-        if (steps["start_ns"][mine[1:]] < steps["start_ns"][mine[:-1]]).any():
-            mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
-        start = steps["start_ns"][mine].astype(np.int64)
+        mine: Any = slice(None) if is_one(steps["replica"]) else np.flatnonzero(steps["replica"] == replica)
+        start = steps["start_ns"][mine]
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            mine, start = np.arange(len(steps["replica"]))[mine][order], start[order]
         amount = steps[column][mine].astype(np.float64)
         drops = steps["empties_ns"][mine]
-        empty = (drops >= 0) & (drops <= last)
-        held = np.where(np.append(True, empty[:-1]), 0.0, np.append(0.0, amount[:-1]))
+        empty = np.flatnonzero((drops >= 0) & (drops <= last))
+        change = np.diff(amount, prepend=0.0)
+        after = empty[empty < len(amount) - 1] + 1
+        change[after] = amount[after]
         times += [start, drops[empty], steps["end_ns"][mine].max(keepdims=True)]
-        changes += [amount - held, -amount[empty], np.zeros(1)]
-    at = np.concatenate(times)
-    order = np.argsort(at, kind="stable")
-    at, total = at[order], np.cumsum(np.concatenate(changes)[order])
+        changes += [change, -amount[empty], np.zeros(1)]
+        del amount, drops, change
+    at, total = np.concatenate(times), np.concatenate(changes)
+    del times, changes
+    if (at[1:] < at[:-1]).any():
+        order = np.argsort(at, kind="stable")
+        at, total = at[order], total[order]
+        del order
+    np.cumsum(total, out=total)
     settled = np.append(at[1:] > at[:-1], True)[: len(at)]  # of the changes at one instant, the sum counts
     start, value = at[settled], total[settled]
     changes_there = np.append(True, value[1:] != value[:-1])[: len(value)]

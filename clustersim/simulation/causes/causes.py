@@ -32,8 +32,10 @@ from clustersim.simulation.causes.labels import (
     TRANSFER,
     WAITS,
 )
+from clustersim.timeline.columns import is_one
+from clustersim.timeline.passes import parts as blocks_of
 from clustersim.timeline.step_parts import Label, StepParts, scaled, step_parts
-from clustersim.timeline.tables import Tables
+from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
 
 
@@ -95,10 +97,14 @@ def causes_of(
     account.between(Decisions(tables, rows, conditions), arrived)
     account.ns[0, 0, of_rows] = np.where(done, columns["front_end_ns"], 0)
     kept = [at for at in range(len(labels)) if at in account.touched or at == 0]
-    to_first, after = account.ns[:, kept]
+    to_first, after = account.ns if len(kept) == len(labels) else account.ns[:, kept]
     if len(of_rows) < count:
         to_first, after = to_first[:, of_rows], after[:, of_rows]
     return Causes(labels=tuple(labels[at] for at in kept), to_first_ns=to_first.T, after_ns=after.T)
+
+
+Groups = tuple[Int64Array, Int64Array, Int64Array]
+"""The first of each run of events of one request and side, that side, and the request."""
 
 
 class _Account:
@@ -113,52 +119,68 @@ class _Account:
         self.gap_ns = np.where(events.opens, 0, events.start_ns - before)
         self.lost_ns, self.away = interrupted(tables, events)
 
-    def add(self, label: Label, which: Int64Array, ns: Int64Array) -> None:
-        """Add nanoseconds of some events, which ascend."""
+    def add(
+        self, label: Label, which: Int64Array, ns: Int64Array, groups: tuple[Int64Array, ...] | None = None
+    ) -> None:
+        """Add nanoseconds of some events, which ascend; ``groups`` are theirs, where they are at hand."""
         if not ns.any():
             return
         self.touched.add(self._at[label])
+        firsts, side, request = self._groups(which) if groups is None else groups
+        sums = ns if len(firsts) == len(ns) else np.add.reduceat(ns, firsts)
+        self.ns[side, self._at[label], request] += sums
+
+    def _groups(self, which: Int64Array) -> Groups:
+        """Return the first of each run of events of one request and side, that side (1: after), and the request."""
         group = self.events.request[which] * 2 + self.events.answered[which]
         firsts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-        sums = np.add.reduceat(ns, firsts)
-        self.ns[group[firsts] & 1, self._at[label], group[firsts] >> 1] += sums
+        return (firsts, group[firsts] & 1, group[firsts] >> 1) if len(group) else (group, group, group)
 
     def in_steps(self, parts: StepParts) -> None:
         """Add what was spent inside steps."""
         tables, events = self.tables, self.events
         prompts = time_of_prompts(tables)
-        chunks = np.flatnonzero(events.chunk != NONE)
-        row = events.first_row[chunks]
-        tokens = tables.steps["prefill_tokens"][row].astype(np.int64)
-        others = tokens - tables.chunks["count"][events.chunk[chunks]]
-        overlap = np.maximum(-self.gap_ns[chunks], 0)
-        lasted = events.end_ns[chunks] - events.start_ns[chunks]
-        inside = scaled(parts.ns[row], np.maximum(lasted - overlap, 0))
-        inside, interference = _without(parts.labels, inside, prompts[row] * others // np.maximum(tokens, 1))
-        self._add_parts(parts, chunks, inside, interference)
+        every = np.flatnonzero(events.chunk != NONE)
+        for some in blocks_of(len(every), 4):
+            chunks = every[some]
+            row = events.first_row[chunks]
+            tokens = tables.steps["prefill_tokens"][row].astype(np.int64)
+            others = tokens - tables.chunks["count"][events.chunk[chunks]]
+            overlap = np.maximum(-self.gap_ns[chunks], 0)
+            lasted = events.end_ns[chunks] - events.start_ns[chunks]
+            inside = scaled(parts.ns[row], np.maximum(lasted - overlap, 0))
+            inside, interference = _without(parts.labels, inside, prompts[row] * others // np.maximum(tokens, 1))
+            self._add_parts(parts, chunks, inside, interference)
         self._decoding(parts, prompts)
 
     def _add_parts(self, parts: StepParts, which: Int64Array, inside: Int64Array, interference: Int64Array) -> None:
         again = self.events.again[which]
         self.add(PREEMPTED, which[again], interference[again] + inside[again].sum(axis=1))
-        self.add(PROMPTS, which[~again], interference[~again])
+        which, interference, inside = (which, interference, inside) if not again.any() else (
+            which[~again], interference[~again], inside[~again])  # fmt: skip
+        groups = self._groups(which)
+        self.add(PROMPTS, which, interference, groups)
         for at, label in enumerate(parts.labels):
-            self.add(label, which[~again], inside[~again, at])
+            self.add(label, which, inside[:, at], groups)
 
     def _decoding(self, parts: StepParts, prompts: Int64Array) -> None:
         """Add what episodes of decodes spent in steps: differences of sums over the steps of their slots."""
         steps, events = self.tables.steps, self.events
         which = np.flatnonzero(events.chunk == NONE)
-        order = np.lexsort((steps["step"], steps["slot"], steps["replica"]))
-        position = np.empty(len(order), np.int64)
+        order = _in_slots(steps)
+        position = np.empty(len(steps["slot"]), np.int64)
         position[order] = np.arange(len(order))
         first, last = position[events.first_row[which]], position[events.last_row[which]] + 1
-        whole = steps["end_ns"] - steps["start_ns"]
-        inside, interference = _without(parts.labels, parts.ns, prompts)
-        self.add(PROMPTS, which, _between(interference[order], first, last))
-        for at, label in enumerate(parts.labels):
-            self.add(label, which, _between(inside[order, at], first, last))
-        self._inside_ns = _between(whole[order], first, last)
+        del position
+        self._inside_ns = _between((steps["end_ns"] - steps["start_ns"])[order], first, last)
+        columns = np.empty((len(parts.labels) + 1, len(order)), np.int64)
+        for some in blocks_of(len(order), 4):
+            rows = order[some]
+            inside, columns[-1, some] = _without(parts.labels, parts.ns[rows], prompts[rows])
+            columns[:-1, some] = inside.T
+        groups = self._groups(which)
+        for label, values in zip((*parts.labels, PROMPTS), columns, strict=True):
+            self.add(label, which, _between(values, first, last), groups)
 
     def between(self, decisions: Decisions, arrived: Int64Array) -> None:
         """Add what was spent waiting: before the first step, between steps, and inside episodes."""
@@ -247,6 +269,14 @@ def _without(labels: tuple[Label, ...], parts: Int64Array, most: Int64Array) -> 
     on_device = parts[np.ix_(some, device)]
     found[np.ix_(some, device)] = scaled(on_device, on_device.sum(axis=1) - others[some])
     return found, others
+
+
+def _in_slots(steps: Table) -> Int64Array:
+    """Return the rows of steps with decodes in order of (replica, slot, step)."""
+    rows = np.flatnonzero(steps["slot"] >= 0)
+    keys = [steps[name][rows] for name in ("step", "slot", "replica")]
+    in_order = not keys[1].any() and is_one(steps["replica"]) and (keys[0][1:] > keys[0][:-1]).all()
+    return rows if in_order else rows[np.lexsort(keys)]
 
 
 def _between(values: Int64Array, first: Int64Array, last: Int64Array) -> Int64Array:

@@ -17,6 +17,7 @@ from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.labels import BATCH, BLOCKS, BUDGET, CHOICE, DEAD, PROMPTS, STEP
+from clustersim.timeline.passes import parts
 from clustersim.timeline.step_parts import Label
 from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
@@ -111,19 +112,21 @@ class Decisions:
         """Split waits at replicas by reason, int64 of shape (``REASONS``, waits)."""
         found = np.zeros((len(REASONS), len(replica)), np.int64)
         found[0] = until - since
-        for one, mine in _by_replica(replica):
+        for one, every in _by_replica(replica):
             of = self._replicas.get(one)
             if of is None or not len(of.at_ns):
                 continue
             reasons = of.running if running else of.waiting
             sums = _before(np.append(np.diff(of.at_ns), 0), reasons)
-            first, last = (np.searchsorted(of.at_ns, side[mine]) for side in (since, until))
-            some = np.flatnonzero(last > first)
-            first, before, at = first[some], last[some] - 1, mine[some]
-            split = sums[:, before] - sums[:, first]
-            split[reasons[before], np.arange(len(some))] += until[at] - of.at_ns[before]
-            found[0, at] -= split.sum(axis=0)
-            found[:, at] += split
+            for part in parts(len(every), 4):
+                mine = every[part]
+                first, last = (np.searchsorted(of.at_ns, side[mine]) for side in (since, until))
+                some = np.flatnonzero(last > first)
+                first, before, at = first[some], last[some] - 1, mine[some]
+                split = sums[:, before] - sums[:, first]
+                split[reasons[before], np.arange(len(some))] += until[at] - of.at_ns[before]
+                found[0, at] -= split.sum(axis=0)
+                found[:, at] += split
         return found
 
     def prompts(self, replica: Int64Array, since: Int64Array, until: Int64Array) -> Int64Array:

@@ -72,7 +72,8 @@ def test_pieces_before_an_instant_are_those_that_a_look_at_each_finds(*, in_orde
     order = np.lexsort((begin, pieces.request))
     pieces.begin = begin[order] if in_order else begin
     pieces.end = pieces.begin + draw.integers(1, 50, 200)
-    pieces.gave = draw.integers(0, 3, 200)
+    pieces.count, pieces.start = draw.integers(0, 3, 200), np.full(200, -1)
+    pieces._sampled = pieces.start
     asked, time = draw.integers(-1, 45, 300), draw.integers(0, 500, 300)
     owned = [np.flatnonzero(pieces.request == one) for one in asked.tolist()]
     nexts = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clustersim.timeline.columns import STAGED_VALUES, Columns
+from clustersim.timeline.columns import STAGED_VALUES, Columns, is_one, joined, taken, wide
 
 TYPES = {"time": "int64", "kind": "int8"}
 
@@ -60,3 +60,16 @@ def test_what_was_read_cannot_be_written_to():
     table.append(1, 1)
     with pytest.raises(ValueError, match="read-only"):
         table.arrays()["time"][0] = 2
+
+
+def test_a_column_that_is_the_same_in_all_rows_takes_one_value_until_another_one_comes():
+    table = Columns(TYPES)
+    table.extend(np.array([[1, 7], [2, 7]]))
+    table.extend(np.array([[3, 7], [4, 7]]))
+    time, kind = table.arrays().values()
+    assert (is_one(time), is_one(kind), kind.tolist(), kind.dtype) == (False, True, [7, 7, 7, 7], np.int8)
+    assert is_one(wide(kind))
+    assert is_one(joined(kind, taken(kind, np.arange(2))))
+    assert joined(kind, time).tolist() == [7, 7, 7, 7, 1, 2, 3, 4]
+    table.append(5, 8)
+    assert table.arrays()["kind"].tolist() == [7, 7, 7, 7, 8]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pass_templates import pair
 
-from clustersim.timeline.digest import digest_of
+from clustersim.timeline.digest import digest_of, in_order
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.passes import BLOCK_STEPS
 from clustersim.timeline.record import Durations, Recorder
@@ -196,3 +196,12 @@ def test_blocks_in_use_tell_in_which_order_requests_of_one_instant_took_turns():
     one.replica_facts(0, [(9, 4, 1, 4, 5), (9, 4, 2, 4, 2)])
     other.replica_facts(0, [(9, 4, 2, 4, 4), (9, 4, 1, 4, 2)])
     assert digest(one) != digest(other)
+
+
+def test_rows_are_put_in_order_by_all_columns():
+    rows = np.random.default_rng(3).integers(0, 4, (5, 400))
+    table = dict(zip("abcde", (rows[0] * 0, *rows[1:]), strict=True))
+    found = in_order(table, tuple(table))
+    assert sorted(zip(*(values.tolist() for values in table.values()), strict=True)) == list(
+        zip(*(values[found].tolist() for values in table.values()), strict=True)
+    )

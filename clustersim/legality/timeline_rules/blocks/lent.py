@@ -21,6 +21,7 @@ from clustersim.legality.history import (
 from clustersim.legality.timeline_rules.requests.told import from_to
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import Use
+from clustersim.timeline.columns import is_any
 
 COUNT = "tell the blocks that are in use right after each decision"
 
@@ -103,9 +104,9 @@ def _given_up(reading: Reading) -> Finding:
         if not reading.sound[failed : failed + 1].all():
             continue
         there = np.flatnonzero((facts["replica"] == failed) & (facts["time_ns"] == since))
-        other = np.flatnonzero(~np.isin(facts["kind"][there], (PREEMPTED, CANCELLED, LOST, ARRIVED)))
+        other = np.flatnonzero(~is_any(facts["kind"][there], (PREEMPTED, CANCELLED, LOST, ARRIVED)))
         there = there[int(other.max(initial=-1)) + 1 :]
-        there = there[np.isin(facts["kind"][there], (PREEMPTED, CANCELLED))]
+        there = there[is_any(facts["kind"][there], (PREEMPTED, CANCELLED))]
         for row, after in zip(there[:-1].tolist(), there[1:].tolist(), strict=True):
             left = int(facts["used"][after])
             least, most = (-(-tokens // size) for tokens in _entries(reading, after))

@@ -35,6 +35,7 @@ from clustersim.legality.timeline_rules.views.grouping import without
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import held_at
+from clustersim.timeline.columns import is_any, taken
 
 THEN: Final = "tell a decision at the instant at which it is taken: when a step can begin"
 COUNT: Final = "tell the blocks that are in use right after each decision"
@@ -71,7 +72,7 @@ def _by_request(reading: Reading) -> Finding:
     """Judge in which order sequences arrive, and leave for or come from another pool or their host, at one instant."""
     facts = reading.history.facts
     assert facts is not None
-    rows = np.flatnonzero(np.isin(facts["kind"], (ARRIVED, HANDED_OVER, RECEIVED, SWAPPED_OUT)))
+    rows = np.flatnonzero(is_any(facts["kind"], (ARRIVED, HANDED_OVER, RECEIVED, SWAPPED_OUT)))
     rows = rows[~_freed(reading, rows)]
     kind, time, request, replica = (facts[name][rows] for name in ("kind", "time_ns", "request", "replica"))
     order = np.lexsort((rows, kind, time, replica))
@@ -153,7 +154,7 @@ def _beside_steps(reading: Reading) -> Finding:
     assert runs is not None
     whole = passes is not None and not reading.declared.down and reading.declared.horizon_ns is None
     some = [number for pool in reading.history.pools if pool.pp == 1 or whole for number in _replicas(pool)]
-    decided = np.isin(facts["kind"], (ADMITTED, PREEMPTED, SWAPPED_IN))
+    decided = is_any(facts["kind"], (ADMITTED, PREEMPTED, SWAPPED_IN))
     rows = without(np.flatnonzero(decided & np.isin(facts["replica"], some)), reading.hand_overs.reserved)
     anywhere = [instant for one in reading.declared.down for instant in one.instants]
     anywhere += [*given_up(reading.history).values()]
@@ -197,13 +198,14 @@ def _in_their_order(reading: Reading) -> Finding:
     assert facts is not None
     if size is None or any(pool.prefix_caching and keeps_whole(pool) for pool in reading.history.pools):
         return NOTHING
-    kind, replica, time, used = (facts[name].astype(np.int64) for name in ("kind", "replica", "time_ns", "used"))
-    order = np.lexsort((np.arange(len(kind)), time, replica))
-    order = order[kind[order] != REUSED]  # which tells the same count once more
-    one, other = order[:-1], order[1:]
-    follows = (replica[one] == replica[other]) & (time[one] == time[other]) & (kind[one] == kind[other])
-    both = np.flatnonzero(follows & np.isin(kind[other], (ADMITTED, SWAPPED_IN)))
-    one, other = one[both], other[both]
+    used, order = facts["used"].astype(np.int64), reading.facts_in_time
+    order = order[facts["kind"][order] != REUSED]  # which tells the same count once more
+    follows = is_any(facts["kind"][order[1:]], (ADMITTED, SWAPPED_IN))
+    for name in ("kind", "time_ns", "replica"):
+        column = taken(facts[name], order)
+        follows &= column[1:] == column[:-1]
+    both = np.flatnonzero(follows)
+    one, other = order[both], order[both + 1]
     change = _change(reading, other, size)
     known = change != 0
     due = used[one] + change
@@ -213,7 +215,7 @@ def _in_their_order(reading: Reading) -> Finding:
         "replica {fact.replica}, request {fact.request}",
         "{fact.used:,} blocks are told to be in use after it was {kind} at {fact.time_ns:,} ns, where {due:,} follow "
         "from what is told before",
-        COUNT, fact=Rows(facts, other), kind=Rows(FACTS, kind[other]), due=due,
+        COUNT, fact=Rows(facts, other), kind=Rows(FACTS, facts["kind"][other]), due=due,
     )  # fmt: skip
 
 
@@ -224,11 +226,11 @@ def _change(reading: Reading, rows: Int64Array, size: int) -> Int64Array:
     assert pieces is not None
     found = np.zeros(len(rows), np.int64)
     kind = facts["kind"][rows]
-    taken = np.flatnonzero((kind == ADMITTED) & ~np.isin(rows, reading.hand_overs.reserved))
-    at = pieces.opened_by(facts, rows[taken], failures=bool(reading.declared.down))
-    mine = (at >= 0) & (np.append(pieces.begin, -1)[at] == facts["time_ns"][rows[taken]])
+    up = np.flatnonzero((kind == ADMITTED) & ~np.isin(rows, reading.hand_overs.reserved))
+    at = pieces.opened_by(facts, rows[up], failures=bool(reading.declared.down))
+    mine = (at >= 0) & (np.append(pieces.begin, -1)[at] == facts["time_ns"][rows[up]])
     mine &= np.append(pieces.is_chunk, False)[at]
-    found[taken] = np.where(mine, -(-np.append(pieces.count, 0)[at] // size), 0)
+    found[up] = np.where(mine, -(-np.append(pieces.count, 0)[at] // size), 0)
     for place in np.flatnonzero(kind != ADMITTED).tolist():
         row = rows[place]
         held = held_at(pieces, int(facts["request"][row]), int(facts["time_ns"][row]))

@@ -14,6 +14,7 @@ from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import ADMITTED, PREEMPTED, RECEIVED, SWAPPED_OUT
 from clustersim.legality.timeline_rules.policy.declared import Policies
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.columns import is_any
 
 
 def as_it_came(reading: Reading, policies: Policies) -> Finding:
@@ -21,7 +22,7 @@ def as_it_came(reading: Reading, policies: Policies) -> Finding:
     facts, runs, history = reading.history.facts, reading.runs, reading.history
     if facts is None or runs is None or history.folded is None or reading.facts_of(SWAPPED_OUT).size:
         return NOTHING
-    here = np.isin(facts["kind"], (ADMITTED, RECEIVED))
+    here = is_any(facts["kind"], (ADMITTED, RECEIVED))
     here[reading.hand_overs.reserved] = False
     came = reading.residency.before(here)
     findings = []

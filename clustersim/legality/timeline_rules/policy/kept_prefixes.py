@@ -24,6 +24,7 @@ from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Declared
 from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_whole
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import returns
+from clustersim.timeline.columns import is_any
 from clustersim.timeline.tables import Table
 from clustersim.values import dataclass
 
@@ -185,7 +186,7 @@ def _wrong(reading: Reading, blocks: int, size: int, facts: Table, came: Any, re
     reused = {(request, time): tokens // size for request, time, tokens in told}
     opens = dict(zip(came.tolist(), pieces.opened_by(facts, came, failures=False).tolist(), strict=True))
     last = int(runs.start[begun].max(initial=-1))
-    decides = np.isin(facts["kind"][gone], DECISIONS)
+    decides = is_any(facts["kind"][gone], DECISIONS)
     events = (
         (FILLED, pieces.end[chunks], chunks),
         (RELEASED, facts["time_ns"][gone[~decides]], gone[~decides]),

@@ -25,6 +25,7 @@ from clustersim.legality.timeline_rules.requests.told import instants_of_request
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import at_rest
+from clustersim.timeline.columns import is_any
 
 
 def none_lost(reading: Reading) -> Finding:
@@ -165,7 +166,7 @@ def _reasons(reading: Reading, ended: BoolArray, word: str) -> Finding:
     assert facts is not None
     explained = np.zeros(len(ended), bool)
     if "explained" in facts:
-        explained[facts["request"][np.isin(facts["kind"], (REJECTED, LOST)) & (facts["explained"] > 0)]] = True
+        explained[facts["request"][is_any(facts["kind"], (REJECTED, LOST)) & (facts["explained"] > 0)]] = True
     elif requests is not None and "explained" in requests:
         explained[: len(requests["explained"])] = requests["explained"] > 0
     elif ended.any():

@@ -29,6 +29,7 @@ from clustersim.legality.timeline_rules.requests.present import as_present
 from clustersim.legality.timeline_rules.views.grouping import without
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.passes import parts
 
 AWAY = (SWAPPED_OUT, SWAPPED_IN, HANDED_OVER, RECEIVED)
 ENDS = (FINISHED, CANCELLED, LOST, REJECTED)
@@ -39,9 +40,12 @@ def tokens_by(pieces: Pieces, request: Int64Array, time: Int64Array) -> Int64Arr
 
     When something is decided for a request, no step that carries it is under way.
     """
-    order, first, _, at = pieces.before(request, time)
-    total = np.append(0, np.cumsum(pieces.gave[order]))
-    found: Int64Array = total[at] - total[first]
+    found, total = np.zeros(len(request), np.int64), None
+    for some in parts(len(request), 8):
+        order, first, _, at = pieces.before(request[some], time[some])
+        if total is None:
+            total = np.append(0, np.cumsum(pieces.gave[order]))
+        found[some] = total[at] - total[first]
     return found
 
 
@@ -58,13 +62,14 @@ def _tokens(reading: Reading, pieces: Pieces) -> Finding:
     if prompts is None or not reading.plain.all():
         return NOTHING
     rows = reading.facts_of(ARRIVED, ADMITTED, PREEMPTED, *ENDS)
-    request, time, kind, value = (
-        facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind", "value")
-    )
+    request, time, kind, value = (facts[name][rows] for name in ("request", "time_ns", "kind", "value"))
     reserved, vain, since = _ahead(reading, rows, time)
     comes = (kind == ARRIVED) | (kind == REJECTED)
-    due = np.where(comes, 0, tokens_by(pieces, request, since)) + vain
-    due += np.where(comes | (kind == ADMITTED), prompts[request], 0)
+    due = tokens_by(pieces, request, since)
+    due[comes] = 0
+    due += vain
+    told = np.flatnonzero(comes | (kind == ADMITTED))
+    due[told] += prompts[request[told]]
 
     def words(at: int) -> str:
         if kind[at] == ADMITTED:

@@ -14,6 +14,7 @@ from clustersim.legality.timeline_rules.transfers.resharded import resharded
 from clustersim.legality.timeline_rules.views.grouping import Groups, without
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet, of_structure
+from clustersim.timeline.columns import is_any
 
 
 def stays(reading: Reading) -> Finding:
@@ -95,7 +96,7 @@ def _after_failures(reading: Reading, fix: str) -> Finding:
     facts, pieces = reading.history.facts, reading.pieces
     if pieces is None or facts is None:
         return NOTHING
-    came = reading.residency.among(np.isin(facts["kind"], (ADMITTED, RECEIVED)))
+    came = reading.residency.among(is_any(facts["kind"], (ADMITTED, RECEIVED)))
     rows = without(came, reading.hand_overs.reserved)
     request, time, replica = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "replica"))
     mine = np.flatnonzero(np.isin(pieces.request, _moved_by_failures(reading)))

@@ -27,6 +27,7 @@ from clustersim.legality.history import (
 )
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.columns import is_any
 
 ENDS: Final = (REJECTED, FINISHED, CANCELLED, LOST)
 LEAVES: Final = (*ENDS, PREEMPTED, HANDED_OVER)
@@ -119,7 +120,7 @@ def _all_lost(reading: Reading) -> Finding:
             ran = np.intersect1d(ran, facts["request"][(kind == RECEIVED) & came & (residency.after(came) < 0)])
         waits = np.flatnonzero((kind == ARRIVED) & there & before & (residency.after(before) < 0))
         waits = waits[~_is_down(declared, failed, facts["time_ns"][waits], since)]
-        gone = facts["request"][(facts["time_ns"] == since) & np.isin(facts["kind"], ENDS)]
+        gone = facts["request"][(facts["time_ns"] == since) & is_any(facts["kind"], ENDS)]
         kept = np.setdiff1d(np.concatenate((ran, facts["request"][waits])), gone)
         findings.append(judged(
             len(ran) + len(waits), np.ones(len(kept), bool), "request {kept}",

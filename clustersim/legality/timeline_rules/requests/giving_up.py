@@ -29,6 +29,7 @@ from clustersim.legality.history import (
 )
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.columns import is_any
 from clustersim.timeline.tables import Table
 
 NEVER: Final = np.iinfo(np.int64).max
@@ -206,5 +207,5 @@ def _perhaps_carried(reading: Reading, facts: Table, due: Int64Array) -> BoolArr
 def _have(facts: Table, due: Int64Array, *kinds: int) -> BoolArray:
     """Return which requests have a fact of some kinds."""
     found = np.zeros(len(due), bool)
-    found[facts["request"][np.isin(facts["kind"], kinds)]] = True
+    found[facts["request"][is_any(facts["kind"], kinds)]] = True
     return found

@@ -24,6 +24,7 @@ from clustersim.legality.timeline_rules.requests.tally import UNKNOWN
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.timeline.columns import is_any
 
 ENDS: Final = (REJECTED, FINISHED, CANCELLED, LOST)
 COMPLETES, MOVES, LEAVES, COMES, CHANGES, GIVES_UP, IS_DECIDED, LEAVES_BY_LAYER, IS_TAKEN, GOES, IS_UNSURE = range(11)
@@ -69,11 +70,11 @@ def told(history: History, hand_overs: HandOvers) -> Iterator[Event]:
     facts = history.facts
     assert facts is not None
     kind, request, time = (facts[name].tolist() for name in ("kind", "request", "time_ns"))
-    comes, aside = np.isin(facts["kind"], (ARRIVED, REJECTED)), set(hand_overs.reserved.tolist())
+    comes, aside = is_any(facts["kind"], (ARRIVED, REJECTED)), set(hand_overs.reserved.tolist())
     for row in np.flatnonzero(comes & (hand_overs.residency.before(comes) < 0)).tolist():
         yield time[row], COMES, request[row], row
     kinds = [one for one in PHASE if one != PREEMPTED or history.declared.down or history.hands_over]
-    for row in np.flatnonzero(np.isin(facts["kind"], kinds)).tolist():
+    for row in np.flatnonzero(is_any(facts["kind"], kinds)).tolist():
         yield time[row], IS_TAKEN if row in aside else PHASE[kind[row]], request[row], row
 
 

@@ -13,6 +13,7 @@ goes to another one, and no fact says to which before it is admitted there. So e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -33,10 +34,14 @@ from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.timeline.columns import is_any
+from clustersim.timeline.passes import parts
 from clustersim.values import dataclass
 
 NONE: Final = -1
 NEVER: Final = np.iinfo(np.int64).max
+Until = Callable[[Int64Array], Int64Array]
+"""Rows of facts → when what they begin ends."""
 FIX: Final = "count the requests that wait and run when a step starts"
 _WORDS: Final = (
     "says that {told:,} requests {word} when it starts, and by the facts {least:,} to {most:,} do",
@@ -90,8 +95,9 @@ def _count(runs: Runs, replica: Int64Array, begin: Int64Array, end: Int64Array) 
         here = replica == number
         at = runs.start[mine]
         for begins, ends in ((np.sort(begin[here]), np.sort(end[here])), everywhere):
-            if len(begins):
-                found[mine] += np.searchsorted(begins, at, side="right") - np.searchsorted(ends, at, side="right")
+            for some in parts(len(at), 8) if len(begins) else ():
+                come, gone = (np.searchsorted(edges, at[some], side="right") for edges in (begins, ends))
+                found[mine][some] += come - gone
     return found
 
 
@@ -125,7 +131,7 @@ def _stays(reading: Reading, pieces: Pieces) -> tuple[Stays, Stays]:
     """Return when requests wait, and when they run."""
     history, facts = reading.history, reading.history.facts
     assert facts is not None
-    kind, time = facts["kind"], facts["time_ns"].astype(np.int64)
+    kind, time = facts["kind"], facts["time_ns"].astype(np.int64, copy=False)
     order = reading.residency
     if history.hands_over or reading.declared.down:
         later = np.full(len(kind), 3)
@@ -134,13 +140,16 @@ def _stays(reading: Reading, pieces: Pieces) -> tuple[Stays, Stays]:
         pool = facts["replica"] >= history.pools[1].first_replica if history.hands_over else np.zeros(len(kind), bool)
         order = Residency({"request": facts["request"].astype(np.int64) * 2 + pool, "time_ns": time}, later)
     follows = order.after(kind != REUSED)
-    until = np.where(follows < 0, NEVER, time[follows])
+
+    def until(rows: Int64Array) -> Int64Array:
+        return np.where(follows[rows] < 0, NEVER, time[follows[rows]])
+
     run = _running(reading, pieces, until, np.where(follows < 0, NONE, kind[follows]))
     return _waiting(reading, until, run), run[0]
 
 
 def _running(
-    reading: Reading, pieces: Pieces, until: Int64Array, then: Int64Array
+    reading: Reading, pieces: Pieces, until: Until, then: Int64Array
 ) -> tuple[Stays, dict[tuple[int, int], tuple[int, int, int]]]:
     """Return when requests run; and of those that are swapped out, by request and instant, from when on they wait.
 
@@ -148,11 +157,11 @@ def _running(
     """
     history, facts = reading.history, reading.history.facts
     assert facts is not None
-    begins = np.isin(facts["kind"], (ADMITTED, RECEIVED, SWAPPED_IN))
+    begins = is_any(facts["kind"], (ADMITTED, RECEIVED, SWAPPED_IN))
     begins[reading.hand_overs.reserved] = False
     rows = np.flatnonzero(begins)
     kind, early, replica, request = (facts[n][rows].astype(np.int64) for n in ("kind", "time_ns", "replica", "request"))
-    begin, late = early.copy(), until[rows].copy()
+    begin, late = early.copy(), until(rows)
     end = late.copy()
     open_ended = then[rows] == SWAPPED_OUT
     if history.hands_over:
@@ -200,19 +209,19 @@ def _last_step(
 
 def _waiting(
     reading: Reading,
-    until: Int64Array,
+    until: Until,
     ran: tuple[Stays, dict[tuple[int, int], tuple[int, int, int]]],
 ) -> Stays:
     """Return when requests wait: to be admitted, or in host memory and on the way there and back."""
     facts, down = reading.history.facts, reading.declared.down
     assert facts is not None
     kind = facts["kind"]
-    waits = np.isin(kind, (ARRIVED, PREEMPTED, SWAPPED_OUT))
+    waits = is_any(kind, (ARRIVED, PREEMPTED, SWAPPED_OUT))
     if reading.hand_overs.reservations is not None:
         waits[reading.hand_overs.reservations.vain] = False
     rows = np.flatnonzero(waits)
     kind, begin, replica, request = (facts[n][rows].astype(np.int64) for n in ("kind", "time_ns", "replica", "request"))
-    early, end = begin.copy(), until[rows].copy()
+    early, end = begin.copy(), until(rows)
     for at in np.flatnonzero(kind == SWAPPED_OUT).tolist():
         if (found := ran[1].get((int(request[at]), int(begin[at])))) is not None:
             early[at], begin[at], back = found

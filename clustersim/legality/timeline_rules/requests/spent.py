@@ -39,10 +39,13 @@ def time_is_spent(reading: Reading) -> Finding:
     count = len(requests["compute_ns"])
     came, ended = (reading.residency.first_ns(count, kind)[:count] for kind in (ARRIVED, FINISHED))
     done = (ended < NEVER) & (came < NEVER)
-    spent = {name: np.where(done, requests[name], 0) for name in SPENT}
-    told = np.stack([spent[name] for name in SPENT])
-    whole, below = told.sum(axis=0), told.min(axis=0, initial=0) < 0
-    lasted = np.where(done, ended - np.where(done, came, 0), 0)
+    spent = {name: requests[name] if done.all() else np.where(done, requests[name], 0) for name in SPENT}
+    whole, below = np.zeros(count, np.int64), np.zeros(count, bool)
+    for values in spent.values():
+        whole += values
+        below |= values < 0
+    came, ended = (np.where(done, instants, 0) for instants in (came, ended))
+    lasted = ended - came
     adds_up = judged(
         int(done.sum()), done & (below | (whole != lasted)), "request {at}",
         "takes {lasted:,} ns, and what these were spent on comes to {whole:,} ns, each from 0", _FIX,
@@ -50,7 +53,7 @@ def time_is_spent(reading: Reading) -> Finding:
     )  # fmt: skip
     if adds_up.faults:
         return adds_up
-    return merged(adds_up, *_bounds(reading, spent, np.where(done, came, 0), np.where(done, ended, 0)))
+    return merged(adds_up, *_bounds(reading, spent, came, ended))
 
 
 def _bounds(reading: Reading, spent: dict[str, Int64Array], came: Int64Array, ended: Int64Array) -> Iterator[Finding]:
@@ -61,10 +64,13 @@ def _bounds(reading: Reading, spent: dict[str, Int64Array], came: Int64Array, en
     count = len(came)
     none, any_time = np.zeros(count, np.int64), ended - came
     inside, first = none.copy(), ended.copy()
-    some = np.flatnonzero((pieces.request < count) & (ended[np.minimum(pieces.request, count - 1)] > 0))
-    np.add.at(inside, pieces.request[some], pieces.end[some] - pieces.begin[some])
-    opens = pieces.opens[np.isin(pieces.opens, some)]
-    first[pieces.request[opens]] = np.maximum(pieces.begin[opens], came[pieces.request[opens]])
+    opens = pieces.opens
+    if len(opens):
+        who = pieces.request[opens]
+        mine = np.flatnonzero((who < count) & (ended[np.minimum(who, count - 1)] > 0))
+        who, begun = who[mine], pieces.begin[opens[mine]]
+        inside[who] = np.add.reduceat(pieces.end - pieces.begin, opens)[mine]
+        first[who] = np.maximum(begun, came[who])
     queued = first - came
     waited = sum((spent[name] for name in QUEUED), none)
     yield _said(queued > waited, "is in its queue for {most:,} ns, and said to wait for {ns:,} ns", queued, waited)
@@ -199,11 +205,16 @@ def _between_steps(pieces: Pieces, count: int) -> _Intervals:
 
     An episode of decoding is one piece: a sequence that decodes has its blocks, or loses them.
     """
-    some = np.flatnonzero(pieces.request < count)
-    order = some[np.lexsort((pieces.end[some], pieces.begin[some], pieces.request[some]))]
-    before, after = order[:-1], order[1:]
-    waits = (pieces.request[before] == pieces.request[after]) & (pieces.begin[after] > pieces.end[before])
-    before, after = before[waits], after[waits]
+    order = pieces.by_instant
+    if order is None:
+        waits = np.flatnonzero(pieces.follows[1:] & (pieces.begin[1:] > pieces.end[:-1]))
+        before, after = waits, waits + 1
+    else:
+        before, after = order[:-1], order[1:]
+        waits = (pieces.request[before] == pieces.request[after]) & (pieces.begin[after] > pieces.end[before])
+        before, after = before[waits], after[waits]
+    some = pieces.request[after] < count
+    before, after = before[some], after[some]
     return _Intervals(pieces.request[after], pieces.replica[after], pieces.end[before], pieces.begin[after])
 
 
@@ -224,7 +235,8 @@ class _Steps:
     """The steps of a replica in order of their starts, of which something is asked between two instants."""
 
     def __init__(self, start: Int64Array, end: Int64Array) -> None:
-        self._order = np.argsort(start, kind="stable")
+        in_order = (start[1:] >= start[:-1]).all()
+        self._order = slice(None) if in_order else np.argsort(start, kind="stable")
         self._start, self._end = start[self._order], end[self._order]
         self._lasts = np.diff(np.append(self._start, max(int(self._end.max()), int(self._start[-1]))))
 

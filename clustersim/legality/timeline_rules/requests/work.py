@@ -23,6 +23,7 @@ from clustersim.legality.history import (
 from clustersim.legality.timeline_rules.requests.failing import ENDS, LEAVES
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.columns import is_any, taken
 from clustersim.timeline.tables import Table
 
 RESUME: Final = "let what has not failed do its work, and what has failed do it again when it is back"
@@ -48,20 +49,19 @@ def _work_of(reading: Reading, declared: Declared) -> Finding:
     assert facts is not None
     assert runs is not None
     rows = reading.residency.among(_within(declared, facts["replica"]))
-    request, kind, replica, since = (
-        facts[name][rows].astype(np.int64) for name in ("request", "kind", "replica", "time_ns")
-    )
-    until = np.append(np.where(request[1:] == request[:-1], since[1:], since[:-1]), since[-1:])
+    request, kind, replica, since = (taken(facts[name], rows) for name in ("request", "kind", "replica", "time_ns"))
+    until = since.astype(np.int64)
+    until[:-1] = np.where(request[1:] == request[:-1], since[1:], since[:-1])
     keeps = declared.role == "prefill" or declared.host_blocks is not None
     if keeps and declared.horizon_ns is not None:  # what is not handed over, or is copied in, by then keeps its blocks
         last = np.append(request[1:] != request[:-1], True)[: len(request)]
         until = np.where(
             last & (kind == (ADMITTED if declared.role == "prefill" else SWAPPED_IN)), declared.horizon_ns, until
         )
-    there = ~np.isin(kind, ENDS) & (until > since)
+    there = ~is_any(kind, ENDS) & (until > since)
     has_work, admitted = there.copy(), np.zeros(len(rows), bool)
     if keeps:
-        waits = np.isin(kind, (ARRIVED, PREEMPTED))
+        waits = is_any(kind, (ARRIVED, PREEMPTED))
         admitted, has_work = has_work & ~waits, has_work & waits
     elif declared.role == "decode":
         has_work &= kind == RECEIVED
@@ -78,7 +78,7 @@ def _work_of(reading: Reading, declared: Declared) -> Finding:
     findings = []
     for number in range(declared.first_replica, declared.first_replica + declared.dp):
         mine, steps = replica == number, np.flatnonzero(runs.replica == number)
-        here = {name: values[mine] for name, values in told.items()}
+        here = {name: values[mine] for name, values in told.items()} if "value" in told else {}
         moved = waiting[:, waiting[0] == number]
 
         def busy(stays: BoolArray, steps: Int64Array = steps) -> tuple[Int64Array, Int64Array]:
@@ -127,7 +127,7 @@ def _unbroken(
     assert facts is not None
     alone = declared.dp == 1 or declared.ep_scope != "global"  # those that share experts take each step together
     mine = facts["replica"] == replica if alone else _within(declared, facts["replica"])
-    left = facts["time_ns"][mine & np.isin(facts["kind"], LEAVES)]
+    left = facts["time_ns"][mine & is_any(facts["kind"], LEAVES)]
     for since, until in sorted(one.instants for one in declared.down if one.replica == replica):
         for cut in np.flatnonzero((begin <= since) & (since < end)).tolist():
             if not (left == since).any():  # else a step was cut off, which is not recorded

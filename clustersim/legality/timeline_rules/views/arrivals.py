@@ -128,7 +128,7 @@ def arrivals_in(table: SpanTable) -> Arrivals:
         count=np.ones(len(first), np.int64),
         start=groups.least(columns["start_ns"][inner]),
         end=groups.most(columns["end_ns"][inner]),
-        key=groups.keys,
+        keys=groups.keys,
         leaves=None,
         sends_for=None,
     )

@@ -11,6 +11,7 @@ from clustersim.legality.history import CANCELLED, PREEMPTED
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import Swap
+from clustersim.timeline.columns import is_any
 
 NEVER: Final = np.iinfo(np.int64).max
 
@@ -54,7 +55,7 @@ def until(reading: Reading, swap: Swap) -> int:
         return swap.in_at
     facts = reading.history.facts
     assert facts is not None
-    gone = (facts["request"] == swap.request) & np.isin(facts["kind"], (CANCELLED, PREEMPTED))
+    gone = (facts["request"] == swap.request) & is_any(facts["kind"], (CANCELLED, PREEMPTED))
     left = facts["time_ns"][gone & (facts["time_ns"] >= swap.out_at)]
     return int(left.min(initial=NEVER))
 

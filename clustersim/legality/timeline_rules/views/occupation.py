@@ -14,6 +14,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.timeline_rules.views.unfolding import TemplateRows, is_loss
+from clustersim.timeline.columns import is_one
 from clustersim.timeline.passes import Passes, by_number, parts
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
@@ -32,12 +33,12 @@ class Occupation:
         them as int64.
     start, end : int64 arrays
         Of the first and the last of them, ns.
-    key : int64 array
-        What orders them (:func:`order_key`).
     leaves : int64 array of shape (passes, ranks) or None
         When the output of each local rank leaves; None where there is one stage.
     sends_for : int64 array of shape (passes, ranks) or None
         What its send costs at least; −1 where the rank sends nothing.
+    keys : int64 array, optional
+        ``key``, where it was needed to put them in order.
     """
 
     replica: Int64Array
@@ -46,12 +47,18 @@ class Occupation:
     count: Int64Array
     start: Int64Array
     end: Int64Array
-    key: Int64Array
     leaves: Int64Array | None
     sends_for: Int64Array | None
+    keys: Int64Array | None = None
 
     def __len__(self) -> int:
-        return len(self.key)
+        return len(self.start)
+
+    @cached_property
+    def key(self) -> Int64Array:
+        """What orders them (:func:`order_key`)."""
+        columns = self.replica, self.stage, self.step
+        return order_key(*(column.astype(np.int64) for column in columns)) if self.keys is None else self.keys
 
     def part(self, some: slice) -> Occupation:
         """Return some of them, all columns as int64."""
@@ -63,7 +70,7 @@ class Occupation:
             count=self.count[some].astype(np.int64),
             start=self.start[some],
             end=self.end[some],
-            key=self.key[some],
+            keys=None if self.keys is None else self.keys[some],
             leaves=None if leaves is None else leaves[some],
             sends_for=None if sends_for is None else sends_for[some],
         )
@@ -191,6 +198,8 @@ def occupation_of(tables: Tables) -> Occupation:
         count = len(columns["replica"])
         columns = {name: np.repeat(values, tables.lockstep) for name, values in columns.items()}
         columns["replica"] = columns["replica"] + np.tile(np.arange(tables.lockstep), count)
+    if tables.stages == 1 and _are_in_order(columns["replica"], columns["stage"], columns["step"]):
+        return Occupation(**columns, leaves=None, sends_for=None)
     place, key = in_order(columns["replica"], columns["stage"], columns["step"])
     columns = {name: put(columns.pop(name), place) for name in tuple(columns)}
     leaves = sends = None
@@ -202,7 +211,15 @@ def occupation_of(tables: Tables) -> Occupation:
                 part.get("leaves", np.broadcast_to(part["end"][:, None], part["sends_for"].shape)) for part in found
             ]
             leaves = put(np.concatenate(each), place)
-    return Occupation(**columns, key=key, leaves=leaves, sends_for=sends)
+    return Occupation(**columns, keys=key, leaves=leaves, sends_for=sends)
+
+
+def _are_in_order(replica: Int64Array, stage: Int64Array, step: Int64Array) -> bool:
+    """Whether passes of one stage are in order of (replica, step)."""
+    if not is_one(stage):
+        return False
+    later = (replica[1:] > replica[:-1]) | ((replica[1:] == replica[:-1]) & (step[1:] >= step[:-1]))
+    return bool(later.all())
 
 
 def _joined(found: list[dict[str, Int64Array]], name: str) -> Int64Array:

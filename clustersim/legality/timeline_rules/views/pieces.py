@@ -12,12 +12,14 @@ Everything follows from the record of steps, chunks and episodes alone.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, REUSED, History
 from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.timeline.columns import is_one, joined, taken
 from clustersim.timeline.tables import Table
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -34,15 +36,13 @@ class Pieces:
 
     Attributes
     ----------
-    request, replica, first_step, last_step : int64 arrays of shape (pieces,)
+    request, replica, first_step : int64 arrays of shape (pieces,)
     first_run, last_run : int64 arrays
-        Where these steps are.
+        Where their first and last steps are.
     count : int64 array
         Entries that the piece adds: tokens of the chunk, or steps of the episode.
     start : int64 array
         First token of a chunk; −1 for an episode.
-    gave : int64 array
-        Tokens that the request got.
     begin, end : int64 arrays
         Start of its first step, end of its last one, ns.
     reused : int64 array
@@ -68,44 +68,57 @@ class Pieces:
         some, these = np.flatnonzero(at_chunk >= 0), np.flatnonzero(fits)
         at_chunk, first, last = at_chunk[some], first[these], last[these]
 
-        def both(of_chunks: Int64Array, of_decodes: Int64Array) -> Int64Array:
-            return np.concatenate((of_chunks[some], of_decodes[these])).astype(np.int64)
+        def both(of_chunks: Any, of_decodes: Any) -> Int64Array:
+            return joined(taken(of_chunks, some), taken(of_decodes, these))
 
-        request = both(chunks["request"], decodes["request"])
-        replica = both(chunks["replica"], decodes["replica"])
-        first_step = both(chunks["step"], decodes["first_step"])
-        runs_of = np.concatenate((at_chunk, first))
+        request, runs_of = both(chunks["request"], decodes["request"]), np.concatenate((at_chunk, first))
         order = _by_request(request, runs_of)
         if history.declared.down:  # a sequence may go on at another replica, and come back
             order = np.lexsort((runs_of, runs.start[runs_of], request))
-        self.request, self.replica, self.first_step = request[order], replica[order], first_step[order]
-        self.last_step = both(chunks["step"], decodes["last_step"])[order]
-        self.first_run = runs_of[order]
+        self._runs = runs
+        self.request, self.first_run = request[order], runs_of[order]
+        self.replica = taken(both(chunks["replica"], decodes["replica"]), order)
+        self.first_step = both(chunks["step"], decodes["first_step"])[order]
         self.last_run = np.concatenate((at_chunk, last))[order]
         steps = runs.place[last] + runs.count[last] - runs.place[first]
-        self.count = np.concatenate((chunks["count"][some].astype(np.int64), steps))[order]
-        self.start = both(chunks["start"], np.full(len(slot), -1))[order]
-        self.gave = np.concatenate((chunks["sampled"][some].astype(np.int64), steps))[order]
-        self.slot = both(np.full(len(chunks["step"]), -1), slot)[order]
+        self.count = joined(taken(chunks["count"], some), steps)[order]
+        none = np.broadcast_to(np.int64(-1), len(steps))
+        self.start = joined(taken(chunks["start"], some), none)[order]
+        self._sampled = np.concatenate((chunks["sampled"][some], none.astype(np.int8)))[order]
         self.begin, self.end = runs.start[self.first_run], runs.end[self.last_run]
         self.reused = self._reused(history)
 
     def __len__(self) -> int:
         return len(self.request)
 
+    @property
+    def gave(self) -> Int64Array:
+        """Tokens that the request got from each piece."""
+        return np.where(self.is_chunk, self._sampled, self.count)
+
+    @property
+    def last_step(self) -> Int64Array:
+        """The last step of each piece."""
+        runs, last = self._runs, self.last_run
+        return np.where(self.is_chunk, self.first_step, runs.step[last] + runs.count[last] - 1)
+
+    @property
+    def slot(self) -> Int64Array:
+        """Slot of the steps of an episode; −1 of a chunk."""
+        return np.where(self.is_chunk, -1, self._runs.slot[self.first_run])
+
     def where(self, at: int) -> str:
         """Return where a piece is."""
         return f"replica {self.replica[at]}, step {self.first_step[at]}, request {self.request[at]}"
 
     def _reused(self, history: History) -> Int64Array:
-        found = np.zeros(len(self), np.int64)
         facts = history.facts
-        if facts is None or "value" not in facts:
-            return found
-        rows = np.flatnonzero(facts["kind"] == REUSED)
-        if len(rows):
-            at = self.opened_by(facts, rows, failures=bool(history.declared.down))
-            found[at[at >= 0]] = facts["value"][rows][at >= 0]
+        rows = np.flatnonzero(facts["kind"] == REUSED) if facts is not None and "value" in facts else ()
+        if facts is None or not len(rows):
+            return np.broadcast_to(np.int64(0), len(self))
+        found = np.zeros(len(self), np.int64)
+        at = self.opened_by(facts, rows, failures=bool(history.declared.down))
+        found[at[at >= 0]] = facts["value"][rows][at >= 0]
         return found
 
     def opened_by(self, facts: Table, rows: Int64Array, *, failures: bool) -> Int64Array:
@@ -147,9 +160,9 @@ class Pieces:
             by it.
         """
         order, instants = self._by_end if ended else self._by_begin
-        number = np.searchsorted(self.request[self.opens], request)
+        number = np.searchsorted(self._carried, request)
         bounds = np.append(self.opens, (len(self), len(self)))
-        known = np.append(self.request[self.opens], -1)[number] == request
+        known = np.append(self._carried, -1)[number] == request
         first = bounds[number]
         last = np.where(known, bounds[number + 1], first)
         at, until = first.copy(), last.copy()
@@ -161,6 +174,11 @@ class Pieces:
             until[some[~early]] = middle[~early]
             some = some[at[some] < until[some]]
         return order, first, last, at
+
+    @cached_property
+    def _carried(self) -> Int64Array:
+        """The requests that have pieces, in their order."""
+        return self.request[self.opens]
 
     @cached_property
     def _by_begin(self) -> tuple[Int64Array, Int64Array]:
@@ -175,7 +193,20 @@ class Pieces:
         if (self.follows[1:] & (instants[1:] < instants[:-1])).any():
             order = np.lexsort((instants, self.request))
             return order, instants[order]
-        return np.arange(len(self)), instants
+        return self._places, instants
+
+    @cached_property
+    def _places(self) -> Int64Array:
+        return np.arange(len(self))
+
+    @cached_property
+    def by_instant(self) -> Int64Array | None:
+        """The order by request, begin and end; None where they are in it."""
+        same = self.follows[1:] & (self.begin[1:] == self.begin[:-1])
+        late = self.follows[1:] & (self.begin[1:] < self.begin[:-1])
+        if (late | (same & (self.end[1:] < self.end[:-1]))).any():
+            return np.lexsort((self.end, self.begin, self.request))
+        return None
 
     @property
     def is_chunk(self) -> BoolArray:
@@ -202,13 +233,16 @@ class Pieces:
     @cached_property
     def turn(self) -> Int64Array:
         """How often the sequence had been begun anew."""
+        if not self.restarts.any():
+            return np.broadcast_to(np.int64(0), len(self))
         return self._since(self.restarts.astype(np.int64), self.opens)
 
     @cached_property
     def computed(self) -> Int64Array:
         """Entries that the sequence has before each piece."""
         opens = np.flatnonzero(~self.follows | self.restarts)
-        return self._before(self.count, opens) + self.reused[opens][self.turn_of]
+        found = self._before(self.count, opens)
+        return found if is_one(self.reused) else found + self.reused[opens][self.turn_of]
 
     @cached_property
     def turn_of(self) -> Int64Array:

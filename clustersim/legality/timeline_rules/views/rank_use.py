@@ -121,4 +121,5 @@ class RankUse:
         offset = -pieces.computed[decodes] % self.size
         many = np.maximum(0, -(-(pieces.count[decodes] - offset) // self.size))
         base = runs.place[pieces.first_run[decodes]] + offset
-        return np.repeat(decodes, many), runs.run_at_place[np.repeat(base, many) + within(many) * self.size]
+        run = runs.run_at_place[np.repeat(base, many) + within(many) * self.size]
+        return np.repeat(decodes, many), run.astype(np.int64)

@@ -13,7 +13,7 @@ from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, De
 from clustersim.legality.timeline_rules.requests.whereabouts import Whereabouts, whereabouts_of
 from clustersim.legality.timeline_rules.transfers.owners import owner_at
 from clustersim.legality.timeline_rules.views.arrivals import Arrivals, Sends, arrivals_in, sends_of
-from clustersim.legality.timeline_rules.views.grouping import gathered, without
+from clustersim.legality.timeline_rules.views.grouping import without
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.occupation import Occupation, occupation_of
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
@@ -24,6 +24,7 @@ from clustersim.legality.timeline_rules.views.sheet import Sheet, sheet_of_spans
 from clustersim.legality.timeline_rules.views.swaps import Swap, swaps_of
 from clustersim.legality.timeline_rules.views.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.views.use import Use, use_of
+from clustersim.timeline.columns import is_any, is_one
 from clustersim.timeline.passes import Passes, parts
 
 
@@ -54,7 +55,7 @@ class Reading:
             for some in parts(len(passes)):
                 at = runs.at(passes.replica[some], passes.step[some])
                 known = at >= 0
-                gathered(runs.end, np.maximum, at[known], passes.end[some][known])
+                runs.end_later(at[known], passes.end[some][known])
         return runs
 
     @cached_property
@@ -140,13 +141,15 @@ class Reading:
     def facts_of(self, *kinds: int) -> Int64Array:
         """Return the rows of the facts of some kinds, in the order of the record."""
         facts = self.history.facts
-        return np.flatnonzero(np.isin(facts["kind"], kinds)) if facts is not None else np.empty(0, np.int64)
+        return np.flatnonzero(is_any(facts["kind"], kinds)) if facts is not None else np.empty(0, np.int64)
 
     @cached_property
     def facts_in_time(self) -> Int64Array:
         """The rows of the facts by replica and time, those of one instant as they were recorded."""
         facts = self.history.facts
         assert facts is not None
+        if is_one(facts["replica"]):
+            return np.argsort(facts["time_ns"], kind="stable")
         return np.lexsort((facts["time_ns"], facts["replica"]))
 
     @cached_property
@@ -298,7 +301,7 @@ class Reading:
         facts = self.history.facts
         if facts is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        rows = self.residency.among(np.isin(facts["kind"], kinds))
+        rows = self.residency.among(is_any(facts["kind"], kinds))
         rows = rows if but is None else without(rows, but)
         return facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
 

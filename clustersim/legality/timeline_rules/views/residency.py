@@ -14,6 +14,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.timeline.columns import is_any
+from clustersim.timeline.passes import parts
 from clustersim.timeline.tables import Table
 
 NONE = -1
@@ -58,14 +60,17 @@ class Residency:
     def first_ns(self, count: int, *kinds: int) -> Int64Array:
         """Return when so many requests have their first fact of some kinds; the largest number where they never do."""
         found = np.full(count, np.iinfo(np.int64).max)
-        rows = np.flatnonzero(np.isin(self.facts["kind"], kinds) & (self.facts["request"] < count))
+        rows = np.flatnonzero(is_any(self.facts["kind"], kinds) & (self.facts["request"] < count))
         np.minimum.at(found, self.facts["request"][rows], self.facts["time_ns"][rows].astype(np.int64))
         return found
 
     def _next(self, rows: Int64Array, chosen: BoolArray) -> Int64Array:
-        request = self.facts["request"][rows]
-        at = np.maximum.accumulate(np.where(chosen[rows], np.arange(len(rows)), NONE))
-        at = np.append(NONE, at)[: len(rows)]
-        found = np.empty(len(rows), np.int64)
-        found[rows] = np.where((at >= 0) & (request[at] == request), rows[at], NONE)
+        request, found, last = self.facts["request"], np.full(len(rows), NONE, np.int64), NONE
+        for some in parts(len(rows), 8):
+            here = rows[some]
+            at = np.append(last, np.where(chosen[here], np.arange(some.start, some.stop), NONE))
+            at = np.maximum.accumulate(at)
+            last, before = at[-1], rows[at[:-1]]
+            own = (at[:-1] >= 0) & (request[before] == request[here])
+            found[here[own]] = before[own]
         return found

@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.timeline_rules.views.grouping import gathered
+from clustersim.timeline.columns import wide
 from clustersim.timeline.passes import within
 from clustersim.timeline.tables import Table
 
@@ -31,20 +33,22 @@ class Runs:
     Attributes
     ----------
     replica, step, count, slot, start, end, recorded_end : int64 arrays of shape (runs,)
-        ``end`` is that of the last pass, where passes are known and one of them ends later.
+        ``end`` is that of the last pass, where passes are known and one of them ends later; slots are as narrow as they
+        were recorded.
     """
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        replica, step = (table[name].astype(np.int64) for name in ("replica", "step"))
+        replica, step = (wide(table[name]) for name in ("replica", "step"))
         sorted_already = ((replica[1:] > replica[:-1]) | ((replica[1:] == replica[:-1]) & (step[1:] > step[:-1]))).all()
         self.order = None if sorted_already else np.lexsort((step, replica))
         """Rows of the table in order of (replica, step); None where they are so already."""
         self.replica, self.step = (column if self.order is None else column[self.order] for column in (replica, step))
-        self.count, self.slot, self.start, self.recorded_end = (
-            self._ordered(table[name]) for name in ("count", "slot", "start_ns", "end_ns")
+        self.count, self.start, self.recorded_end = (
+            self._ordered(table[name]) for name in ("count", "start_ns", "end_ns")
         )
-        self.end = self.recorded_end.copy()
+        self.slot: Int64Array = table["slot"] if self.order is None else table["slot"][self.order]
+        self.end = self.recorded_end
 
     def __len__(self) -> int:
         return len(self.step)
@@ -62,9 +66,16 @@ class Runs:
         return self._ordered(self.table[name]) if name in self.table else None
 
     def _ordered(self, column: Any) -> Int64Array:
-        found: Int64Array = column.astype(np.int64, copy=False)[...]  # a view: what is recorded stays as it is
+        found = wide(column)[...]  # a view: what is recorded stays as it is
         found.flags.writeable = False
         return found if self.order is None else found[self.order]
+
+    def end_later(self, at: Int64Array, end: Int64Array) -> None:
+        """Let runs end when passes do that end later."""
+        if (end > self.end[at]).any():
+            if self.end is self.recorded_end:
+                self.end = self.recorded_end.copy()
+            gathered(self.end, np.maximum, at, end)
 
     @cached_property
     def bounds(self) -> Int64Array:
@@ -130,9 +141,9 @@ class Runs:
         return found
 
     @cached_property
-    def run_at_place(self) -> Int64Array:
+    def run_at_place(self) -> Any:  # int32: there is a value for each step
         """Run of each place: the inverse of :attr:`place`."""
-        return np.repeat(self.slotted, self.count[self.slotted])
+        return np.repeat(self.slotted.astype(np.int32), self.count[self.slotted])
 
     @cached_property
     def rank_in_slots(self) -> Int64Array:

@@ -29,6 +29,7 @@ from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.legality.timeline_rules.views.swaps import at_rest, held_at
+from clustersim.timeline.columns import is_any
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.tables import Table
 from clustersim.values import dataclass
@@ -92,13 +93,11 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     at_run, at_fact, together = (np.zeros(many, np.int64) for many in (len(runs), len(rows), len(rows)))
     first_taken = np.concatenate((np.zeros(1, np.int64), np.cumsum(first_takes)))
     certain = np.ones(len(rows), bool)
-    others = np.flatnonzero(np.isin(facts["kind"], (ADMITTED, REUSED, PREEMPTED, RECEIVED, SWAPPED_IN)))
+    others = np.flatnonzero(is_any(facts["kind"], (ADMITTED, REUSED, PREEMPTED, RECEIVED, SWAPPED_IN)))
     of_others, when = (facts[name][others].astype(np.int64) for name in ("replica", "time_ns"))
     least, greatest, sure = np.zeros(len(others), np.int64), np.zeros(len(others), np.int64), np.ones(len(others), bool)
     before_any = np.isin(others, np.concatenate((hand_overs.reserved, hand_overs.in_vain)))
     before_any |= facts["kind"][others] == RECEIVED  # at their instant these come before a step is decided
-    place = np.empty(len(facts["kind"]), np.int64)
-    place[np.lexsort((facts["time_ns"], facts["replica"]))] = np.arange(len(place))
     for number in range(len(runs.bounds) - 1):
         low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
         mine = np.flatnonzero(replica == number)
@@ -122,8 +121,10 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         sure[here] |= before_steps
         told = before_steps & ((facts["kind"][others[here]] != RECEIVED) | (history.folded is not None))
         aside = here[told]
-        so_far = np.searchsorted(place[rows[mine]], place[others[aside]], side="right")
-        least[aside] = greatest[aside] = before[first[told]] - before[low] - returned[so_far]
+        if len(aside):
+            place = _places(facts)
+            so_far = np.searchsorted(place[rows[mine]], place[others[aside]], side="right")
+            least[aside] = greatest[aside] = before[first[told]] - before[low] - returned[so_far]
         for since, first_cut in _cut_off(history, runs, facts, number, hand_overs):  # by then a step may have begun
             certain[mine] &= (times <= first_cut) | (times > since)
             clear = (when[here] < first_cut) | (before_steps & (when[here] == first_cut))
@@ -132,7 +133,7 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
     # Where sequences are handed over or share blocks, blocks are also taken at no step.
     last &= preempted & (facts["kind"] <= FINISHED).all()
-    ends = np.flatnonzero(np.isin(facts["kind"][rows], (FINISHED, CANCELLED, SWAPPED_OUT, HANDED_OVER)) | last)
+    ends = np.flatnonzero(is_any(facts["kind"][rows], (FINISHED, CANCELLED, SWAPPED_OUT, HANDED_OVER)) | last)
     return Use(
         at_run=at_run,
         at_last=at_run - first_takes + takes,
@@ -146,6 +147,13 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     )
 
 
+def _places(facts: Table) -> Int64Array:
+    """Return where each fact is among those of all replicas, each in the order of time."""
+    place = np.empty(len(facts["kind"]), np.int64)
+    place[np.lexsort((facts["time_ns"], facts["replica"]))] = np.arange(len(place))
+    return place
+
+
 def _cut_off(
     history: History, runs: Runs, facts: Table, replica: int, hand_overs: HandOvers
 ) -> Iterator[tuple[int, int]]:
@@ -157,12 +165,12 @@ def _cut_off(
     pools, horizon = history.pools, history.declared.horizon_ns
     pool = next((one for one in reversed(pools) if one.first_replica <= replica), pools[0])
     cuts = sorted(since for failed, since, _ in history.declared.down if failed == replica)
-    mine = np.flatnonzero((facts["replica"] == replica) & np.isin(facts["kind"], MEMBERS))
+    mine = np.flatnonzero((facts["replica"] == replica) & is_any(facts["kind"], MEMBERS))
     mine = without(mine, hand_overs.reserved)
     mine = mine[np.lexsort((mine, facts["time_ns"][mine]))] if cuts or horizon is not None else mine[:0]
     time, request, comes = (
         facts["time_ns"][mine].tolist(), facts["request"][mine].tolist(),
-        np.isin(facts["kind"][mine], (ADMITTED, RECEIVED, SWAPPED_IN)).tolist(),
+        is_any(facts["kind"][mine], (ADMITTED, RECEIVED, SWAPPED_IN)).tolist(),
     )  # fmt: skip
     steps = runs.replica == replica
     for since in cuts if horizon is None else [*(cut for cut in cuts if cut < horizon), horizon]:
@@ -186,19 +194,21 @@ def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Arra
     chunk = np.flatnonzero(pieces.is_chunk)
     held = np.where(pieces.reused > 0, 0, -(-computed // size))  # what it takes over, it takes as well
     of_chunks = -(-after[chunk] // size) - held[chunk]
+    del held
     first = np.bincount(pieces.first_run[chunk], weights=of_chunks, minlength=len(runs)).astype(np.int64)
     takes = first.copy()
     decodes = np.flatnonzero(~pieces.is_chunk)
     offset = -computed[decodes] % size
     many = np.maximum(0, -(-(pieces.count[decodes] - offset) // size))
     base = runs.place[pieces.first_run[decodes]] + offset
-    for some in blocks(many, 1 << 21):
+    for some in blocks(many, 1 << 19):
         each = many[some]
         at = np.repeat(base[some], each) + within(each) * size
         run = runs.run_at_place[at]
-        counts = np.bincount(run, minlength=len(runs))
-        takes += counts
-        first += np.bincount(run[at == runs.place[run]], minlength=len(runs))
+        for into, which in ((takes, run), (first, run[at == runs.place[run]])):
+            low = int(which.min(initial=len(runs)))  # what goes on together is of runs near to each other
+            counts = np.bincount(which - low)
+            into[low : low + len(counts)] += counts
     return first, takes
 
 
@@ -217,7 +227,7 @@ def returns(
     """
     facts = history.facts
     assert facts is not None
-    rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED, CANCELLED, HANDED_OVER)))
+    rows = np.flatnonzero(is_any(facts["kind"], (PREEMPTED, FINISHED, CANCELLED, HANDED_OVER)))
     apart, of_apart = _apart(facts, pieces, hand_overs)
     rows = without(rows, apart)
     request = facts["request"][rows].astype(np.int64)
@@ -285,7 +295,7 @@ def _apart(facts: Table, pieces: Pieces, hand_overs: HandOvers) -> tuple[Int64Ar
 
 def _swapped(facts: Table, pieces: Pieces, size: int) -> tuple[Int64Array, Int64Array]:
     """Return the facts of swaps, and how many blocks each gives back."""
-    rows = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)))
+    rows = np.flatnonzero(is_any(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)))
     at = zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True)
     held = np.array([held_at(pieces, *one) for one in at], np.int64)
     back = facts["kind"][rows] == SWAPPED_IN
