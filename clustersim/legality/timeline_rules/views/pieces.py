@@ -77,7 +77,7 @@ class Pieces:
             order = np.lexsort((runs_of, runs.start[runs_of], request))
         self._runs = runs
         self.request, self.first_run = request[order], runs_of[order]
-        self.replica = taken(both(chunks["replica"], decodes["replica"]), order)
+        self.replica: Int64Array = taken(both(chunks["replica"], decodes["replica"]), order)
         self.first_step = both(chunks["step"], decodes["first_step"])[order]
         self.last_run = np.concatenate((at_chunk, last))[order]
         steps = runs.place[last] + runs.count[last] - runs.place[first]
@@ -113,7 +113,9 @@ class Pieces:
 
     def _reused(self, history: History) -> Int64Array:
         facts = history.facts
-        rows = np.flatnonzero(facts["kind"] == REUSED) if facts is not None and "value" in facts else ()
+        rows = np.empty(0, np.int64)
+        if facts is not None and "value" in facts:
+            rows = np.flatnonzero(facts["kind"] == REUSED)
         if facts is None or not len(rows):
             return np.broadcast_to(np.int64(0), len(self))
         found = np.zeros(len(self), np.int64)
