@@ -19,7 +19,7 @@ from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
-from clustersim.search.plans.files import digest, searched_of, write_search
+from clustersim.search.plans.files import digest, left_for, searched_of, write_search
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found, metrics, per_device, user_rate
@@ -196,9 +196,7 @@ def _print(found: Found, folder: Path, share: float) -> None:
     )
     if told["open"]:
         most, tie = f"{told['nearest_open']:.4g}", " (a tie with the best)" if told["settled"] else ""
-        click.echo(
-            f"{told['open']:,} left open, which reach {most} at most{tie}; the same command with more --effort goes on"
-        )
+        click.echo(f"{told['open']:,} left open, which reach {most} at most{tie}, {left_for(told)}")
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", f"{one.capacity:g}", f"{found.value(one):.4g}",
          *(f"{metrics(one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -72,10 +72,11 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
             )
         )
     plans.sort(key=lambda plan: (_ORDER.index(plan.fate), -(plan.reached or 0.0), -(plan.bound or 0.0), plan.words))
+    many = "exactly" if question.room.exactly else "at most"
     return Searched(
         name=deployments.base.name,
         unit=UNITS[found.objective],
-        subtitle=f"{found.legal:,} legal plans on at most {plural(question.room.devices, 'device')}; "
+        subtitle=f"{found.legal:,} legal plans on {many} {plural(question.room.devices, 'device')}; "
         f"best: {best.standing.words}",
         plans=plans,
         certificate=_sentences(found, question),
@@ -132,12 +133,21 @@ def _sentences(found: Found, question: Any) -> list[str]:
         )
     if told["open"]:
         lines.append(
-            f"{told['open']:,} plans were not simulated to the end, since the effort was spent: the best of them can "
+            f"{told['open']:,} plans were not simulated to the end, {left_for(told)}: the best of them can "
             f"reach {told['nearest_open']:.4g} {unit} at most{', which ties with the best' if told['settled'] else ''}."
         )
     lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]
     return [*lines, *(f"Uncertain: {text}." for text in told["uncertain"])]
+
+
+def left_for(told: Mapping[str, Any]) -> str:
+    """Return why plans are open, as a certificate tells."""
+    short = "short runs flattered those that they were held against (a higher --lasting tells)"
+    some = f", and {told['flattered']:,} of them since {short}"
+    if told["flattered"] == told["open"]:
+        return f"since {short}"
+    return f"since the effort was spent (more --effort goes on){some if told['flattered'] else ''}"
 
 
 def write_search(folder: Path, found: Found, deployments: Deployments, searched: Searched, html: str) -> dict[int, str]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Final
 
+from clustersim.search.plans.bounds.limits import RATE
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.outcome import FLATTERED, Standing
 from clustersim.search.point import Row
 from clustersim.values import dataclass
 
@@ -18,6 +19,7 @@ TIES: Final = 0.03
 """Plans that differ by less are alike: as much as a seed changes."""
 KEPT: Final = 3
 """Plans that are looked for: the best ones."""
+FINALISTS: Final = 6
 _FARTHEST: Final = 1024
 """Steps of the grid down from a capacity: of what fails there none is left."""
 _HIGHEST: Final = 8
@@ -51,6 +53,44 @@ class Finalist:
     def capacity(self) -> float:
         """Requests per second."""
         return 0.0 if self.step is None else rate_of(self.step)
+
+
+def last_longest(
+    simulated: Sequence[Standing], worth: Callable[[Standing], float], run: Long, *, seeds: int, share: float
+) -> list[Finalist]:
+    """Return the best plans at length, best first.
+
+    These are the best ones of short runs, and then those that reached more in short runs than the best does at length.
+
+    Parameters
+    ----------
+    simulated : sequence of Standing
+        Those that passed at some rate; what they reached in short runs is worth less and less.
+    worth : callable
+        What a request per second is worth on a plan.
+    run : callable
+    seeds : int
+    share : float
+    """
+    values = [rate_of(one.passed or 0) * worth(one) for one in simulated]
+    count = min(FINALISTS, sum(value >= values[0] * (1.0 - 2.0 * TIES) for value in values))
+    found: list[Finalist] = []
+    while True:
+        found += at_length(simulated[len(found) : count], run, seeds=seeds, share=share)
+        found.sort(key=lambda one: -one.capacity * worth(one.standing))
+        most = found[0].capacity * worth(found[0].standing) * (1.0 + TIES)
+        more = [value for value in values[count:] if value > most][:KEPT]
+        if not more:
+            return found
+        count += len(more)
+
+
+def reopen(standings: Sequence[Standing], worth: Callable[[Standing], float], best: Finalist) -> None:
+    """Leave plans open whose bounds were held against what others reached in short runs, and at length do not."""
+    most = best.capacity * worth(best.standing) * (1.0 + TIES)
+    for one in standings:
+        if one.fate == "pruned" and one.why == RATE and one.most * worth(one) > most:
+            one.fate, one.why = "open", FLATTERED
 
 
 def at_length(chosen: Sequence[Standing], run: Long, *, seeds: int, share: float) -> list[Finalist]:

@@ -13,6 +13,8 @@ from clustersim.values import dataclass
 Fate = Literal["open", "pruned", "screened", "simulated", "failed"]  # open: its bound allows it to be the best
 
 COARSE: Final = 3
+FLATTERED: Final = "its bound is below what others reached in short runs, and above what they do at length"
+"""Why a plan is open that was pruned for figures that did not last."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from clustersim.search.plans.finals import KEPT, TIES, Finalist
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.outcome import FLATTERED, Standing
 from clustersim.search.plans.space import TYPICAL
 from clustersim.values import dataclass
 
@@ -162,6 +162,7 @@ class Found:
             "nearest_screened": max(failing, default=None),
             "simulated": fates["simulated"],
             "open": fates["open"],
+            "flattered": sum(one.why == FLATTERED for one in self.standings),
             "nearest_open": max(opened, default=None),
             "settled": self.settled,
             "failed": dict(why),

@@ -18,7 +18,7 @@ from clustersim.search.load import Load, load_of
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import REQUESTS, SEEDS, TIES, at_length
+from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.looks.times import is_worth_compiling
@@ -37,7 +37,6 @@ from clustersim.simulation.estimate import BYTES_AT_LEAST
 from clustersim.workload.draws import DrawnWorkload
 
 Told = Callable[[int, int], None]
-FINALISTS: Final = 6
 _LOOKS: Final = 4
 """Times that a pool is replayed to find where it fails, or so …"""
 _IN_LOCKSTEP: Final = 20
@@ -286,11 +285,9 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     simulated = sorted((one for one in standings if one.passed is not None), key=walk.value, reverse=True)
     if not simulated:
         raise none_serves(search.base, standings, question.share)
-    least = walk.value(simulated[0]) * (1.0 - 2.0 * TIES)
-    chosen = [one for one in simulated if walk.value(one) >= least][:FINALISTS]
     drawn = isinstance(search.base.workload, DrawnWorkload)
-    finalists = at_length(chosen, search.run_at_length, seeds=SEEDS if drawn else 1, share=question.share)
-    finalists.sort(key=lambda one: -one.capacity * worth(one.standing))
+    finalists = last_longest(simulated, worth, search.run_at_length, seeds=SEEDS if drawn else 1, share=question.share)
+    reopen(standings, worth, finalists[0])
     return Found(
         standings=standings,
         finalists=finalists,

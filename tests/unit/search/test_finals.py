@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clustersim.search.plans.bounds.limits import Bound
+from clustersim.search.plans.bounds.limits import RATE, Bound
 from clustersim.search.plans.deployments import Candidate
-from clustersim.search.plans.finals import at_length
+from clustersim.search.plans.finals import at_length, last_longest, reopen
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.outcome import FLATTERED, Standing
 
 
 def at(step: int) -> Standing:
@@ -49,3 +49,38 @@ def test_who_meets_its_targets_at_any_rate_is_tried_no_higher_than_a_sixth_above
 
     (found,) = at_length([at(100)], run, seeds=1, share=0.9)
     assert found.step == 115
+
+
+def test_whoever_reached_more_in_a_short_run_than_the_best_does_at_length_is_run_at_length_too():
+    plans = [at(short) for short in (400, 300, 260, 100)]
+    bears = dict(zip(map(id, plans), (150, 200, 250, 90), strict=True))
+
+    def run(all_asked):
+        return [
+            {"failed": None, "numbers": {"goodput.share": 0.95 if step <= bears[id(one)] else 0.5}}
+            for one, step, _ in all_asked
+        ]
+
+    found = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9)
+    assert [(one.standing, one.step) for one in found] == [(plans[2], 250), (plans[1], 200), (plans[0], 150)]
+
+
+def test_a_bound_that_was_held_against_what_did_not_last_leaves_a_plan_open():
+    best, *plans = at(400), at(300), at(200), at(300)
+    for one, why in zip(plans, (RATE, RATE, "least TTFT"), strict=True):
+        one.fate, one.why, one.passed = "pruned", why, None
+        one.bound = Bound(step=300 if one is not plans[1] else 200, why=why, tpot_ms=None)
+    (found,) = at_length(
+        [best],
+        lambda asked: [
+            {"failed": None, "numbers": {"goodput.share": 0.95 if step <= 250 else 0.5}} for _, step, _ in asked
+        ],
+        seeds=1,
+        share=0.9,
+    )
+    reopen(plans, lambda one: 1.0, found)
+    assert [(one.fate, one.why) for one in plans] == [
+        ("open", FLATTERED),
+        ("pruned", RATE),
+        ("pruned", "least TTFT"),
+    ]
