@@ -49,6 +49,8 @@ class CustomScheduler(Scheduler):
         self.heeds_all = True
         self.user = user
         self.decider: DecidesSteps = user.made()
+        self.asked_ns: int | None = None
+        """When it was asked last."""
         self.standing: tuple[Sequence, ...] = ()
         """Who decodes again in each step until something happens (``Choice.again``)."""
         self.vain: dict[int, tuple[int, int]] = {}
@@ -73,7 +75,8 @@ class CustomScheduler(Scheduler):
         """Return what the user's scheduler left alone when it decided nothing; None where there is nothing to run."""
         if not self.waiting and not self.running:
             return None
-        return Stall(who=f"{self.user.name}.{self.user.method}", file=self.user.path, view=self.view(now))
+        asked = now if self.asked_ns is None else self.asked_ns  # clocks go on to what is void by then
+        return Stall(who=f"{self.user.name}.{self.user.method}", file=self.user.path, view=self.view(asked))
 
     def add(self, sequence: Sequence) -> None:
         """Queue an arrived request."""
@@ -168,6 +171,7 @@ class CustomScheduler(Scheduler):
 
     def _choice(self, now: int, running: Mapping[int, Sequence], waiting: Mapping[int, Sequence]) -> Choice:
         """Ask the user's scheduler, and check what can be checked before anything is carried out."""
+        self.asked_ns = now
         view = self.view(now)
         decided = self.user.asked(lambda: self.decider.decide(view))
         choice = self.user.asked(lambda: _plain(decided))

@@ -105,6 +105,16 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
     assert " plans were not simulated to the end" in Path(more["out"], "search.html").read_text()
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_outputs_of_one_token_have_no_gaps_to_be_late(folder: Path):
+    text = SMALL.replace("{uniform: {low: 5, high: 40}}", "1").replace(", tpot: 25 ms", "")
+    (folder / "small.yaml").write_text(text)
+    assert found("--devices", "1", "--lasting", "500 ms", "--workers", "1", "--out", "one")["best"]["value"] > 0
+    told = search("--devices", "1", "--lasting", "500 ms", "--targets", "ttft=1 ns").stderr
+    assert "least TTFT" in told
+    assert "TPOT" not in told
+
+
 def test_one_partition_of_prompts_stands_for_all_but_in_an_exhaustive_search(tmp_path: Path):
     for exhaustive, partitions in ((False, {"zigzag"}), (True, {"contiguous", "zigzag", "striped"})):
         with searching(tmp_path, devices=2, exhaustive=exhaustive) as made:

@@ -26,16 +26,16 @@ def stall_error(now: int, unfinished: int, replicas: Sequence[ClockReplica], han
     for replica in replicas:
         found = replica.scheduler.stall(now)
         if found is not None:
-            message = _standstill(now, unfinished, replica.index, replica.scheduler.pool.total, found)
+            message = _standstill(unfinished, replica.index, replica.scheduler.pool.total, found)
             return InputError(Problem(file=found.file, message=message))
     return StallError(stall_story(now, unfinished, replicas, hand_overs))
 
 
-def _standstill(now: int, unfinished: int, replica: int, blocks: int, found: Stall) -> str:
+def _standstill(unfinished: int, replica: int, blocks: int, found: Stall) -> str:
     """Return what the view of a user's scheduler offers when it has chosen nothing, and nothing else can happen."""
     view = found.view
     lines = [
-        f"{found.who} chose nothing at {now / 1e6:.6f} ms, when nothing else could happen, but "
+        f"{found.who} chose nothing at {view.now_ns / 1e6:.6f} ms, when nothing else could happen, but "
         f"{plural(unfinished, 'request is', 'requests are')} unfinished; its view offered on replica {replica}:",
         f"{sum(view.free_blocks)} of {blocks} K/V blocks free, at most {view.max_batch_tokens} tokens "
         f"a step and {view.max_batch_requests} running",

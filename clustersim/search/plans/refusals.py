@@ -37,7 +37,7 @@ def none_serves(scenario: Scenario, standings: Sequence[Standing], share: float)
     told = ", ".join(
         f"{plural(count, 'plan')}: {reason}" for reason, count in sorted(reasons.items(), key=lambda p: -p[1])[:3]
     )
-    tpots = [one.bound.tpot_ms for one in standings if one.bound.tpot_ms is not None]
+    tpots = [one.bound.tpot_ms for one in standings if one.bound.tpot_ms is not None and one.why != "least TTFT"]
     least = f"; no plan has a TPOT below {min(tpots):,.1f} ms, even with one request" if tpots else ""
     message = (
         f"no plan serves {share:.0%} of the requests within their targets at any rate that was tried ({told}){least}"

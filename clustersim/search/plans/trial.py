@@ -151,8 +151,9 @@ def missed_by(result: RunResult, now_ns: int) -> int:
     missed |= ~ended & (waited > limits.get("e2e", inf))
     gaps = columns["output_tokens"] - 1.0
     took = now_ns - columns["first_token_ns"]
-    slow = ~ended & ~np.isnan(first) & (took > gaps * limits.get("tpot", inf))
-    return int((missed | (slow & (gaps > 0))).sum())
+    if "tpot" in limits:
+        missed |= ~ended & ~np.isnan(first) & (gaps > 0) & (took > gaps * limits["tpot"])
+    return int(missed.sum())
 
 
 def _numbers(result: RunResult) -> dict[str, Any]:

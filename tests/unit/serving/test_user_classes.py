@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clustersim.cluster.fault import Fault
 from clustersim.errors import IllegalDecisionError, InputError, Problem
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.replay import replay
@@ -194,6 +196,22 @@ def test_a_scheduler_that_stands_still_is_the_users(tmp_path, body, message, mod
     assert "but 1 request is unfinished" in problem.message
     for part in message:
         assert part in problem.message
+
+
+@pytest.mark.parametrize("mode", ["full", "folded"])
+def test_who_stands_still_is_told_by_when_it_was_asked_though_what_a_failure_made_void_ends_later(tmp_path, mode):
+    body = """
+    def decide(self, view):
+        if any(one.preemptions for one in view.waiting):
+            return Choice()
+        tokens = {one.request: one.to_compute for one in (*view.running, *view.waiting)}
+        return Choice(tokens=tokens, again=not view.waiting)
+"""
+    given = deployment([(0, 4, 90)], scheduler=user(tmp_path, body), mode=mode)
+    faults = (Fault(at_ns=100_000, until_ns=110_000, devices=(0,)),)
+    with pytest.raises(InputError) as caught:
+        replay(replace(given, faults=faults))
+    assert "chose nothing at 0.110000 ms" in caught.value.problems[0].message
 
 
 def test_a_users_router_sees_the_same_in_both_replays(tmp_path):
