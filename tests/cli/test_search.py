@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
+from clustersim.interop.launch.launch import TARGETS
 from clustersim.scenario import load
 from tests.unit.search.searching import SMALL, bounded
 from tests.unit.search.searching import search as searching
@@ -53,7 +54,7 @@ def test_the_best_plan_is_that_of_the_exhaustive_search_and_nothing_beats_its_bo
         for line in search(*FAST, "--exhaustive", "--workers", "1", "--out", "b").stdout.splitlines()
         if line.rstrip().endswith(" next")
     ]
-    rates = {float(words[-5]) for words in listed}
+    rates = {float(words[-6]) for words in listed}
     assert 0 < len(listed) <= 4
     assert rates <= {row["reached"] for row in rows}
     best = whole["best"]["value"]
@@ -82,6 +83,16 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     told = search("--devices", "1", "--lasting", "1 s", "--workers", "1", "--out", "kept").stdout
     assert told.splitlines()[-1].startswith("command  clustersim run")
     assert "a rate counts where 90% of requests meet every target" in told
+
+
+def test_each_answer_says_what_it_can_be_launched_for(folder: Path):
+    told = found("--devices", "2", "--exactly", "--lasting", "500 ms", "--effort", "0 s", "--workers", "1")
+    rows = [told["best"], *told["best"]["ties"]]
+    assert any("vllm" in row["launches_for"] for row in rows if "sp" not in row["plan"].split())
+    for row in rows:
+        for target in TARGETS:
+            run = CliRunner().invoke(main, ["launch", row["scenario"], "--for", target, "--model", "x"])
+            assert (run.exit_code == 0) == (target in row["launches_for"]), (row["plan"], target, run.stderr)
 
 
 def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):

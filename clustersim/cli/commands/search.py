@@ -12,6 +12,8 @@ import click
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
+from clustersim.errors import IllegalPlanError, InputError
+from clustersim.interop.launch.launch import TARGETS, launch_of
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
 from clustersim.report.search.page import check_layout, search_html
@@ -122,7 +124,7 @@ def search(
         plain = _plain(found, deployments, files, folder)
         click.echo(json.dumps(plain | {"wall_s": time.monotonic() - began}))
     elif not quiet:
-        _print(found, folder, share)
+        _print(found, deployments, folder, share)
         click.echo(options.kept_and_command(folder, _command(found, deployments)))
 
 
@@ -160,10 +162,16 @@ def _plain(found: Found, deployments: Deployments, files: dict[int, str], folder
             "value": found.value(best),
             "metrics": metrics(best.row),
             "ties": [
-                {"scenario": files[id(one.standing)], "plan": one.standing.words, "value": found.value(one)}
+                {
+                    "scenario": files[id(one.standing)],
+                    "plan": one.standing.words,
+                    "value": found.value(one),
+                    "launches_for": _startable(deployments, one.standing),
+                }
                 for one in found.ties
             ],
             "command": _command(found, deployments),
+            "launches_for": _startable(deployments, best.standing),
         },
         "certificate": found.certificate(),
         "out": str(folder),
@@ -181,7 +189,24 @@ def _next(found: Found) -> list[tuple[Standing, float, Row]]:
     return sorted(some, key=lambda one: -one[1] * found.worth(one[0]))[:NEXT]
 
 
-def _print(found: Found, folder: Path, share: float) -> None:
+def _startable(deployments: Deployments, one: Standing) -> list[str]:
+    """Return what a plan can be launched for: what an engine refuses is legal, and nothing to start a server with."""
+    scenario, found = deployments.scenario(one.candidate), []
+    for target in TARGETS:
+        try:
+            launch_of(scenario, target, model=scenario.model.name)
+        except (IllegalPlanError, InputError):
+            continue
+        found.append(target)
+    return found
+
+
+def _startable_words(deployments: Deployments, one: Standing) -> str:
+    found = _startable(deployments, one)
+    return "all" if len(found) == len(TARGETS) else ",".join(found) or "none"
+
+
+def _print(found: Found, deployments: Deployments, folder: Path, share: float) -> None:
     best = found.best
     told = found.certificate()
     click.echo(
@@ -200,15 +225,18 @@ def _print(found: Found, folder: Path, share: float) -> None:
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", f"{one.capacity:g}", f"{found.value(one):.4g}",
          *(f"{metrics(one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
+         _startable_words(deployments, one.standing),
          "best" if one is best else "tie" if one in found.ties else "")
         for one in found.finalists
     ]  # fmt: skip
     rows += [
         (one.words, f"{one.candidate.devices}", f"{rate:g}", f"{rate * found.worth(one):.4g}",
-         *(f"{metrics(row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")), "next")
+         *(f"{metrics(row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
+         _startable_words(deployments, one), "next")
         for one, rate, row in _next(found)
     ]  # fmt: skip
-    columns = ("plan", "devices", "requests/s", found.objective.replace("_", " "), "TTFT p99 ms", "TPOT p99 ms", "")
+    value = found.objective.replace("_", " ")
+    columns = ("plan", "devices", "requests/s", value, "TTFT p99 ms", "TPOT p99 ms", "launch --for", "")
     print_table(columns, rows, numbers_from=1)
     if len(rows) > len(found.finalists):
         click.echo("next: found in shorter runs than those of the best")
