@@ -131,10 +131,22 @@ def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     except BaseException:
         _kill(context.started)
+        _unread(pool)
         raise
     finally:
+        if getattr(pool, "_broken", False):
+            _unread(pool)
         pool.shutdown(cancel_futures=True)
         _kill(context.started)  # where another could not be started, nobody told those that were
+
+
+def _unread(pool: ProcessPoolExecutor) -> None:
+    """Let nobody wait to write what no process reads any more: before Python 3.11.5 a shutdown waits for that forever.
+
+    As CPython does since then (gh-94777).
+    """
+    with suppress(AttributeError, OSError):
+        pool._call_queue._reader.close()  # type: ignore[attr-defined]
 
 
 def _kill(started: list[Any]) -> None:
