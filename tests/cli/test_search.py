@@ -85,14 +85,30 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert "a rate counts where 90% of requests meet every target" in told
 
 
-def test_each_answer_says_what_it_can_be_launched_for(folder: Path):
-    told = found("--devices", "2", "--exactly", "--lasting", "500 ms", "--effort", "0 s", "--workers", "1")
+def test_each_answer_says_what_it_can_be_launched_for_and_only_such_plans_are_searched_where_asked(folder: Path):
+    args = ("--devices", "2", "--exactly", "--lasting", "500 ms", "--effort", "0 s", "--workers", "1")
+    told = found(*args, "--out", "every")
     rows = [told["best"], *told["best"]["ties"]]
-    assert any("vllm" in row["launches_for"] for row in rows if "sp" not in row["plan"].split())
     for row in rows:
         for target in TARGETS:
             run = CliRunner().invoke(main, ["launch", row["scenario"], "--for", target, "--model", "x"])
             assert (run.exit_code == 0) == (target in row["launches_for"]), (row["plan"], target, run.stderr)
+    only = found(*args, "--for", "vllm", "--out", "only")
+    every, some = ({row["words"] for row in table(name)} for name in ("every", "only"))
+    assert some == {words for words in every if "sp" not in words.split()} < every
+    assert "vllm" in only["best"]["launches_for"]
+    assert only["for"] == "vllm"
+    assert (
+        f"{only['legal']} plans are legal (rules of level P) and launch for vllm"
+        in Path("only/search.html").read_text()
+    )
+    none = search(*args, "--for", "vllm", "--set", "precision.kv_cache=int8")
+    assert none.exit_code == 2
+    assert "vllm refuses 9 plans; nearest: tp 1 × dp 1 (vLLM does not start it: vLLM keeps K/V in" in none.stderr
+
+
+def table(name: str) -> list[dict]:
+    return pq.read_table(Path(name, "points.parquet")).to_pylist()
 
 
 def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +13,7 @@ import click
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
-from clustersim.errors import IllegalPlanError, InputError
-from clustersim.interop.launch.launch import TARGETS, launch_of
+from clustersim.interop.launch.launch import TARGETS, refusal_of
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
 from clustersim.report.search.page import check_layout, search_html
@@ -25,7 +25,7 @@ from clustersim.search.plans.files import digest, left_for, searched_of, write_s
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found, metrics, per_device, user_rate
-from clustersim.search.plans.room import room_of
+from clustersim.search.plans.room import LaunchTarget, room_of
 from clustersim.search.plans.search import Search, found_by
 from clustersim.search.point import Row
 from clustersim.search.runs import Variants
@@ -44,6 +44,7 @@ NEXT: Final = 4
 @click.option("--topology", metavar="NAME", help="In place of the scenario's.")
 @click.option("--budget", metavar="USD/h", help="At most so much per hour: '100 USD/h'.")
 @click.option("--knobs", multiple=True, metavar="KEY=VALUES", help="serving.max_batch_tokens=2048,8192.")
+@click.option("--for", "target", type=options.Choice(TARGETS), help="Only plans that this starts: vllm, ...")
 @click.option("--objective", type=options.Choice(OBJECTIVES), help="[per device; per USD with --budget].")
 @options.goals
 @click.option(
@@ -69,6 +70,7 @@ def search(
     topology: str | None,
     budget: str | None,
     knobs: tuple[str, ...],
+    target: str | None,
     objective: str | None,
     targets: str | None,
     share: float,
@@ -103,6 +105,7 @@ def search(
     refuse_no_knob(varied)
     with options.naming_targets((*overrides, *((topology,) if topology else ())), targets):
         room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=budget)
+        room = replace(room, launch=_launch_target(target))
         chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
         question = Question(
             room=room, share=share, lasting_s=lasting, objective=chosen, exhaustive=exhaustive, effort_s=effort
@@ -121,10 +124,10 @@ def search(
     searched = searched_of(found, deployments, question)
     files = write_search(folder, found, deployments, searched, search_html(searched, page))
     if as_json:
-        plain = _plain(found, deployments, files, folder)
+        plain = {"for": target} | _plain(found, deployments, files, folder)
         click.echo(json.dumps(plain | {"wall_s": time.monotonic() - began}))
     elif not quiet:
-        _print(found, deployments, folder, share)
+        _print(found, deployments, folder, share, target)
         click.echo(options.kept_and_command(folder, _command(found, deployments)))
 
 
@@ -189,16 +192,16 @@ def _next(found: Found) -> list[tuple[Standing, float, Row]]:
     return sorted(some, key=lambda one: -one[1] * found.worth(one[0]))[:NEXT]
 
 
+def _launch_target(target: str | None) -> LaunchTarget | None:
+    if target is None:
+        return None
+    return LaunchTarget(name=target, refusal=lambda scenario: refusal_of(scenario, target))
+
+
 def _startable(deployments: Deployments, one: Standing) -> list[str]:
     """Return what a plan can be launched for: what an engine refuses is legal, and nothing to start a server with."""
-    scenario, found = deployments.scenario(one.candidate), []
-    for target in TARGETS:
-        try:
-            launch_of(scenario, target, model=scenario.model.name)
-        except (IllegalPlanError, InputError):
-            continue
-        found.append(target)
-    return found
+    scenario = deployments.scenario(one.candidate)
+    return [target for target in TARGETS if refusal_of(scenario, target) is None]
 
 
 def _startable_words(deployments: Deployments, one: Standing) -> str:
@@ -206,7 +209,7 @@ def _startable_words(deployments: Deployments, one: Standing) -> str:
     return "all" if len(found) == len(TARGETS) else ",".join(found) or "none"
 
 
-def _print(found: Found, deployments: Deployments, folder: Path, share: float) -> None:
+def _print(found: Found, deployments: Deployments, folder: Path, share: float, target: str | None) -> None:
     best = found.best
     told = found.certificate()
     click.echo(
@@ -214,9 +217,10 @@ def _print(found: Found, deployments: Deployments, folder: Path, share: float) -
         f"({found.objective.replace('_', ' ')} {found.value(best):.4g})"
     )
     click.echo(f"a rate counts where {share:.0%} of requests meet every target")
+    legal = f"{found.legal:,} legal plans" + (f" that launch for {target}" if target else "")
     pruned = ", ".join(f"{count:,} by {reason}" for reason, count in found.pruned.items() if count)
     click.echo(
-        f"{found.legal:,} legal plans; pruned: {pruned or 'none'}; {told['screened']:,} screened by a run that fails; "
+        f"{legal}; pruned: {pruned or 'none'}; {told['screened']:,} screened by a run that fails; "
         f"{told['simulated']:,} simulated ({plural(found.runs, 'run')})"
     )
     if told["open"]:

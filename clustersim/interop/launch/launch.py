@@ -140,6 +140,26 @@ def launch_of(
     )
 
 
+def refusal_of(scenario: Scenario, target: str) -> str | None:
+    """Return the first thing that an engine refuses of a legal scenario, whatever checkpoint it loads; None: nothing.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Of all pools, or of one by itself.
+    target : str
+        One of :data:`TARGETS`.
+    """
+    try:
+        launch_of(scenario, target, model=scenario.model.name)
+    except IllegalPlanError as error:
+        first, second = str(error).splitlines()[:2]
+        return f"{first.partition(' does not')[0]} does not start it: {second.strip()}"
+    except InputError as error:
+        return str(error)
+    return None
+
+
 def _published(scenario: Scenario) -> str:
     """Return what a server is told to load, by the scenario alone."""
     written = scenario.origin.data["model"]

@@ -73,11 +73,12 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
         )
     plans.sort(key=lambda plan: (_ORDER.index(plan.fate), -(plan.reached or 0.0), -(plan.bound or 0.0), plan.words))
     many = "exactly" if question.room.exactly else "at most"
+    launch = question.room.launch
+    legal = f"{found.legal:,} legal plans" + (f" that launch for {launch.name}" if launch else "")
     return Searched(
         name=deployments.base.name,
         unit=UNITS[found.objective],
-        subtitle=f"{found.legal:,} legal plans on {many} {plural(question.room.devices, 'device')}; "
-        f"best: {best.standing.words}",
+        subtitle=f"{legal} on {many} {plural(question.room.devices, 'device')}; best: {best.standing.words}",
         plans=plans,
         certificate=_sentences(found, question),
     )
@@ -108,6 +109,7 @@ def _why(one: Standing, fate: str, found: Found) -> str:
 def _sentences(found: Found, question: Any) -> list[str]:
     told = found.certificate()
     unit = UNITS[found.objective]
+    launch = question.room.launch
     value = found.value(found.best)
     shares = ", ".join(f"{share:.1%}" for share in found.best.shares)
     lines = [
@@ -115,7 +117,8 @@ def _sentences(found: Found, question: Any) -> list[str]:
         f"(asked: {question.share:.0%}), one figure for each seed.",
         "; ".join(
             (
-                f"{told['legal']:,} plans are legal (rules of level P)",
+                f"{told['legal']:,} plans are legal (rules of level P)"
+                + (f" and launch for {launch.name}" if launch else ""),
                 *(f"{count:,} are left out by {reason}" for reason, count in told["pruned"].items()),
             )
         )

@@ -15,7 +15,7 @@ from clustersim.clock import Int64Array
 from clustersim.plan.parallel import SequencePartition
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.deployments import Candidate, Setting
-from clustersim.search.plans.room import Room
+from clustersim.search.plans.room import LaunchTarget, Room
 from clustersim.search.plans.space import PARTITIONS, Refused, Replica, replicas
 
 _GRID: Final = 1 << 14
@@ -119,8 +119,26 @@ def _of_each_kind(
         here = scenario
         if kind is not None:
             here = replace(scenario, topology=scenario.topology.seen_from(scenario.topology.of_kind(kind)[0]))
-        found += replicas(here, min(devices, room.devices), kind, refused, partitions)
+        legal = replicas(here, min(devices, room.devices), kind, refused, partitions)
+        found += legal if room.launch is None else list(_launched(here, legal, room.launch, refused))
     return found
+
+
+def _launched(
+    scenario: Scenario, legal: Sequence[Replica], launch: LaunchTarget, refused: Refused
+) -> Iterator[Replica]:
+    """Yield the replicas that can be started: those on the first devices, which other places of them may not be."""
+    known: dict[object, str | None] = {}
+    for one in legal:
+        plan = one.plan
+        alike = plan.tp, plan.pp, plan.dp, plan.ep, plan.sp.degree > 1
+        if alike not in known:
+            known[alike] = launch.refusal(scenario.with_entry(plan=plan))
+        reason = known[alike]
+        if reason is None:
+            yield one
+        else:
+            refused.add(launch.name, plan, reason)
 
 
 def _largest(one: Replica, setting: int, room: Room) -> Iterator[tuple[Candidate, int]]:

@@ -22,6 +22,8 @@ def none_legal(scenario: Scenario, refused: Refused, room: Room) -> InputError:
         return InputError(Problem(message=f"{message} within what is asked: allow other numbers of them"))
     rule = refused.counts.most_common(1)[0][0]
     plan = refused.example[rule]
+    if refused.why[rule]:
+        return InputError(Problem(message=f"{message}: {rules}; nearest: {plan_words(plan)} ({refused.why[rule]})"))
     verdict = check_scenario_plan(scenario.with_entry(plan=plan))
     found = next((one for one in verdict.violations if one.rule == rule), None)
     nearest = "" if found is None else f"; nearest: {plan_words(plan)} ({found.message}), {found.fix}"

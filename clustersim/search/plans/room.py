@@ -1,8 +1,10 @@
-"""What plans may use: devices, their kinds, and money."""
+"""What plans may use: devices, their kinds, and money; and what has to start them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import field
 from typing import Final
 
 from clustersim.errors import InputError, Problem
@@ -11,6 +13,21 @@ from clustersim.search.plans.deployments import Candidate
 from clustersim.values import dataclass
 
 _MONEY: Final = ("USD/h", "usd/h", "$/h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTarget:
+    """What has to start a plan: an engine, or a manifest's.
+
+    Parameters
+    ----------
+    name : str
+    refusal : callable
+        Returns why a scenario can't be started, None where it can.
+    """
+
+    name: str
+    refusal: Callable[[Scenario], str | None] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +46,8 @@ class Room:
         Most USD per hour, and …
     price : dict
         … what a device of each kind costs, as far as that is told.
+    launch : LaunchTarget or None
+        What has to start them; None: every legal plan is wanted.
     """
 
     devices: int
@@ -36,6 +55,7 @@ class Room:
     of_kind: dict[str | None, int]
     usd: float | None
     price: dict[str | None, float]
+    launch: LaunchTarget | None = None
 
     def cost(self, candidate: Candidate) -> float | None:
         """Return USD per hour of a candidate; None where a kind has no price."""

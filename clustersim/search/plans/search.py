@@ -170,8 +170,9 @@ class Search:
     def run(self, asked: Sequence[tuple[Standing, int]]) -> list[Row]:
         """Simulate plans, each at a step of the grid; what was simulated before is looked up."""
         share = 0.0 if self.question.exhaustive else self.question.share
+        found = {number: row for number, row in enumerate(map(self._not_launched, asked)) if row is not None}
         refused = [] if self.question.exhaustive else self._refused_alone(asked)
-        found = {number: row for number, row in enumerate(refused) if row is not None}
+        found |= {number: row for number, row in enumerate(refused) if row is not None and number not in found}
         left = [number for number in range(len(asked)) if number not in found]
         trials = (self.trial_at(*asked[number], share) for number in left)
         found |= dict(zip(left, self._rows(trials), strict=True))
@@ -192,6 +193,12 @@ class Search:
         left = [at for at in range(len(trials)) if at not in known]
         known |= dict(zip(left, self._rows(trials[at] for at in left), strict=True))
         return [known[at] for at in range(len(trials))]
+
+    def _not_launched(self, asked: tuple[Standing, int]) -> Row | None:
+        """Return the row of a plan that can't be started with what has to, where its ranks are; None where it can."""
+        launch = self.question.room.launch
+        reason = None if launch is None else launch.refusal(self.deployments.scenario(asked[0].candidate))
+        return None if reason is None else {"failed": reason, "numbers": {}}
 
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
         """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""

@@ -59,15 +59,17 @@ class Replica:
 
 @dataclass(slots=True, kw_only=True)
 class Refused:
-    """How many plans each rule leaves out, and the last one that it alone does."""
+    """How many plans each rule (or engine) leaves out, the first one of each, and why, where that is told."""
 
     counts: Counter[str] = field(default_factory=Counter)
     example: dict[str, ParallelPlan] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
 
-    def add(self, rule: str, plan: ParallelPlan) -> None:
+    def add(self, rule: str, plan: ParallelPlan, why: str = "") -> None:
         """Count a plan that a rule refuses."""
         self.counts[rule] += 1
         self.example.setdefault(rule, plan)
+        self.why.setdefault(rule, why)
 
 
 def replicas(
