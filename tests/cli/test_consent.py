@@ -140,7 +140,7 @@ def test_compiled_code_beside_the_file_is_never_run(folder: Path) -> None:
         ("limit=4", "limt=4", "mine.py:7: Mine can't be made: it takes no option 'limit'; did you mean 'limt'?"),
         ("limit=4", "limit, more", "mine.py:7: Mine can't be made: it needs the option 'more'"),
         ("def decide(", "def decide((", "mine.py:11: "),
-        ("from pathlib", "\0from pathlib", "mine.py: source code string cannot contain null bytes"),
+        ("from pathlib", "\0from pathlib", "source code string cannot contain null bytes"),
     ],
 )
 def test_the_text_of_the_file_is_checked_without_running_it(

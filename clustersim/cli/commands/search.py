@@ -25,7 +25,7 @@ from clustersim.search.plans.files import digest, left_for, searched_of, write_s
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found, metrics, per_device, user_rate
-from clustersim.search.plans.room import LaunchTarget, room_of
+from clustersim.search.plans.room import AskedLaunch, room_of
 from clustersim.search.plans.search import Search, found_by
 from clustersim.search.point import Row
 from clustersim.search.runs import Variants
@@ -105,7 +105,7 @@ def search(
     refuse_no_knob(varied)
     with options.naming_targets((*overrides, *((topology,) if topology else ())), targets):
         room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=budget)
-        room = replace(room, launch=_launch_target(target))
+        room = replace(room, launch=_asked_launch(target))
         chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
         question = Question(
             room=room, share=share, lasting_s=lasting, objective=chosen, exhaustive=exhaustive, effort_s=effort
@@ -192,10 +192,10 @@ def _next(found: Found) -> list[tuple[Standing, float, Row]]:
     return sorted(some, key=lambda one: -one[1] * found.worth(one[0]))[:NEXT]
 
 
-def _launch_target(target: str | None) -> LaunchTarget | None:
+def _asked_launch(target: str | None) -> AskedLaunch | None:
     if target is None:
         return None
-    return LaunchTarget(name=target, refusal=lambda scenario: refusal_of(scenario, target))
+    return AskedLaunch(name=target, refusal=lambda scenario: refusal_of(scenario, target))
 
 
 def _startable(deployments: Deployments, one: Standing) -> list[str]:

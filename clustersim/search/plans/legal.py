@@ -15,7 +15,7 @@ from clustersim.clock import Int64Array
 from clustersim.plan.parallel import SequencePartition
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.deployments import Candidate, Setting
-from clustersim.search.plans.room import LaunchTarget, Room
+from clustersim.search.plans.room import AskedLaunch, Room
 from clustersim.search.plans.space import PARTITIONS, Refused, Replica, replicas
 
 _GRID: Final = 1 << 14
@@ -124,9 +124,7 @@ def _of_each_kind(
     return found
 
 
-def _launched(
-    scenario: Scenario, legal: Sequence[Replica], launch: LaunchTarget, refused: Refused
-) -> Iterator[Replica]:
+def _launched(scenario: Scenario, legal: Sequence[Replica], launch: AskedLaunch, refused: Refused) -> Iterator[Replica]:
     """Yield the replicas that can be started: those on the first devices, which other places of them may not be."""
     known: dict[object, str | None] = {}
     for one in legal:

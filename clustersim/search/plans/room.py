@@ -16,7 +16,7 @@ _MONEY: Final = ("USD/h", "usd/h", "$/h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchTarget:
+class AskedLaunch:
     """What has to start a plan: an engine, or a manifest's.
 
     Parameters
@@ -46,7 +46,7 @@ class Room:
         Most USD per hour, and …
     price : dict
         … what a device of each kind costs, as far as that is told.
-    launch : LaunchTarget or None
+    launch : AskedLaunch or None
         What has to start them; None: every legal plan is wanted.
     """
 
@@ -55,7 +55,7 @@ class Room:
     of_kind: dict[str | None, int]
     usd: float | None
     price: dict[str | None, float]
-    launch: LaunchTarget | None = None
+    launch: AskedLaunch | None = None
 
     def cost(self, candidate: Candidate) -> float | None:
         """Return USD per hour of a candidate; None where a kind has no price."""
