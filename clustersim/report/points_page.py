@@ -59,7 +59,9 @@ def cells(texts: Sequence[str]) -> str:
     return "".join(f"<td>{escape(text)}</td>" for text in texts)
 
 
-def points_table(title: str, caption: str, head: Sequence[str], rows: Sequence[str], count: int) -> Drawn:
+def points_table(
+    title: str, caption: str, head: Sequence[str], rows: Sequence[str], count: int, kind: str = ""
+) -> Drawn:
     """Return a table whose rows are points.
 
     Parameters
@@ -70,6 +72,8 @@ def points_table(title: str, caption: str, head: Sequence[str], rows: Sequence[s
         The cells of the first points, as HTML.
     count : int
         How many points there are.
+    kind : str
+        Class of the table: ``reasons``, whose first three columns are words.
     """
     names = "".join(f"<th>{escape(text)}</th>" for text in head)
     lines = "".join(
@@ -79,5 +83,6 @@ def points_table(title: str, caption: str, head: Sequence[str], rows: Sequence[s
     return Drawn(
         title=title,
         caption=caption + rest,
-        html=f'<div class="runs"><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>',
+        html=f'<div class="runs"><table class="{kind}"><thead><tr>{names}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>",
     )

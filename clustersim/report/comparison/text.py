@@ -51,7 +51,7 @@ def basis(found: Comparison) -> str:
 
 
 def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[str, ...], Rows]]:
-    """Return (what it is, columns, rows) of each table."""
+    """Return (what it is, columns, rows) of each table: what was changed, what came of it and why, and every figure."""
     a, b = found.a.name, found.b.name
     rows: list[tuple[str, tuple[str, ...], Rows]] = [
         (
@@ -60,14 +60,6 @@ def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[st
             [(path, shown(one), shown(other)) for path, one, other in found.scenario[:most]],
         )
     ]
-    odd = [row for row in found.metrics if row[1] != row[2]]
-    rows.append(
-        (
-            f"Figures: {len(odd)} of {len(found.metrics)} {'differs' if len(odd) == 1 else 'differ'}",
-            ("figure", a, b, "difference"),
-            [(name, number(one), number(other), signed(one, other)) for name, one, other in odd],
-        )
-    )
     differing = [one for one in found.causes if one.a_ms or one.b_ms]
     causes = [(one.cause, one.kind, *_numbers(one)) for one in differing[:most]]
     if others := differing[most:]:
@@ -86,6 +78,14 @@ def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[st
     if found.same_requests and found.difference_ns.any():
         listed = [(str(one["request"]), *_of_request(one)) for one in largest(found)]
         rows.append(("Requests that differ most, ms", ("request", a, b, "difference", "mostly"), listed))
+    odd = [row for row in found.metrics if row[1] != row[2]]
+    rows.append(
+        (
+            f"Figures: {len(odd)} of {len(found.metrics)} {'differs' if len(odd) == 1 else 'differ'}",
+            ("figure", a, b, "difference"),
+            [(name, number(one), number(other), signed(one, other)) for name, one, other in odd],
+        )
+    )
     return rows
 
 

@@ -144,6 +144,7 @@ def _plans(searched: Searched, panel: Panel, identity: str) -> Drawn:
         ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for"),
         rows,
         len(searched.plans),
+        kind="reasons",
     )
 
 

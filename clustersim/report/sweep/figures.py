@@ -132,6 +132,7 @@ def _heat_map(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     values = swept.there(options["values"], swept.simulated)
     if not values:
         return None
+    values = [key for key in values if len({swept.number(run, key) for run in swept.simulated}) > 1] or values
     for number, key in enumerate(values):
         sign = -1.0 if is_better_low(key) else 1.0
         best: dict[tuple[str, str], int] = {}
@@ -169,7 +170,7 @@ def _heat_map(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     more = f" A cell is the best over {', '.join(rest)}." if rest else ""
     return Drawn(
         title="Two keys against each other",
-        caption=f"Choose the number above; yellow is better. Empty cells failed.{more}",
+        caption=f"Choose the number above, of those that differ; yellow is better. Empty cells failed.{more}",
         figure=figure,
         then=f'.then(() => clustersimPoints("{identity}"))',
     )
