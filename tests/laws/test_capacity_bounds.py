@@ -29,7 +29,7 @@ PLANS = {
     "one": {"tp": 1},
     "stages": {"tp": 2, "pp": 3},
     "experts": {"tp": 2, "ep": 2},
-    "wide": {"tp": 1, "ep": 2, "dp": 2},
+    "wide": {"tp": 2, "ep": 4, "dp": 2},
     "measured decodes": {"tp": 1},
     "measured prompts": {"tp": 1},
     "measured experts": {"tp": 1, "ep": 1},
@@ -116,9 +116,8 @@ def test_no_step_of_prompts_is_cheaper_by_token_than_the_cheapest_column(tmp_pat
 
 @pytest.mark.parametrize("name", PLANS)
 def test_no_step_is_shorter_than_its_column(tmp_path, name):
-    text = SMALL.replace("llama-2-7b", "mixtral-8x7b") if "ep" in PLANS[name] else SMALL
-    topology, model = MEASURED.get(name, ("dgx-h100", "llama-2-7b"))
-    text = text.replace("dgx-h100", topology).replace("llama-2-7b", model)
+    topology, model = MEASURED.get(name, ("dgx-h100", "mixtral-8x7b" if "ep" in PLANS[name] else "llama-2-7b"))
+    text = SMALL.replace("dgx-h100", topology).replace("llama-2-7b", "deepseek-v3" if name == "wide" else model)
     scenario = deployments(tmp_path, text, devices=8).settings[0].single
     plan = _plan(scenario.plan, PLANS[name])
     sp = plan.sp.degree
@@ -178,17 +177,23 @@ LOADS = {
     .replace("low: 5, high: 40", "low: 100, high: 120"),
     "two prefill replicas": SMALL.replace("low: 5, high: 40", "low: 2, high: 3").replace("25 ms", "200 ms"),
     "in any order": SMALL.replace("max_batch_requests: 32", "max_batch_requests: 32, router: least_outstanding"),
-}
+    "wide decodes": SMALL.replace("dgx-h100", "dgx-h200").replace("llama-2-7b", "gpt-oss-20b")
+    .replace("low: 200, high: 1200", "low: 10, high: 60").replace("low: 5, high: 40", "low: 30, high: 60")
+    .replace("25 ms", "12 ms"),
+}  # fmt: skip
 
-LOADS_OF = {"two prefill replicas": (2, 1)}
+LOADS_OF = {"two prefill replicas": (3, (2, 1)), "wide decodes": (3, (1, 1))}
 
 
 @pytest.mark.parametrize("load", LOADS)
 def test_no_plan_serves_more_than_its_bound(tmp_path, load):
-    counts = LOADS_OF.get(load)
-    with search(tmp_path, LOADS[load], devices=2 if counts is None else sum(counts)) as found:
-        standings = [one for one in bounded(found) if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
+    devices, counts = LOADS_OF.get(load, (2, None))
+    with search(tmp_path, LOADS[load], devices=devices) as found:
+        standings = [one for one in found.standings() if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
         standings = [one for one in standings if counts in (None, one.candidate.counts)]
+        if load == "wide decodes":
+            standings = [one for one in standings if one.candidate.replicas[-1].plan.is_lockstep]
+        standings = bounded(found, standings)
         limited = [one for one in standings if one.bound.why == limits.RATE and one.bound.step is not None]
         looked = 0
         for one in some(limited):
@@ -210,6 +215,21 @@ def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkey
     monkeypatch.setattr(prices._Dual, "best", dearer)
     with pytest.raises(AssertionError, match="tp 1"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "both")
+
+
+def test_replicas_in_lockstep_that_decode_alike_take_next_to_their_column(tmp_path):
+    """Keys of each, and the path through all streams, are in it."""
+    scenario = deployments(tmp_path, SMALL.replace("llama-2-7b", "deepseek-v3"), devices=8).settings[0].single
+    here = scenario.with_entry(plan=_plan(scenario.plan, {"tp": 2, "ep": 4, "dp": 4}))
+    ((blueprints, pricer),) = (found := priced(here, cost_models(here))).pools
+    program = compile_programs(Mesh(plan=here.plan.lockstep), blueprints, found.comm)[0, 0]["decode"]
+    columns = columns_of(here.plan, found, tokens=256, requests=256, context=CONTEXT, duty="decode", ratio=1.002)
+    for many, each in ((8, 400), (64, 1000), (256, 3000)):
+        batch = StepBatch(decode_sequences=(many,) * 4, decode_keys=(many * each,) * 4)
+        took = program.template.pass_times(pricer.durations(program, batch, pricer.features(batch)))[0]
+        column = np.flatnonzero(columns.decodes >= many)[0]
+        least = columns.stage_ns[0, column] + columns.key_ns[0, column] * 4 * many * each
+        assert 0.93 * took < least <= took
 
 
 def test_a_queue_of_prompts_that_counts_those_of_other_replicas_is_seen(tmp_path, monkeypatch):
@@ -252,8 +272,8 @@ def test_a_bound_that_counts_keys_that_are_shared_once_is_seen(tmp_path, monkeyp
 def test_a_column_at_the_size_of_a_captured_graph_is_seen(tmp_path, monkeypatch):
     known = stage_times._axes
 
-    def padded(prompt, decodes, kind):
-        found = known(prompt, decodes, kind)
+    def padded(prompt, *others):
+        found = known(prompt, *others)
         return found | {"tokens": np.where(prompt == 0, -(-found["tokens"] // 8) * 8, found["tokens"])}
 
     monkeypatch.setattr(stage_times, "_axes", padded)

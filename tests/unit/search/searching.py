@@ -54,9 +54,9 @@ def search(
         yield Search(made, question, executors, journal)
 
 
-def bounded(found: Search) -> list[Standing]:
-    """Return every legal plan with its bound."""
-    standings = found.standings()
+def bounded(found: Search, some: list[Standing] | None = None) -> list[Standing]:
+    """Return every legal plan, or some of them, with their bounds."""
+    standings = found.standings() if some is None else some
     for place in (1, 0):
         found.bound(standings, place)
     return standings

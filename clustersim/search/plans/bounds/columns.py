@@ -6,7 +6,15 @@ never cost less (:mod:`clustersim.cost.roofline`, and the cheapest of several al
 pairs add is linear: the roofline of attention is convex in them, so no tangent of it lies above.
 
 With several coordinates (SP ranks, replicas in lockstep) the time is that of the rank with most tokens, which has at
-least the mean of them; which part are prompts is not known, so that what depends on one part alone is left out.
+least the mean of them; which part are prompts is not known, so that what depends on one part alone is left out. Experts
+of replicas in lockstep compute the tokens of all: a column has R (n − 1) + 1 of them, the fewest of which R ranks have
+n each when rounded up.
+
+Where these only decode, keys count, too. A step waits for each rank r, for one operator after the other on the same
+path (:mod:`~clustersim.search.plans.bounds.short_programs`): for exchanges, which take the same for all, for what
+experts do with the tokens of all, and for what r does by itself, at least g(n_r) + c·k_r with n_r sequences and k_r
+keys. So it takes at least the mean of that over the ranks that decode, which with a convex function h ≤ g is
+h(n) + c·k/R or more, of the mean n of all R ranks and all their keys k (Jensen).
 
 A captured graph computes the next larger size (:meth:`~clustersim.cost.engine.Engine.padded`), a column its own tokens:
 padded, one of decodes could be longer than a step of the same and a prompt, which runs without a graph.
@@ -124,7 +132,10 @@ def columns_of(
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
     points = low[0][kept], low[1][kept]
     carried = high[0][kept] * plan.sp.degree if duty == "prefill" and plan.sp.scheme is not None else None
-    stages = stages_of(plan, found, points, context, apart=apart, own=own, compiled=compiled, carried=carried)
+    most = float(high[1].max(initial=0.0))
+    stages = stages_of(
+        plan, found, points, context, apart=apart, own=own, most=most, compiled=compiled, carried=carried
+    )
     ends = [stages[stage] for stage in sorted({0, plan.pp - 1})]
     return Columns(
         prompt=high[0][kept],
@@ -146,6 +157,7 @@ def stages_of(
     *,
     apart: bool = False,
     own: bool = False,
+    most: float = 0.0,
     compiled: Compiled | None = None,
     carried: FloatArray | None = None,
 ) -> list[StageTimes]:
@@ -156,7 +168,7 @@ def stages_of(
     plan, found, context, apart, own, compiled
         See :func:`columns_of`.
     points : (array, array)
-    carried : array, optional
+    most, carried
         See :func:`~clustersim.search.plans.bounds.stage_times.stage_times`.
     """
     compiled = {} if compiled is None else compiled
@@ -168,11 +180,12 @@ def stages_of(
         alike = _alike(plan, blueprints, found, stage)
         if alike not in known:
             if alike not in compiled:
-                compiled[alike] = cache(
-                    partial(short_program, Mesh(plan=plan), blueprints, found.comm, stage, path=own)
-                )
+                compiled[alike] = cache(partial(short_program, Mesh(plan=plan), blueprints, found.comm, stage))
             several = apart or (plan.sp.degree > 1 and not own)
-            known[alike] = stage_times(pricer, compiled[alike], points, context, several=several, carried=carried)
+            ranks = plan.sp.degree if plan.sp.whole and not own else 1
+            known[alike] = stage_times(
+                pricer, compiled[alike], points, context, several=several, ranks=ranks, most=most, carried=carried
+            )
         stages.append(known[alike])
     return stages
 
@@ -208,12 +221,9 @@ def spread(columns: Columns, ranks: int, *, decodes: bool) -> Columns:
     With ``decodes`` they keep whole sequences each; else the first of them decodes, and a step takes at least what its
     prompts or its decodes would take by themselves.
     """
-    none = np.zeros_like(columns.key_ns)
     prompt, count = columns.prompt * ranks, columns.decodes
     if decodes:
-        return replace(
-            columns, prompt=prompt, decodes=count * ranks, key_ns=none, pair_ns=np.zeros_like(columns.pair_ns)
-        )
+        return replace(columns, prompt=prompt, decodes=count * ranks, pair_ns=np.zeros_like(columns.pair_ns))
     by_prompt, by_decodes = (_lone(own, other) for own, other in ((columns.prompt, count), (count, columns.prompt)))
 
     def larger(values: FloatArray) -> FloatArray:
@@ -225,7 +235,6 @@ def spread(columns: Columns, ranks: int, *, decodes: bool) -> Columns:
         prompt=prompt,
         stage_ns=larger(columns.stage_ns),
         latency_ns=larger(columns.latency_ns),
-        key_ns=none,
         pair_ns=np.zeros_like(columns.pair_ns),
     )
 

@@ -1,7 +1,7 @@
 """Programs of stages for bounds: layers that are alike stand there once or twice, with how many they stand for.
 
-A bound needs how often each class runs, and whether one operator waits for the other all the way. Both are told by
-every body that follows another one once: of 80 layers some six units are left.
+A bound needs how often each class runs, and which operators wait for one another all the way. Both are told by every
+body that follows another one once: of 80 layers some six units are left.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,8 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import Blueprint, Unit
-from clustersim.graph.program import StageProgram
+from clustersim.graph.program import StageProgram, depends_on_s
+from clustersim.graph.walk import waits_of
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.programs import compile_stage
 
@@ -25,14 +27,16 @@ _WEIGHT: Final = 4
 
 
 class ShortProgram(NamedTuple):
-    """A program in which no unit follows another one twice, and how often each class runs in the whole one."""
+    """A program in which no unit follows another one twice, how often each class runs in the whole one, and how many of
+    these each rank runs by itself: not counted where ranks are not replicas in lockstep."""
 
     program: StageProgram
     counts: FloatArray
+    by_itself: FloatArray
 
 
 def short_program(
-    mesh: Mesh, blueprints: Mapping[str, Blueprint], comm: CommTable, stage: int, kind: str, *, path: bool = False
+    mesh: Mesh, blueprints: Mapping[str, Blueprint], comm: CommTable, stage: int, kind: str
 ) -> ShortProgram:
     """Return the short program of one kind of step of a stage of the first replica.
 
@@ -41,75 +45,114 @@ def short_program(
     mesh, blueprints, comm, stage
         See :func:`~clustersim.replay.programs.compile_stage`.
     kind : str
-    path : bool
-        Whether a path through all streams is counted where these overlap, which no proof is made of yet: that a layer
-        goes on from where the one before it ends is taken for granted.
     """
     whole = blueprints[kind]
     units, times = _short(whole.stages[stage])
     stages = tuple(units if at == stage else one for at, one in enumerate(whole.stages))
     program = compile_stage(mesh, {kind: replace(whole, stages=stages)}, comm, stage)[kind]
-    return ShortProgram(program=program, counts=_counts(program, times, path=path))
+    template = program.template
+    layer = np.zeros(len(template.instance_s), np.int64)
+    layer[template.node_instance] = template.node_layer
+    kept = _counted(program, [id(unit.body) for unit in units], layer, times)
+
+    def counts(some: Sequence[int]) -> FloatArray:
+        weights = times[layer[some]].astype(np.float64)
+        found = np.bincount(template.instance_class[some], weights, template.num_classes)
+        return found.astype(np.float64)
+
+    lone = [index for index in kept if mesh.plan.sp.whole and _is_of_one(program, index)]
+    return ShortProgram(program=program, counts=counts(kept), by_itself=counts(lone))
+
+
+def _is_of_one(program: StageProgram, index: int) -> bool:
+    """Whether an instance is of one of several replicas in lockstep, and costs what that has by itself."""
+    node = program.classes[int(program.template.instance_class[index])].node
+    return len(program.template.instance_s[index]) == 1 and depends_on_s(node, whole=True)
 
 
 def _short(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], Int64Array]:
-    """Return units without those whose body follows the same body again, numbered as layers, and their counts."""
+    """Return units without those whose body follows the same body again, numbered as layers, and their counts.
+
+    Each that counts follows the body that it follows in the whole program: where needed one is put in that counts
+    nothing.
+    """
     places: dict[tuple[int, int], int] = {}
     found: list[Unit] = []
     times: list[int] = []
-    before = 0
+    before: Unit | None = None
+
+    def add(unit: Unit, count: int) -> None:
+        found.append(replace(unit, layer=len(found)))
+        times.append(count)
+
     for unit in units:
-        at = places.setdefault((before, id(unit.body)), len(found))
-        before = id(unit.body)
-        if at < len(found):
-            times[at] += 1
+        key = id(before and before.body), id(unit.body)
+        if key in places:
+            times[places[key]] += 1
         else:
-            found.append(replace(unit, layer=at))
-            times.append(1)
+            if before is not None and found[-1].body is not before.body:
+                add(before, 0)
+            places[key] = len(found)
+            add(unit, 1)
+        before = unit
     return tuple(found), np.array(times, np.int64)
 
 
-def _counts(program: StageProgram, times: Int64Array, *, path: bool) -> FloatArray:
-    """Return how many instances of each class the first coordinate runs, one after the other; those of one stream only,
-    the one with most, where streams overlap.
-
-    Parameters
-    ----------
-    program : StageProgram
-    times : array
-        Layer of the program → how many it stands for.
-    """
+def _counted(program: StageProgram, bodies: Sequence[int], layer: Int64Array, times: Int64Array) -> list[int]:
+    """Return the instances of the first coordinate that run one after the other: all where each waits for the one
+    before; else those of a path through all streams, or of the stream with most where none is proven."""
     template = program.template
     mine = [index for index, ranks in enumerate(template.instance_s) if 0 in ranks]
-    streams, place = template.instance_stream, {index: at for at, index in enumerate(mine)}
-    linked = all(
-        streams[index] == streams[mine[at]] or any(place.get(one) == at for one in template.after[index])
-        for at, index in enumerate(mine[1:])
-    )
+    waits = waits_of(template.instance_s, template.instance_stream, template.after)
+    if all(before in waits[index] for before, index in pairwise(mine)):
+        return mine
+    if (path := _path(program, mine, waits, bodies, layer, times)) is not None:
+        return path
+    streams = template.instance_stream
     ((busiest, _),) = Counter(streams[index] for index in mine).most_common(1)
-    kept = [index for index in mine if linked or streams[index] == busiest]
-    if path and not linked:
-        kept = _path(program, mine)
-    layer = np.zeros(len(template.instance_s), np.int64)
-    layer[template.node_instance] = template.node_layer
-    weights = times[layer[kept]].astype(np.float64)
-    found: FloatArray = np.bincount(template.instance_class[kept], weights, template.num_classes).astype(np.float64)
-    return found
+    return [index for index in mine if streams[index] == busiest]
 
 
-def _path(program: StageProgram, mine: Sequence[int]) -> list[int]:
-    """Return instances that wait for one another, of those of a coordinate: of the paths the one with most that take
-    long, communications before others."""
+def _path(
+    program: StageProgram,
+    mine: Sequence[int],
+    waits: Sequence[tuple[int, ...]],
+    bodies: Sequence[int],
+    layer: Int64Array,
+    times: Int64Array,
+) -> list[int] | None:
+    """Return instances each of which waits for the one before, here and in the whole program; None where none are
+    found.
+
+    Of the paths through the short program one with most that take long is looked for. Of each body it takes the same
+    instances wherever the body stands (those of its unit that stands for most). What a unit waits for of the one right
+    before is told by both bodies alone, and :func:`_short` has each pair of bodies that follow one another in the whole
+    program. So where the first instance of each unit waits for the last one of the unit before, that holds of all
+    units of the whole program, and their instances are a path through it.
+    """
+    first = np.searchsorted(layer, np.arange(len(bodies)))
+    some: list[int] = np.unique(layer).tolist()  # none of what a stage receives first, and sends last
+    if some[-1] - some[0] >= len(some):
+        return None
+    longest, inner = _longest(program, mine, waits), dict[int, list[int]]()
+    for unit in sorted(some, key=lambda unit: int(times[unit])):
+        inner[bodies[unit]] = [index - int(first[unit]) for index in longest if layer[index] == unit]
+    found = [[place + int(first[unit]) for place in inner[bodies[unit]]] for unit in some]
+    if not all(found):
+        return None
+    entered = zip(pairwise(found), some[1:], strict=True)
+    linked = all(before[-1] in waits[here[0]] for (before, here), unit in entered if times[unit])
+    return [index for part in found for index in part] if linked else None
+
+
+def _longest(program: StageProgram, mine: Sequence[int], waits: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return a path of instances of a coordinate, of those with most that take long, communications before others."""
     template = program.template
     best: dict[int, tuple[int, int]] = {}
-    last: dict[int, int] = {}
     for index in mine:
-        stream = int(template.instance_stream[index])
-        before = [one for one in (*template.after[index], last.get(stream, -1)) if one in best]
-        came = max(before, key=lambda one: best[one][0], default=-1)
+        came = max((one for one in waits[index] if one in best), key=lambda one: best[one][0], default=-1)
         weight = _WEIGHT if program.classes[int(template.instance_class[index])].comm is not None else 1
         best[index] = weight + (best[came][0] if came >= 0 else 0), came
-        last[stream] = index
     found, at = [], max(best, key=lambda one: best[one][0])
     while at >= 0:
         found.append(at)

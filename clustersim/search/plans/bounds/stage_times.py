@@ -28,7 +28,8 @@ _NEAR: Final = 1e-3
 _ROUNDED_NS: Final = 0.5
 
 _AXES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("tokens", "stage_tokens", "peak_tokens"), "tokens"),
+    **dict.fromkeys(("tokens", "peak_tokens"), "tokens"),
+    "stage_tokens": "all",
     "rows": "rows",
     "sequences": "sequences",
     **dict.fromkeys(
@@ -69,6 +70,8 @@ def stage_times(
     context: float,
     *,
     several: bool,
+    ranks: int = 1,
+    most: float = 0.0,
     carried: FloatArray | None = None,
 ) -> StageTimes:
     """Return the least times of a stage.
@@ -85,6 +88,10 @@ def stage_times(
     several : bool
         Whether there are several coordinates, of which the one with most tokens is looked at: neither its keys are
         known, nor which of its tokens are prompts where a step has both, nor whether it has the last of a prompt.
+    ranks : int
+        Replicas in lockstep, each of which has the tokens of a column, rounded up; else 1.
+    most : float
+        Decodes of one of these at most.
     carried : array, optional
         Most tokens of all coordinates together in each column, none of which decodes. An expert computes those of all:
         of fewer than these at least as much of each as of any number of them, so that no column is cheaper by token.
@@ -96,9 +103,10 @@ def stage_times(
         here = {"prefill": decodes == 0, "decode": prompt == 0}.get(kind, (prompt > 0) & (decodes > 0))
         if not here.any():
             continue
-        program, counts = program_of(kind)
-        axes = _Columns(_axes(prompt[here], decodes[here], kind if several else ""))
-        total, sending, by_key, more = (np.zeros(int(here.sum())) for _ in range(4))
+        axes = _Columns(_axes(prompt[here], decodes[here], kind if several else "", ranks))
+        total, sending, by_key, more, alone = (np.zeros(int(here.sum())) for _ in range(5))
+        program, counts, by_itself = program_of(kind)
+        mean = kind == "decode" and ranks > 1
         least = []
         for number, cls in enumerate(program.classes):
             sends = number in program.template.send_classes
@@ -107,20 +115,24 @@ def stage_times(
                 continue
             gap = [pricer.gap_s(graph=graph) for graph in (False, True)]
             graph = kind == "decode" and axes.by_column["decodes"] <= pricer.engine.graph_max_tokens
-            own, slope = _class(pricer, cls, axes, 0.0 if several else context)
+            own, slope = _class(pricer, cls, axes, 0.0 if several and not mean else context)
             if cls.node.op not in HOST_OPS and cls.comm is None and not cls.node.included and not cls.node.fused:
                 own = own + np.where(graph, gap[1], gap[0])
             each = np.maximum(own * NS_PER_S - _ROUNDED_NS, 0.0)
             if sends:
                 sending = np.maximum(sending, each)
             else:
-                total += times * each
+                lone = float(by_itself[number]) if mean else 0.0
+                total += (times - lone) * each
+                alone += lone * each
                 if carried is not None and [name for name, _ in cls.node.amount] == [_OF_ALL]:
                     by_token = _least_by_token(pricer, cls, float(carried.max())) * NS_PER_S
                     more += times * np.maximum(by_token * carried[here] - _ROUNDED_NS - each, 0.0)
-                by_key += times * slope * NS_PER_S
+                by_key += times * (slope.min() / ranks if mean else slope) * NS_PER_S
                 if cls.node.op == "attention_prefill" and not several and cls.node.variant.window is None:
                     least.append(times * _per_pair(pricer, cls.node) * NS_PER_S)
+        if mean:
+            total += _convex(decodes[here], alone, most, axes.by_column["all"] / ranks)
         ns[here], carried_ns[here], send_ns[here], key_ns[here] = total, total + more, sending, by_key
         if kind != "decode":
             pair_ns = sum(least) if kind == "prefill" else min(pair_ns, sum(least))
@@ -143,7 +155,21 @@ class _Columns:
         return self._distinct[name]
 
 
-def _axes(prompt: FloatArray, decodes: FloatArray, kind: str) -> dict[str, FloatArray]:
+def _convex(tokens: FloatArray, values: FloatArray, most: float, at: FloatArray) -> FloatArray:
+    """Return at some points the largest convex function that is nowhere above others: each of some values holds from
+    its tokens on to the next ones, the last one to ``most``."""
+    hull = [(float(tokens[0]), float(values[0]))]
+    for x, y in zip([*tokens[1:].tolist(), most], values.tolist(), strict=True):
+        while len(hull) > 1 and (y - hull[-2][1]) * (hull[-1][0] - hull[-2][0]) <= (
+            (hull[-1][1] - hull[-2][1]) * (x - hull[-2][0])
+        ):
+            hull.pop()
+        hull.append((x, y))
+    found: FloatArray = np.interp(at, *np.array(hull).T)
+    return found
+
+
+def _axes(prompt: FloatArray, decodes: FloatArray, kind: str, ranks: int) -> dict[str, FloatArray]:
     """Return what steps carry by axis; of one of several coordinates in steps of this kind what is known."""
     tokens = prompt + decodes
     grid = cells(int(tokens.max(initial=0)))[0]
@@ -152,6 +178,8 @@ def _axes(prompt: FloatArray, decodes: FloatArray, kind: str) -> dict[str, Float
     none = np.zeros_like(tokens)
     sequences = decodes + (prompt > 0)
     found = {"tokens": floored, "sequences": sequences, "rows": sequences, "prompt": prompt, "decodes": decodes}
+    first = [np.where(part > 0, ranks * (part - 1.0) + 1.0, 0.0) for part in (prompt, decodes)]
+    found["all"] = floored if ranks == 1 else first[0] + first[1]
     if kind in ("prefill", "mixed"):
         found |= {"sequences": none + 1.0, "rows": none}
     return found | {"prompt": none, "decodes": none} if kind == "mixed" else found
