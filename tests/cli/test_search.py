@@ -82,6 +82,8 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert "of the best" in page
     told = search("--devices", "1", "--lasting", "1 s", "--workers", "1", "--out", "kept").stdout
     assert told.splitlines()[-1].startswith("command  clustersim run")
+    first = told.split(" on 1 device: ")[1].split()[0]
+    assert f"workload.arrivals.rate={first}/s" in told.splitlines()[-1]
     assert "a rate counts where 90% of requests meet every target" in told
 
 

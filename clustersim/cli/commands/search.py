@@ -21,7 +21,7 @@ from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
-from clustersim.search.plans.files import digest, left_for, searched_of, write_search
+from clustersim.search.plans.files import digest, left_for, search_command, searched_of, write_search
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found, metrics, per_device, user_rate
@@ -29,7 +29,6 @@ from clustersim.search.plans.room import AskedLaunch, room_of
 from clustersim.search.plans.search import Search, found_by
 from clustersim.search.point import Row
 from clustersim.search.runs import Variants
-from clustersim.search.sweep import command_of
 from clustersim.search.varied import varied_of
 from clustersim.units import plural
 
@@ -128,11 +127,9 @@ def search(
         click.echo(json.dumps(plain | {"wall_s": time.monotonic() - began}))
     elif not quiet:
         _print(found, deployments, folder, share, target)
-        click.echo(options.kept_and_command(folder, _command(found, deployments)))
-
-
-def _command(found: Found, deployments: Deployments) -> str:
-    return command_of(deployments.variants, deployments.changes(found.best.standing.candidate))
+        best = found.best
+        command = search_command(found, deployments, best.standing, best.capacity)
+        click.echo(options.kept_and_command(folder, command))
 
 
 def _plain(found: Found, deployments: Deployments, files: dict[int, str], folder: Path) -> dict[str, Any]:
@@ -173,7 +170,7 @@ def _plain(found: Found, deployments: Deployments, files: dict[int, str], folder
                 }
                 for one in found.ties
             ],
-            "command": _command(found, deployments),
+            "command": search_command(found, deployments, best.standing, best.capacity),
             "launches_for": _startable(deployments, best.standing),
         },
         "certificate": found.certificate(),

@@ -68,7 +68,7 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
                 tokens_per_user=user_rate(one) if one.passed is not None else None,
                 on_front=id(one) in front,
                 stands_for=one.same * one.partitions,
-                command=command_of(deployments.variants, deployments.changes(one.candidate)),
+                command=search_command(found, deployments, one, reached),
             )
         )
     plans.sort(key=lambda plan: (_ORDER.index(plan.fate), -(plan.reached or 0.0), -(plan.bound or 0.0), plan.words))
@@ -82,6 +82,12 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
         plans=plans,
         certificate=_sentences(found, question),
     )
+
+
+def search_command(found: Found, deployments: Deployments, one: Standing, rate: float | None) -> str:
+    """Return the command that simulates a plan: at the rate that it reaches, or the scenario's where none is known."""
+    rated = () if rate is None else found.rated(rate)
+    return command_of(deployments.variants, (*deployments.changes(one.candidate), *rated))
 
 
 def _step_value(one: Standing) -> float:

@@ -34,6 +34,8 @@ class Found:
     objective : str
     runs : int
         Runs that were asked for, those looked up included.
+    rated : callable
+        What makes requests come at a rate, as ``--set`` takes it.
     recorded, part : int or None
         Requests of the trace, and how many of them are played again and again; None where requests are drawn.
     """
@@ -43,6 +45,7 @@ class Found:
     worth: Callable[[Standing], float]
     objective: str
     runs: int
+    rated: Callable[[float], tuple[str, ...]]
     recorded: int | None = None
     part: int | None = None
 

@@ -63,6 +63,7 @@ class Search:
         played = replace(self.base, workload=load.played(load.first))
         deployments.variants.requests(played)  # refuses more than may be simulated, before bounds draw it
         self.recorded = recorded(self.base)
+        self.rated = load.changes
         part = None if self.recorded is None else prime_up_to(self.recorded)
         self.load: Load = replace(load, part=part, recorded=None)
         self.refused = Refused()
@@ -301,6 +302,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         worth=worth,
         objective=question.objective,
         runs=search.ran,
+        rated=search.rated,
         recorded=search.recorded,
         part=search.load.part,
     )
