@@ -23,7 +23,9 @@ def standing(tokens_per_s: float, gap_ms: float, *, devices: int = 1) -> Standin
 
 
 def found(*standings: Standing) -> Found:
-    return Found(standings=standings, finalists=[], worth=lambda one: 1.0, objective="capacity", runs=0)
+    return Found(
+        standings=standings, finalists=[], worth=lambda one: 1.0, objective="capacity", runs=0, rated=lambda rate: ()
+    )
 
 
 def test_the_area_is_that_of_the_steps_below_the_front():
