@@ -83,9 +83,9 @@ def _content(scenario: Scenario) -> str:
     return json.dumps([written, repr(scenario.collectives), each], sort_keys=True, default=repr)
 
 
-def priced(scenario: Scenario, costs: dict[str, CostModel]) -> Priced:
-    """Return what prices a scenario, with nothing priced yet."""
-    comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
+def priced(scenario: Scenario, costs: dict[str, CostModel], comm: CommTable | None = None) -> Priced:
+    """Return what prices a scenario, with nothing priced yet but what goes over links, where that is given."""
+    comm = comm or CommTable(scenario.topology, scenario.collectives, plan_collective)
     return Priced(comm=comm, pools=tuple(_of_pool(one, comm, costs) for one in scenario.each_pool()))
 
 

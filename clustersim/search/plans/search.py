@@ -29,7 +29,7 @@ from clustersim.search.plans.question import Question
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.space import PARTITIONS, TYPICAL, Refused
-from clustersim.search.plans.trial import Trial, broken_rules, try_rate
+from clustersim.search.plans.trial import Trial, broken_rules, expected_s, try_rate
 from clustersim.search.plans.walk import Walk
 from clustersim.search.point import Row
 from clustersim.search.time_sum import TimeSum
@@ -201,6 +201,12 @@ class Search:
         reason = None if launch is None else launch.refusal(self.deployments.scenario(asked[0].candidate))
         return None if reason is None else {"failed": reason, "numbers": {}}
 
+    def cost(self, standing: Standing, step: int) -> float:
+        """Return the seconds that a run of a plan at a step of the grid takes, roughly."""
+        one = standing.candidate
+        requests = self.load.count(rate_of(step)) / self.sides.every(one)
+        return expected_s([replica.plan for replica in one.replicas], requests)
+
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
         """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""
         scenario, every = self.trial(standing)
@@ -282,7 +288,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         run=search.run,
         exhaustive=question.exhaustive,
         effort=lambda one: _effort(one.candidate),
-        cost=lambda one, step: search.trial_at(one, step, question.share).expected_s,
+        cost=search.cost,
         bound=search.bound,
         look=search.look,
         is_spent=lambda more: not question.exhaustive and search.spent_s + more > question.effort_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S
 from clustersim.errors import ClustersimError
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.report.metrics.latencies import summarise, targets_ns, ttft_ns, within_targets
 from clustersim.scenario.scenario import RunConfig, Scenario
 from clustersim.search.load import Load
@@ -79,33 +80,37 @@ class Trial:
     @property
     def expected_s(self) -> float:
         """Seconds of CPU that it takes on a core of 2026, roughly: the same on any machine."""
-        plans = [one.plan for one in self.scenario.each_pool()]
-        has = {
-            "lockstep pools": len(plans) > 1 and all(one.is_lockstep for one in plans),
-            "lockstep pool": len(plans) > 1 and any(one.is_lockstep for one in plans),
-            "lockstep": any(one.is_lockstep for one in plans),
-            "experts": any(one.sp.degree > 1 and one.ep.degree > 1 for one in plans),
-            "sp": any(one.sp.degree > 1 for one in plans),
-            "pools": len(plans) > 1,
-            "pp": any(one.pp > 1 for one in plans),
-            "plain": True,
-        }
-        each_ms = next(_EACH_MS[kind] for kind, is_so in has.items() if is_so)
-        if has["lockstep pool"] and has["experts"]:
-            each_ms = max(each_ms, _EACH_MS["experts"])
-        for one in plans:
-            if one.sp.degree > 1 and one.pp > 1:
-                by_events = one.tp > 1 or (len(plans) > 1 and one.sp.decode == "dp")
-                each_ms = max(each_ms, _STAGE_MS * one.pp * (_BY_EVENTS if by_events else 1.0))
         requests = self.load.count(rate_of(self.step)) / self.every
-        moves = (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans) if len(plans) > 1 else 0
-        return (each_ms + _MOVE_MS * moves) * 1e-3 * requests
+        return expected_s([one.plan for one in self.scenario.each_pool()], requests)
 
     @property
     def requests(self) -> Requests:
         """Its requests."""
         found = requests_at(self.scenario, self.load, self.step, self.every)
         return replace(found, output_tokens=np.ones_like(found.output_tokens)) if self.prompts_only else found
+
+
+def expected_s(plans: Sequence[ParallelPlan], requests: float) -> float:
+    """Return the seconds of CPU that a run of so many requests takes with plans of one or two pools, roughly."""
+    has = {
+        "lockstep pools": len(plans) > 1 and all(one.is_lockstep for one in plans),
+        "lockstep pool": len(plans) > 1 and any(one.is_lockstep for one in plans),
+        "lockstep": any(one.is_lockstep for one in plans),
+        "experts": any(one.sp.degree > 1 and one.ep.degree > 1 for one in plans),
+        "sp": any(one.sp.degree > 1 for one in plans),
+        "pools": len(plans) > 1,
+        "pp": any(one.pp > 1 for one in plans),
+        "plain": True,
+    }
+    each_ms = next(_EACH_MS[kind] for kind, is_so in has.items() if is_so)
+    if has["lockstep pool"] and has["experts"]:
+        each_ms = max(each_ms, _EACH_MS["experts"])
+    for one in plans:
+        if one.sp.degree > 1 and one.pp > 1:
+            by_events = one.tp > 1 or (len(plans) > 1 and one.sp.decode == "dp")
+            each_ms = max(each_ms, _STAGE_MS * one.pp * (_BY_EVENTS if by_events else 1.0))
+    moves = (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans) if len(plans) > 1 else 0
+    return (each_ms + _MOVE_MS * moves) * 1e-3 * requests
 
 
 def try_rate(trial: Trial) -> Row:

@@ -12,7 +12,7 @@ from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.replay.programs import compile_stage
 from clustersim.search.plans.bounds import short_programs
-from clustersim.search.plans.bounds.short_programs import short_program
+from clustersim.search.plans.bounds.short_programs import short_program, short_units
 from clustersim.simulation.priced import priced
 from clustersim.simulation.replay_input import cost_models
 from tests.unit.search.searching import SMALL, deployments
@@ -26,7 +26,8 @@ def test_a_short_program_counts_classes_as_the_whole_one(tmp_path, stage):
     ((blueprints, _),) = found.pools
     for kind in ("prefill", "decode", "mixed"):
         whole = compile_stage(Mesh(plan=plan), blueprints, found.comm, stage)[kind]
-        short, counts, alone = short_program(Mesh(plan=plan), blueprints, found.comm, stage, kind)
+        made = short_program(Mesh(plan=plan), blueprints[kind], found.comm, stage)
+        (counts, alone), short = made.counts(short_units(blueprints[kind].stages[stage])[1]), made.program
         per_class = Counter(whole.classes[cls] for cls in whole.template.instance_class.tolist())
         assert dict(zip(short.classes, counts.tolist(), strict=True)) == {cls: per_class[cls] for cls in short.classes}
         assert set(short.classes) == set(whole.classes)
@@ -47,7 +48,8 @@ def test_where_streams_overlap_a_path_through_them_is_counted(tmp_path, monkeypa
     step_ns = whole.template.pass_times(pricer.durations(whole, batch, pricer.features(batch)))[0]
 
     def counted():
-        short, counts, _ = short_program(*asked, "decode")
+        made = short_program(Mesh(plan=plan.lockstep), blueprints["decode"], found.comm, 0)
+        (counts, _), short = made.counts(short_units(blueprints["decode"].stages[0])[1]), made.program
         path_ns = counts @ pricer.durations(short, batch, pricer.features(batch))
         return path_ns / step_ns, {cls.node.op for cls, n in zip(short.classes, counts.tolist(), strict=True) if n}
 

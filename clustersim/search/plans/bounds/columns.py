@@ -27,9 +27,7 @@ Not bounded: two-batch overlap. It has no columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
 from typing import Final, Literal
 
 import numpy as np
@@ -38,11 +36,10 @@ import numpy.typing as npt
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import LeastCost, TableCost
-from clustersim.graph.blueprint import Blueprint
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.search.plans.bounds.short_programs import ShortProgram, short_program
-from clustersim.search.plans.bounds.stage_times import RATIO, StageTimes, cells, stage_times
+from clustersim.search.plans.bounds.stage_prices import stage_prices
+from clustersim.search.plans.bounds.stage_times import RATIO, Asked, StageTimes, cells
 from clustersim.simulation.priced import Priced
 from clustersim.values import dataclass
 
@@ -78,8 +75,6 @@ class Columns:
 
 
 Duty = Literal["both", "prefill", "decode"]
-Compiled = dict[object, Callable[[str], ShortProgram]]
-"""What stages run alike → their programs, by kind of step."""
 _BY_COLUMN: Final = ("prompt", "decodes", "least_prompt", "least_decodes", "stage_ns", "latency_ns", "key_ns")
 
 
@@ -99,7 +94,6 @@ def columns_of(
     own: bool = False,
     duty: Duty = "both",
     ratio: float = RATIO,
-    compiled: Compiled | None = None,
 ) -> Columns | None:
     """Return the columns of a plan with one replica, or of replicas in lockstep; None where nothing is proven.
 
@@ -121,8 +115,6 @@ def columns_of(
         Of a pool: ``prefill`` leaves out steps that decode, ``decode`` those with prompts.
     ratio : float
         Of neighbours on the grid.
-    compiled : dict, optional
-        Where programs of stages are kept, for others of the same ``found``.
     """
     plan = plan.lockstep
     if plan.is_two_batch:
@@ -133,9 +125,7 @@ def columns_of(
     points = low[0][kept], low[1][kept]
     carried = high[0][kept] * plan.sp.degree if duty == "prefill" and plan.sp.scheme is not None else None
     most = float(high[1].max(initial=0.0))
-    stages = stages_of(
-        plan, found, points, context, apart=apart, own=own, most=most, compiled=compiled, carried=carried
-    )
+    stages = stages_of(plan, found, points, context, apart=apart, own=own, most=most, carried=carried)
     ends = [stages[stage] for stage in sorted({0, plan.pp - 1})]
     return Columns(
         prompt=high[0][kept],
@@ -158,36 +148,30 @@ def stages_of(
     apart: bool = False,
     own: bool = False,
     most: float = 0.0,
-    compiled: Compiled | None = None,
     carried: FloatArray | None = None,
 ) -> list[StageTimes]:
     """Return the least times of each stage, where steps carry at least so many prompt tokens and decodes.
 
     Parameters
     ----------
-    plan, found, context, apart, own, compiled
+    plan, found, context, apart, own
         See :func:`columns_of`.
     points : (array, array)
     most, carried
-        See :func:`~clustersim.search.plans.bounds.stage_times.stage_times`.
+        See :class:`~clustersim.search.plans.bounds.stage_times.Asked`.
     """
-    compiled = {} if compiled is None else compiled
     ((blueprints, pricer),) = found.pools
-    pricer = replace(pricer, cost=least_cost(pricer.cost))
-    known: dict[object, StageTimes] = {}
-    stages = []
-    for stage in range(plan.pp):
-        alike = _alike(plan, blueprints, found, stage)
-        if alike not in known:
-            if alike not in compiled:
-                compiled[alike] = cache(partial(short_program, Mesh(plan=plan), blueprints, found.comm, stage))
-            several = apart or (plan.sp.degree > 1 and not own)
-            ranks = plan.sp.degree if plan.sp.whole and not own else 1
-            known[alike] = stage_times(
-                pricer, compiled[alike], points, context, several=several, ranks=ranks, most=most, carried=carried
-            )
-        stages.append(known[alike])
-    return stages
+    asked = Asked(
+        *points,
+        context,
+        several=apart or (plan.sp.degree > 1 and not own),
+        ranks=plan.sp.degree if plan.sp.whole and not own else 1,
+        most=most,
+        carried=carried,
+    )
+    return stage_prices(found.comm).stages(
+        Mesh(plan=plan), replace(pricer, cost=least_cost(pricer.cost)), blueprints, asked
+    )
 
 
 def of_duty(columns: Columns, duty: Duty) -> Columns:
@@ -248,15 +232,3 @@ def _lone(own: FloatArray, other: FloatArray) -> Int64Array:
     at = np.minimum(np.searchsorted(own[lone], own), len(lone) - 1)
     found: Int64Array = np.where(own[lone[at]] == own, lone[at], -1)
     return found
-
-
-def _alike(plan: ParallelPlan, blueprints: Mapping[str, Blueprint], found: Priced, stage: int) -> object:
-    """Return what stages have in common that run the same on devices that lie alike."""
-    mesh, bodies = Mesh(plan=plan), [[id(unit.body) for unit in one.stages[stage]] for one in blueprints.values()]
-    devices = mesh.stage_devices(0, stage)
-    after = mesh.stage_devices(0, stage + 1) if stage + 1 < plan.pp else ()
-    nodes = found.comm.topology.node_of[[*devices, *after]].tolist()
-    names = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
-    whole = found.comm.number("all_reduce", devices) if len(devices) > 1 else -1
-    sends = found.comm.number("send", (devices[0], after[0])) if after else -1
-    return repr((bodies, [names[node] for node in nodes], whole, sends))

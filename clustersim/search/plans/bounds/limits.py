@@ -19,10 +19,9 @@ from clustersim.search.plans.bounds.columns import Columns, Duty, columns_of, mo
 from clustersim.search.plans.bounds.demand import Demand, may_miss
 from clustersim.search.plans.bounds.exposure import attentions, exposed
 from clustersim.search.plans.bounds.prices import Prices, best_prices, can_serve
+from clustersim.search.plans.bounds.stage_prices import priced_alike
 from clustersim.search.plans.bounds.stage_times import RATIO
 from clustersim.search.plans.grid import demand_at, step_of
-from clustersim.simulation.priced import priced
-from clustersim.simulation.replay_input import cost_models
 from clustersim.values import dataclass
 
 RATE: Final = "most requests per second"
@@ -115,7 +114,7 @@ class _Group:
         self._base = step_of(load.first)
         self._beyond = 0
         own = self._demand(self._base, 1)
-        self._found = priced(scenario, cost_models(scenario))
+        self._found = priced_alike(scenario)
         self._every = partial(
             columns_of,
             scenario.plan,
@@ -123,7 +122,6 @@ class _Group:
             tokens=max(one.tokens for one in members),
             requests=max(one.requests for one in members),
             context=float((own.keys / np.maximum(own.decodes, 1.0)).mean()),
-            compiled={},
         )
         self._both = any(one.duty == "both" for one in members)
         self._of_duty: dict[tuple[Duty, bool], Columns | None] = {}

@@ -7,7 +7,7 @@ body that follows another one once: of 80 layers some six units are left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -27,41 +27,58 @@ _WEIGHT: Final = 4
 
 
 class ShortProgram(NamedTuple):
-    """A program in which no unit follows another one twice, how often each class runs in the whole one, and how many of
-    these each rank runs by itself: not counted where ranks are not replicas in lockstep."""
-
-    program: StageProgram
-    counts: FloatArray
-    by_itself: FloatArray
-
-
-def short_program(
-    mesh: Mesh, blueprints: Mapping[str, Blueprint], comm: CommTable, stage: int, kind: str
-) -> ShortProgram:
-    """Return the short program of one kind of step of a stage of the first replica.
+    """A program in which no unit follows another one twice.
 
     Parameters
     ----------
-    mesh, blueprints, comm, stage
-        See :func:`~clustersim.replay.programs.compile_stage`.
-    kind : str
+    program : StageProgram
+    layer : array of shape (instances,)
+        Which unit each instance is of.
+    path : list of int
+        Instances of the first coordinate that run one after the other.
+    by_itself : list of int
+        Of these, what each of several replicas in lockstep does by itself.
     """
-    whole = blueprints[kind]
-    units, times = _short(whole.stages[stage])
+
+    program: StageProgram
+    layer: Int64Array
+    path: list[int]
+    by_itself: list[int]
+
+    def counts(self, times: Int64Array) -> tuple[FloatArray, FloatArray]:
+        """Return how often each class runs on the path in the whole program, and how often each rank does so by itself.
+
+        Parameters
+        ----------
+        times : array of shape (units,)
+            How many units of the whole program each one stands for.
+        """
+        classes, number = self.program.template.instance_class, self.program.template.num_classes
+        path, alone = (
+            np.bincount(classes[some], times[self.layer[some]], number).astype(np.float64)
+            for some in (self.path, self.by_itself)
+        )
+        return path, alone
+
+
+def short_program(mesh: Mesh, whole: Blueprint, comm: CommTable, stage: int) -> ShortProgram:
+    """Return the short program of a stage of the first replica.
+
+    Parameters
+    ----------
+    mesh, comm, stage
+        See :func:`~clustersim.replay.programs.compile_stage`.
+    whole : Blueprint
+    """
+    units, times = short_units(whole.stages[stage])
     stages = tuple(units if at == stage else one for at, one in enumerate(whole.stages))
-    program = compile_stage(mesh, {kind: replace(whole, stages=stages)}, comm, stage)[kind]
+    (program,) = compile_stage(mesh, {whole.kind: replace(whole, stages=stages)}, comm, stage).values()
     template = program.template
     layer = np.zeros(len(template.instance_s), np.int64)
     layer[template.node_instance] = template.node_layer
-    kept = _counted(program, [id(unit.body) for unit in units], layer, times)
-
-    def counts(some: Sequence[int]) -> FloatArray:
-        weights = times[layer[some]].astype(np.float64)
-        found = np.bincount(template.instance_class[some], weights, template.num_classes)
-        return found.astype(np.float64)
-
-    lone = [index for index in kept if mesh.plan.sp.whole and _is_of_one(program, index)]
-    return ShortProgram(program=program, counts=counts(kept), by_itself=counts(lone))
+    path = _counted(program, [id(unit.body) for unit in units], layer, times)
+    alone = [index for index in path if mesh.plan.sp.whole and _is_of_one(program, index)]
+    return ShortProgram(program, layer, path, alone)
 
 
 def _is_of_one(program: StageProgram, index: int) -> bool:
@@ -70,7 +87,7 @@ def _is_of_one(program: StageProgram, index: int) -> bool:
     return len(program.template.instance_s[index]) == 1 and depends_on_s(node, whole=True)
 
 
-def _short(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], Int64Array]:
+def short_units(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], Int64Array]:
     """Return units without those whose body follows the same body again, numbered as layers, and their counts.
 
     Each that counts follows the body that it follows in the whole program: where needed one is put in that counts
@@ -125,17 +142,17 @@ def _path(
     found.
 
     Of the paths through the short program one with most that take long is looked for. Of each body it takes the same
-    instances wherever the body stands (those of its unit that stands for most). What a unit waits for of the one right
-    before is told by both bodies alone, and :func:`_short` has each pair of bodies that follow one another in the whole
-    program. So where the first instance of each unit waits for the last one of the unit before, that holds of all
-    units of the whole program, and their instances are a path through it.
+    instances wherever the body stands (those of its last unit). What a unit waits for of the one right before is told
+    by both bodies alone, and :func:`short_units` has each pair of bodies that follow one another in the whole program.
+    So where the first instance of each unit waits for the last one of the unit before, that holds of all units of the
+    whole program, and their instances are a path through it.
     """
     first = np.searchsorted(layer, np.arange(len(bodies)))
     some: list[int] = np.unique(layer).tolist()  # none of what a stage receives first, and sends last
     if some[-1] - some[0] >= len(some):
         return None
     longest, inner = _longest(program, mine, waits), dict[int, list[int]]()
-    for unit in sorted(some, key=lambda unit: int(times[unit])):
+    for unit in some:
         inner[bodies[unit]] = [index - int(first[unit]) for index in longest if layer[index] == unit]
     found = [[place + int(first[unit]) for place in inner[bodies[unit]]] for unit in some]
     if not all(found):

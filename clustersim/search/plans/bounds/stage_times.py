@@ -6,17 +6,17 @@ Without SP it is the time of the stage but for what rounding and attention's roo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.blueprint import HOST_OPS, Node
 from clustersim.graph.prices.pricer import Pricer, active_experts
 from clustersim.graph.prices.table import SHAPE_KEYS
-from clustersim.graph.program import CostClass
-from clustersim.search.plans.bounds.short_programs import ShortProgram
+from clustersim.graph.program import CostClass, StageProgram
 from clustersim.values import dataclass
 
 RATIO: Final = 1.04
@@ -63,25 +63,24 @@ def cells(most: int, ratio: float = RATIO) -> tuple[FloatArray, FloatArray]:
     return np.concatenate(([0.0], high[:-1] + 1.0)), high
 
 
-def stage_times(
-    pricer: Pricer,
-    program_of: Callable[[str], ShortProgram],
-    points: tuple[FloatArray, FloatArray],
-    context: float,
-    *,
-    several: bool,
-    ranks: int = 1,
-    most: float = 0.0,
-    carried: FloatArray | None = None,
-) -> StageTimes:
-    """Return the least times of a stage.
+class ClassTimes(NamedTuple):
+    """Of a class of operators of one kind of step: its number, whether it is a send, and nanoseconds by column, those
+    that every key and every pair add, and those that it takes more for what all coordinates carry."""
+
+    number: int
+    sends: bool
+    ns: FloatArray
+    key_ns: FloatArray | float
+    pair_ns: float
+    more_ns: FloatArray | float
+
+
+class Asked(NamedTuple):
+    """What the least times of a stage are asked for.
 
     Parameters
     ----------
-    pricer : Pricer
-    program_of : callable
-        Kind of step → program of the stage.
-    points : (array, array)
+    prompt, decodes : array of shape (columns,)
         Fewest prompt tokens and decodes of each column, of one coordinate.
     context : float
         Keys of a decode where tangents are taken.
@@ -92,50 +91,103 @@ def stage_times(
         Replicas in lockstep, each of which has the tokens of a column, rounded up; else 1.
     most : float
         Decodes of one of these at most.
-    carried : array, optional
+    carried : array or None
         Most tokens of all coordinates together in each column, none of which decodes. An expert computes those of all:
         of fewer than these at least as much of each as of any number of them, so that no column is cheaper by token.
     """
-    prompt, decodes = points
-    ns, carried_ns, send_ns, key_ns = (np.zeros(len(prompt)) for _ in range(4))
+
+    prompt: FloatArray
+    decodes: FloatArray
+    context: float
+    several: bool
+    ranks: int = 1
+    most: float = 0.0
+    carried: FloatArray | None = None
+
+    def columns_of(self, kind: str) -> npt.NDArray[np.bool_]:
+        """Return which columns are of one kind of step."""
+        prompts, decodes = kind != "decode", kind != "prefill"
+        found: npt.NDArray[np.bool_] = ((self.prompt > 0) == prompts) & ((self.decodes > 0) == decodes)
+        return found
+
+    def is_mean(self, kind: str) -> bool:
+        """Whether what each of several replicas does by itself is told of their mean."""
+        return kind == "decode" and self.ranks > 1
+
+
+def class_times(
+    pricer: Pricer, program: StageProgram, path: Sequence[int], kind: str, asked: Asked
+) -> list[ClassTimes]:
+    """Return the least times of each class on a path, and of the sends, in the columns of one kind of step.
+
+    Parameters
+    ----------
+    pricer : Pricer
+    program : StageProgram
+    path : sequence of int
+        Its instances that count.
+    kind : str
+    asked : Asked
+    """
+    here, context = asked.columns_of(kind), 0.0 if asked.several and not asked.is_mean(kind) else asked.context
+    axes = _Columns(_axes(asked.prompt[here], asked.decodes[here], kind if asked.several else "", asked.ranks))
+    graph = kind == "decode" and axes.by_column["decodes"] <= pricer.engine.graph_max_tokens
+    gap = np.where(graph, pricer.gap_s(graph=True), pricer.gap_s(graph=False))
+    sends = program.template.send_classes
+    found = []
+    for number in sorted({*program.template.instance_class[list(path)].tolist(), *sends}):
+        cls = program.classes[number]
+        node = cls.node
+        own, slope = _class(pricer, cls, axes, context)
+        if node.op not in HOST_OPS and cls.comm is None and not node.included and not node.fused:
+            own = own + gap
+        ns, pair_ns = np.maximum(own * NS_PER_S - _ROUNDED_NS, 0.0), 0.0
+        more: FloatArray | float = 0.0
+        if asked.carried is not None and [name for name, _ in node.amount] == [_OF_ALL]:
+            by_token = _least_by_token(pricer, cls, float(asked.carried.max())) * NS_PER_S
+            more = np.maximum(by_token * asked.carried[here] - _ROUNDED_NS - ns, 0.0)
+        if node.op == "attention_prefill" and not asked.several and node.variant.window is None:
+            pair_ns = _per_pair(pricer, node) * NS_PER_S
+        key_ns = (float(slope.min()) / asked.ranks if asked.is_mean(kind) else slope) * NS_PER_S if slope.any() else 0.0
+        found.append(ClassTimes(number, number in sends, ns, key_ns, pair_ns, more))
+    return found
+
+
+def stage_times(counted: Callable[[str], tuple[list[ClassTimes], FloatArray, FloatArray]], asked: Asked) -> StageTimes:
+    """Return the least times of a stage.
+
+    Parameters
+    ----------
+    counted : callable
+        Kind of step → times of its classes, how often each runs, and how often each rank does so by itself.
+    asked : Asked
+    """
+    ns, carried_ns, send_ns, key_ns = (np.zeros(len(asked.prompt)) for _ in range(4))
     pair_ns = 0.0
     for kind in ("prefill", "decode", "mixed"):
-        here = {"prefill": decodes == 0, "decode": prompt == 0}.get(kind, (prompt > 0) & (decodes > 0))
+        here = asked.columns_of(kind)
         if not here.any():
             continue
-        axes = _Columns(_axes(prompt[here], decodes[here], kind if several else "", ranks))
-        total, sending, by_key, more, alone = (np.zeros(int(here.sum())) for _ in range(5))
-        program, counts, by_itself = program_of(kind)
-        mean = kind == "decode" and ranks > 1
-        least = []
-        for number, cls in enumerate(program.classes):
-            sends = number in program.template.send_classes
-            times = float(counts[number])
-            if not times and not sends:
+        classes, counts, alone = counted(kind)
+        total, sending, by_key, more, own = (np.zeros(int(here.sum())) for _ in range(5))
+        pairs, mean = 0.0, asked.is_mean(kind)
+        for one in classes:
+            if one.sends:
+                sending = np.maximum(sending, one.ns)
                 continue
-            gap = [pricer.gap_s(graph=graph) for graph in (False, True)]
-            graph = kind == "decode" and axes.by_column["decodes"] <= pricer.engine.graph_max_tokens
-            own, slope = _class(pricer, cls, axes, 0.0 if several and not mean else context)
-            if cls.node.op not in HOST_OPS and cls.comm is None and not cls.node.included and not cls.node.fused:
-                own = own + np.where(graph, gap[1], gap[0])
-            each = np.maximum(own * NS_PER_S - _ROUNDED_NS, 0.0)
-            if sends:
-                sending = np.maximum(sending, each)
-            else:
-                lone = float(by_itself[number]) if mean else 0.0
-                total += (times - lone) * each
-                alone += lone * each
-                if carried is not None and [name for name, _ in cls.node.amount] == [_OF_ALL]:
-                    by_token = _least_by_token(pricer, cls, float(carried.max())) * NS_PER_S
-                    more += times * np.maximum(by_token * carried[here] - _ROUNDED_NS - each, 0.0)
-                by_key += times * (slope.min() / ranks if mean else slope) * NS_PER_S
-                if cls.node.op == "attention_prefill" and not several and cls.node.variant.window is None:
-                    least.append(times * _per_pair(pricer, cls.node) * NS_PER_S)
+            times = float(counts[one.number])
+            lone = float(alone[one.number]) if mean else 0.0
+            total += (times - lone) * one.ns
+            own += lone * one.ns
+            more += times * one.more_ns
+            by_key += times * one.key_ns
+            pairs += times * one.pair_ns
         if mean:
-            total += _convex(decodes[here], alone, most, axes.by_column["all"] / ranks)
+            tokens = asked.decodes[here]
+            total += _convex(tokens, own, asked.most, (asked.ranks * (tokens - 1.0) + 1.0) / asked.ranks)
         ns[here], carried_ns[here], send_ns[here], key_ns[here] = total, total + more, sending, by_key
         if kind != "decode":
-            pair_ns = sum(least) if kind == "prefill" else min(pair_ns, sum(least))
+            pair_ns = pairs if kind == "prefill" else min(pair_ns, pairs)
     return StageTimes(ns=ns, carried_ns=carried_ns, send_ns=send_ns, key_ns=key_ns, pair_ns=pair_ns)
 
 

@@ -22,12 +22,12 @@ from clustersim.search.load import Load
 from clustersim.search.plans.bounds.columns import Duty, columns_of, most_tokens, spread
 from clustersim.search.plans.bounds.demand import may_miss
 from clustersim.search.plans.bounds.exposure import attentions, exposed, exposures
+from clustersim.search.plans.bounds.stage_prices import priced_alike
 from clustersim.search.plans.grid import demand_at, requests_at, step_of
 from clustersim.search.plans.looks.lockstep import LockstepTimes
 from clustersim.search.plans.looks.mixed import MixedTimes, mixed_times
 from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes, decode_times, prefill_times
-from clustersim.simulation.priced import Priced, priced
-from clustersim.simulation.replay_input import cost_models
+from clustersim.simulation.priced import Priced
 from clustersim.values import dataclass
 
 _Times = PrefillTimes | DecodeTimes | MixedTimes | LockstepTimes
@@ -117,10 +117,7 @@ class _Asked:
 def _times(side: _Asked) -> _Times:
     """Return the least times of a replica of a pool."""
     scenario, pool, plan = side.scenario, side.pool, side.scenario.plan
-    found, requests = (
-        priced(scenario, cost_models(scenario)),
-        requests_at(scenario, side.load, step_of(side.load.first), 1),
-    )
+    found, requests = priced_alike(scenario), requests_at(scenario, side.load, step_of(side.load.first), 1)
     context = float((requests.prompt_tokens + requests.output_tokens / 2.0).mean())
     if plan.is_lockstep and plan.pp == 1 and pool.duty != "decode" and scenario.serving.router == "round_robin":
         return _lockstep(side, found, context)
