@@ -217,6 +217,25 @@ def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkey
         test_no_plan_serves_more_than_its_bound(tmp_path, "both")
 
 
+def test_no_other_prices_that_hold_make_a_mean_request_dearer(tmp_path):
+    scenario = deployments(tmp_path, devices=8).settings[0].single
+    lone = scenario.with_entry(plan=_plan(scenario.plan, PLANS["stages"]))
+    columns = columns_of(
+        lone.plan, priced(lone, cost_models(lone)), tokens=TOKENS, requests=REQUESTS, context=CONTEXT, ratio=1.5
+    )
+    demand = demand_of(lone.requests(), {"ttft": 3e8, "tpot": 2.5e7}, 0.0, cached=False)
+    work = np.array([demand.prompt.mean(), demand.decodes.mean(), demand.keys.mean()])
+    dual = prices._Dual(columns, 1, work, demand, 2.5e7, 40_000.0, 64.0)
+    most, found = dual.best()
+    assert most == pytest.approx(work @ found)
+    rng = np.random.default_rng(7)
+    for _ in range(300):
+        shares, (mu, nu, rho) = rng.dirichlet((0.5, 0.5, 0.5)), rng.dirichlet((0.3, 0.3, 0.3)) * rng.random()
+        time = dual.ns + np.array([mu, nu, rho]) @ dual.more
+        with np.errstate(divide="ignore"):
+            assert (time / ((shares / work) @ dual.carried)).min() <= most * (1.0 + 1e-9)
+
+
 def test_replicas_in_lockstep_that_decode_alike_take_next_to_their_column(tmp_path):
     """Keys of each, and the path through all streams, are in it."""
     scenario = deployments(tmp_path, SMALL.replace("llama-2-7b", "deepseek-v3"), devices=8).settings[0].single

@@ -20,29 +20,31 @@ since both of the latter add up to at most the time that passes (law of Little, 
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from clustersim.clock import FloatArray, Int64Array
+from clustersim.clock import FloatArray
 from clustersim.search.plans.bounds.columns import Columns
 from clustersim.search.plans.bounds.demand import Demand, may_miss
 from clustersim.values import dataclass
 
 _SURE: Final = 1.0 - 1e-4
 """Of prices: rounding to nanoseconds is less."""
-_STRIDE: Final = 97
 _INSTANTS: Final = 8
 _KEPT: Final = 64
 """Demands whose deadlines are kept."""
-_STARTS: Final = ((0.0, -2.0, -6.0), (1.5, 1.0, -4.0))
-_MOST_STEP: Final = 2.0
-_LEAST_STEP: Final = 0.12
-_ROUNDS: Final = 4
-_LESS: Final = (0.0, 0.25, 1.0, 3.0, 30.0)
+_FAR_OFF: Final = 1e6
+"""Where nothing limits a number …"""
+_NEXT_TO_NOTHING: Final = 1e-9
+"""… what those count that are not asked for …"""
+_SLACK: Final = 1e-10
+"""… and how much of a limit is rounding."""
+_MOST_PIVOTS: Final = 300
+"""It takes some ten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,19 @@ def best_prices(
 
 
 class _Dual:
-    """Prices as functions of directions: the most that all columns allow along each."""
+    """The linear program whose variables are the prices and the multipliers of (1), and whose constraints are columns.
+
+    Parameters
+    ----------
+    columns : Columns
+    stage : int
+    work : array of shape (3,)
+        Prompt tokens, decodes and keys of a mean request.
+    demand, tpot_ns
+        See :func:`best_prices`.
+    kv, most : float
+        Most keys of a step, and most sequences.
+    """
 
     def __init__(
         self,
@@ -107,99 +121,71 @@ class _Dual:
         ends = columns.decodes > 0
         both = np.concatenate([np.zeros_like(keys), keys[ends]])
         twice = np.concatenate([np.arange(len(keys)), np.flatnonzero(ends)])
-        self.carried = np.array([columns.prompt[twice], columns.decodes[twice], both])
-        self.ns = columns.stage_ns[stage][twice] + columns.key_ns[stage][twice] * both
-        latency = columns.latency_ns[twice]
-        self.waiting = None if tpot_ns is None else columns.decodes[twice] * (latency - tpot_ns)
-        several = len(columns.pair_ns) > 1
-        self.flight = (columns.decodes[twice] * latency / most, both * latency / kv) if several else ()
+        decodes, latency = columns.decodes[twice], columns.latency_ns[twice]
         self.work = work
+        self.carried = np.array([columns.prompt[twice], decodes, both])
+        self.ns = columns.stage_ns[stage][twice] + columns.key_ns[stage][twice] * both
+        waiting = np.zeros_like(latency) if tpot_ns is None else decodes * (latency - tpot_ns)
+        several = len(columns.pair_ns) > 1
+        flight = (decodes * latency / most - self.ns, both * latency / kv - self.ns) if several else ()
+        self.more = np.array([waiting, *flight])
+        """What μ, and ν and ρ where there are several stages, add to the time of a column."""
 
     def best(self) -> tuple[float, FloatArray]:
-        """Return the most that a mean request is found to cost, and the prices.
+        """Return the most that a mean request costs, and the prices.
 
-        Directions are searched on a part of the columns, to which those are added that allow least there.
+        Whatever rounding does to the optimum, no column is undercut: the prices are scaled until none is.
         """
-        with np.errstate(over="ignore", divide="ignore"):  # of what next to nothing is taken of, all is allowed
-            if self.work[1:].any():
-                return self._searched()
-            values, all_prices, _ = self._scaled(np.full((1, 5 if self.flight else 3), -np.inf))
-            return float(values[0]), all_prices[0]  # nothing else is carried than prompts
+        asked, unit = self.work > 0, float(self.ns.max())
+        shares = np.zeros(3)
+        limits = np.concatenate([self.carried[asked] / self.work[asked, None], self.more / -unit])
+        together = np.repeat([0.0, 1.0], [asked.sum() + 1, len(limits) - asked.sum() - 1])  # ν + ρ ≤ 1
+        found = _dearest(np.column_stack([limits, together]), np.append(self.ns / unit, 1.0), int(asked.sum()))
+        shares[asked] = found[: asked.sum()]
+        if not shares.sum() > 0.0:
+            return 0.0, shares
+        along = np.divide(shares / shares.sum(), self.work, out=np.zeros(3), where=asked)
+        multipliers = found[asked.sum() :] / max(1.0, float(found[asked.sum() + 1 :].sum()))
+        time, taken = self.ns + multipliers @ self.more, along @ self.carried
+        allowed = np.divide(time, taken, out=np.full_like(time, np.inf), where=(taken > 0) | (time < 0.0))
+        scale = max(0.0, float(allowed.min()))
+        return (scale, along * scale) if math.isfinite(scale) else (0.0, np.zeros(3))
 
-    def _searched(self) -> tuple[float, FloatArray]:
-        part = np.zeros(len(self.ns), np.bool_)
-        part[::_STRIDE] = True
-        starts = np.array([(*start, -3.0, -3.0)[: 5 if self.flight else 3] for start in _STARTS])
-        value, prices, step = 0.0, np.zeros(3), _MOST_STEP
-        for _ in range(_ROUNDS):
-            starts = self._only(part).climb(starts, step)[None]
-            step = _MOST_STEP / 4.0
-            lower = np.repeat(starts, len(_LESS), axis=0)  # columns left out may not allow as large a μ
-            lower[:, 2] -= _LESS
-            values, all_prices, least = self._scaled(lower)
-            best = int(values.argmax())
-            if values[best] > value:
-                value, prices = float(values[best]), all_prices[best]
-            if part[least].all():
-                break
-            part[least] = True
-        return value, prices
 
-    def _only(self, part: npt.NDArray[np.bool_]) -> _Dual:
-        """Return the same with a part of the columns: fast, and no bound."""
-        other = object.__new__(_Dual)
-        other.carried, other.ns, other.work = self.carried[:, part], self.ns[part], self.work
-        other.waiting = None if self.waiting is None else self.waiting[part]
-        other.flight = tuple(one[part] for one in self.flight)
-        return other
+def _dearest(limits: FloatArray, most: FloatArray, asked: int) -> FloatArray:
+    """Return non-negative numbers y of which the first so many have the largest sum with y @ limits ≤ most, or nearly.
 
-    def _scaled(self, at: FloatArray) -> tuple[FloatArray, FloatArray, Int64Array]:
-        """Return what a mean request costs, the prices, and the column that allows least, in each of some directions.
+    By the simplex method on the dual program, which has a row for each number and a variable for each limit: a basis is
+    a few limits that hold y.
 
-        Parameters
-        ----------
-        at : array of shape (directions, 3 or 5)
-            Logarithms of the shares of decodes and of keys, of μ, and of ν and ρ.
-
-        Returns
-        -------
-        (array of shape (directions,), array of shape (directions, 3), array of shape (directions,))
-        """
-        powers = np.exp(at)
-        shares = np.ones((len(at), 3))
-        shares[:, 1:] = powers[:, :2]
-        shares *= self.work > 0
-        total = shares.sum(axis=1, keepdims=True)
-        along = np.divide(shares, total * self.work, out=np.zeros_like(shares), where=(total > 0) & (self.work > 0))
-        cost = self.ns[None]
-        if self.flight:
-            some = powers[:, 3:5]
-            some = some / (1.0 + some.sum(axis=1, keepdims=True))
-            cost = (1.0 - some.sum(axis=1, keepdims=True)) * cost
-            cost += some[:, :1] * self.flight[0]
-            cost += some[:, 1:] * self.flight[1]
-        if self.waiting is not None:
-            waiting = powers[:, 2:3] * self.waiting
-            cost = np.add(cost, waiting, out=waiting)
-        taken = along @ self.carried
-        each = np.full_like(taken, np.inf)
-        np.divide(cost, taken, out=each, where=(taken > 0) | (cost < 0.0))
-        least = each.argmin(axis=1)
-        scale = each[np.arange(len(at)), least]
-        scale = np.where(np.isfinite(scale), scale, 0.0)
-        prices: FloatArray = along * np.maximum(scale, 0.0)[:, None]
-        return scale, prices, least
-
-    def climb(self, starts: FloatArray, step: float) -> FloatArray:
-        """Return the direction from which no step along one axis is better, from the best start; steps are halved."""
-        at: FloatArray = starts[int(self._scaled(starts)[0].argmax())]
-        axes = np.eye(len(at))
-        moves = np.concatenate([np.zeros((1, len(at))), axes, -axes])
-        while step > _LEAST_STEP:
-            best = int(self._scaled(at + step * moves)[0].argmax())
-            at = at + step * moves[best]
-            step = step if best else step / 2.0
-        return at
+    Parameters
+    ----------
+    limits : array of shape (numbers, limits)
+    most : array of shape (limits,)
+    asked : int
+    """
+    size = len(limits)
+    eye = np.eye(size)
+    table, cost = np.hstack([limits, -eye, eye]), np.concatenate([most, np.zeros(size), np.full(size, _FAR_OFF)])
+    sums = np.where(np.arange(size) < asked, 1.0, _NEXT_TO_NOTHING * (1.0 + np.arange(size)))  # so that no two tie
+    basis = np.arange(size) + table.shape[1] - size
+    for _ in range(_MOST_PIVOTS):
+        try:
+            inverse = np.linalg.inv(table[:, basis])
+        except np.linalg.LinAlgError:  # by rounding; what was found before holds all the same once it is scaled
+            break
+        y = cost[basis] @ inverse
+        spare = cost - y @ table
+        enters = int(spare.argmin())
+        if spare[enters] >= -_SLACK:
+            break
+        way, level = inverse @ table[:, enters], inverse @ sums
+        steps = np.divide(level, way, out=np.full(size, np.inf), where=way > _SLACK)
+        if not np.isfinite(steps.min()):
+            break
+        basis[int(steps.argmin())] = enters
+    found: FloatArray = np.maximum(y, 0.0)
+    return found
 
 
 def can_serve(prices: Prices, demand: Demand, *, replicas: int, share: float, open_prompts: int | None) -> bool:
