@@ -41,7 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Take the number of examples before any module of tests is loaded; compile modules once for all processes."""
     set_factor(config.getoption("--long"))
     config.pluginmanager.register(SpentTime())
-    os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # the kernel of compiled lanes as Python, which needs no compiler
+    if config.option.markexpr != "benchmark":  # what is measured is what users have
+        os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # the kernel of compiled lanes as Python: needs no compiler
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # in processes of xdist: there is one per core already
     for finder in sys.meta_path:  # pytest rewrites asserts of whatever package brings a plugin: here, of 600 modules
         getattr(finder, "_must_rewrite", set()).discard("clustersim")

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.clock import FloatArray
 from clustersim.cluster.topology import Topology
 from clustersim.collective.algorithms import Kind
-from clustersim.collective.price import CommPlan, choose
+from clustersim.collective.price import CommPlan, cheapest, choose
 
 MOST_CHOICES: Final = 100_000
 """Choices that are kept; they are cheap to make again."""
@@ -81,7 +81,7 @@ class CommTable:
             if len(self._seconds) >= MOST_CHOICES:
                 self._seconds.clear()
             plans = self._by_number[comm]
-            self._seconds[key] = float(choose(plans, payload_bytes)[1]) if plans else 0.0
+            self._seconds[key] = cheapest(plans, payload_bytes)[1] if plans else 0.0
         return self._seconds[key]
 
     def each_seconds(self, comm: int, payload_bytes: FloatArray) -> FloatArray:
@@ -98,7 +98,7 @@ class CommTable:
         if key not in self._chosen:
             if len(self._chosen) >= MOST_CHOICES:
                 self._chosen.clear()
-            self._chosen[key] = plans[int(choose(plans, payload_bytes)[0])]
+            self._chosen[key] = plans[cheapest(plans, payload_bytes)[0]]
         return self._chosen[key]
 
     def links(self, op: Kind, devices: tuple[int, ...]) -> frozenset[int]:

@@ -46,7 +46,8 @@ def class_node(node: Node) -> Node:
     return replace(node, name="", module="", rule="", width=0, copies=1, where="all")
 
 
-_OF_ALL: Final = frozenset(("stage_tokens", "peak_tokens"))
+OF_ALL: Final = frozenset(("stage_tokens", "peak_tokens"))
+"""Features that are of all SP ranks, or replicas in lockstep, together."""
 
 
 def depends_on_s(node: Node, *, whole: bool = False) -> bool:
@@ -54,7 +55,7 @@ def depends_on_s(node: Node, *, whole: bool = False) -> bool:
     if node.op in ("attention_prefill", "attention_decode"):
         return True
     features = [plain_feature(feature) for feature, _ in node.amount]
-    return any(feature not in _OF_ALL if whole else feature in _BY_S for feature in features)
+    return any(feature not in OF_ALL if whole else feature in _BY_S for feature in features)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from operator import sub
 from typing import Final, NamedTuple
 
@@ -103,6 +104,18 @@ class SeriesWalk:
         self.exits = tuple([one if one < before else one - less for one in left])
         self._rounds, self._series, self._place, self._less = rounds, series, place, less
         self._known: dict[tuple[int, ...], _PartWalk] = {}
+
+    @cached_property
+    def _classes(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """The classes of each series, one series after the other; how often it has each; where each series begins."""
+        series, classes = np.nonzero(self.counts)
+        return classes, self.counts[series, classes], np.searchsorted(series, np.arange(len(self.counts)))
+
+    def durations(self, by_class: Int64Array) -> list[int]:
+        """Return how long each series takes, of classes that take so long."""
+        classes, times, firsts = self._classes
+        found: list[int] = np.add.reduceat(by_class[classes] * times, firsts).tolist()
+        return found
 
     def ends(self, durations: Sequence[int]) -> list[int]:
         """Return when each series has ended, the rounds' in the last one: the latest one ends the pass.

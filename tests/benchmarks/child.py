@@ -1,4 +1,4 @@
-"""One replay in a process of its own, and what it took: ``python -m tests.benchmarks.child '{"name": …}'``."""
+"""One replay by Python lanes in a process of its own, and what it took: ``python -m tests.benchmarks.child '{…}'``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def measured(order: Mapping[str, Any]) -> dict[str, Any]:
     """Replay in this process."""
     scenario = load(order["name"], order["overrides"], allow_code=True)  # a scheduler of this repository
     before = peak_bytes()
-    given = replay_input(scenario, scenario.requests())
+    given = replace(replay_input(scenario, scenario.requests()), compiled="never")
     wall, cpu = time.perf_counter(), time.process_time()
     result = replay(given)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -10,20 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from hypothesis import strategies as st
 
 from clustersim import catalog
 from clustersim.cluster.fault import Fault
+from clustersim.cost.captured import Sizes
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
 from clustersim.serving.order import Order
 from clustersim.serving.user_class import UserClass
 from clustersim.timeline.timeline import Timeline
-from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, pools, prefixed, stages_apart, step_ends
+from tests.round_numbers import (
+    ATTENTION,
+    DENSE,
+    ENGINE,
+    SPARSE,
+    Arrival,
+    deployment,
+    pools,
+    prefixed,
+    stages_apart,
+    step_ends,
+)
 
 Case = dict[str, Any]
 """Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers.
@@ -48,11 +60,18 @@ OWN = UserClass(
 OFFSETS = (0, 0, 0, 0, 0, -1, 1)
 """Nanoseconds from an instant at which something ends."""
 
+CAPTURED: Final = replace(
+    ENGINE, launch_s=0.2e-6, graph_launch_s=0.1e-6, graph_max_tokens=4, graph_sizes=(Sizes(by=2, upto=None),)
+)
+"""An engine that runs decode steps of up to four tokens as captured graphs, of two and four."""
+
 
 def case_input(case: Case) -> ReplayInput:
     """What a replay of a case is a function of."""
     options = dict(case)
     fields = dict(options.pop("plan", {}))
+    if options.pop("captured", False):
+        options["engine"] = CAPTURED
     if "ep" in fields:
         wide = fields.pop("wide", False)
         fields["ep"] = ExpertPlan(degree=fields["ep"], scope="global" if wide else "replica")

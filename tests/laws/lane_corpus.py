@@ -1046,6 +1046,16 @@ CORPUS: Final[dict[str, Case]] = {
         "layers": 1,
         "arrivals": ((0, 5, 12), (0, 6, 19), (100000, 2, 24), (100000, 7, 18)),
     },
+    "decodes of replicas that share experts are captured until one has many": {
+        "plan": {"dp": 2, "ep": 2, "wide": True},
+        "scheduler": "chunked_prefill",
+        "max_batch_requests": 8,
+        "max_batch_tokens": 20,
+        "kv_block_tokens": 4,
+        "kv_blocks": 80,
+        "captured": True,
+        "arrivals": ((0, 4, 30), (0, 6, 24), (0, 3, 24), *[(100_000, 2, 20)] * 8),
+    },
     "one of two replicas that share experts is short of blocks while the other decodes": {
         "plan": {"dp": 2, "tp": 2, "ep": 4, "wide": True},
         "scheduler": "continuous",

@@ -12,6 +12,9 @@ from unittest import mock
 
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.operators import single_device
+from clustersim.graph.prices.lockstep_parts import BatchPart, ReplicaAttention, StepPart
+from clustersim.graph.prices.lockstep_prices import LockstepPrices
+from clustersim.graph.prices.lockstep_steps import LockstepSteps
 from clustersim.graph.prices.split_features import SplitFeatures
 from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
@@ -19,7 +22,7 @@ from clustersim.replay.compiled import kernel, links, stages
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane
 from clustersim.replay.lanes import prices as lane_prices
-from clustersim.replay.lanes.clocks import alone, lockstep_clock
+from clustersim.replay.lanes.clocks import alone
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock, LockstepPasses
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -371,9 +374,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "a horizon ends a member's episodes with the run": Mutation(MemberLane, "stop_after", "+ steps - 1", "- 1"),
     "all go on when the next request arrives": Mutation(LockstepPasses, "begin", "until)) + 1]", "until)) + 2]"),
-    "all go on when one would decide otherwise": Mutation(LockstepPasses, "begin", " if steady else 1", ""),
-    "contexts of members stay as they are": Mutation(LockstepPasses, "_durations", "else group.count) *", "else 0) *"),
-    "windows of members do not grow": Mutation(LockstepPasses, "_durations", "grows.get(window, 0) *", "0 *"),
+    "all go on when one would decide otherwise": Mutation(
+        LockstepPasses, "begin", " if all(lane.is_steady for lane in lanes) else 1", ""
+    ),
+    "contexts of members stay as they are": Mutation(ReplicaAttention, "ns", "step * growth[at]", "0"),
+    "windows of members do not grow": Mutation(MemberLane, "brings", "grows.get(one, 0)", "0"),
     "passes of all are numbered run by run": Mutation(
         LockstepPasses, "record", "self.steps += steps", "self.steps += 1"
     ),
@@ -385,8 +390,27 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         LockstepClock, "_run", "passes.record(ended)", "pass"
     ),
     "a member's decodes do not attend to themselves": Mutation(
-        lockstep_clock, "_part", "(group.computed + group.count,)", "(group.computed,)"
+        MemberLane, "brings", "(group.computed + decodes, decodes)", "(group.computed, decodes)"
     ),
+    # prices of steps of all members
+    "a member's price is its neighbour's": Mutation(
+        StepPart, "price", "map(self.pick, counts)", "map(self.pick, counts[::-1])"
+    ),
+    "values near one cost what it costs": Mutation(
+        BatchPart, "learn", "tuple(map(float, values))", "(float(first),) * NEAR"
+    ),
+    "exchanges carry all members' tokens": Mutation(
+        LockstepSteps, "row", "sum(tokens), max(tokens)", "sum(tokens), sum(tokens)"
+    ),
+    "captured graphs of members are not padded": Mutation(LockstepSteps, "row", "size or own[0]", "own[0]"),
+    "members' decodes are never captured": Mutation(LockstepPrices, "decodes", "self.graphs if graph else ", ""),
+    "long runs of members attend to what they began with": Mutation(
+        LockstepPrices, "_keys", "each.growth[at] * grown", "0 * grown"
+    ),
+    "who has nothing brings a token of a prompt": Mutation(
+        LockstepPasses, "_brought", "self.decode if decodes else self.prompt", "self.prompt"
+    ),
+    "a series has each of its classes once": Mutation(SeriesWalk, "durations", "* times", "* 1"),
     # ready_decodes.py
     "a late sequence overtakes those that wait": Mutation(ReadyDecodes, "first", "s.place > group.latest", "True"),
     "who waits is sorted by chance": Mutation(ReadyDecodes, "dissolve", "ready.sort(key=by_place)", "pass"),

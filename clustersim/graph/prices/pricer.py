@@ -179,12 +179,22 @@ class Pricer:
             Nanoseconds by class; the classes that vary (0 in ``row``); their nanoseconds, (steps, len(columns)).
         """
         row, columns = self.decode_row(program, decode_sequences)
+        return row, columns, self.decode_attention(program, decode_sequences, keys)
+
+    def decode_attention(
+        self,
+        program: StageProgram,
+        decode_sequences: tuple[int, ...],
+        keys: Mapping[tuple[int, int | None], Int64Array],
+    ) -> Int64Array:
+        """Return what varies in a run of decode steps, (steps, columns), as :meth:`decode_run` does."""
         gap = self.gap_s(graph=self.in_graph(decode_sequences))
         steps = len(next(iter(keys.values())))
         nothing = np.zeros(steps, np.int64)
-        varying = np.empty((steps, len(columns)), np.int64)
+        attending = self._attending(program)
+        varying = np.empty((steps, sum(len(some) for _, some in attending)), np.int64)
         second = len(decode_sequences) // 2
-        for attends, some in self._attending(program):  # all ranks at once
+        for attends, some in attending:  # all ranks at once
             at = [s + (second if half == 2 else 0) for _, s, half, _ in some]
             counts = [decode_sequences[one] if one < len(decode_sequences) else 0 for one in at]
             attended = [keys.get((one, window), nothing) for one, (*_, window) in zip(at, some, strict=True)]
@@ -197,7 +207,7 @@ class Pricer:
             if not seconds.max(initial=0.0) < LONGEST_S:
                 raise _too_long("attention_decode", seconds.max())
             varying[:, [place for place, *_ in some]] = _to_ns(seconds).reshape(len(some), steps).T
-        return row, columns, varying
+        return varying
 
     def decode_row(
         self, program: StageProgram, decode_sequences: tuple[int, ...]

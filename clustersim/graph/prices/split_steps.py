@@ -98,7 +98,7 @@ class SplitPrompts:
         if len(self.known) >= MOST_ROWS:
             self.known.clear()
         sends = tuple(made[list(sending)].tolist())
-        found = len(self.rows), (self.walk.counts @ made).tolist(), sends, tuple(map(round, carried))
+        found = len(self.rows), self.walk.durations(made), sends, tuple(map(round, carried))
         self.rows.append((made, self.columns))
         self.known[self.pick(counts)] = found
         return found
@@ -182,7 +182,7 @@ class SplitPrices(StepPrices):
         found = self._bases.get(sequences)
         if found is None:
             each = [[(at, n) for at, n in enumerate(walk.counts[:, one].tolist()) if n] for one in price.columns]
-            found = self._bases[sequences] = (walk.counts @ price.row).tolist(), each
+            found = self._bases[sequences] = walk.durations(price.row), each
         durations = found[0].copy()
         took = [ns(keys[window][s]) for ns, s, window in zip(price.ns, price.ranks, price.windows, strict=True)]
         for series, ns in zip(found[1], took, strict=True):

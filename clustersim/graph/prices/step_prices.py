@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
+from clustersim.graph.prices.lockstep_prices import LockstepPrices
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.steps import StepPrices
@@ -24,6 +25,15 @@ def step_prices(pricer: Pricer, programs: Mapping[str, StageProgram]) -> StepPri
             pricer.made[alike] = SplitPrices(pricer, programs) if split else StepPrices(pricer, programs)
         pricer.made[key] = pricer.made[alike]
     found: StepPrices = pricer.made[key]
+    return found
+
+
+def lockstep_prices(pricer: Pricer, programs: Mapping[str, StageProgram]) -> LockstepPrices:
+    """Return the prices of steps that replicas take together, the same object as long as the pricer lives."""
+    key = "lockstep", *(program.key for program in programs.values())
+    if key not in pricer.made:
+        pricer.made[key] = LockstepPrices(pricer, programs)
+    found: LockstepPrices = pricer.made[key]
     return found
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.split_steps import SplitPrices
-from clustersim.graph.prices.step_prices import step_prices
+from clustersim.graph.prices.step_prices import lockstep_prices, step_prices
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -103,7 +103,10 @@ class LaneBuilder:
             if not all(isinstance(one, SplitPrices) and one.supported for one in self._prices_of(replica)):
                 yield "experts are on all SP ranks, or ranks of one group differ"
             return
-        programs = [program for at in stages for program in pool.programs[at].values()]
+        kinds = [pool.programs[at] for at in stages]
+        programs = [program for some in kinds for program in some.values()]
+        if together and not all(lockstep_prices(pool.input.pricer, some).supported for some in kinds):
+            yield "replicas that share experts do different work"
         if not all(program.even and (together or program.template.is_chain) for program in programs):
             yield "operators of a pass overlap, or ranks of one group differ"
 
@@ -149,9 +152,10 @@ class LaneBuilder:
         """Return the steps that all replicas take together."""
         pool = self.prepared.pools[0]
         programs = pool.programs[pool.meshes[0], 0]
+        prices = lockstep_prices(pool.input.pricer, programs)
         templates = {kind: pool.numbers[program.key] for kind, program in programs.items()}
         members = [lane for lane in lanes if isinstance(lane, MemberLane)]  # all of them
-        return LockstepPasses(members, pool.input.pricer, programs, templates, self.prepared.recorder)
+        return LockstepPasses(members, prices, templates, self.prepared.recorder)
 
     def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:
         """Return what records a replica."""

@@ -7,9 +7,11 @@ out.
 from __future__ import annotations
 
 from clustersim.clock import Int64Array
+from clustersim.graph.prices.lockstep_parts import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.prices import prompt_sums, within
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.record import Recorder
@@ -39,6 +41,8 @@ class MemberLane(Lane):
 
     batch: Batch | None = None
     row: tuple[int, ...] = ()
+    new = context = 0
+    """New prompt tokens of that step, and its context."""
     ends: Int64Array
 
     def arrive(self, now: int, sequence: Sequence) -> None:
@@ -67,6 +71,19 @@ class MemberLane(Lane):
         limit = min(group.left, decode_run.MAX_RUN)
         return min(self.scheduler.affordable(group, limit), group.unchanged_windows)
 
+    def brings(self, batch: Batch, windows: tuple[int, ...]) -> Brought:
+        """Return what a step is priced by that has this batch, without a window and within each of some."""
+        group, chunks, decodes = batch.group, batch.chunks, batch.decodes
+        new, context, pairs, keys = prompt_sums(chunks)
+        attended, growth = (0, 0) if group is None else (group.computed + decodes, decodes)
+        self.new, self.context = new, context + attended
+        counts = new + decodes, len(chunks) + decodes, new, decodes, context, context + new, keys
+        if not windows:
+            return Brought(counts, ((pairs, keys, attended),), (growth,))
+        grows = {} if group is None else {one.window: one.growth for one in group.windows}
+        near = [within(window, chunks, group) for window in windows]
+        return Brought(counts, ((pairs, keys, attended), *near), (growth, *[grows.get(one, 0) for one in windows]))
+
     def launch(self, now: int, kind: int, ends: Int64Array) -> None:
         """Note the step, or run of steps, of a kind that begins now."""
         self.ends = ends
@@ -76,10 +93,7 @@ class MemberLane(Lane):
             nothing = 0, 0, 0, 0
             self.row = now, kind, -1, *nothing, len(scheduler.waiting), len(scheduler.running), scheduler.used
             return
-        context = sum(sequence.computed for sequence, _ in batch.chunks)
-        if batch.group is not None:
-            context += batch.group.computed + batch.decodes
-        row = self._row(now, batch, sum(count for _, count in batch.chunks), context)
+        row = self._row(now, batch, self.new, self.context)
         self.row = now, kind, *row[2:]
 
     def land(self) -> list[Sequence]:

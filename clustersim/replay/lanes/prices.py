@@ -63,7 +63,7 @@ class LanePrices:
         new, context, pairs, keys = prompt_sums(chunks)
         sums = len(chunks), new, context, pairs, keys, decodes, attended
         if self.windows:
-            windowed = {window: _within(window, chunks, group) for window in self.windows}
+            windowed = {window: within(window, chunks, group) for window in self.windows}
             return new, context + attended, self._by_stage([one.prompts(*sums, windowed) for one in self.distinct])
         return new, context + attended, self._by_stage([one.prompts(*sums) for one in self.distinct])
 
@@ -91,7 +91,7 @@ class LanePrices:
             keys = {one: tuple([group.keys(s, one)[0] for s in self.ranks]) for one in (None, *self.windows)}
         else:
             beside = (0 if group is None else group.count, *self.idle)
-            keys = {window: (_within(window, [], group)[2],) for window in self.windows}
+            keys = {window: (within(window, [], group)[2],) for window in self.windows}
             keys[None] = (attended,)
         context = sum([start for start, _, _ in told])
         priced = [one.split(told, beside, keys) for one in self.split]
@@ -151,7 +151,7 @@ def _price_decodes(prices: StepPrices, group: DecodeGroup) -> StepPrice:
     return total, price.number, ns, price.sends
 
 
-def _within(window: int, chunks: Chunks, group: DecodeGroup | None) -> tuple[int, int, int]:
+def within(window: int, chunks: Chunks, group: DecodeGroup | None) -> tuple[int, int, int]:
     """Return the pairs and prefill keys of chunks, and the keys of decodes, within a sliding window."""
     pairs = keys = 0
     for sequence, count in chunks:

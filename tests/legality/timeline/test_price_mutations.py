@@ -31,6 +31,7 @@ from clustersim.graph.passes import expert
 from clustersim.graph.prices import parts as step_parts
 from clustersim.graph.prices import pricer as pricing
 from clustersim.graph.prices import table as price_table
+from clustersim.graph.prices.lockstep_steps import LockstepSteps
 from clustersim.graph.prices.parts import Prompts
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.legality.audit import check_history
@@ -52,6 +53,7 @@ from tests.legality.timeline.asked import broken, replay_by_events
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document, patched
 
+LOCKSTEP_ROW = LockstepSteps.row
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 
@@ -214,9 +216,15 @@ def keys_short_by_one(patch: Patch) -> None:
 def windowless(patch: Patch) -> None:
     """Decodes attend to all keys, whatever the window."""
     patch.setattr(
-        lane_prices, "_within",
+        lane_prices, "within",
         lambda window, chunks, group: (*lane_prices.prompt_sums(chunks)[2:], 0 if group is None else 10**4),
     )  # fmt: skip
+
+
+def unpadded(self: LockstepSteps, brought: Any, size: int = 0) -> Any:
+    """Price what there is."""
+    del size
+    return LOCKSTEP_ROW(self, brought)
 
 
 def uncut(patch: Patch) -> None:
@@ -503,8 +511,8 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("a step gets another one's durations", swapped_rows, {}),
     ("payloads are halved", payloads(0.5), BIG),
     ("payloads are 3 % larger", payloads(1.03), BIG),
-    ("the first algorithm is chosen", instead(comm, "choose", first_of_all), BIG),
-    ("the limit of buffers is not looked at", instead(comm, "choose", unlimited), BIG),
+    ("the first algorithm is chosen", instead(comm, "cheapest", first_of_all), BIG),
+    ("the limit of buffers is not looked at", instead(comm, "cheapest", unlimited), BIG),
     ("custom all-reduces are forgotten", without("one_shot", "two_shot"), {}),
     ("two levels are forgotten", without("hierarchical"), WIDE | BIG),
     ("trees are forgotten", without("tree"), ACROSS),
@@ -529,8 +537,7 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("replicas that idle bring nothing", by_events(no_dummies), LOCKSTEP | FEW),
     ("graphs compute no padding", instead(Engine, "padded", lambda self, tokens: tokens), PADDED),
     ("graphs of other sizes are captured", instead(Engine, "padded", lambda self, tokens: -(-tokens // 4) * 4), PADDED),
-    ("replicas in lockstep are not padded", instead(Pricer, "padded", lambda self, features, _: features),
-     LOCKSTEP | PADDED),
+    ("replicas in lockstep are not padded", instead(LockstepSteps, "row", unpadded), LOCKSTEP | PADDED),
     ("halves are not padded", instead(Pricer, "padded", lambda self, features, _: features), LOCKSTEP_HALVES | PADDED),
     ("stages are sent the padding", instead(price_table, "SENT", "nothing"), {"plan": PIPE} | PADDED),
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from collective_topologies import crossbar, device, pairs_on_rails
 
 from clustersim.collective import ALGORITHMS, CommPlan, choose, plan_collective
 from clustersim.collective.constants import family
+from clustersim.collective.price import cheapest
 from clustersim.errors import InputError
 from clustersim.replay.links.fair_rates import fair_rates
 
@@ -48,6 +49,7 @@ def test_alpha_grows_with_the_transfer_until_its_ramp_is_lost():
 def test_choose_takes_the_fastest_at_each_size_and_the_first_on_a_tie():
     quick, wide = plan(alpha_s=1.0, seconds_per_byte=1.0), plan(alpha_s=3.0, seconds_per_byte=0.5)
     chosen, seconds = choose([quick, wide], [0.0, 4.0, 10.0])
+    assert [cheapest([quick, wide], one) for one in (0.0, 4.0, 10.0)] == [*zip(chosen, seconds, strict=True)]
     assert list(chosen) == [0, 0, 1]
     assert list(seconds) == [1.0, 5.0, 8.0]
 
@@ -56,6 +58,8 @@ def test_choose_keeps_to_what_buffers_hold_unless_nothing_else_is_there():
     small, large = plan(alpha_s=0.0, max_payload_bytes=4.0), plan(alpha_s=9.0)
     assert list(choose([small, large], [4.0, 5.0])[0]) == [0, 1]
     assert list(choose([small], [5.0])[1]) == [2.5]
+    assert [cheapest([small, large], one)[0] for one in (4.0, 5.0)] == [0, 1]
+    assert cheapest([small], 5.0) == (0, 2.5)
 
 
 @pytest.mark.parametrize("kind", list(ALGORITHMS))

@@ -1,34 +1,26 @@
 """Lanes of replicas that share their experts: each decides for itself, and all take every step together.
 
 What a step is, and what a replica brings that has nothing to run, is said in :mod:`clustersim.replay.events.lockstep`;
-prices are the pricer's own. A run of steps is priced up to the next arrival anywhere, and ends with the step under way
-then, so that nothing ever has to cut it.
+prices are those of :mod:`clustersim.graph.prices.lockstep_prices`. A run of steps is priced up to the next arrival
+anywhere, and ends with the step under way then, so that nothing ever has to cut it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
-from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices.pricer import Pricer
-from clustersim.graph.program import StageProgram
-from clustersim.replay.events.lockstep import SHORT, together
+from clustersim.graph.prices.lockstep_parts import Brought
+from clustersim.graph.prices.lockstep_prices import LockstepPrices
+from clustersim.replay.events.lockstep import SHORT
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
-from clustersim.replay.lanes.lane import NEVER
+from clustersim.replay.lanes.lane import DECODE, MIXED, NEVER, PREFILL
 from clustersim.replay.lanes.member_lane import MemberLane
-from clustersim.serving.grouped.batch import Batch
 from clustersim.timeline.record import Durations, Recorder
-
-UNTOLD: Final = -1
-"""A request in a batch: prices ask nobody which one it is."""
-NOTHING: Final = StepBatch()
 
 
 class LockstepPasses:
@@ -37,9 +29,7 @@ class LockstepPasses:
     Parameters
     ----------
     lanes : sequence of MemberLane
-    pricer : Pricer
-    programs : mapping
-        Kind of step → program, whose coordinates are the replicas.
+    prices : LockstepPrices
     templates : mapping
         Kind of step → number of its template.
     recorder : Recorder
@@ -48,14 +38,16 @@ class LockstepPasses:
     def __init__(
         self,
         lanes: Sequence[MemberLane],
-        pricer: Pricer,
-        programs: Mapping[str, StageProgram],
+        prices: LockstepPrices,
         templates: Mapping[str, int],
         recorder: Recorder,
     ) -> None:
         self.lanes = lanes
-        self.pricer = pricer
-        self.programs = programs
+        self.prices = prices
+        windows = len(prices.windows)
+        self.prompt = Brought((1, 1, 1, 0, 0, 1, 1), ((1, 1, 0),) * windows, (0,) * windows)
+        self.decode = Brought((1, 1, 0, 1, 0, 0, 0), ((0, 0, 1),) * windows, (0,) * windows)
+        """What a replica brings that has nothing to run: one token of a prompt, or that begins to decode."""
         self.templates = templates
         self.recorder = recorder
         self.steps = 0
@@ -77,34 +69,31 @@ class LockstepPasses:
             lane.begin(now, until)
         if all(lane.batch is None for lane in lanes):
             return NEVER
-        batch = together([_part(lane.batch, self.pricer.windows) for lane in lanes])
-        steady = all(lane.is_steady for lane in lanes)
-        steps = min(self.short, *(lane.reach for lane in lanes)) if steady else 1
-        self.kind, self.started = batch.kind, now
-        self.durations = self._durations(batch, steps)
-        lengths = self.programs[self.kind].template.total_times(self.durations.table())
+        kind, brought = self._brought()
+        self.kind, self.started = STEP_KINDS[kind], now
+        if kind == DECODE:
+            steps = min(self.short, *(lane.reach for lane in lanes)) if all(lane.is_steady for lane in lanes) else 1
+            row, columns, varying, lengths = self.prices.decodes(brought, steps)
+            self.durations = Durations(row=row, columns=columns, varying=varying)
+        else:
+            row, lengths = self.prices.prompts(self.kind, brought)
+            self.durations = Durations.of_one(row)
         self.ends = now + np.cumsum(lengths)
         self.ends = self.ends[: int(np.searchsorted(self.ends, until)) + 1]
         self.short = max(SHORT, 2 * len(self.ends))
         for lane in lanes:
-            lane.launch(now, STEP_KINDS.index(self.kind), self.ends)
+            lane.launch(now, kind, self.ends)
         return int(self.ends[-1])
 
-    def _durations(self, batch: StepBatch, steps: int) -> Durations:
-        """Return what so many steps cost, class by class."""
-        program = self.programs[batch.program]
-        if batch.kind != "decode":
-            return Durations.of_one(self.pricer.durations(program, batch, self.pricer.features(batch)))
-        grown = np.arange(steps, dtype=np.int64)
-        keys: dict[tuple[int, int | None], Int64Array] = {}
-        for s, lane in enumerate(self.lanes):
-            group = None if lane.batch is None else lane.batch.group
-            keys[s, None] = batch.decode_keys[s] + (0 if group is None else group.count) * grown
-            grows = {} if group is None else {one.window: one.growth for one in group.windows}
-            for window, sums in batch.windowed_keys.items():
-                keys[s, window] = sums[s] + grows.get(window, 0) * grown
-        row, columns, varying = self.pricer.decode_run(program, batch.decode_sequences, keys)
-        return Durations(row=row, columns=columns, varying=varying)
+    def _brought(self) -> tuple[int, list[Brought]]:
+        """Return the kind of the step, and what each replica brings."""
+        windows = self.prices.pricer.windows
+        found = [None if lane.batch is None else lane.brings(lane.batch, windows) for lane in self.lanes]
+        batches = [lane.batch for lane in self.lanes if lane.batch is not None]
+        decodes = any(batch.decodes for batch in batches)
+        nothing = self.decode if decodes else self.prompt
+        kind = (MIXED if decodes else PREFILL) if any(batch.chunks for batch in batches) else DECODE
+        return kind, [one or nothing for one in found]
 
     def record(self, steps: int) -> None:
         """Record so many of the steps under way, as of the first replica."""
@@ -159,18 +148,3 @@ class LockstepClock(SharedClock):
             passes.record(ended)
         for lane in passes.lanes:
             lane.stop_after(ended)
-
-
-def _part(batch: Batch | None, windows: tuple[int, ...]) -> StepBatch:
-    """Return what one replica brings."""
-    if batch is None:
-        return NOTHING if not windows else StepBatch(windowed_keys=dict.fromkeys(windows, (0,)))
-    group = batch.group
-    chunks = tuple([Chunk(request=UNTOLD, start=one.computed, count=count) for one, count in batch.chunks])
-    if group is None:
-        return StepBatch(chunks=chunks, windowed_keys=dict.fromkeys(windows, (0,)))
-    within: dict[int, tuple[int, ...]] = {one.window: (one.keys(group.count, group.clock),) for one in group.windows}
-    return StepBatch(
-        chunks=chunks, decode_sequences=(group.count,), decode_keys=(group.computed + group.count,),
-        windowed_keys=within,
-    )  # fmt: skip
