@@ -34,6 +34,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import Shard, kv_shards
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.legality import deployment_of, pool_blocks, scenario_memory
+from clustersim.timeline.columns import as_one
 from clustersim.timeline.timeline import Timeline
 
 
@@ -242,13 +243,13 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
     elif requests.concurrency is None:
         told["arrives_ns"] = requests.arrived_at_ns
     cancels = requests.cancel_after_ns
-    told["cancels_ns"] = np.full(len(requests), -1, np.int64) if cancels is None else cancels
+    told["cancels_ns"] = np.broadcast_to(np.int64(-1), len(requests)) if cancels is None else cancels
     if requests.priorities is not None:
         told["priority"] = requests.priorities
     if explained is not None:
         reasons = np.zeros(len(requests), np.int64)
         reasons[list(explained)] = 1
-        told["explained"] = reasons
+        told["explained"] = as_one(reasons)
     hashed = requests.prefix_hashes is not None
     hash_tokens = requests.hash_block_tokens if hashed else 1
     setting = setting_of(scenario)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
@@ -75,10 +75,10 @@ class RunResult:
         """Times between consecutive tokens of a request, as (values, weights) in ns."""
         return self.times.gaps
 
-    @cached_property
-    def columns(self) -> dict[str, npt.NDArray[Any]]:
+    @property
+    def columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """The columns of requests, as figures are worked out from them: with NaN for what did not happen."""
-        return _with_nan(self.requests)
+        return _WithNan(self.requests)
 
     @property
     def causes(self) -> Causes:
@@ -90,7 +90,8 @@ class RunResult:
     def _caused(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What there is of causes: their columns, and the shares that they have."""
         causes = self.causes
-        return cause_columns(causes, self.requests), cause_shares(causes, self.requests)
+        shares = cause_shares(causes, self.requests)
+        return cause_columns(causes, self.requests), shares
 
     @property
     def cause_shares(self) -> dict[str, Any]:
@@ -102,10 +103,10 @@ class RunResult:
         """The columns of ``requests.parquet``: those of requests, and what the time of each went to."""
         return {**self.requests, **self._caused[0]}
 
-    @cached_property
-    def table_columns(self) -> dict[str, npt.NDArray[Any]]:
+    @property
+    def table_columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """Those of the table, with NaN for what did not happen, as they are read again."""
-        return {**self.columns, **_with_nan(self._caused[0])}
+        return _WithNan(self.table)
 
     @cached_property
     def prefix_cache(self) -> Figures | None:
@@ -120,11 +121,21 @@ class RunResult:
         return StepRows(self.timeline, self.scenario.serving.kv_block_tokens)
 
 
-def _with_nan(columns: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    return {
-        name: np.where(values.mask, np.nan, values.data) if isinstance(values, np.ma.MaskedArray) else values
-        for name, values in columns.items()
-    }
+class _WithNan(Mapping[str, npt.NDArray[Any]]):
+    """Columns with NaN for what did not happen; none of these is kept, as all of a large run are 0.2 GB."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = columns
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        values = self._columns[name]
+        return np.where(values.mask, np.nan, values.data) if isinstance(values, np.ma.MaskedArray) else values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
 
 
 def simulate(

@@ -9,6 +9,7 @@ either changes, and both replays give the same figures, in ``full`` with a row p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from clustersim.simulation.residency import empties_ns, residency_of
 from clustersim.timeline.columns import repeated
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import blocks, within
-from clustersim.timeline.steps import Steps
+from clustersim.timeline.steps import steps_of
 from clustersim.timeline.tables import Tables
 from clustersim.timeline.tokens import TokenEvents, token_events
 from clustersim.values import dataclass
@@ -79,49 +80,53 @@ class StepRows:
     rows : mapping
         The columns ``COLUMNS``, which say the same of all steps of a row, and ``empties_ns``: from when on the replica
         had no request, after the row and before the next one; −1 where it had some.
-    kv_rows : mapping
-        The columns ``KV_COLUMNS`` and ``empties_ns``, of rows of their own: blocks change in most steps, and the
-        others seldom within a run.
     """
 
     def __init__(self, tables: Tables, block_tokens: int) -> None:
         order = in_order(tables.steps, ("replica", "step"))
-        ordered = tables.steps
+        steps = tables.steps
         if (order[1:] < order[:-1]).any():
-            ordered = {name: ordered[name][order] for name in {*COLUMNS, *KV_COLUMNS}}
-        self.rows: Mapping[str, Any] = {name: ordered[name] for name in COLUMNS}
-        self.kv_rows: Mapping[str, Any] = {name: ordered[name] for name in KV_COLUMNS}
-        self._steps: Steps | None = None
-        if (self.rows["count"] > 1).any():
-            self._split_where_state_changes(tables, tables.steps["slot"][order] >= 0, block_tokens)
-        present = residency_of(tables)
-        self.rows = {**self.rows, "empties_ns": empties_ns(self.rows, present)}
-        self.kv_rows = {**self.kv_rows, "empties_ns": empties_ns(self.kv_rows, present)}
+            steps = {name: steps[name][order] for name in {*COLUMNS, *KV_COLUMNS, "slot"}}
+        self._tables, self._block_tokens, self._recorded = tables, block_tokens, steps
+        self._empties_ns = empties_ns(steps, residency_of(tables))
+        self.rows: Mapping[str, Any] = {name: steps[name] for name in COLUMNS} | {"empties_ns": self._empties_ns}
+        if (steps["count"] > 1).any():
+            self.rows = self._split_by_queue(_Arrivals(tables))
 
-    def _split_where_state_changes(self, tables: Tables, decodes: BoolArray, block_tokens: int) -> None:
-        rows, arrivals = self.rows, _Arrivals(tables)
-        events = token_events(tables)
-        self._steps, rank = events.steps, events.rank
-        entered = _entered(events, arrivals.prompt_tokens, block_tokens)
-        del events
-        queues, held = [], []
+    def _split_by_queue(self, arrivals: _Arrivals) -> Mapping[str, Any]:
+        """Return the rows, split where somebody comes to wait."""
+        rows, queues = self.rows, []
         for single in self._singles(np.flatnonzero(rows["count"] > 1)):
-            first = single.at - single.index
             replica = rows["replica"][single.row]
-            grown = entered[rank[single.at]] - entered[rank[first]]
-            grown *= decodes[single.row]  # not a dummy batch beside others that decode
             come = arrivals.until(replica, single.start_ns)
             come -= arrivals.until(replica, rows["start_ns"][single.row])
             queues.append(single.opening(come[1:] != come[:-1], come))
+        return _split(rows, "waiting", *_whole(queues))
+
+    @cached_property
+    def kv_rows(self) -> Mapping[str, Any]:
+        """The columns ``KV_COLUMNS`` and ``empties_ns``, of rows of their own; worked out when somebody asks.
+
+        Blocks change in most steps, and the others seldom within a run.
+        """
+        recorded = self._recorded
+        rows = {name: recorded[name] for name in KV_COLUMNS} | {"empties_ns": self._empties_ns}
+        if not (recorded["count"] > 1).any():
+            return rows
+        events = token_events(self._tables)
+        rank, entered = events.rank, _entered(events, _Arrivals(self._tables).prompt_tokens, self._block_tokens)
+        del events
+        held, decodes = [], recorded["slot"] >= 0
+        for single in self._singles(np.flatnonzero(recorded["count"] > 1), recorded):
+            grown = entered[rank[single.at]] - entered[rank[single.at - single.index]]
+            grown *= decodes[single.row]  # not a dummy batch beside others that decode
             held.append(single.opening(grown[1:] != grown[:-1], grown))
         del entered, rank
-        self.kv_rows = _split(self.kv_rows, "kv_blocks_used", *_whole(held))
-        self.rows = _split(rows, "waiting", *_whole(queues))
+        return _split(rows, "kv_blocks_used", *_whole(held))
 
-    def _singles(self, chosen: Int64Array) -> Iterator[_Single]:
+    def _singles(self, chosen: Int64Array, rows: Mapping[str, Any] | None = None) -> Iterator[_Single]:
         """Yield the steps of the chosen rows, a bounded number at a time."""
-        rows, steps = self.rows, self._steps
-        assert steps is not None
+        rows, steps = self.rows if rows is None else rows, steps_of(self._tables)
         counts = rows["count"][chosen].astype(np.int64)
         for some in blocks(counts):
             row, index = np.repeat(chosen[some], counts[some]), within(counts[some])
@@ -142,7 +147,7 @@ class StepRows:
     def _every_step(self) -> Iterator[tuple[Int64Array, Int64Array, Int64Array, Int64Array]]:
         """Yield row, number, start and end of all steps."""
         rows, every = self.rows, np.arange(len(self.rows["start_ns"]))
-        if self._steps is not None:
+        if (rows["count"] > 1).any():
             for single in self._singles(every):
                 yield single.row, rows["step"][single.row] + single.index, single.start_ns, single.end_ns
             return
@@ -248,11 +253,13 @@ def _whole(parts: list[tuple[Any, ...]]) -> Iterator[Any]:
 
 def _split(
     rows: Mapping[str, Any], column: str, row: Int64Array, index: Int64Array, start: Int64Array, more: Int64Array
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Split some rows where parts of them begin; a part has ``more`` of a column. The others stay as they are.
 
     Parts are in order of their rows, from the first one on.
     """
+    if not index.any():
+        return rows
     many = np.bincount(row, minlength=len(rows["start_ns"]))
     parted = np.repeat(many > 0, np.maximum(many, 1))
     many = np.maximum(many, 1)

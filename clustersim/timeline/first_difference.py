@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.timeline.digest import EPISODE_ORDER, digest_parts
 from clustersim.timeline.soundness import FACTS
-from clustersim.timeline.steps import Steps
+from clustersim.timeline.steps import Steps, steps_of
 from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, Table, Tables
 
 _FACT_ORDER: Final = ("time_ns", *(name for name in FACT_COLUMNS if name != "time_ns"))
@@ -59,7 +59,7 @@ def _row_words(columns: Sequence[str], values: Sequence[int]) -> str:
 
 def _first_step(one: Tables, other: Tables) -> str | None:
     """Return the first step that ends at another time."""
-    steps = [Steps(tables) for tables in (one, other)]
+    steps = [steps_of(tables) for tables in (one, other)]
     for replica in range(max(len(found.base) for found in steps)):
         ends = [_ends_of(found, replica) for found in steps]
         step = _first_unequal(*ends)

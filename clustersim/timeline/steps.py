@@ -61,3 +61,9 @@ class Steps:
     def at(self, replica: Int64Array, step: Int64Array) -> Int64Array:
         """Return the positions of steps."""
         return self.base[replica] + step
+
+
+def steps_of(tables: Tables) -> Steps:
+    """Return the steps of tables, which are worked out once; nobody may change them."""
+    found: Steps = tables.made.get(Steps) or tables.made.setdefault(Steps, Steps(tables))
+    return found

@@ -15,6 +15,7 @@ that it leaves and one on the stream ``kv_in`` of the rank that it reaches; a st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -137,6 +138,11 @@ class Tables:
     facts: Table
     moves: Table
     owners: Table
+
+    @cached_property
+    def made(self) -> dict[type, Any]:
+        """What was worked out of them and is asked for again, by what it is."""
+        return {}
 
     @property
     def sp_tp(self) -> tuple[int, int]:

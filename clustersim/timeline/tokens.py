@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.passes import within
-from clustersim.timeline.steps import Steps
+from clustersim.timeline.steps import Steps, steps_of
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
 
@@ -52,7 +52,7 @@ class TokenEvents:
             chunks, decodes = (
                 {name: values[only[table["request"]]] for name, values in table.items()} for table in (chunks, decodes)
             )
-        self.steps = steps = Steps(tables)
+        steps = steps_of(tables)
         self.rank, self.ends = rank, _ = _by_slot(steps)
         first = rank[steps.at(decodes["replica"], decodes["first_step"])].astype(np.int64)
         last = rank[steps.at(decodes["replica"], decodes["last_step"])].astype(np.int64)

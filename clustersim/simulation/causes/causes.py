@@ -18,13 +18,13 @@ from clustersim.clock import Int64Array
 from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.decisions import REASONS, Decisions
-from clustersim.simulation.causes.events import NONE, Events, Facts, events_of, interrupted, received
+from clustersim.simulation.causes.decoding import Decoding
+from clustersim.simulation.causes.events import NONE, Events, Facts, Losses, events_of, of_requests, received
 from clustersim.simulation.causes.interference import time_of_prompts
 from clustersim.simulation.causes.labels import (
     DEAD,
     FRONT_END,
     HAND_OVER,
-    HOST,
     PREEMPTED,
     PROMPTS,
     STAGE,
@@ -32,10 +32,10 @@ from clustersim.simulation.causes.labels import (
     TRANSFER,
     WAITS,
 )
-from clustersim.timeline.columns import is_one
+from clustersim.simulation.causes.sums import Groups, Sums, groups_of, without
 from clustersim.timeline.passes import parts as blocks_of
-from clustersim.timeline.step_parts import Label, StepParts, scaled, step_parts
-from clustersim.timeline.tables import Table, Tables
+from clustersim.timeline.step_parts import Label, StepParts, StepRows, scaled, step_parts
+from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
 
 
@@ -85,61 +85,47 @@ def causes_of(
     merged : callable, optional
         Part of a step → what it counts as; each operator by itself without it.
     """
-    parts = step_parts(tables, merged)
+    parts, found = step_parts(tables, merged), StepRows(tables)
     labels = tuple(dict.fromkeys((FRONT_END, *WAITS, *parts.labels)))
     of_rows = columns["request"]
     count = int(of_rows.max(initial=-1)) + 1
     finished, arrived = np.zeros(count, np.bool_), np.zeros(count, np.int64)
     done = np.asarray(columns["outcome"]) == "finished"
     finished[of_rows], arrived[of_rows] = done, columns["arrived_ns"]
-    account = _Account(tables, events_of(tables, finished), labels, count)
-    account.in_steps(parts)
-    account.between(Decisions(tables, rows, conditions), arrived)
-    account.ns[0, 0, of_rows] = np.where(done, columns["front_end_ns"], 0)
-    kept = [at for at in range(len(labels)) if at in account.touched or at == 0]
-    to_first, after = account.ns if len(kept) == len(labels) else account.ns[:, kept]
-    if len(of_rows) < count:
-        to_first, after = to_first[:, of_rows], after[:, of_rows]
+    sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Losses(tables.facts)
+    prompts, decoding = time_of_prompts(tables), Decoding(tables.steps)
+    for some in blocks_of(count, 4):
+        account = _Account(tables, events_of(tables, found, finished, some), losses, sums)
+        account.in_chunks(parts, prompts)
+        account.between(decisions, decoding.take(account.events))
+        account.queued(decisions, arrived, some)
+    decoding.add_to(sums, parts, prompts)
+    sums.ns[0, 0, of_rows] = np.where(done, columns["front_end_ns"], 0)
+    kept, ns = sums.packed()
+    to_first, after = ns if len(of_rows) == count else ns[:, :, of_rows]
     return Causes(labels=tuple(labels[at] for at in kept), to_first_ns=to_first.T, after_ns=after.T)
 
 
-Groups = tuple[Int64Array, Int64Array, Int64Array]
-"""The first of each run of events of one request and side, that side, and the request."""
-
-
 class _Account:
-    """Takes nanoseconds of events, and adds them up by request: up to its first token, and after."""
+    """Takes what events of some requests spent in steps that carry a prompt, and between steps."""
 
-    def __init__(self, tables: Tables, events: Events, labels: tuple[Label, ...], count: int) -> None:
-        self.tables, self.events = tables, events
-        self._at = {label: number for number, label in enumerate(labels)}
-        self.ns = np.zeros((2, len(labels), count), np.int64)
-        self.touched: set[int] = set()
+    def __init__(self, tables: Tables, events: Events, losses: Losses, sums: Sums) -> None:
+        self.tables, self.events, self._sums = tables, events, sums
         before = np.append(0, events.end_ns[:-1])[: len(events.end_ns)]
         self.gap_ns = np.where(events.opens, 0, events.start_ns - before)
-        self.lost_ns, self.away = interrupted(tables, events)
+        self.lost_ns, self.away = losses.before(events)
 
-    def add(
-        self, label: Label, which: Int64Array, ns: Int64Array, groups: tuple[Int64Array, ...] | None = None
-    ) -> None:
+    def add(self, label: Label, which: Int64Array, ns: Int64Array, groups: Groups | None = None) -> None:
         """Add nanoseconds of some events, which ascend; ``groups`` are theirs, where they are at hand."""
-        if not ns.any():
-            return
-        self.touched.add(self._at[label])
-        firsts, side, request = self._groups(which) if groups is None else groups
-        sums = ns if len(firsts) == len(ns) else np.add.reduceat(ns, firsts)
-        self.ns[side, self._at[label], request] += sums
+        if ns.any():
+            self._sums.add(label, ns, self._groups(which) if groups is None else groups)
 
     def _groups(self, which: Int64Array) -> Groups:
-        """Return the first of each run of events of one request and side, that side (1: after), and the request."""
-        group = self.events.request[which] * 2 + self.events.answered[which]
-        firsts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-        return (firsts, group[firsts] & 1, group[firsts] >> 1) if len(group) else (group, group, group)
+        return groups_of(self.events.request[which], self.events.answered[which])
 
-    def in_steps(self, parts: StepParts) -> None:
-        """Add what was spent inside steps."""
+    def in_chunks(self, parts: StepParts, prompts: Int64Array) -> None:
+        """Add what was spent inside steps that carry a prompt; ``prompts`` is the time that each row took for such."""
         tables, events = self.tables, self.events
-        prompts = time_of_prompts(tables)
         every = np.flatnonzero(events.chunk != NONE)
         for some in blocks_of(len(every), 4):
             chunks = every[some]
@@ -149,9 +135,8 @@ class _Account:
             overlap = np.maximum(-self.gap_ns[chunks], 0)
             lasted = events.end_ns[chunks] - events.start_ns[chunks]
             inside = scaled(parts.ns[row], np.maximum(lasted - overlap, 0))
-            inside, interference = _without(parts.labels, inside, prompts[row] * others // np.maximum(tokens, 1))
+            inside, interference = without(parts.labels, inside, prompts[row] * others // np.maximum(tokens, 1))
             self._add_parts(parts, chunks, inside, interference)
-        self._decoding(parts, prompts)
 
     def _add_parts(self, parts: StepParts, which: Int64Array, inside: Int64Array, interference: Int64Array) -> None:
         again = self.events.again[which]
@@ -163,27 +148,8 @@ class _Account:
         for at, label in enumerate(parts.labels):
             self.add(label, which, inside[:, at], groups)
 
-    def _decoding(self, parts: StepParts, prompts: Int64Array) -> None:
-        """Add what episodes of decodes spent in steps: differences of sums over the steps of their slots."""
-        steps, events = self.tables.steps, self.events
-        which = np.flatnonzero(events.chunk == NONE)
-        order = _in_slots(steps)
-        position = np.empty(len(steps["slot"]), np.int64)
-        position[order] = np.arange(len(order))
-        first, last = position[events.first_row[which]], position[events.last_row[which]] + 1
-        del position
-        self._inside_ns = _between((steps["end_ns"] - steps["start_ns"])[order], first, last)
-        columns = np.empty((len(parts.labels) + 1, len(order)), np.int64)
-        for some in blocks_of(len(order), 4):
-            rows = order[some]
-            inside, columns[-1, some] = _without(parts.labels, parts.ns[rows], prompts[rows])
-            columns[:-1, some] = inside.T
-        groups = self._groups(which)
-        for label, values in zip((*parts.labels, PROMPTS), columns, strict=True):
-            self.add(label, which, _between(values, first, last), groups)
-
-    def between(self, decisions: Decisions, arrived: Int64Array) -> None:
-        """Add what was spent waiting: before the first step, between steps, and inside episodes."""
+    def between(self, decisions: Decisions, inside_ns: Int64Array) -> None:
+        """Add what was spent waiting between steps, and inside episodes, whose steps took ``inside_ns``."""
         events, layout = self.events, self.tables.layout
         pool = layout.of_replica(events.replica)
         staged = layout.values("stages")[pool] > 1
@@ -202,18 +168,17 @@ class _Account:
         plain = np.flatnonzero(~events.opens & ~lost & ~replica_changes & ~staged & (gap > 0))
         since = events.start_ns[plain] - gap[plain]
         self._add_reasons(plain, decisions.waits(events.replica[plain], since, events.start_ns[plain], running=True))
-        self._between_decodes(decisions, staged)
-        self._queued(decisions, arrived)
+        self._between_decodes(decisions, staged, inside_ns)
 
     def _add_reasons(self, which: Int64Array, ns: Int64Array) -> None:
         for number, label in enumerate(REASONS):
             self.add(label, which, ns[number])
 
-    def _between_decodes(self, decisions: Decisions, staged: Any) -> None:
+    def _between_decodes(self, decisions: Decisions, staged: Any, inside_ns: Int64Array) -> None:
         """Add what episodes spent between their steps: others that only prefill run, or other micro-batches do."""
         events = self.events
         which = np.flatnonzero(events.chunk == NONE)
-        rest = events.end_ns[which] - events.start_ns[which] - self._inside_ns
+        rest = events.end_ns[which] - events.start_ns[which] - inside_ns
         some = rest > 0
         which, rest = which[some], rest[some]
         piped = staged[which]
@@ -236,14 +201,14 @@ class _Account:
         self.add(TRANSFER, which, come - aside)
         self.add(STEP, which, until - come)
 
-    def _queued(self, decisions: Decisions, arrived: Int64Array) -> None:
-        """Add what requests waited for before their first step, at each replica that they came to."""
+    def queued(self, decisions: Decisions, arrived: Int64Array, these: slice) -> None:
+        """Add what these requests waited for before their first step, at each replica that they came to."""
         events, facts = self.events, self.tables.facts
         first = np.flatnonzero(events.opens)
-        came = Facts(facts, np.flatnonzero(facts["kind"] == ARRIVED))
-        of = np.full(len(self.ns[0, 0]), NONE, np.int64)
-        of[events.request[first]] = first
-        event = of[came.request]
+        came = Facts(facts, np.flatnonzero((facts["kind"] == ARRIVED) & of_requests(facts["request"], these)))
+        of = np.full(these.stop - these.start, NONE, np.int64)
+        of[events.request[first] - these.start] = first
+        event = of[came.request - these.start]
         some = np.flatnonzero(event >= 0)
         event, since = event[some], came.time_ns[some]
         follows = np.append(event[1:] == event[:-1], False)[: len(event)]
@@ -256,31 +221,3 @@ class _Account:
         self._add_reasons(event, waits)
         at_replicas = np.bincount(event, until - since, len(events.request))[first].astype(np.int64)
         self.add(DEAD, first, events.start_ns[first] - arrived[events.request[first]] - at_replicas)
-
-
-def _without(labels: tuple[Label, ...], parts: Int64Array, most: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Take time that went to others' prompts out of all parts but host time; return what is left, and that time."""
-    device = np.flatnonzero([label[1] != "host" and label != HOST for label in labels])
-    others = np.minimum(most, parts[:, device].sum(axis=1))
-    some = np.flatnonzero(others)
-    if not len(some):
-        return parts, others
-    found = parts.copy()
-    on_device = parts[np.ix_(some, device)]
-    found[np.ix_(some, device)] = scaled(on_device, on_device.sum(axis=1) - others[some])
-    return found, others
-
-
-def _in_slots(steps: Table) -> Int64Array:
-    """Return the rows of steps with decodes in order of (replica, slot, step)."""
-    rows = np.flatnonzero(steps["slot"] >= 0)
-    keys = [steps[name][rows] for name in ("step", "slot", "replica")]
-    in_order = not keys[1].any() and is_one(steps["replica"]) and (keys[0][1:] > keys[0][:-1]).all()
-    return rows if in_order else rows[np.lexsort(keys)]
-
-
-def _between(values: Int64Array, first: Int64Array, last: Int64Array) -> Int64Array:
-    """Return sums of values from one position up to another."""
-    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
-    found: Int64Array = sums[last] - sums[first]
-    return found

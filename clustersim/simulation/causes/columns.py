@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -30,9 +30,10 @@ def cause_columns(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
     """
     lacks = np.asarray(columns["outcome"]) != "finished"
     at, ns = {label: number for number, label in enumerate(causes.labels)}, causes.ns
-    none = np.zeros(len(lacks), np.int64)
+    none = np.broadcast_to(np.int64(0), len(lacks))
+    mask = lacks if lacks.any() else np.ma.nomask
     return {
-        name: np.ma.MaskedArray(ns[:, at[label]] if label in at else none, lacks) for name, label in COLUMNS.items()
+        name: np.ma.MaskedArray(ns[:, at[label]] if label in at else none, mask) for name, label in COLUMNS.items()
     }
 
 
@@ -44,16 +45,22 @@ def cause_shares(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
     where nothing finished, or none has this latency.
     """
     done = np.flatnonzero(np.asarray(columns["outcome"]) == "finished")
-    sides = {"ttft": causes.to_first_ns, "tpot": causes.after_ns, "e2e": causes.to_first_ns + causes.after_ns}
     generated = np.asarray(columns["generated_tokens"], np.int64)
     gaps = np.maximum(generated - 1, 0)
     found: dict[str, Any] = {}
-    for name, ns in sides.items():
+    for name, ns in _sides(causes):
         some = done[{"ttft": generated, "tpot": gaps}.get(name, generated + 1)[done] > 0]  # some ask for no token
         per = gaps[some] if name == "tpot" else np.ones(len(some), np.int64)
         of_some = ns.T if len(some) == len(ns) else ns.T[:, some]
         found[name] = _shares_of(causes.labels, of_some, per) if len(some) else None
     return found
+
+
+def _sides(causes: Causes) -> Iterator[tuple[str, Int64Array]]:
+    """Yield latencies, and what they went to; each is dropped before the next one is added up."""
+    yield "ttft", causes.to_first_ns
+    yield "tpot", causes.after_ns
+    yield "e2e", causes.ns
 
 
 def _shares_of(labels: tuple[Label, ...], ns: Int64Array, per: Int64Array) -> dict[str, Any]:
@@ -62,7 +69,9 @@ def _shares_of(labels: tuple[Label, ...], ns: Int64Array, per: Int64Array) -> di
     ``ns`` are of shape (labels, requests).
     """
     latency = ns.sum(axis=0) / per
-    slowest = np.argsort(-latency, kind="stable")[: -(-len(latency) // SLOWEST)]
+    few = -(-len(latency) // SLOWEST)
+    some = np.flatnonzero(latency >= -np.partition(-latency, few - 1)[few - 1])  # the last one's equals, too
+    slowest = some[np.argsort(-latency[some], kind="stable")[:few]]
     return {
         "mean_ms": float(latency.mean()) / NS_PER_MS,
         "mean": _shares(labels, ns.sum(axis=1)),

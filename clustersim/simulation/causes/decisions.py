@@ -31,13 +31,23 @@ _NUMBER: Final = {label: number for number, label in enumerate(REASONS)}
 class _Replica:
     """Decisions of one replica in order, and what each keeps those from that wait, and those that run.
 
-    ``prompts`` is the time before each decision in steps that only prefill.
+    ``prompts`` is the time before each decision in steps that only prefill; ``sums`` are kept where they are asked for.
     """
 
     at_ns: Int64Array
     waiting: Any
     running: Any
     prompts: Int64Array
+    sums: dict[bool, tuple[list[int], list[Int64Array]]]
+
+    def before(self, *, running: bool) -> tuple[list[int], list[Int64Array]]:
+        """Return the reasons that there are, and how long decisions before each one lasted that had each of them."""
+        if running not in self.sums:
+            reasons, lasts = self.running if running else self.waiting, np.diff(self.at_ns)
+            numbers = np.flatnonzero(np.bincount(reasons)).tolist()
+            sums = [np.append(0, np.cumsum(np.where(reasons[:-1] == number, lasts, 0))) for number in numbers]
+            self.sums[running] = numbers, sums
+        return self.sums[running]
 
 
 class Decisions:
@@ -80,6 +90,7 @@ class Decisions:
             at_ns=at,
             waiting=waiting,
             running=running,
+            sums={},
             prompts=np.concatenate((np.zeros(1, np.int64), np.cumsum(alone))),
         )
 
@@ -98,7 +109,7 @@ class Decisions:
         waiting = np.select([full, spent], [_NUMBER[BATCH], _NUMBER[BUDGET]], _NUMBER[free])
         prompts = rows["prefill_tokens"] > 0
         running = np.select([spent, prompts], [_NUMBER[BUDGET], _NUMBER[PROMPTS]], _NUMBER[busy])
-        return waiting, running
+        return waiting.astype(np.int8), running.astype(np.int8)
 
     def _next_prompt(self, replica: int, start_ns: Int64Array) -> Int64Array:
         """Return the known tokens of the request that is admitted next after each decision; 0 where none is."""
@@ -117,13 +128,15 @@ class Decisions:
             if of is None or not len(of.at_ns):
                 continue
             reasons = of.running if running else of.waiting
-            sums = _before(np.append(np.diff(of.at_ns), 0), reasons)
+            numbers, sums = of.before(running=running)
             for part in parts(len(every), 4):
                 mine = every[part]
                 first, last = (np.searchsorted(of.at_ns, side[mine]) for side in (since, until))
                 some = np.flatnonzero(last > first)
                 first, before, at = first[some], last[some] - 1, mine[some]
-                split = sums[:, before] - sums[:, first]
+                split = np.zeros((len(REASONS), len(some)), np.int64)
+                for number, up_to in zip(numbers, sums, strict=True):
+                    split[number] = up_to[before] - up_to[first]
                 split[reasons[before], np.arange(len(some))] += until[at] - of.at_ns[before]
                 found[0, at] -= split.sum(axis=0)
                 found[:, at] += split
@@ -138,14 +151,6 @@ class Decisions:
                 first, last = (np.searchsorted(of.at_ns, side[mine]) for side in (since, until))
                 found[mine] = of.prompts[last] - of.prompts[first]
         return found
-
-
-def _before(lasts: Int64Array, reasons: Any) -> Int64Array:
-    """Add up by reason how long decisions before each one lasted, of shape (``REASONS``, decisions)."""
-    found = np.zeros((len(REASONS), len(lasts)), np.int64)
-    for number in np.flatnonzero(np.bincount(reasons)).tolist():
-        found[number, 1:] = np.cumsum(np.where(reasons == number, lasts, 0))[:-1]
-    return found
 
 
 def _by_replica(replica: Int64Array) -> list[tuple[int, Int64Array]]:

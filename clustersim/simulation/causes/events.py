@@ -49,11 +49,19 @@ class Events:
     answered: Any
 
 
-def events_of(tables: Tables, finished: Any) -> Events:
-    """Return the events of requests that finished."""
-    steps, rows = tables.steps, StepRows(tables)
-    chunks = np.flatnonzero(finished[tables.chunks["request"]])
-    decodes = {name: values[finished[tables.decodes["request"]]] for name, values in tables.decodes.items()}
+def of_requests(request: Int64Array, some: slice) -> Any:
+    """Say which of some requests' numbers are within a slice."""
+    return (request >= some.start) & (request < some.stop)
+
+
+def events_of(tables: Tables, rows: StepRows, finished: Any, some: slice) -> Events:
+    """Return the events of those of some requests that finished; ``rows`` finds rows of the steps of these tables."""
+    steps = tables.steps
+    chunks, these = (
+        np.flatnonzero(of_requests(request, some) & finished[request])
+        for request in (tables.chunks["request"], tables.decodes["request"])
+    )
+    decodes = {name: values[these] for name, values in tables.decodes.items()}
     chunk = {name: values[chunks] for name, values in tables.chunks.items()}
     prompts = rows.of(chunk["replica"], chunk["step"])
     first, last = (rows.of(decodes["replica"], decodes[key]) for key in ("first_step", "last_step"))
@@ -123,23 +131,29 @@ class Facts:
         return found
 
 
-def interrupted(tables: Tables, events: Events) -> tuple[Int64Array, Any]:
-    """Return when requests lost their blocks before each event and after the one before, and whether to a fault.
+class Losses:
+    """When requests lost their blocks, and whether to a fault."""
 
-    The last instant, or −1 where they did not.
-    """
-    facts = tables.facts
-    rows = np.flatnonzero((facts["kind"] == PREEMPTED) | (facts["kind"] == SWAPPED_OUT))
-    instant, away = np.full(len(events.request), NONE, np.int64), np.zeros(len(events.request), bool)
-    if not len(rows):
+    def __init__(self, facts: Table) -> None:
+        rows = np.flatnonzero((facts["kind"] == PREEMPTED) | (facts["kind"] == SWAPPED_OUT))
+        self._facts = Facts(facts, rows)
+        self._away = moved(facts)[self._facts.rows] if len(rows) else np.zeros(0, bool)
+
+    def before(self, events: Events) -> tuple[Int64Array, Any]:
+        """Return when requests lost their blocks before each event and after the one before, and whether to a fault.
+
+        The last instant, or −1 where they did not.
+        """
+        lost = self._facts
+        instant, away = np.full(len(events.request), NONE, np.int64), np.zeros(len(events.request), bool)
+        if not len(lost.rows):
+            return instant, away
+        at = lost.latest(events.request, events.start_ns)
+        before = np.append(NONE, events.end_ns[:-1])[: len(at)]
+        some = np.flatnonzero((at >= 0) & (events.opens | (lost.time_ns[at] >= before)))
+        instant[some] = lost.time_ns[at[some]]
+        away[some] = self._away[at[some]]
         return instant, away
-    lost = Facts(facts, rows)
-    at = lost.latest(events.request, events.start_ns)
-    before = np.append(NONE, events.end_ns[:-1])[: len(at)]
-    some = np.flatnonzero((at >= 0) & (events.opens | (lost.time_ns[at] >= before)))
-    instant[some] = lost.time_ns[at[some]]
-    away[some] = moved(facts)[lost.rows[at[some]]]
-    return instant, away
 
 
 def received(tables: Tables, events: Events, some: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -148,6 +162,7 @@ def received(tables: Tables, events: Events, some: Int64Array) -> tuple[Int64Arr
     later = tables.layout.of_replica(facts["replica"]) > 0
     request, instant = events.request[some], events.start_ns[some]
     found = []
+    later &= of_requests(facts["request"], slice(request.min(initial=0), request.max(initial=0) + 1))
     for kind in (RECEIVED, ADMITTED):
         facts_of = Facts(facts, np.flatnonzero(later & (facts["kind"] == kind)))
         at = facts_of.latest(request, instant)
