@@ -128,6 +128,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         if rule in looked:
             for one in parts if rule in REPLICA_RULES else (reading,):
                 take(rule, check(one))
+                one.forget(*(("use",) if rule == "KV-7" else ()))
     if "RUN-2" in looked:
         take("RUN-2", as_priced)
     traffic, untold = links.traffic_in(reading, parts) if {"RUN-2", "RUN-3"} & set(looked) else (None, NOTHING)
@@ -146,8 +147,10 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
             take("RUN-2", programs.as_graphs(part))
             take("RUN-2", ready.stages_start(part))
         take("RUN-2", lost.lost_to_others(reading, traffic))
+    reading.forget()
     if "RUN-4" in looked and not any(violations.values()):
         take("RUN-4", spent.time_is_spent(reading))
+        reading.forget()
     if "RUN-5" in looked and not any(violations.values()):
         take("RUN-5", followed.as_declared(reading, parts))
     return _verdict(violations, looked, lacks)

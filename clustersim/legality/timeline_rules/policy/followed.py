@@ -55,8 +55,12 @@ def as_declared(reading: Reading, parts: Iterable[Reading]) -> Finding:
         as_far_as_it_goes,
         first_come,
     )
+    found = []
+    for judge in judges:
+        found.append(judge(reading, policies))
+        reading.forget()
     return merged(
-        *(judge(reading, policies) for judge in judges),
+        *found,
         as_soon_as_asked(reading),
         as_soon_as_decided(reading),
         as_it_must(reading, parts),

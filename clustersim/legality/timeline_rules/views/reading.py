@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -27,6 +28,15 @@ from clustersim.legality.timeline_rules.views.use import Use, use_of
 from clustersim.timeline.columns import is_any, is_one
 from clustersim.timeline.passes import Passes, parts
 
+KEPT_PIECES: Final = 1 << 17
+"""Views of so many pieces are some MB each."""
+SOON_MADE: Final = frozenset((
+    "known", "finished", "gone", "preempted", "facts_in_time",
+    "tokens", "computed", "turn", "turn_of", "opens", "closes", "_carried", "_by_begin", "_by_end", "_places",
+    "place", "run_at_place", "rank_in_slots", "slotted", "key",
+))  # fmt: skip
+"""Views of a history, its pieces, its steps and its passes that take less time to make again than they take memory."""
+
 
 class Reading:
     """A history and what it comes to.
@@ -38,6 +48,18 @@ class Reading:
 
     def __init__(self, history: History) -> None:
         self.history = history
+
+    def forget(self, *also: str) -> None:
+        """Drop views of a large history that are soon made again, and others that nobody will ask for."""
+        views = vars(self)
+        for name in also:
+            views.pop(name, None)
+        pieces = views.get("pieces")
+        if pieces is None or len(pieces) <= KEPT_PIECES:
+            return
+        for view in (self, pieces, views.get("runs"), views.get("passes")):
+            for name in SOON_MADE.intersection(getattr(view, "__dict__", ())):
+                del view.__dict__[name]
 
     @property
     def declared(self) -> Declared:
