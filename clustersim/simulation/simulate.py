@@ -78,7 +78,7 @@ class RunResult:
     @property
     def columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """The columns of requests, as figures are worked out from them: with NaN for what did not happen."""
-        return _WithNan(self.requests)
+        return _Columns(self.requests)
 
     @property
     def causes(self) -> Causes:
@@ -106,7 +106,7 @@ class RunResult:
     @property
     def table_columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """Those of the table, with NaN for what did not happen, as they are read again."""
-        return _WithNan(self.table)
+        return _Columns(self.table)
 
     @cached_property
     def prefix_cache(self) -> Figures | None:
@@ -121,7 +121,7 @@ class RunResult:
         return StepRows(self.timeline, self.scenario.serving.kv_block_tokens)
 
 
-class _WithNan(Mapping[str, npt.NDArray[Any]]):
+class _Columns(Mapping[str, npt.NDArray[Any]]):
     """Columns with NaN for what did not happen; none of these is kept, as all of a large run are 0.2 GB."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:

@@ -18,8 +18,8 @@ from clustersim.clock import Int64Array
 from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.decisions import REASONS, Decisions
-from clustersim.simulation.causes.decoding import Decoding
-from clustersim.simulation.causes.events import NONE, Events, Facts, Losses, events_of, of_requests, received
+from clustersim.simulation.causes.episodes import Episodes
+from clustersim.simulation.causes.events import NONE, Events, Facts, Preemptions, events_of, of_requests, received
 from clustersim.simulation.causes.interference import time_of_prompts
 from clustersim.simulation.causes.labels import (
     DEAD,
@@ -92,14 +92,14 @@ def causes_of(
     finished, arrived = np.zeros(count, np.bool_), np.zeros(count, np.int64)
     done = np.asarray(columns["outcome"]) == "finished"
     finished[of_rows], arrived[of_rows] = done, columns["arrived_ns"]
-    sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Losses(tables.facts)
-    prompts, decoding = time_of_prompts(tables), Decoding(tables.steps)
+    sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Preemptions(tables.facts)
+    prompts, episodes = time_of_prompts(tables), Episodes(tables.steps)
     for some in blocks_of(count, 4):
         account = _Account(tables, events_of(tables, found, finished, some), losses, sums)
         account.in_chunks(parts, prompts)
-        account.between(decisions, decoding.take(account.events))
+        account.between(decisions, episodes.take(account.events))
         account.queued(decisions, arrived, some)
-    decoding.add_to(sums, parts, prompts)
+    episodes.add_to(sums, parts, prompts)
     sums.ns[0, 0, of_rows] = np.where(done, columns["front_end_ns"], 0)
     kept, ns = sums.packed()
     to_first, after = ns if len(of_rows) == count else ns[:, :, of_rows]
@@ -109,7 +109,7 @@ def causes_of(
 class _Account:
     """Takes what events of some requests spent in steps that carry a prompt, and between steps."""
 
-    def __init__(self, tables: Tables, events: Events, losses: Losses, sums: Sums) -> None:
+    def __init__(self, tables: Tables, events: Events, losses: Preemptions, sums: Sums) -> None:
         self.tables, self.events, self._sums = tables, events, sums
         before = np.append(0, events.end_ns[:-1])[: len(events.end_ns)]
         self.gap_ns = np.where(events.opens, 0, events.start_ns - before)

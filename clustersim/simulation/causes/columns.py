@@ -32,9 +32,7 @@ def cause_columns(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
     at, ns = {label: number for number, label in enumerate(causes.labels)}, causes.ns
     none = np.broadcast_to(np.int64(0), len(lacks))
     mask = lacks if lacks.any() else np.ma.nomask
-    return {
-        name: np.ma.MaskedArray(ns[:, at[label]] if label in at else none, mask) for name, label in COLUMNS.items()
-    }
+    return {name: np.ma.MaskedArray(ns[:, at[label]] if label in at else none, mask) for name, label in COLUMNS.items()}
 
 
 def cause_shares(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:

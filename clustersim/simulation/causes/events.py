@@ -131,7 +131,7 @@ class Facts:
         return found
 
 
-class Losses:
+class Preemptions:
     """When requests lost their blocks, and whether to a fault."""
 
     def __init__(self, facts: Table) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -14,7 +16,7 @@ from clustersim.timeline.step_parts import StepParts
 from clustersim.timeline.tables import Table
 
 
-class Decoding:
+class Episodes:
     """Takes the episodes of some requests after those of others, and adds up what all of them spent.
 
     Parameters
@@ -28,7 +30,7 @@ class Decoding:
         self._position = np.empty(len(steps["slot"]), np.int32)
         self._position[self._order] = np.arange(len(self._order))
         self._lasted = _up_to((steps["end_ns"] - steps["start_ns"])[self._order])
-        self._taken: list[tuple[Int64Array, ...]] = []
+        self._taken: list[tuple[Any, ...]] = []
 
     def take(self, events: Events) -> Int64Array:
         """Take the episodes among events, and return how long each one's steps took."""
