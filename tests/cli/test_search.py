@@ -69,7 +69,12 @@ def test_the_best_plan_is_that_of_the_exhaustive_search_and_nothing_beats_its_bo
 
 @pytest.mark.usefixtures("checked_figures")
 def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_lost(folder: Path):
-    told = found(*FEWER, "--workers", "1", "--out", "kept")
+    told = found(*FEWER, "--workers", "1", "--out", "kept", "--front", "0.1")
+    assert told["certificate"]["front"]["most"] <= 0.1
+    assert told["certificate"]["front"]["lower"] > 0
+    rates = [one["metrics"]["user_tokens_per_s"] for one in told["front"]]
+    assert rates == sorted(rates)
+    assert max(rates) > 1.1 * min(rates)
     scenario = load(told["best"]["scenario"])
     assert scenario.plan.world == told["best"]["devices"] == 1
     assert f"max_batch_requests {scenario.serving.max_batch_requests}" in told["best"]["plan"]

@@ -21,10 +21,18 @@ from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
-from clustersim.search.plans.files import digest, left_for, search_command, searched_of, write_search
+from clustersim.search.plans.files import (
+    digest,
+    front_words,
+    left_for,
+    search_command,
+    searched_of,
+    write_search,
+)
+from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import OBJECTIVES, Question
-from clustersim.search.plans.result import Found, metrics, per_device, user_rate
+from clustersim.search.plans.result import Found, metrics
 from clustersim.search.plans.room import AskedLaunch, room_of
 from clustersim.search.plans.search import Search, found_by
 from clustersim.search.point import Row
@@ -57,6 +65,12 @@ NEXT: Final = 4
     show_default=True,
     help="Simulate for so long, of CPU and about; all: to the end.",
 )
+@click.option(
+    "--front",
+    type=options.Number(0, 1),
+    metavar="SHARE",
+    help="Simulate plans for the front, too, until none is expected to add more than this share of its area: 0.01.",
+)
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan up to its capacity.")
 @click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")
 @options.many_runs
@@ -75,6 +89,7 @@ def search(
     share: float,
     lasting: float,
     effort: float,
+    front: float | None,
     exhaustive: bool,
     layout: str,
     overrides: tuple[str, ...],
@@ -107,7 +122,13 @@ def search(
         room = replace(room, launch=_asked_launch(target))
         chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
         question = Question(
-            room=room, share=share, lasting_s=lasting, objective=chosen, exhaustive=exhaustive, effort_s=effort
+            room=room,
+            share=share,
+            lasting_s=lasting,
+            objective=chosen,
+            exhaustive=exhaustive,
+            effort_s=effort,
+            front=None if exhaustive else front,
         )
         room.refuse_unpriced(chosen)
         deployments = Deployments(variants, varied, always)
@@ -135,14 +156,15 @@ def search(
 def _plain(found: Found, deployments: Deployments, files: dict[int, str], folder: Path) -> dict[str, Any]:
     front = [
         {
-            "scenario": files[id(one)],
-            "plan": one.words,
-            "devices": one.candidate.devices,
+            "scenario": files[id(one.standing)],
+            "plan": one.standing.words,
+            "devices": one.standing.candidate.devices,
             "metrics": metrics(one.row)
             | {
-                "capacity_per_s": one.capacity,
-                "tokens_per_s_per_device": per_device(one),
-                "user_tokens_per_s": user_rate(one),
+                "rate_per_s": rate_of(one.step),
+                "capacity_per_s": one.standing.capacity,
+                "tokens_per_s_per_device": one.per_device,
+                "user_tokens_per_s": one.user_rate,
             },
         }
         for one in found.front()
@@ -223,6 +245,8 @@ def _print(found: Found, deployments: Deployments, folder: Path, share: float, t
     if told["open"]:
         most, tie = f"{told['nearest_open']:.4g}", " (a tie with the best)" if told["settled"] else ""
         click.echo(f"{told['open']:,} left open, which reach {most} at most{tie}, {left_for(told)}")
+    if found.filled is not None:
+        click.echo(f"front: {front_words(found.filled)}")
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", f"{one.capacity:g}", f"{found.value(one):.4g}",
          *(f"{metrics(one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),

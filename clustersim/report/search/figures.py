@@ -62,19 +62,16 @@ def _drawn(figure: Figure, panel: Panel, identity: str, title: str, caption: str
 def _front(searched: Searched, panel: Panel, identity: str) -> Drawn:
     """Tokens per second and device against those of a user, of all simulated plans at their capacity."""
     chosen = [at for at, plan in enumerate(searched.plans) if plan.tokens_per_device is not None]
-    front = sorted(
-        (plan.tokens_per_user or 0.0, plan.tokens_per_device or 0.0) for plan in searched.plans if plan.on_front
-    )
     figure = Figure()
     figure.add_scatter(
-        x=[x for x, _ in front], y=[y for _, y in front], mode="lines", name="front", hoverinfo="skip",
-        line={"color": "#D55E00", "dash": "dot", "width": 1.5},
+        x=[right for _, right in searched.front], y=[high for high, _ in searched.front], mode="lines", name="front",
+        hoverinfo="skip", line={"color": "#D55E00", "dash": "dot", "width": 1.5},
     )  # fmt: skip
     _points(figure, searched, chosen, lambda plan: plan.tokens_per_user, lambda plan: plan.tokens_per_device)
     return _drawn(
         figure, panel, identity, "Tokens of a device against those of a user",
-        "Each simulated plan at its capacity; none lies above and to the right of the dotted line.",
-        "output tokens/s that a user sees (median)", "output tokens/s per device",
+        "Each simulated plan at its capacity; none of its runs lies above and to the right of the dotted line.",
+        "output tokens/s that a user gets", "output tokens/s per device",
     )  # fmt: skip
 
 

@@ -29,8 +29,9 @@ class Plan:
     numbers : mapping
         Of the run at its capacity, by dotted key; empty where there was none.
     tokens_per_device, tokens_per_user : float or None
-        Output tokens per second: of each device, and of a user in the median.
+        Output tokens per second: of each device, and of a user in the mean over tokens.
     on_front : bool
+        Whether one of its runs is on it.
     stands_for : int
         Legal plans that it stands for, itself included.
     command : str
@@ -65,6 +66,8 @@ class Searched:
     subtitle : str
     plans : sequence of Plan
         The best first.
+    front : sequence of (float, float)
+        Tokens per second of a device and of a user, of the runs that none beats in both.
     certificate : sequence of str
         What the answer rests on, a sentence each.
     """
@@ -73,4 +76,5 @@ class Searched:
     unit: str
     subtitle: str
     plans: Sequence[Plan]
+    front: Sequence[tuple[float, float]]
     certificate: Sequence[str]

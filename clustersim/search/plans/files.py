@@ -16,9 +16,11 @@ from clustersim.files import written_whole
 from clustersim.report.search.searched import Plan, Searched
 from clustersim.scenario.resolve import to_yaml
 from clustersim.search.plans.deployments import Deployments
+from clustersim.search.plans.front import at_capacity
+from clustersim.search.plans.front_runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
-from clustersim.search.plans.result import Found, metrics, per_device, user_rate
+from clustersim.search.plans.result import Found, metrics
 from clustersim.search.runs import Variants
 from clustersim.search.sweep import POINTS, command_of
 from clustersim.search.varied import Varied
@@ -35,14 +37,15 @@ _ORDER: Final = ("best", "tie", "simulated", "screened", "open", "failed", "prun
 
 def digest(variants: Variants, question: Any, knobs: Sequence[Varied]) -> str:
     """Return what tells a search from others of its scenario."""
-    asked = repr(replace(question, effort_s=0.0))  # which only says how far to go
+    asked = repr(replace(question, effort_s=0.0, front=None))  # which only say how far to go
     told = json.dumps([variants.text, variants.overrides, asked, [(one.key, one.values) for one in knobs]])
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def searched_of(found: Found, deployments: Deployments, question: Any) -> Searched:
     """Return what the page of a search shows."""
-    front = {id(one) for one in found.front()}
+    front = found.front()
+    on_front = {id(one.standing) for one in front}
     long = {id(one.standing): one for one in found.finalists}
     ties = {id(one.standing) for one in found.ties}
     best = found.best
@@ -51,7 +54,7 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
         finalist = long.get(id(one))
         reached = finalist.capacity if finalist is not None else one.capacity
         fate = "best" if one is best.standing else "tie" if id(one) in ties else one.fate
-        worth = found.worth(one)
+        worth, point = found.worth(one), at_capacity(one)
         bound = one.bound.step is not None and one.bound.why == "most requests per second"
         plans.append(
             Plan(
@@ -64,9 +67,9 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
                 reached=None if reached is None else reached * worth,
                 requests_per_s=reached,
                 numbers=metrics(one.row) if one.passed is not None else {},
-                tokens_per_device=per_device(one) if one.passed is not None else None,
-                tokens_per_user=user_rate(one) if one.passed is not None else None,
-                on_front=id(one) in front,
+                tokens_per_device=None if point is None else point.per_device,
+                tokens_per_user=None if point is None else point.user_rate,
+                on_front=id(one) in on_front,
                 stands_for=one.same * one.partitions,
                 command=search_command(found, deployments, one, reached),
             )
@@ -80,6 +83,7 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
         unit=UNITS[found.objective],
         subtitle=f"{legal} on {many} {plural(question.room.devices, 'device')}; best: {best.standing.words}",
         plans=plans,
+        front=[one.both for one in front],
         certificate=_sentences(found, question),
     )
 
@@ -146,8 +150,20 @@ def _sentences(found: Found, question: Any) -> list[str]:
             f"reach {told['nearest_open']:.4g} {unit} at most{', which ties with the best' if told['settled'] else ''}."
         )
     lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
+    if found.filled is not None:
+        lines.append(f"For the front {front_words(found.filled)}.")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]
     return [*lines, *(f"Uncertain: {text}." for text in told["uncertain"])]
+
+
+def front_words(filled: FrontRuns) -> str:
+    """Return what was done for the front, and what is left."""
+    some = f"; of {filled.unknown:,} nothing is expected" if filled.unknown else ""
+    return (
+        f"{plural(filled.plans, 'plan')} more simulated, {plural(filled.lower, 'run')} at lower rates; no other run "
+        f"is expected to add more than {filled.most:.1%} to its area, and all together {filled.together:.1%}, which is "
+        f"no proof{some}"
+    )
 
 
 def left_for(told: Mapping[str, Any]) -> str:
@@ -163,7 +179,8 @@ def write_search(folder: Path, found: Found, deployments: Deployments, searched:
     """Write scenarios, table and page; return the file of each plan that has one, by the identity of its standing."""
     files: dict[int, str] = {}
     named = [("best", found.best.standing), *((f"tie-{at}", one.standing) for at, one in enumerate(found.ties, 2))]
-    named += [(f"front-{at}", one) for at, one in enumerate(found.front(), 1)]
+    plans = {id(one.standing): one.standing for one in found.front()}
+    named += [(f"front-{at}", one) for at, one in enumerate(plans.values(), 1)]
     for name, one in named:
         if id(one) not in files:
             path = folder / f"{name}.yaml"

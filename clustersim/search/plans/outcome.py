@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Final, Literal
 
 from clustersim.search.plans.bounds.limits import UNBOUNDED, Bound
@@ -42,6 +43,8 @@ class Standing:
         Highest step of the grid at which enough requests met their targets, and lowest at which not.
     row : Row or None
         Of the run at ``passed``; of the failing run where none passed.
+    passing : dict
+        Steps at which enough did → their rows.
     row_devices : int
         Devices that were simulated: of one replica, where that stands for all.
     """
@@ -58,6 +61,7 @@ class Standing:
     passed: int | None = None
     failed: int | None = None
     row: Row | None = None
+    passing: dict[int, Row] = field(default_factory=dict)
     row_devices: int = 1
 
     @property

@@ -22,3 +22,5 @@ class Question:
     exhaustive: bool
     effort_s: float = math.inf
     """Seconds of CPU, as expected, after which no more plans are screened."""
+    front: float | None = None
+    """Of the area below the front: plans are simulated until none is expected to add more; None: none is for it."""

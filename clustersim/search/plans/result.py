@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from clustersim.search.plans.finals import KEPT, TIES, Finalist
+from clustersim.search.plans.front import Hypervolume, Point, front_of, points_of
+from clustersim.search.plans.front_runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, Standing
 from clustersim.search.plans.space import TYPICAL
@@ -36,6 +39,8 @@ class Found:
         Runs that were asked for, those looked up included.
     rated : callable
         What makes requests come at a rate, as ``--set`` takes it.
+    filled : FrontRuns or None
+        What was simulated for the front.
     recorded, part : int or None
         Requests of the trace, and how many of them are played again and again; None where requests are drawn.
     """
@@ -46,6 +51,7 @@ class Found:
     objective: str
     runs: int
     rated: Callable[[float], tuple[str, ...]]
+    filled: FrontRuns | None = None
     recorded: int | None = None
     part: int | None = None
 
@@ -78,30 +84,18 @@ class Found:
         least = self.value(self.best) * (1.0 - TIES)
         return [one for one in self.finalists[1:] if self.value(one) >= least]
 
-    def front(self) -> list[Standing]:
-        """Return the simulated plans that none beats in both: tokens per second and device, and tokens for a user."""
-        simulated = [one for one in self.standings if one.passed is not None and one.row is not None]
-        points = [(per_device(one), user_rate(one), one) for one in simulated]
-        found = [
-            one
-            for mine, rate, one in points
-            if not any(
-                other >= mine and others >= rate and (other, others) != (mine, rate) for other, others, _ in points
-            )
-        ]
-        return sorted(found, key=per_device, reverse=True)
+    @property
+    def points(self) -> list[Point]:
+        """Every run that met its share."""
+        return points_of(self.standings)
+
+    def front(self) -> list[Point]:
+        """Return the runs that none beats in both: tokens per second and device, and tokens for a user."""
+        return front_of(self.points)
 
     def hypervolume(self) -> float:
-        """Return the area below the front, from no tokens on: tokens/s of a device times tokens/s of a user.
-
-        Of two searches of one scenario the one with the larger area found the better front (Zitzler and Thiele, PPSN
-        1998).
-        """
-        area, below = 0.0, 0.0
-        for one in self.front():
-            area += per_device(one) * (user_rate(one) - below)
-            below = user_rate(one)
-        return area
+        """Return the area below the front."""
+        return Hypervolume(one.both for one in self.points).size
 
     @property
     def settled(self) -> bool:
@@ -171,25 +165,13 @@ class Found:
             "failed": dict(why),
             "runs": self.runs,
             "hypervolume": self.hypervolume(),
+            "front": None if self.filled is None else asdict(self.filled),
             "finalists": [
                 {"plan": one.standing.words, "per_s": one.capacity, "value": self.value(one), "shares": one.shares}
                 for one in self.finalists
             ],
             "uncertain": uncertain,
         }
-
-
-def per_device(one: Standing) -> float:
-    """Return output tokens per second and device of a plan at its capacity."""
-    assert one.row is not None
-    return float(one.row["numbers"].get("throughput.output_tokens_per_s", 0.0)) / one.row_devices
-
-
-def user_rate(one: Standing) -> float:
-    """Return the tokens per second that a user sees in the median, at capacity."""
-    assert one.row is not None
-    gap = one.row["numbers"].get("tpot_ms.p50")
-    return 1e3 / float(gap) if gap else 0.0
 
 
 def metrics(row: Mapping[str, Any] | None) -> dict[str, float]:

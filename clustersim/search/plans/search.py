@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from clustersim.scenario.scenario import Scenario
@@ -19,12 +20,13 @@ from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
+from clustersim.search.plans.front_runs import Chance, Expected, FrontRuns, filled
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.legal import candidates
-from clustersim.search.plans.looks.times import is_worth_compiling
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
-from clustersim.search.plans.pools.pool_bounds import bounds_of, failing_of
+from clustersim.search.plans.pools.pool_bounds import bounds_of
+from clustersim.search.plans.pools.pool_looks import PoolLooks
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
@@ -37,12 +39,12 @@ from clustersim.simulation.estimate import BYTES_AT_LEAST
 from clustersim.workload.draws import DrawnWorkload
 
 Told = Callable[[int, int], None]
-_LOOKS: Final = 4
-"""Times that a pool is replayed to find where it fails, or so …"""
-_IN_LOCKSTEP: Final = 20
-"""… and how many times as long each replay takes where every step is one of all ranks (measured: 17)."""
 _SURE: Final = 1
 """Steps below what two pools fail at by themselves, from which on they are taken to pass."""
+_FAR: Final = 256
+"""Steps below its bound down to which it is looked for where a plan fails: a thirteenth …"""
+_NEAR: Final = 3
+"""… and below that at which it is looked at what it serves."""
 BYTES_PER_PLAN: Final = 700
 S_PER_PLAN: Final = 90e-6
 """Of a legal plan with its words and its bound: 323,022 of them took 0.99 KB and 205 µs each, 2,313,541 of them 0.66 KB
@@ -73,9 +75,7 @@ class Search:
         self.sides = PlanPools(deployments, self.load)
         self._partitions = PARTITIONS if question.exhaustive else (TYPICAL,)
         self._bounds: dict[PlanPool, Bound] = {}
-        self._fails: dict[PlanPool, int | None] = {}
-        self._passes: dict[PlanPool, int] = {}
-        self._replayed = 0
+        self.looks = PoolLooks(self.sides, question.share, executors)
 
     def standings(self) -> list[Standing]:
         """Return every legal plan, nothing of which is known."""
@@ -113,46 +113,20 @@ class Search:
         for one, side in zip(left, sides, strict=True):
             one.bound = lesser([one.bound, self._bounds[side]])
 
-    def look(self, asked: Sequence[tuple[Standing, int]], place: int = 0) -> None:
-        """Note at which step one of their pools fails at the least times of its steps; each with a step it has to pass.
-
-        What is known of a pool is kept.
-        """
-        left = [(one, step) for one, step in asked if place < len(one.candidate.replicas)]
-        left = [(one, step) for one, step in left if one.ceiling is not None and one.ceiling > step]
-        sides = [self.sides.of(one.candidate)[place] for one, _ in left]
-        self._look_at(sides, [(step, one.ceiling or step) for one, step in left])
-        for (one, _), side in zip(left, sides, strict=True):
-            told = [step for step in (one.alone, self._fails[side]) if step is not None]
-            if self._fails[side] is not None:
-                one.looked |= {place}
-            one.alone = min(told, default=None)
-
-    def _look_at(self, sides: Sequence[PlanPool], steps: Sequence[tuple[int, int]]) -> None:
-        """Note the lowest step at which each pool fails, from one on up to another at which it is known to."""
-        ends: dict[PlanPool, tuple[int, int]] = {}
-        for side, (step, most) in zip(sides, steps, strict=True):
-            low, high = ends.get(side, (step, most))
-            ends[side] = min(low, step), max(high, most)
-        for side, (low, high) in list(ends.items()):
-            failed = self._fails.get(side, high)
-            if failed is None or failed <= low or self._passes.get(side) == failed - 1:
-                ends.pop(side)
-            else:
-                ends[side] = max(low, self._passes.get(side, low)), min(high, failed)
-        self._replayed += sum(
-            _LOOKS
-            * (_IN_LOCKSTEP if side.replica.plan.is_lockstep else 1)
-            * self.load.count(rate_of(high))
-            // side.replicas
-            for side, (_, high) in ends.items()
-        )
-        compiled = is_worth_compiling(self._replayed)
-        found = failing_of(self.sides, ends, self.question.share, self._executors, compiled)
-        for side, failed in found.items():
-            self._fails[side] = failed
-            if failed is not None and failed > ends[side][0]:
-                self._passes[side] = failed - 1
+    def expect(self, asked: Sequence[Chance]) -> list[Expected | None]:
+        """Return what plans are expected to reach so many steps below their capacity; None: unknown."""
+        standings = list({id(one): one for one, _ in asked}.values())
+        for place in (1, 0):
+            self.bound(standings, place)
+        bounded = [one for one in standings if one.ceiling is not None]
+        for place in (1, 0):
+            self.looks.look([(one, (one.ceiling or 0) - _FAR) for one in bounded], place, plain=True)
+        known = [
+            (at, one, one.ceiling - _NEAR - below) for at, (one, below) in enumerate(asked) if one.ceiling is not None
+        ]
+        told = self.looks.served([(one, step) for _, one, step in known])
+        found = {at: each for (at, _, _), each in zip(known, told, strict=True)}
+        return [found.get(at) for at in range(len(asked))]
 
     def worth(self, standing: Standing) -> float:
         """Return what one request per second is worth on a plan."""
@@ -281,19 +255,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     question, standings = search.question, search.standings()
     if not standings:
         raise none_legal(search.base, search.refused, question.room)
-    worth = search.worth
-    walk = Walk(
-        worth=worth,
-        share=question.share,
-        run=search.run,
-        exhaustive=question.exhaustive,
-        effort=lambda one: _effort(one.candidate),
-        cost=search.cost,
-        bound=search.bound,
-        look=search.look,
-        is_spent=lambda more: not question.exhaustive and search.spent_s + more > question.effort_s,
-        told=told,
-    )
+    worth, walk = search.worth, _walk(search, told, exhaustive=question.exhaustive, effort_s=question.effort_s)
     standings.sort(key=lambda one: _effort(one.candidate))
     walk.through(standings)
     simulated = sorted((one for one in standings if one.passed is not None), key=walk.value, reverse=True)
@@ -305,6 +267,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     return Found(
         standings=standings,
         finalists=finalists,
+        filled=None if question.front is None else _filled(search, standings, question.front),
         worth=worth,
         objective=question.objective,
         runs=search.ran,
@@ -312,6 +275,33 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         recorded=search.recorded,
         part=search.load.part,
     )
+
+
+def _walk(search: Search, told: Told | None, *, exhaustive: bool, effort_s: float) -> Walk:
+    return Walk(
+        worth=search.worth,
+        share=search.question.share,
+        run=search.run,
+        exhaustive=exhaustive,
+        effort=lambda one: _effort(one.candidate),
+        cost=search.cost,
+        bound=search.bound,
+        look=search.looks.look,
+        is_spent=lambda more: not search.question.exhaustive and search.spent_s + more > effort_s,
+        told=told,
+    )
+
+
+def _filled(search: Search, standings: Sequence[Standing], share: float) -> FrontRuns:
+    """Simulate plans for the front, for as much effort as the best ones may take."""
+    walk = _walk(search, None, exhaustive=True, effort_s=search.spent_s + search.question.effort_s)
+
+    def simulate(chances: Sequence[Chance]) -> None:
+        walk.simulate([one for one, below in chances if not below])
+        lower = [(one, one.passed or (one.ceiling or 0) - _NEAR, below) for one, below in chances if below]
+        walk.probe([(one, step - below) for one, step, below in lower])
+
+    return filled(standings, share, search.expect, simulate, partial(walk.is_spent, 0.0))
 
 
 def _is_hopeful(standing: Standing, step: int) -> bool:

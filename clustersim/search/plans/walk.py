@@ -109,7 +109,7 @@ class Walk:
                 before = len(waiting)
                 some = self._next(waiting)
                 if some:
-                    self._simulated(some)
+                    self.simulate(some)
                     self.reached.extend(self.value(one) for one in some if one.passed is not None)
                 done += before - len(waiting)
                 if some and promised > max(self.reached, default=0.0):
@@ -224,7 +224,8 @@ class Walk:
         """Return what the capacity of a plan is worth."""
         return 0.0 if one.passed is None else rate_of(one.passed) * self.worth(one)
 
-    def _simulated(self, alive: Sequence[Standing]) -> None:
+    def simulate(self, alive: Sequence[Standing]) -> None:
+        """Simulate plans: up to their capacity, but for those that fail at the rate that they are screened at."""
         climbs = {id(one): self._climb(one) for one in alive}
         going = [(one, next(climbs[id(one)])) for one in alive]
         while going:
@@ -242,6 +243,12 @@ class Walk:
                     one.fate, one.why = "open", SPENT + reached
                 return
 
+    def probe(self, asked: Sequence[tuple[Standing, int]]) -> None:
+        """Simulate plans, each at a step; what becomes of them is not told by it."""
+        for (one, step), row in zip(asked, self.run(asked), strict=True):
+            if row["failed"] is None and row["numbers"]["goodput.share"] >= self.share:
+                one.passing[step] = row
+
     def _climb(self, one: Standing) -> Generator[int, Row, None]:
         """Yield the steps at which a plan is tried, and take what came of each; last say what became of it."""
         first = self._first(one)
@@ -254,6 +261,7 @@ class Walk:
                 return
             if row["numbers"]["goodput.share"] >= self.share:
                 one.passed, one.row = step, row
+                one.passing[step] = row
             else:
                 one.failed = step
                 one.row = one.row or row
@@ -262,6 +270,9 @@ class Walk:
                     who = f"its {alone} by itself " if alone else ""
                     one.fate, one.why, one.row = "screened", f"{who}fails at {rate_of(step):g}/s", row
                     return
+            if one.passed is None and step < first - _FAR:
+                one.fate, one.why = "screened", f"fails at {rate_of(step):g}/s"
+                return
             if one.passed is None:
                 step = max(first, step - down) if screening else step - down
                 down = min(2 * down, _LOWER)

@@ -65,4 +65,4 @@ def bounded(found: Search, some: list[Standing] | None = None) -> list[Standing]
 def look(found: Search, asked: Sequence[tuple[Standing, int]]) -> None:
     """Look at each pool of plans, each from a step on."""
     for place in (1, 0):
-        found.look(asked, place)
+        found.looks.look(asked, place)

@@ -83,9 +83,9 @@ def test_machine_code_and_python_find_the_same_late_ones():
 
 
 def test_a_replay_ends_once_more_than_may_are_late():
-    name, case = next((name, case) for name, case in CASES if getattr(kernels, name)(*_lists(case), 10**6) > 5)
-    whole = getattr(kernels, name)(*_lists(case), 10**6)
-    assert 5 < getattr(kernels, name)(*_lists(case), 5) <= whole
+    for name, case in CASES:
+        whole, some = (np.ravel(getattr(kernels, name)(*_lists(case), free))[0] for free in (10**6, 5))
+        assert min(whole, 6) <= some <= whole
 
 
 def test_few_replays_are_not_compiled(monkeypatch):

@@ -30,7 +30,7 @@ from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes, decod
 from clustersim.simulation.priced import Priced
 from clustersim.values import dataclass
 
-_Times = PrefillTimes | DecodeTimes | MixedTimes | LockstepTimes
+Times = PrefillTimes | DecodeTimes | MixedTimes | LockstepTimes
 _COARSE: Final = 1.08
 """Of neighbours among the amounts of a step that has both kinds."""
 _NO_END: Final = 1 << 50
@@ -93,10 +93,15 @@ def failing_all(
         if scenario.plan.is_two_batch or not told:
             results.append(None)
             continue
-        times = _times(_Asked(scenario, replace(pool, replicas=1), load))
+        times = times_of(scenario, pool, load)
         does = partial(_does, scenario, load, share, pool.replicas, times, compiled)
         results.append(_lowest(does, low, high))
     return results
+
+
+def times_of(scenario: Scenario, pool: PoolAlone, load: Load) -> Times:
+    """Return the least times of a replica of a pool."""
+    return _times(_Asked(scenario, replace(pool, replicas=1), load))
 
 
 class _Asked:
@@ -114,7 +119,7 @@ class _Asked:
 
 
 @lru_cache(maxsize=_MOST)
-def _times(side: _Asked) -> _Times:
+def _times(side: _Asked) -> Times:
     """Return the least times of a replica of a pool."""
     scenario, pool, plan = side.scenario, side.pool, side.scenario.plan
     found, requests = priced_alike(scenario), requests_at(scenario, side.load, step_of(side.load.first), 1)
@@ -194,14 +199,14 @@ def _does(
     load: Load,
     share: float,
     replicas: int,
-    times: _Times,
+    times: Times,
     compiled: bool,
     step: int,
 ) -> bool:
     """Whether enough requests meet the target of a pool at a step of the grid."""
     demand = demand_at(scenario, load, step, replicas)
     free = may_miss(len(demand), share)
-    return times.does(demand, free) if isinstance(times, MixedTimes) else times.does(demand, free, compiled=compiled)
+    return times.does(demand, free, compiled=compiled)
 
 
 def _lowest(does: Callable[[int], bool], low: int, high: int) -> int:

@@ -12,6 +12,7 @@ from clustersim.clock import FloatArray, Int64Array
 
 Floats = Sequence[float] | FloatArray
 Whole = Sequence[int] | Int64Array
+Told = tuple[int, float, int, float]
 
 
 def prompts_late(
@@ -98,8 +99,9 @@ def prompts_late(
 def decodes_late(
     step_ns: Floats, key_ns: Floats, tpot_ns: float, room: float,
     arrived: Floats, decodes: Whole, context: Floats, free: int,
-) -> int:  # fmt: skip
-    """Return how many requests get their tokens too slowly; where they are more than may be, only that.
+) -> Told:  # fmt: skip
+    """Return how many requests get their tokens too slowly; where they are more than may be, only that. With it come
+    the nanoseconds that were waited for tokens, for how many, and when the last one came.
 
     Parameters
     ----------
@@ -119,7 +121,7 @@ def decodes_late(
         longest = max(longest, one)
     heads = [-1] * (longest + 1)  # of those that end at a step, by the step modulo this
     behind = [-1] * count
-    coming, running, steps, late, now, keys = 0, 0, 0, 0, 0.0, 0.0
+    coming, running, steps, late, now, keys, waited, tokens = 0, 0, 0, 0, 0.0, 0.0, 0.0, 0
     while coming < count or running > 0:
         if running == 0:
             now = max(now, arrived[coming])
@@ -142,18 +144,20 @@ def decodes_late(
             running -= 1
             keys -= context[one] + 1.0 + decodes[one]
             late += now - arrived[one] > decodes[one] * tpot_ns
+            waited, tokens = waited + (now - arrived[one]), tokens + decodes[one]
             one = behind[one]
         if late > free:
-            return late
-    return late
+            break
+    return late, waited, tokens, now
 
 
 def lockstep_late(
     ranks: int, budget: int, most: int, room: float, rows: Whole, columns: Whole, width: int, ns: Floats, key: float,
     pair: float, tpot: float, arrived: Floats, prompt: Floats, decodes: Whole, by: Floats, decodes_by: Floats,
     longest: int, free: int,
-) -> int:  # fmt: skip
-    """Return how many requests miss a target on replicas in lockstep; where they are more than may be, only that.
+) -> Told:  # fmt: skip
+    """Return how many requests miss a target on replicas in lockstep, and what :func:`decodes_late` tells, of requests
+    with their first token in time.
 
     They come to the ranks in turn. A step takes what the rank that takes longest does.
 
@@ -181,7 +185,7 @@ def lockstep_late(
     keys = [0.0] * ranks
     first_at, after, ending = [0.0] * count, [-1] * count, [-1] * size
     done = [0] * (ranks * 2 + budget * ranks)
-    now, late, step = 0.0, 0, 0
+    now, late, step, waited, many = 0.0, 0, 0, 0.0, 0
     while True:
         took_longest, some, ended = 0.0, False, 0
         for rank in range(ranks):
@@ -214,7 +218,7 @@ def lockstep_late(
                 if coming[rank] < count and (comes < 0.0 or arrived[coming[rank]] < comes):
                     comes = arrived[coming[rank]]
             if comes < 0.0:
-                return late
+                return late, waited, many, now
             now = max(now, comes)
             continue
         now += took_longest
@@ -225,6 +229,8 @@ def lockstep_late(
         ending[step % size] = -1
         while one >= 0:
             rank, took_ns = one % ranks, now - first_at[one]
+            if took_ns >= 0.0:
+                waited, many = waited + took_ns, many + decodes[one]
             late += took_ns > decodes[one] * tpot or (took_ns >= 0.0 and now > decodes_by[one])
             decoding[rank], running[rank] = decoding[rank] - 1, running[rank] - 1
             tokens = prompt[one] + decodes[one]
@@ -242,4 +248,4 @@ def lockstep_late(
             else:
                 running[rank], held[rank] = running[rank] - 1, held[rank] - prompt[one]
         if late > free:
-            return late
+            return late, waited, many, now

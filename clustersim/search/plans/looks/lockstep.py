@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 
 from clustersim.search.plans.bounds.demand import Demand
+from clustersim.search.plans.looks.kernels import Told
 from clustersim.search.plans.looks.mixed import MixedTimes
 from clustersim.search.plans.looks.times import handed, kernels_of
 from clustersim.values import dataclass
@@ -35,8 +36,10 @@ class LockstepTimes:
 
     def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
         """Whether no more requests than may miss a target."""
-        if demand.shared:
-            return True
+        return demand.shared or self.replayed(demand, free, compiled=compiled)[0] <= free
+
+    def replayed(self, demand: Demand, free: int, *, compiled: bool = False) -> Told:
+        """Return how many requests miss a target, and how long those that began in time wait."""
         one = self.alone
         decodes = demand.decodes.astype(np.int64) if self.decodes else np.zeros(len(demand), np.int64)
         table = np.array(list(chain.from_iterable(one.latency_ns)))
@@ -44,9 +47,9 @@ class LockstepTimes:
         ns, arrived, prompt, many, by, decodes_by = handed(
             (table, demand.arrived_ns, demand.prompt, decodes, demand.prompt_by_ns, demand.decodes_by_ns), compiled
         )
-        late: int = kernels_of(compiled).lockstep_late(
+        told: Told = kernels_of(compiled).lockstep_late(
             self.ranks, one.tokens, one.requests, float(one.kv_tokens), *cells, len(one.latency_ns[0]), ns,
             one.key_ns, one.pair_ns, one.tpot_ns, arrived, prompt, many, by, decodes_by,
             int(decodes.max(initial=0)), free,
         )  # fmt: skip
-        return late <= free
+        return told

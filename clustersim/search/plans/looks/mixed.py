@@ -21,6 +21,7 @@ import numpy as np
 from clustersim.clock import FloatArray
 from clustersim.search.plans.bounds.columns import Columns
 from clustersim.search.plans.bounds.demand import Demand
+from clustersim.search.plans.looks.kernels import Told
 from clustersim.values import dataclass
 
 _Part = tuple[int, float, float]
@@ -57,9 +58,13 @@ class MixedTimes:
     key_ns: float
     pair_ns: float
 
-    def does(self, demand: Demand, free: int) -> bool:
+    def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
         """Whether no more requests than may miss a target."""
-        return demand.shared or _MixedReplay(times=self, demand=demand).late_up_to(free)
+        return demand.shared or self.replayed(demand, free, compiled=compiled)[0] <= free
+
+    def replayed(self, demand: Demand, free: int, *, compiled: bool = False) -> Told:
+        """Return how many requests miss a target, and how long those that began in time wait; it is not compiled."""
+        return _MixedReplay(times=self, demand=demand).late_up_to(free)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,13 +97,16 @@ class _MixedReplay:
     decoding: int = 0
     held: float = 0.0
     missed: int = 0
+    waited: float = 0.0
+    tokens: int = 0
+    ended: float = 0.0
     flight: deque[tuple[float, _Group, list[int], list[_Part]]] = field(default_factory=deque)
     ready: deque[_Group] = field(default_factory=deque)
     begun: deque[_Part] = field(default_factory=deque)
     first_at: dict[int, float] = field(default_factory=dict)
 
-    def late_up_to(self, free: int) -> bool:
-        """Replay until all have their tokens, or more than so many miss a target; return whether it came to the end."""
+    def late_up_to(self, free: int) -> Told:
+        """Replay until all have their tokens, or more than so many miss a target."""
         times, arrived = self.times, self.demand.arrived_ns.tolist()
         while self.next < len(arrived) or self.running:
             while self.flight and self.flight[0][0] <= self.now:
@@ -112,8 +120,8 @@ class _MixedReplay:
                 continue
             self._launch(group, chunk)
             if self.missed > free:
-                return False
-        return self.missed <= free
+                break
+        return self.missed, self.waited, self.tokens, self.ended
 
     def _decodes(self) -> _Group:
         """Take the share of the sequences that decode that one step has, of those that are ready."""
@@ -174,7 +182,7 @@ class _MixedReplay:
     def _land(self, at: float, group: _Group, ended: list[int], opened: list[_Part]) -> None:
         """End a step: a token for each sequence that decodes, the first one for each prompt that it ended."""
         demand = self.demand
-        group.steps += 1
+        group.steps, self.ended = group.steps + 1, at
         group.keys += len(group.ends)
         self.held += len(group.ends)
         self.begun.extendleft(reversed(opened))
@@ -185,6 +193,8 @@ class _MixedReplay:
             self._leave(one)
             took, by = at - self.first_at.pop(one), demand.decodes[one] * self.times.tpot_ns
             self.missed += bool(took > by or (math.isfinite(took) and at > demand.decodes_by_ns[one]))
+            if math.isfinite(took):
+                self.waited, self.tokens = self.waited + took, self.tokens + int(demand.decodes[one])
         for one in ended:
             late = bool(at > demand.prompt_by_ns[one])
             self.missed += late

@@ -26,6 +26,7 @@ from clustersim.search.plans.bounds.columns import columns_of, spread, stages_of
 from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.bounds.stage_times import cells
 from clustersim.search.plans.looks import kernels
+from clustersim.search.plans.looks.kernels import Told
 from clustersim.simulation.priced import Priced
 from clustersim.values import dataclass
 
@@ -106,12 +107,16 @@ class DecodeTimes:
 
     def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
         """Whether no more requests than may get their tokens too slowly."""
+        return self.replayed(demand, free, compiled=compiled)[0] <= free
+
+    def replayed(self, demand: Demand, free: int, *, compiled: bool = False) -> Told:
+        """Return how many requests get their tokens too slowly, and how long all wait."""
         room = float("inf") if demand.shared else float(self.kv_tokens)
         steps, context = (self.step_ns, self.key_ns), demand.tokens - demand.decodes
         asked = demand.arrived_ns, demand.decodes.astype(np.int64), context
         steps, asked = handed(steps, compiled), handed(asked, compiled)
-        late: int = kernels_of(compiled).decodes_late(*steps, self.tpot_ns, room, *asked, free)
-        return late <= free
+        told: Told = kernels_of(compiled).decodes_late(*steps, self.tpot_ns, room, *asked, free)
+        return told
 
 
 def handed(arrays: tuple[npt.NDArray[Any], ...], compiled: bool) -> tuple[Any, ...]:

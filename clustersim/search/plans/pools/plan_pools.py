@@ -89,13 +89,13 @@ class PlanPools:
             open_prompts=(0 if plan.pp == 1 else plan.pp) if ordered else None,
         )
 
-    def pool_alone(self, side: PlanPool) -> PoolAlone | None:
-        """Return a pool to be looked at by itself; None where its steps, or who it gets, are not known, and where one
-        pool has neither SP nor stages: a run of that takes no longer."""
+    def pool_alone(self, side: PlanPool, *, plain: bool = False) -> PoolAlone | None:
+        """Return a pool to be looked at by itself; None where its steps, or who it gets, are not known, and but for
+        ``plain`` where one pool has neither SP nor stages: a run of that takes no longer."""
         place, pools, setting, one, count = side
         scenario = self.pool(setting, pools, place)
-        plain = one.plan.sp.degree == one.plan.pp == 1 and not one.plan.is_lockstep
-        if pools == 1 and (plain or scenario.serving.scheduler != "chunked_prefill"):
+        simple = one.plan.sp.degree == one.plan.pp == 1 and not one.plan.is_lockstep
+        if pools == 1 and ((simple and not plain) or scenario.serving.scheduler != "chunked_prefill"):
             return None
         in_turn = self.in_turn(scenario, one.plan) and self._gets_all(count)
         sp = one.plan.sp if one.plan.sp.degree > 1 else None

@@ -13,6 +13,7 @@ from clustersim.search.executors import Executors
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.bounds.limits import Bound, bound_all
 from clustersim.search.plans.looks.alone import failing_all
+from clustersim.search.plans.looks.served import served_all
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools, with_experts
 
 
@@ -35,7 +36,13 @@ def bounds_of(sides: PlanPools, asked: Iterable[PlanPool], share: float, executo
 
 
 def failing_of(
-    sides: PlanPools, ends: dict[PlanPool, tuple[int, int]], share: float, executors: Executors, compiled: bool = False
+    sides: PlanPools,
+    ends: dict[PlanPool, tuple[int, int]],
+    share: float,
+    executors: Executors,
+    compiled: bool = False,
+    *,
+    plain: bool = False,
 ) -> dict[PlanPool, int | None]:
     """Return the lowest step at which each pool fails by itself; None where that is not known.
 
@@ -48,13 +55,11 @@ def failing_of(
     executors : Executors
     compiled : bool
         Whether replays are compiled.
+    plain : bool
+        Whether also where a run takes no longer.
     """
-    groups: dict[Any, list[PlanPool]] = {}
-    pools = {side: sides.pool_alone(side) for side in ends}
-    for side in ends:
-        if pools[side] is not None:
-            groups.setdefault((side.pools, side.place, side.setting, side.replica), []).append(side)
-    members = list(groups.values())
+    pools = {side: sides.pool_alone(side, plain=plain) for side in ends}
+    members = _alike([side for side in ends if pools[side] is not None])
     calls = [
         (sides.alone(mine[0]), sides.load, share, [(pools[one], *ends[one]) for one in mine], compiled)
         for mine in members
@@ -63,6 +68,34 @@ def failing_of(
     for number, found in _called(executors, failing_all, calls, "a pool could not be looked at"):
         failing |= dict(zip(members[number], found, strict=True))
     return failing
+
+
+def served_of(
+    sides: PlanPools, asked: Iterable[tuple[PlanPool, int]], executors: Executors, compiled: bool = False
+) -> dict[tuple[PlanPool, int], tuple[float, float] | None]:
+    """Return what each pool serves by itself at a step of the grid: output tokens per second, and seconds between two
+    of a request; None where that is not known."""
+    found: dict[tuple[PlanPool, int], tuple[float, float] | None] = dict.fromkeys(asked)
+    pools = {side: sides.pool_alone(side, plain=True) for side, _ in found}
+    steps: dict[PlanPool, list[int]] = {}
+    for side, step in found:
+        steps.setdefault(side, []).append(step)
+    members = _alike([side for side in steps if pools[side] is not None])
+    each = [[(side, step) for side in mine for step in steps[side]] for mine in members]
+    calls = [
+        (sides.alone(mine[0][0]), sides.load, [(pools[side], step) for side, step in mine], compiled) for mine in each
+    ]
+    for number, served in _called(executors, served_all, calls, "a pool could not be looked at"):
+        found |= dict(zip(each[number], served, strict=True))
+    return found
+
+
+def _alike(asked: Iterable[PlanPool]) -> list[list[PlanPool]]:
+    """Return pools by their replica: what its steps take is worked out once."""
+    groups: dict[Any, list[PlanPool]] = {}
+    for side in asked:
+        groups.setdefault((side.pools, side.place, side.setting, side.replica), []).append(side)
+    return list(groups.values())
 
 
 def _called(

@@ -1,0 +1,86 @@
+"""Looks at pools by themselves: what is known of a pool is kept, and asked once for all plans that have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from clustersim.search.executors import Executors
+from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.looks.times import is_worth_compiling
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
+from clustersim.search.plans.pools.pool_bounds import failing_of, served_of
+
+_LOOKS: Final = 4
+"""Times that a pool is replayed to find where it fails, or so …"""
+_IN_LOCKSTEP: Final = 20
+"""… and how many times as long each replay takes where every step is one of all ranks (measured: 17)."""
+
+
+class PoolLooks:
+    """What looks tell of pools.
+
+    Parameters
+    ----------
+    sides : PlanPools
+    share : float
+    executors : Executors
+    """
+
+    def __init__(self, sides: PlanPools, share: float, executors: Executors) -> None:
+        self._sides, self._share, self._executors = sides, share, executors
+        self._fails: dict[PlanPool, int | None] = {}
+        self._passes: dict[PlanPool, int] = {}
+        self._replayed = 0
+
+    def look(self, asked: Sequence[tuple[Standing, int]], place: int = 0, *, plain: bool = False) -> None:
+        """Note at which step one of their pools fails at the least times of its steps; each with a step it has to pass.
+
+        What is known of a pool is kept. Plans whose run takes no longer are looked at only with ``plain``.
+        """
+        left = [(one, step) for one, step in asked if place < len(one.candidate.replicas)]
+        left = [(one, step) for one, step in left if one.ceiling is not None and one.ceiling > step]
+        sides = [self._sides.of(one.candidate)[place] for one, _ in left]
+        self._look_at(sides, [(step, one.ceiling or step) for one, step in left], plain)
+        for (one, _), side in zip(left, sides, strict=True):
+            told = [step for step in (one.alone, self._fails[side]) if step is not None]
+            if self._fails[side] is not None:
+                one.looked |= {place}
+            one.alone = min(told, default=None)
+
+    def served(self, asked: Sequence[tuple[Standing, int]]) -> list[tuple[float, float] | None]:
+        """Return what is expected of plans at a step of the grid: output tokens per second and device, and of a user.
+
+        Their pool that decodes is replayed by itself. None where that can't be.
+        """
+        sides = [(self._sides.of(one.candidate)[-1], step) for one, step in asked]
+        self._replayed += sum(self._requests(side, step) for side, step in set(sides))
+        found = served_of(self._sides, sides, self._executors, is_worth_compiling(self._replayed))
+        each = zip(asked, (found[side] for side in sides), strict=True)
+        return [None if told is None else (told[0] / one.candidate.devices, 1.0 / told[1]) for (one, _), told in each]
+
+    def _requests(self, side: PlanPool, step: int) -> int:
+        """Return how many requests are replayed for a pool, those of replicas in lockstep by what they take."""
+        times = _IN_LOCKSTEP if side.replica.plan.is_lockstep else 1
+        return times * self._sides.load.count(rate_of(step)) // side.replicas
+
+    def _look_at(self, sides: Sequence[PlanPool], steps: Sequence[tuple[int, int]], plain: bool) -> None:
+        """Note the lowest step at which each pool fails, from one on up to another at which it is known to."""
+        ends: dict[PlanPool, tuple[int, int]] = {}
+        for side, (step, most) in zip(sides, steps, strict=True):
+            low, high = ends.get(side, (step, most))
+            ends[side] = min(low, step), max(high, most)
+        for side, (low, high) in list(ends.items()):
+            failed = self._fails.get(side, high)
+            if failed is None or failed <= low or self._passes.get(side) == failed - 1:
+                ends.pop(side)
+            else:
+                ends[side] = max(low, self._passes.get(side, low)), min(high, failed)
+        self._replayed += sum(_LOOKS * self._requests(side, high) for side, (_, high) in ends.items())
+        compiled = is_worth_compiling(self._replayed)
+        found = failing_of(self._sides, ends, self._share, self._executors, compiled, plain=plain)
+        for side, failed in found.items():
+            self._fails[side] = failed
+            if failed is not None and failed > ends[side][0]:
+                self._passes[side] = failed - 1
