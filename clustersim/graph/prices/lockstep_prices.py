@@ -10,7 +10,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError
 from clustersim.graph.prices.lockstep_parts import DECODES, Brought
-from clustersim.graph.prices.lockstep_steps import LockstepSteps, features_of_counts
+from clustersim.graph.prices.lockstep_steps import LockstepSteps, features_of_all, features_of_counts
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.table import price_groups
 from clustersim.graph.program import StageProgram
@@ -62,7 +62,7 @@ class LockstepPrices:
         """Price a step by arrays, so that an operator that takes too long is reported as the pricer reports it."""
         counts = [each.counts for each in brought]
         tokens = [own[0] for own in counts]
-        features = features_of_counts(counts, (sum(tokens), max(tokens)))
+        features = features_of_counts(counts) | features_of_all((sum(tokens), max(tokens)), len(counts))
         for at, window in enumerate(self.windows):
             sums = zip(*(each.attended[at] for each in brought), strict=True)
             for name, values in zip(("pairs", "prefill_keys", "decode_keys"), sums, strict=True):

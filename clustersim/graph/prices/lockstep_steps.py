@@ -90,13 +90,10 @@ class LockstepSteps:
         tokens = [own[0] for own in counts]
         told = sum(tokens), max(tokens)
 
-        def features() -> Features:
-            return features_of_counts(counts, told)
-
         row = np.zeros(len(self.program.classes), np.int64)
         for part in self.parts:
-            part.price(row, counts, features)
-        self.shared.price(row, [told], features)
+            part.price(row, counts, lambda: features_of_counts(counts))
+        self.shared.price(row, [told], lambda: features_of_all(told, len(counts)))
         return row
 
     def time(self, row: Int64Array) -> int:
@@ -104,12 +101,16 @@ class LockstepSteps:
         return max(self.walk.ends(self.walk.durations(row)))
 
 
-def features_of_counts(counts: Sequence[tuple[int, ...]], of_all: tuple[int, int]) -> Features:
-    """Return the features that the counts of each replica tell, and the tokens of all and the most of one."""
+def features_of_counts(counts: Sequence[tuple[int, ...]]) -> Features:
+    """Return the features that the counts of each replica tell."""
     each = zip(ALIASES, zip(*counts, strict=True), strict=True)
-    found: Features = {name: tuple(map(float, values)) for names, values in each for name in names}
-    told = zip(("stage_tokens", "peak_tokens"), of_all, strict=True)
-    return found | {name: (float(value),) * len(counts) for name, value in told}
+    return {name: tuple(map(float, values)) for names, values in each for name in names}
+
+
+def features_of_all(told: tuple[int, int], replicas: int) -> Features:
+    """Return those that the tokens of all tell, and the most of one."""
+    named = zip(("stage_tokens", "peak_tokens"), told, strict=True)
+    return {name: (float(value),) * replicas for name, value in named}
 
 
 def _names(cls: CostClass) -> frozenset[str]:
