@@ -105,7 +105,6 @@ def test_no_step_of_prompts_is_cheaper_by_token_than_the_cheapest_column(tmp_pat
     here = scenario.with_entry(plan=plan)
     ((blueprints, pricer),) = (found := priced(here, cost_models(here))).pools
     program = compile_programs(Mesh(plan=plan), blueprints, found.comm)[0, 0]["prefill"]
-    assert (columns.stage_ns[0] > columns.latency_ns).any()  # for what experts compute of all
     none = (0,) * (plan.sp.degree if plan.sp.decode == "dp" else 1)
     for count in (1, 7, 100, 600, 1500, 2 * TOKENS):
         chunk = Chunk(request=0, start=0, count=count, owner=0)

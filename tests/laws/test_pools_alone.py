@@ -189,7 +189,7 @@ def _lockstep(ranks: int) -> LockstepTimes:
         decode_cell=list(range(5)), slowest_ns=[], latency_ns=[[1e6 + 1e6 * prompt] * 5 for prompt in range(11)],
         key_ns=0.0, pair_ns=0.0,
     )  # fmt: skip
-    return LockstepTimes(ranks=ranks, alone=alone, decodes=True)
+    return LockstepTimes(ranks=ranks, alone=alone, shared_ns=np.zeros(10 * ranks + 1), decodes=True)
 
 
 def test_who_decodes_waits_for_prompts_of_others_in_lockstep():
@@ -204,5 +204,6 @@ def test_who_decodes_waits_for_prompts_of_others_in_lockstep():
 def test_prompts_on_several_ranks_in_lockstep_are_computed_together():
     demand = replace(_demand(4, prompt=8.0, decodes=0.0), prompt_by_ns=np.full(4, 20e6))
     assert _lockstep(4).does(demand, 0)  # 9 ms
+    assert not replace(_lockstep(4), shared_ns=np.arange(41) * 0.4e6).does(demand, 0)  # and 12.8 ms for 32 tokens
     assert _lockstep(2).does(demand, 0)  # 11 and 7 ms: a step takes 10 tokens
     assert not _lockstep(1).does(demand, 0)

@@ -48,6 +48,7 @@ def _lockstep(load: float, seed: int) -> tuple:
         *cells,
         5,
         ns,
+        np.arange(3 * BUDGET + 1) * 1e3,
         1.0,
         0.01,
         5e6,

@@ -110,7 +110,8 @@ def columns_of(
     apart : bool
         Whether it is one of several SP ranks that is looked at: the one with most tokens.
     own : bool
-        Whether columns are of what one of several replicas in lockstep does, not of the one with most tokens.
+        Whether columns are of what one of several replicas in lockstep does by itself, without experts, and not of the
+        one with most tokens.
     duty : str
         Of a pool: ``prefill`` leaves out steps that decode, ``decode`` those with prompts.
     ratio : float
@@ -123,17 +124,16 @@ def columns_of(
     low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
     kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
     points = low[0][kept], low[1][kept]
-    carried = high[0][kept] * plan.sp.degree if duty == "prefill" and plan.sp.scheme is not None else None
     most = float(high[1].max(initial=0.0))
-    stages = stages_of(plan, found, points, context, apart=apart, own=own, most=most, carried=carried)
+    stages = stages_of(plan, found, points, context, apart=apart, own=own, most=most)
     ends = [stages[stage] for stage in sorted({0, plan.pp - 1})]
     return Columns(
         prompt=high[0][kept],
         decodes=high[1][kept],
         least_prompt=points[0],
         least_decodes=points[1],
-        stage_ns=np.array([stage.carried_ns for stage in ends]),
-        latency_ns=np.sum([stage.ns + stage.send_ns for stage in stages], axis=0),
+        stage_ns=np.array([stage.ns for stage in ends]),
+        latency_ns=np.sum([stage.ns + stage.send_ns - (stage.shared_ns if own else 0.0) for stage in stages], axis=0),
         key_ns=np.array([stage.key_ns for stage in ends]),
         pair_ns=np.array([stage.pair_ns for stage in ends]),
     )
@@ -148,7 +148,6 @@ def stages_of(
     apart: bool = False,
     own: bool = False,
     most: float = 0.0,
-    carried: FloatArray | None = None,
 ) -> list[StageTimes]:
     """Return the least times of each stage, where steps carry at least so many prompt tokens and decodes.
 
@@ -157,7 +156,7 @@ def stages_of(
     plan, found, context, apart, own
         See :func:`columns_of`.
     points : (array, array)
-    most, carried
+    most
         See :class:`~clustersim.search.plans.bounds.stage_times.Asked`.
     """
     ((blueprints, pricer),) = found.pools
@@ -165,9 +164,8 @@ def stages_of(
         *points,
         context,
         several=apart or (plan.sp.degree > 1 and not own),
-        ranks=plan.sp.degree if plan.sp.whole and not own else 1,
+        ranks=plan.sp.degree if not own and (plan.sp.whole or not points[1].any()) else 1,
         most=most,
-        carried=carried,
     )
     return stage_prices(found.comm).stages(
         Mesh(plan=plan), replace(pricer, cost=least_cost(pricer.cost)), blueprints, asked

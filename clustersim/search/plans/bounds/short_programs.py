@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.collective.communications import CommTable
-from clustersim.graph.blueprint import Blueprint, Unit
+from clustersim.graph.blueprint import Blueprint, Node, Unit
 from clustersim.graph.program import StageProgram, depends_on_s
 from clustersim.graph.walk import waits_of
 from clustersim.plan.mesh import Mesh
@@ -35,7 +35,8 @@ class ShortProgram(NamedTuple):
     layer : array of shape (instances,)
         Which unit each instance is of.
     path : list of int
-        Instances of the first coordinate that run one after the other.
+        Instances of the first coordinate that run one after the other, but for what SP ranks exchange, which
+        :mod:`~clustersim.search.plans.bounds.exposure` adds.
     by_itself : list of int
         Of these, what each of several replicas in lockstep does by itself.
     """
@@ -77,14 +78,18 @@ def short_program(mesh: Mesh, whole: Blueprint, comm: CommTable, stage: int) -> 
     layer = np.zeros(len(template.instance_s), np.int64)
     layer[template.node_instance] = template.node_layer
     path = _counted(program, [id(unit.body) for unit in units], layer, times)
+    path = [index for index in path if _node_of(program, index).axis != "sp"]
     alone = [index for index in path if mesh.plan.sp.whole and _is_of_one(program, index)]
     return ShortProgram(program, layer, path, alone)
 
 
 def _is_of_one(program: StageProgram, index: int) -> bool:
     """Whether an instance is of one of several replicas in lockstep, and costs what that has by itself."""
-    node = program.classes[int(program.template.instance_class[index])].node
-    return len(program.template.instance_s[index]) == 1 and depends_on_s(node, whole=True)
+    return len(program.template.instance_s[index]) == 1 and depends_on_s(_node_of(program, index), whole=True)
+
+
+def _node_of(program: StageProgram, index: int) -> Node:
+    return program.classes[int(program.template.instance_class[index])].node
 
 
 def short_units(units: Sequence[Unit]) -> tuple[tuple[Unit, ...], Int64Array]:

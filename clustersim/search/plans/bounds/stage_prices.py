@@ -59,7 +59,7 @@ class StagePrices:
         """
         known: dict[Hashable, StageTimes] = {}
         mark = blake2b(asked.prompt.tobytes() + asked.decodes.tobytes()).digest()
-        told = repr((pricer.engine, asked.context, asked.several, asked.ranks, asked.carried is None, mark))
+        told = repr((pricer.engine, asked.context, asked.several, asked.ranks, mark))
         found = []
         for stage in range(mesh.plan.pp):
             place = self._place(mesh, stage)

@@ -5,7 +5,6 @@ Without SP it is the time of the stage but for what rounding and attention's roo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -44,11 +43,11 @@ _OF_ALL: Final = "stage_tokens"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageTimes:
-    """Of one stage: its times, the same for what all coordinates carry, and those of its sends, what keys add, by
+    """Of one stage: its times, what of them experts take for the tokens of all, those of its sends, what keys add, by
     column; what pairs add."""
 
     ns: FloatArray
-    carried_ns: FloatArray
+    shared_ns: FloatArray
     send_ns: FloatArray
     key_ns: FloatArray
     pair_ns: float
@@ -64,15 +63,15 @@ def cells(most: int, ratio: float = RATIO) -> tuple[FloatArray, FloatArray]:
 
 
 class ClassTimes(NamedTuple):
-    """Of a class of operators of one kind of step: its number, whether it is a send, and nanoseconds by column, those
-    that every key and every pair add, and those that it takes more for what all coordinates carry."""
+    """Of a class of operators of one kind of step: its number, whether it is a send, and nanoseconds by column, what of
+    them is for the tokens of all, what every key and every pair add."""
 
     number: int
     sends: bool
     ns: FloatArray
+    shared_ns: FloatArray | float
     key_ns: FloatArray | float
     pair_ns: float
-    more_ns: FloatArray | float
 
 
 class Asked(NamedTuple):
@@ -88,12 +87,10 @@ class Asked(NamedTuple):
         Whether there are several coordinates, of which the one with most tokens is looked at: neither its keys are
         known, nor which of its tokens are prompts where a step has both, nor whether it has the last of a prompt.
     ranks : int
-        Replicas in lockstep, each of which has the tokens of a column, rounded up; else 1.
+        Of replicas in lockstep, or SP ranks that only compute prompts, each has the tokens of a column, rounded up, so
+        that experts compute those of all; else 1.
     most : float
         Decodes of one of these at most.
-    carried : array or None
-        Most tokens of all coordinates together in each column, none of which decodes. An expert computes those of all:
-        of fewer than these at least as much of each as of any number of them, so that no column is cheaper by token.
     """
 
     prompt: FloatArray
@@ -102,7 +99,6 @@ class Asked(NamedTuple):
     several: bool
     ranks: int = 1
     most: float = 0.0
-    carried: FloatArray | None = None
 
     def columns_of(self, kind: str) -> npt.NDArray[np.bool_]:
         """Return which columns are of one kind of step."""
@@ -139,17 +135,15 @@ def class_times(
         cls = program.classes[number]
         node = cls.node
         own, slope = _class(pricer, cls, axes, context)
+        of_all = [name for name, _ in node.amount] == [_OF_ALL]
+        shared = np.maximum(own * NS_PER_S - _ROUNDED_NS, 0.0) if of_all else 0.0
         if node.op not in HOST_OPS and cls.comm is None and not node.included and not node.fused:
             own = own + gap
         ns, pair_ns = np.maximum(own * NS_PER_S - _ROUNDED_NS, 0.0), 0.0
-        more: FloatArray | float = 0.0
-        if asked.carried is not None and [name for name, _ in node.amount] == [_OF_ALL]:
-            by_token = _least_by_token(pricer, cls, float(asked.carried.max())) * NS_PER_S
-            more = np.maximum(by_token * asked.carried[here] - _ROUNDED_NS - ns, 0.0)
         if node.op == "attention_prefill" and not asked.several and node.variant.window is None:
             pair_ns = _per_pair(pricer, node) * NS_PER_S
         key_ns = (float(slope.min()) / asked.ranks if asked.is_mean(kind) else slope) * NS_PER_S if slope.any() else 0.0
-        found.append(ClassTimes(number, number in sends, ns, key_ns, pair_ns, more))
+        found.append(ClassTimes(number, number in sends, ns, shared, key_ns, pair_ns))
     return found
 
 
@@ -162,14 +156,14 @@ def stage_times(counted: Callable[[str], tuple[list[ClassTimes], FloatArray, Flo
         Kind of step → times of its classes, how often each runs, and how often each rank does so by itself.
     asked : Asked
     """
-    ns, carried_ns, send_ns, key_ns = (np.zeros(len(asked.prompt)) for _ in range(4))
+    ns, shared_ns, send_ns, key_ns = (np.zeros(len(asked.prompt)) for _ in range(4))
     pair_ns = 0.0
     for kind in ("prefill", "decode", "mixed"):
         here = asked.columns_of(kind)
         if not here.any():
             continue
         classes, counts, alone = counted(kind)
-        total, sending, by_key, more, own = (np.zeros(int(here.sum())) for _ in range(5))
+        total, sending, by_key, own = (np.zeros(int(here.sum())) for _ in range(4))
         pairs, mean = 0.0, asked.is_mean(kind)
         for one in classes:
             if one.sends:
@@ -179,16 +173,16 @@ def stage_times(counted: Callable[[str], tuple[list[ClassTimes], FloatArray, Flo
             lone = float(alone[one.number]) if mean else 0.0
             total += (times - lone) * one.ns
             own += lone * one.ns
-            more += times * one.more_ns
+            shared_ns[here] += times * one.shared_ns
             by_key += times * one.key_ns
             pairs += times * one.pair_ns
         if mean:
             tokens = asked.decodes[here]
             total += _convex(tokens, own, asked.most, (asked.ranks * (tokens - 1.0) + 1.0) / asked.ranks)
-        ns[here], carried_ns[here], send_ns[here], key_ns[here] = total, total + more, sending, by_key
+        ns[here], send_ns[here], key_ns[here] = total, sending, by_key
         if kind != "decode":
             pair_ns = pairs if kind == "prefill" else min(pair_ns, pairs)
-    return StageTimes(ns=ns, carried_ns=carried_ns, send_ns=send_ns, key_ns=key_ns, pair_ns=pair_ns)
+    return StageTimes(ns=ns, shared_ns=shared_ns, send_ns=send_ns, key_ns=key_ns, pair_ns=pair_ns)
 
 
 class _Columns:
@@ -250,13 +244,6 @@ def _class(pricer: Pricer, cls: CostClass, axes: _Columns, context: float) -> tu
         own, slope = _decoding(pricer, node, values, context)
         return own[back], slope[back]
     return _seconds(pricer, cls, values * each)[back], none
-
-
-def _least_by_token(pricer: Pricer, cls: CostClass, most: float) -> float:
-    """Return the seconds of each token of all coordinates that a class takes at least, of at most so many."""
-    low, high = cells(math.ceil(most))
-    ((_, each),) = cls.node.amount
-    return float((_seconds(pricer, cls, low[1:] * each) / high[1:]).min())
 
 
 def _seconds(pricer: Pricer, cls: CostClass, amounts: FloatArray) -> FloatArray:

@@ -15,14 +15,17 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
 
+import numpy as np
+
 from clustersim.plan.parallel import SequencePlan
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
-from clustersim.search.plans.bounds.columns import Duty, columns_of, most_tokens, spread
+from clustersim.search.plans.bounds.columns import Duty, columns_of, most_tokens, spread, stages_of
 from clustersim.search.plans.bounds.demand import may_miss
 from clustersim.search.plans.bounds.exposure import attentions, exposed, exposures
 from clustersim.search.plans.bounds.stage_prices import priced_alike
+from clustersim.search.plans.bounds.stage_times import cells
 from clustersim.search.plans.grid import demand_at, requests_at, step_of
 from clustersim.search.plans.looks.lockstep import LockstepTimes
 from clustersim.search.plans.looks.mixed import MixedTimes, mixed_times
@@ -33,6 +36,8 @@ from clustersim.values import dataclass
 Times = PrefillTimes | DecodeTimes | MixedTimes | LockstepTimes
 _COARSE: Final = 1.08
 """Of neighbours among the amounts of a step that has both kinds."""
+_EXPERTS: Final = 1.01
+"""Of those among the tokens that experts compute."""
 _NO_END: Final = 1 << 50
 _MOST: Final = 512
 """Replicas whose times are kept: they are asked for at ever lower rates."""
@@ -164,7 +169,10 @@ def _lockstep(side: _Asked, found: Priced, context: float) -> LockstepTimes:
         kv_tokens=room,
         tpot_ns=targets_ns(scenario.targets).get("tpot", math.inf),
     )
-    return LockstepTimes(ranks=ranks, alone=alone, decodes=pool.duty == "both")
+    low, high = cells(pool.tokens, _EXPERTS)
+    (stage,) = stages_of(scenario.plan.lockstep, found, (low, np.zeros_like(low)), context, own=True)
+    shared = stage.shared_ns[np.searchsorted(high, np.arange(pool.tokens + 1.0))]
+    return LockstepTimes(ranks=ranks, alone=alone, shared_ns=shared, decodes=pool.duty == "both")
 
 
 def _mixed(side: _Asked, found: Priced, context: float) -> MixedTimes:

@@ -152,9 +152,9 @@ def decodes_late(
 
 
 def lockstep_late(
-    ranks: int, budget: int, most: int, room: float, rows: Whole, columns: Whole, width: int, ns: Floats, key: float,
-    pair: float, tpot: float, arrived: Floats, prompt: Floats, decodes: Whole, by: Floats, decodes_by: Floats,
-    longest: int, free: int,
+    ranks: int, budget: int, most: int, room: float, rows: Whole, columns: Whole, width: int, ns: Floats,
+    shared: Floats, key: float, pair: float, tpot: float, arrived: Floats, prompt: Floats, decodes: Whole, by: Floats,
+    decodes_by: Floats, longest: int, free: int,
 ) -> Told:  # fmt: skip
     """Return how many requests miss a target on replicas in lockstep, and what :func:`decodes_late` tells, of requests
     with their first token in time.
@@ -170,6 +170,8 @@ def lockstep_late(
         Prompt tokens, and sequences that decode, of a rank → row and column of ...
     width, ns : int, sequence of float
         ... the nanoseconds of a step, row by row, of so many columns.
+    shared : sequence of float
+        Tokens of all ranks → nanoseconds that they take more for these.
     key, pair, tpot : float
         What a key of decodes and a pair of prompts add, and the target.
     arrived, prompt, decodes, by, decodes_by : sequence
@@ -187,7 +189,7 @@ def lockstep_late(
     done = [0] * (ranks * 2 + budget * ranks)
     now, late, step, waited, many = 0.0, 0, 0, 0.0, 0
     while True:
-        took_longest, some, ended = 0.0, False, 0
+        took_longest, some, ended, of_all = 0.0, False, 0, 0
         for rank in range(ranks):
             tokens, pairs = float(budget - decoding[rank]), 0.0
             whole = tokens
@@ -208,7 +210,7 @@ def lockstep_late(
                     ended += 1
                     part[rank] = -1
             if tokens < whole or decoding[rank] > 0:
-                some = True
+                some, of_all = True, of_all + int(whole - tokens) + decoding[rank]
                 took_ns = ns[rows[int(whole - tokens)] * width + columns[decoding[rank]]]
                 took_ns += key * (keys[rank] + decoding[rank]) + pair * pairs
                 took_longest = max(took_longest, took_ns)
@@ -221,7 +223,7 @@ def lockstep_late(
                 return late, waited, many, now
             now = max(now, comes)
             continue
-        now += took_longest
+        now += took_longest + shared[of_all]
         step += 1
         for rank in range(ranks):
             held[rank], keys[rank] = held[rank] + decoding[rank], keys[rank] + decoding[rank]

@@ -1,4 +1,5 @@
-"""Replicas in lockstep, replayed at the least times of their steps: a step takes what the busiest of them does.
+"""Replicas in lockstep, replayed at the least times of their steps: a step takes what the busiest of them does, and
+what experts do with the tokens of all.
 
 Each fills its own steps with its own prompts, as chunked prefill does, so that a prompt on one of them keeps all the
 others waiting: what is spread evenly over all is far from that.
@@ -10,6 +11,7 @@ from itertools import chain
 
 import numpy as np
 
+from clustersim.clock import FloatArray
 from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.looks.kernels import Told
 from clustersim.search.plans.looks.mixed import MixedTimes
@@ -25,13 +27,16 @@ class LockstepTimes:
     ----------
     ranks : int
     alone : MixedTimes
-        Of one of them: what a step takes at least in which it has most to do.
+        Of one of them: what a step takes at least in which it has most to do, without experts.
+    shared_ns : array of shape (tokens of all + 1,)
+        What experts take at least, by the tokens of all.
     decodes : bool
         Whether they decode, too.
     """
 
     ranks: int
     alone: MixedTimes
+    shared_ns: FloatArray
     decodes: bool
 
     def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
@@ -44,11 +49,12 @@ class LockstepTimes:
         decodes = demand.decodes.astype(np.int64) if self.decodes else np.zeros(len(demand), np.int64)
         table = np.array(list(chain.from_iterable(one.latency_ns)))
         cells = handed((np.array(one.prompt_cell), np.array(one.decode_cell)), compiled)
-        ns, arrived, prompt, many, by, decodes_by = handed(
-            (table, demand.arrived_ns, demand.prompt, decodes, demand.prompt_by_ns, demand.decodes_by_ns), compiled
-        )
+        arrays = (
+            table, self.shared_ns, demand.arrived_ns, demand.prompt, decodes, demand.prompt_by_ns, demand.decodes_by_ns,
+        )  # fmt: skip
+        ns, shared, arrived, prompt, many, by, decodes_by = handed(arrays, compiled)
         told: Told = kernels_of(compiled).lockstep_late(
-            self.ranks, one.tokens, one.requests, float(one.kv_tokens), *cells, len(one.latency_ns[0]), ns,
+            self.ranks, one.tokens, one.requests, float(one.kv_tokens), *cells, len(one.latency_ns[0]), ns, shared,
             one.key_ns, one.pair_ns, one.tpot_ns, arrived, prompt, many, by, decodes_by,
             int(decodes.max(initial=0)), free,
         )  # fmt: skip

@@ -99,7 +99,7 @@ class PlanPools:
             return None
         in_turn = self.in_turn(scenario, one.plan) and self._gets_all(count)
         sp = one.plan.sp if one.plan.sp.degree > 1 else None
-        known = sp is None or (place == 0 and one.plan.ep.degree == 1)
+        known = sp is None or (place == 0 and (pools > 1 or one.plan.ep.degree == 1))
         if not known or not self._first_come(scenario) or not (in_turn or one.plan.is_lockstep):
             return None
         member = self.member(side)
