@@ -15,6 +15,7 @@ from typing import Any, Final
 from clustersim.replay.input import CompiledMode, ReplayInput
 from clustersim.replay.replay import ReplayResult, replay
 from clustersim.scenario.load import load
+from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.replay_input import replay_input
 
 PAIRS: Final = 3
@@ -72,10 +73,10 @@ def beside_plain(mode: CompiledMode, name: str, *overrides: str) -> Pair:
     return Pair(**json.loads(done.stdout))
 
 
-def given(mode: CompiledMode, name: str, *overrides: str) -> ReplayInput:
-    """What the replay of a case is a function of."""
+def given(kept: KeptPrices, mode: CompiledMode, name: str, *overrides: str) -> ReplayInput:
+    """What the replay of a case is a function of; prices are those that are kept."""
     scenario = load(name, overrides, allow_code=True)  # a scheduler of this repository
-    return replace(replay_input(scenario, scenario.requests()), compiled=mode)
+    return replace(replay_input(scenario, scenario.requests(), kept), compiled=mode)
 
 
 def timed(start: ReplayInput) -> tuple[float, ReplayResult]:
@@ -87,12 +88,16 @@ def timed(start: ReplayInput) -> tuple[float, ReplayResult]:
 
 
 def measured(mode: CompiledMode, name: str, *overrides: str) -> dict[str, Any]:
-    """Replay both alternately in this process; first once each, so that prices are known."""
-    case, plain = given(mode, name, *overrides), given("never", *PLAIN)
-    _, result = timed(case)
+    """Replay both alternately in this process; first once each, so that prices are known.
+
+    Requests that are drawn are others each time, so that nothing is known but what all have in common.
+    """
+    kept, plain = KeptPrices(), given(KeptPrices(), "never", *PLAIN)
+    first, *cases = [given(kept, mode, name, *overrides, f"seed={seed}") for seed in range(PAIRS + 1)]
+    _, result = timed(first)
     timed(plain)
-    each = [(timed(plain)[0], timed(case)[0]) for _ in range(PAIRS)]
-    count = len(case.requests)
+    each = [(timed(plain)[0], timed(case)[0]) for case in cases]
+    count = len(first.requests)
     took, beside = median(mine for _, mine in each), median(other for other, _ in each)
     return {
         "share": median(count / mine / (PLAIN_REQUESTS / other) for other, mine in each),

@@ -2,8 +2,9 @@
 
 Plain is Llama-3.1-70B on TP 8 under the Azure trace. ``pytest tests/benchmarks -m benchmark -s -k shares`` prints a row
 per case: medians of three pairs of CPU times in a process of their own, each after one of both, so that prices are
-known. Beside it stand the share that is wanted, and why a case goes by events or is not compiled. A case fails below a
-fifth of what it was when this was written: that is another algorithm, not another machine.
+known; where requests are drawn, others each time. Beside it stand the share that is wanted, and why a case goes by
+events or is not compiled. A case fails below a fifth of what it was when this was written: that is another algorithm,
+not another machine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.benchmarks.test_replay_speed import report
 pytestmark = pytest.mark.benchmark
 
 SCENARIOS: Final = Path(__file__).parents[2] / "scenarios"
-OWN: Final = f"{SCENARIOS}/user/pace_keeper.py:PaceKeeper"
+OWN: Final = f"scheduler: '{SCENARIOS}/user/pace_keeper.py:PaceKeeper', scheduler_options: {{prompt_tokens: 512}}"
 TABLE: Final = """\
 op,m,n,k,batch,keys,heads,kv_heads,qk_dim,v_dim,seconds
 gemm,1,1280,8192,,,,,,,12e-6
@@ -135,7 +136,7 @@ CASES: Final = {
     "short of blocks, recompute": Case(BASE, SHORT, 0.5, 0.15),
     "short of blocks, recompute, compiled": Case(BASE, SHORT, 0.5, 3, "always"),
     "short of blocks, swap": Case(BASE, (*SHORT, "serving.preemption=swap"), 0.3, 0.13),
-    "own scheduler": Case(BASE, (azure(2_000), f"serving={{scheduler: '{OWN}'}}"), 0.15, 0.12),
+    "own scheduler": Case(BASE, (azure(2_000), f"serving={{{OWN}}}"), 0.15, 0.12),
     "a cost table": Case(BASE, (azure(3_000), "cost={table: TABLE}"), 0.7, 0.8),
     "gpt-oss": Case(BASE, (azure(3_000), "model=gpt-oss-120b"), 0.7, 0.44),
     "gpt-oss, compiled": Case(BASE, (azure(5_000), "model=gpt-oss-120b"), 0.7, 5, "always"),
