@@ -72,6 +72,7 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     told = found(*FEWER, "--workers", "1", "--out", "kept", "--front", "0.1")
     assert told["certificate"]["front"]["most"] <= 0.1
     assert told["certificate"]["front"]["lower"] > 0
+    assert told["certificate"]["hypervolume"] < told["certificate"]["front"]["possible"]
     rates = [one["metrics"]["user_tokens_per_s"] for one in told["front"]]
     assert rates == sorted(rates)
     assert max(rates) > 1.1 * min(rates)

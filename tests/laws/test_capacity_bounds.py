@@ -12,7 +12,7 @@ from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import SequencePlan
 from clustersim.replay.programs import compile_programs
 from clustersim.search.plans import grid
-from clustersim.search.plans.bounds import limits, prices, stage_times
+from clustersim.search.plans.bounds import limits, prices, stage_times, throughput
 from clustersim.search.plans.bounds.columns import columns_of, spread
 from clustersim.search.plans.bounds.demand import demand_of
 from clustersim.search.plans.bounds.exposure import attentions, exposed
@@ -198,10 +198,24 @@ def test_no_plan_serves_more_than_its_bound(tmp_path, load):
         for one in some(limited):
             scenario, every = found.trial(one)
             for step in (one.bound.step, one.bound.step + 20)[: 2 if load == "both" else 1]:
-                row = try_rate(Trial(scenario=scenario, load=found.load, step=step, every=every, share=0.9))
+                row = try_rate(Trial(scenario=scenario, load=found.load, step=step, every=every))
                 assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(step))
+                if step == one.bound.step and row["numbers"]["requests.finished"] == row["numbers"]["requests.arrived"]:
+                    tokens, gap_ms = (row["numbers"][key] for key in ("throughput.output_tokens_per_s", "itl_ms.mean"))
+                    assert all(tokens * every <= most for most in most_tokens(found, one, step, 1e3 / gap_ms)), (
+                        one.words
+                    )
             looked += 1
         assert looked
+
+
+def most_tokens(found, one, step, user_rate):
+    """Return the most tokens per second of each pool, whatever users get, and where they get so many."""
+    for side in found.sides.of(one.candidate):
+        asked = [(found.sides.member(side), step)]
+        whatever, fast = throughput.most_tokens_all(found.sides.alone(side), found.load, asked, (0.0, user_rate))[0]
+        assert fast <= whatever * (1.0 + 1e-9)
+        yield fast
 
 
 def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkeypatch):
@@ -213,6 +227,11 @@ def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkey
 
     monkeypatch.setattr(prices._Dual, "best", dearer)
     with pytest.raises(AssertionError, match="tp 1"):
+        test_no_plan_serves_more_than_its_bound(tmp_path, "both")
+    monkeypatch.undo()
+    least = throughput._least_by_token
+    monkeypatch.setattr(throughput, "_least_by_token", lambda *args: 4.0 * least(*args))
+    with pytest.raises(AssertionError, match="tp 1 × dp 2"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "both")
 
 

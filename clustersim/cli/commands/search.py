@@ -246,7 +246,7 @@ def _print(found: Found, deployments: Deployments, folder: Path, share: float, t
         most, tie = f"{told['nearest_open']:.4g}", " (a tie with the best)" if told["settled"] else ""
         click.echo(f"{told['open']:,} left open, which reach {most} at most{tie}, {left_for(told)}")
     if found.filled is not None:
-        click.echo(f"front: {front_words(found.filled)}")
+        click.echo(f"front: {front_words(found)}")
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", f"{one.capacity:g}", f"{found.value(one):.4g}",
          *(f"{metrics(one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),

@@ -17,7 +17,6 @@ from clustersim.report.search.searched import Plan, Searched
 from clustersim.scenario.resolve import to_yaml
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.front import at_capacity
-from clustersim.search.plans.front_runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.result import Found, metrics
@@ -151,19 +150,25 @@ def _sentences(found: Found, question: Any) -> list[str]:
         )
     lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
     if found.filled is not None:
-        lines.append(f"For the front {front_words(found.filled)}.")
+        lines.append(f"For the front {front_words(found)}.")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]
     return [*lines, *(f"Uncertain: {text}." for text in told["uncertain"])]
 
 
-def front_words(filled: FrontRuns) -> str:
-    """Return what was done for the front, and what is left."""
-    some = f"; of {filled.unknown:,} nothing is expected" if filled.unknown else ""
-    return (
-        f"{plural(filled.plans, 'plan')} more simulated, {plural(filled.lower, 'run')} at lower rates; no other run "
-        f"is expected to add more than {filled.most:.1%} to its area, and all together {filled.together:.1%}, which is "
-        f"no proof{some}"
-    )
+def front_words(found: Found) -> str:
+    """Return what was done for the front, what is left, and what is possible."""
+    told = found.filled
+    assert told is not None
+    lines = [
+        f"{plural(told.plans, 'plan')} more simulated, {plural(told.lower, 'run')} at lower rates",
+        f"no other run is expected to add more than {told.most:.1%} to its area, and all together {told.together:.1%}, "
+        "which is no proof",
+    ]
+    if told.unknown:
+        lines.append(f"of {plural(told.unknown, 'plan')} nothing is expected")
+    if told.possible is not None:
+        lines.append(f"the area is {found.hypervolume() / told.possible:.0%} of what is proven to be possible at most")
+    return "; ".join(lines)
 
 
 def left_for(told: Mapping[str, Any]) -> str:

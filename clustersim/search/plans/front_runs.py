@@ -44,6 +44,8 @@ class FrontRuns:
         What a run is still expected to add at most, and all of them, as shares of the area.
     unknown : int
         Plans of which nothing is expected, as their pools can't be looked at.
+    possible : float or None
+        The largest area that is possible, of all plans at any rate, proven; None: nothing is.
     """
 
     share: float
@@ -52,6 +54,7 @@ class FrontRuns:
     most: float
     together: float
     unknown: int
+    possible: float | None = None
 
 
 def filled(

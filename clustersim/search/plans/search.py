@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
+from clustersim.search.plans.front_bound import largest_area
 from clustersim.search.plans.front_runs import Chance, Expected, FrontRuns, filled
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.legal import candidates
@@ -127,6 +129,12 @@ class Search:
         told = self.looks.served([(one, step) for _, one, step in known])
         found = {at: each for (at, _, _), each in zip(known, told, strict=True)}
         return [found.get(at) for at in range(len(asked))]
+
+    def largest_area(self, standings: Sequence[Standing]) -> float:
+        """Return the largest area below the front that is possible; infinite where nothing is proven."""
+        for place in (1, 0):
+            self.bound(standings, place)
+        return largest_area(standings, self.sides, self._bounds, self._executors)
 
     def worth(self, standing: Standing) -> float:
         """Return what one request per second is worth on a plan."""
@@ -301,7 +309,9 @@ def _filled(search: Search, standings: Sequence[Standing], share: float) -> Fron
         lower = [(one, one.passed or (one.ceiling or 0) - _NEAR, below) for one, below in chances if below]
         walk.probe([(one, step - below) for one, step, below in lower])
 
-    return filled(standings, share, search.expect, simulate, partial(walk.is_spent, 0.0))
+    told = filled(standings, share, search.expect, simulate, partial(walk.is_spent, 0.0))
+    most = search.largest_area(standings)
+    return replace(told, possible=most if math.isfinite(most) else None)
 
 
 def _is_hopeful(standing: Standing, step: int) -> bool:

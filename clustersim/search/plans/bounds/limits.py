@@ -95,6 +95,11 @@ UNBOUNDED: Final = Bound(step=None, why="", tpot_ms=None)
 """Nothing is proven."""
 
 
+def what_matters(member: Member) -> Member:
+    """Return a pool without what is of no account: who decodes, and with what room, where no step does."""
+    return replace(member, decodes=member.ranks > 1, requests=1, kv_tokens=1) if member.duty == "prefill" else member
+
+
 def lesser(bounds: Sequence[Bound]) -> Bound:
     """Return the bound of two pools: the smaller one."""
     told = [one for one in bounds if one.step is not None]
@@ -103,7 +108,7 @@ def lesser(bounds: Sequence[Bound]) -> Bound:
     return replace(least, tpot_ms=max(tpots) if tpots else None)
 
 
-class _Group:
+class Group:
     """Bounds of one group: its columns, and what requests ask at each rate."""
 
     def __init__(self, scenario: Scenario, load: Load, share: float, members: Sequence[Member]) -> None:
@@ -113,7 +118,7 @@ class _Group:
         self._prices: dict[Member, Prices] = {}
         self._base = step_of(load.first)
         self._beyond = 0
-        own = self._demand(self._base, 1)
+        own = self.demand(self._base, 1)
         self._found = priced_alike(scenario)
         self._every = partial(
             columns_of,
@@ -139,28 +144,39 @@ class _Group:
         whole = self._of_duty[made, apart]
         return None if whole is None else of_duty(whole, duty)
 
-    def _demand(self, step: int, every: int) -> Demand:
+    def demand(self, step: int, every: int) -> Demand:
+        """Return what every so many-th request asks for at a rate."""
         if (step, every) not in self._demands:
             self._demands[step, every] = demand_at(self._scenario, self._load, step, every)
         return self._demands[step, every]
 
     def of(self, member: Member) -> Bound:
         """Return the bound of one plan."""
-        alone = self._demand(self._base, member.every)
+        alone = self.demand(self._base, member.every)
         free = may_miss(len(alone), self._share)
         if int((alone.tokens > member.kv_tokens).sum()) > free:
             return Bound(step=_LOWEST, why="memory", tpot_ms=None)
-        if member.duty == "prefill":  # who decodes, and with what room, is of no account without a step that does
-            member = replace(member, decodes=member.ranks > 1, requests=1, kv_tokens=1)
+        member = what_matters(member)
         if member not in self._known:
             self._known[member] = self._bound(member, alone, free)
         return self._known[member]
 
     def _bound(self, member: Member, alone: Demand, free: int) -> Bound:
         """Return the bound of a plan with room for its requests."""
-        columns = self._columns(member.duty, False) if member.scheme is None else self._split(member)
+        columns = self.columns(member)
         if columns is None:
             return UNBOUNDED
+        least = None if member.duty == "prefill" else float(columns.latency_ns[columns.decodes > 0].min())
+        why = self._impossible(columns, alone, free, least, member)
+        tpot_ms = None if least is None else least / NS_PER_MS
+        step = self._step(columns, member) if why is None else _LOWEST
+        return Bound(step=step, why=why or (RATE if step is not None else ""), tpot_ms=tpot_ms)
+
+    def columns(self, member: Member) -> Columns | None:
+        """Return the columns that steps of a plan can fall into; None where nothing is proven."""
+        columns = self._columns(member.duty, False) if member.scheme is None else self._split(member)
+        if columns is None:
+            return None
         per = member.ranks if member.decodes else 1
         beside = 0 if per == member.ranks else member.requests
         columns = within(
@@ -169,12 +185,13 @@ class _Group:
             tokens=most_tokens(member.tokens, member.ranks, beside),
             requests=member.requests / per,
         )
-        columns = spread(columns, member.ranks, decodes=member.decodes) if member.ranks > 1 else columns
-        least = None if member.duty == "prefill" else float(columns.latency_ns[columns.decodes > 0].min())
-        why = self._impossible(columns, alone, free, least, member)
-        tpot_ms = None if least is None else least / NS_PER_MS
-        step = self._step(columns, member) if why is None else _LOWEST
-        return Bound(step=step, why=why or (RATE if step is not None else ""), tpot_ms=tpot_ms)
+        return spread(columns, member.ranks, decodes=member.decodes) if member.ranks > 1 else columns
+
+    def prices(self, columns: Columns, member: Member, tpot_ns: float | None) -> Prices:
+        """Return prices that no step undercuts where TPOT is so much at most in the mean."""
+        whole = self.demand(self._base, 1)
+        keys = member.requests * float(whole.tokens.max(initial=1.0)) if whole.shared else member.kv_tokens
+        return best_prices(columns, whole, tpot_ns=tpot_ns, kv_tokens=keys, requests=member.requests)
 
     def _split(self, member: Member) -> Columns | None:
         """Return what one of several SP ranks takes, the exchange of K/V included."""
@@ -206,24 +223,17 @@ class _Group:
 
     def _step(self, columns: Columns, member: Member) -> int | None:
         """Return the lowest step found at which it is proven that the share can't be reached."""
-        whole = self._demand(self._base, 1)
+        whole = self.demand(self._base, 1)
         alike = replace(member, replicas=1, every=1, open_prompts=None)
         if alike not in self._prices:
-            keys = member.requests * float(whole.tokens.max(initial=1.0)) if whole.shared else member.kv_tokens
-            self._prices[alike] = best_prices(
-                columns,
-                whole,
-                tpot_ns=self._targets.get("tpot"),
-                kv_tokens=keys,
-                requests=member.requests,
-            )
+            self._prices[alike] = self.prices(columns, member, self._targets.get("tpot"))
         prices = self._prices[alike]
         mean = float((prices.of_prompts(whole) + prices.of_decodes(whole)).mean())
         if mean <= 0.0:
             return None
 
         def does(step: int) -> bool:
-            demand = self._demand(step, member.every)
+            demand = self.demand(step, member.every)
             return can_serve(
                 prices, demand, replicas=member.replicas, share=self._share, open_prompts=member.open_prompts
             )
@@ -264,7 +274,7 @@ def bound_all(scenario: Scenario, load: Load, share: float, members: Sequence[Me
     share : float
     members : sequence of Member
     """
-    group = _Group(scenario, load, share, members)
+    group = Group(scenario, load, share, members)
     return [group.of(one) for one in members]
 
 

@@ -115,12 +115,16 @@ class PlanPools:
             sp=sp,
         )
 
+    def all_finish(self, scenario: Scenario) -> bool:
+        """Whether no request is given up, or lost."""
+        serving = scenario.serving
+        return serving.queue_limit is None and serving.queue_timeout_ns is None and self._stays and not scenario.faults
+
     def _first_come(self, scenario: Scenario) -> bool:
         """Whether requests are taken in the order in which they come, and none is given up."""
         serving = scenario.serving
         ordered = serving.scheduler in ("continuous", "chunked_prefill") and serving.order.by == "arrival"
-        ordered = ordered and serving.queue_limit is None and serving.queue_timeout_ns is None and self._stays
-        return ordered and not scenario.faults
+        return ordered and self.all_finish(scenario)
 
     def every(self, one: Candidate) -> int:
         """Return how many parts of a plan one stands for: its replicas, or those of both pools in their ratio."""

@@ -5,13 +5,14 @@ Pools with their prices in common are one call, so that these are worked out onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from clustersim.errors import InputError, Problem
 from clustersim.search.executors import Executors
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.bounds.limits import Bound, bound_all
+from clustersim.search.plans.bounds.throughput import most_tokens_all
 from clustersim.search.plans.looks.alone import failing_all
 from clustersim.search.plans.looks.served import served_all
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools, with_experts
@@ -32,6 +33,34 @@ def bounds_of(sides: PlanPools, asked: Iterable[PlanPool], share: float, executo
     for number, bounds in _called(executors, bound_all, calls, "a bound could not be worked out"):
         by_member = dict(zip(unique[number], bounds, strict=True))
         found |= {side: by_member[member] for side, member in members[number].items()}
+    return found
+
+
+def most_tokens_of(
+    sides: PlanPools, asked: Mapping[PlanPool, int], user_rates: Sequence[float], executors: Executors
+) -> dict[PlanPool, tuple[float, ...]]:
+    """Return the most output tokens per second of each pool, at the rates that users get at least.
+
+    Parameters
+    ----------
+    sides : PlanPools
+    asked : mapping
+        Pool → a step of the grid at which it fails.
+    user_rates : sequence of float
+    executors : Executors
+    """
+    found: dict[PlanPool, tuple[float, ...]] = {}
+    prices: dict[tuple[int, int, int], str] = {}
+    groups: dict[Any, list[PlanPool]] = {}
+    for side in asked:
+        groups.setdefault(_prices_of(sides, side, prices), []).append(side)
+    members = list(groups.values())
+    calls = [
+        (sides.alone(mine[0]), sides.load, [(sides.member(side), asked[side]) for side in mine], user_rates)
+        for mine in members
+    ]
+    for number, most in _called(executors, most_tokens_all, calls, "a bound could not be worked out"):
+        found |= dict(zip(members[number], most, strict=True))
     return found
 
 
