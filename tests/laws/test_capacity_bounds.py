@@ -12,8 +12,7 @@ from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import SequencePlan
 from clustersim.replay.programs import compile_programs
 from clustersim.search.plans import grid
-from clustersim.search.plans.bounds import limits, prices, stage_times
-from clustersim.search.plans.bounds import most_tokens as by_tokens
+from clustersim.search.plans.bounds import limits, prices, stage_times, token_rates
 from clustersim.search.plans.bounds.columns import columns_of, spread
 from clustersim.search.plans.bounds.demand import demand_of
 from clustersim.search.plans.bounds.exposure import attentions, exposed
@@ -214,7 +213,7 @@ def most_tokens(found, one, step, user_rate):
     """Return the most tokens per second of each pool, whatever users get, and where they get so many."""
     for side in found.sides.of(one.candidate):
         asked = [(found.sides.member(side), step)]
-        whatever, fast = by_tokens.most_tokens_all(found.sides.alone(side), found.load, asked, (0.0, user_rate))[0]
+        whatever, fast = token_rates.most_tokens_all(found.sides.alone(side), found.load, asked, (0.0, user_rate))[0]
         assert fast <= whatever * (1.0 + 1e-9)
         yield fast
 
@@ -230,8 +229,8 @@ def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkey
     with pytest.raises(AssertionError, match="tp 1"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "both")
     monkeypatch.undo()
-    least = by_tokens._least_by_token
-    monkeypatch.setattr(by_tokens, "_least_by_token", lambda *args: 4.0 * least(*args))
+    least = token_rates._least_by_token
+    monkeypatch.setattr(token_rates, "_least_by_token", lambda *args: 4.0 * least(*args))
     with pytest.raises(AssertionError, match="tp 1 × dp 2"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "both")
 

@@ -2,7 +2,7 @@
 
 Every run counts that met its share, also at rates below a plan's capacity. A user's tokens per second are those of the
 mean over all tokens: 1 over the mean time between two of a request (ITL), each token counted once. That is the TPOT of
-which something is proven at a throughput (:mod:`~clustersim.search.plans.bounds.token_gaps`); a median is not.
+which something is proven at a throughput (:mod:`~clustersim.search.plans.bounds.token_rates`); a median is not.
 """
 
 from __future__ import annotations

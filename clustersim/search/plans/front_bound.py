@@ -1,7 +1,7 @@
 """The largest area below the front of a search that is possible at all: of all plans, at any rate, proven.
 
 What a plan can reach lies below a curve: the faster users are to get their tokens, the fewer of them a device can make
-(:mod:`~clustersim.search.plans.bounds.most_tokens`), and no more than arrive at the rate at which it is proven to fail.
+(:mod:`~clustersim.search.plans.bounds.token_rates`), and no more than arrive at the rate at which it is proven to fail.
 """
 
 from __future__ import annotations

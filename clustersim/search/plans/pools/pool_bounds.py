@@ -12,7 +12,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.search.executors import Executors
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.bounds.limits import Bound, bound_all
-from clustersim.search.plans.bounds.most_tokens import most_tokens_all
+from clustersim.search.plans.bounds.token_rates import most_tokens_all
 from clustersim.search.plans.looks.alone import failing_all
 from clustersim.search.plans.looks.served import served_all
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools, with_experts
