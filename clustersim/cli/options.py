@@ -159,6 +159,19 @@ def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return found
 
 
+def rate(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Read a rate such as ``20/s``, per second; None where none is told."""
+    if value is None:
+        return None
+    try:
+        found = parse(value, "rate")
+    except UnitError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    if not 0.0 < found < math.inf:
+        raise click.BadParameter(f"found {value!r}; expected more than nothing", ctx, param)
+    return found
+
+
 def most_seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float:
     """Read a time such as ``100 s``, in seconds; infinite for ``all``."""
     return math.inf if value in (None, "all") else duration(ctx, param, value or "")

@@ -115,10 +115,35 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
     InputError
         When it has no rate, or no targets.
     """
-    workload, recorded = scenario.workload, None
     if not targets_ns(scenario.targets):
         message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
         raise InputError(scenario.problem("targets", message))
+    workload, recorded = scenario.workload, None
+    first, count = _own(scenario, requests_of)
+    if isinstance(workload, TraceWorkload):
+        whole = replace(scenario, workload=replace(workload, requests=None, rate_scale=1.0, repeat=False))
+        recorded = cache(whole.requests)
+    return Load(workload=workload, first=first, requests=count, own=count, lasting_s=lasting_s, recorded=recorded)
+
+
+def at_rate(scenario: Scenario, requests_of: Callable[[Scenario], Requests], rate: float) -> tuple[str, ...]:
+    """Return what makes the same requests come at a rate, as ``--set`` takes it.
+
+    Raises
+    ------
+    InputError
+        When they have no rate.
+    """
+    first, _ = _own(scenario, requests_of)
+    workload = scenario.workload
+    if isinstance(workload, TraceWorkload):
+        return (f"workload.trace.rate_scale={workload.rate_scale * rate / first!r}",)
+    return (f"workload.arrivals.rate={rate!r}/s",)
+
+
+def _own(scenario: Scenario, requests_of: Callable[[Scenario], Requests]) -> tuple[float, int]:
+    """Return the rate that the requests of a scenario have, per second, and how many there are."""
+    workload = scenario.workload
     if isinstance(workload, TraceWorkload):
         if workload.turns == "wait":
             message = "turns that wait come as fast as the replicas let them, and have no rate to vary; say as_recorded"
@@ -126,12 +151,8 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
         requests = requests_of(scenario)
         if len(requests) < 2 or requests.span_ns <= 0:
             raise InputError(scenario.problem("workload.trace", "has no rate: all requests arrive at one instant"))
-        first, count = rate_per_s(requests), len(requests)
-        whole = replace(scenario, workload=replace(workload, requests=None, rate_scale=1.0, repeat=False))
-        recorded = cache(whole.requests)
-    elif isinstance(workload.arrivals, WITH_RATE):
-        first, count = workload.arrivals.rate_per_s, workload.requests
-    else:
-        message = "has no rate to vary; expected poisson, gamma or constant arrivals, or a trace"
-        raise InputError(scenario.problem("workload.arrivals.process", message))
-    return Load(workload=workload, first=first, requests=count, own=count, lasting_s=lasting_s, recorded=recorded)
+        return rate_per_s(requests), len(requests)
+    if isinstance(workload.arrivals, WITH_RATE):
+        return workload.arrivals.rate_per_s, workload.requests
+    message = "has no rate to vary; expected poisson, gamma or constant arrivals, or a trace"
+    raise InputError(scenario.problem("workload.arrivals.process", message))

@@ -6,13 +6,13 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
 
 import click
 
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
-from clustersim.cli.tables import print_table
+from clustersim.cli.searches import plain_of, print_fixed, print_found
+from clustersim.errors import InputError, Problem
 from clustersim.interop.launch.launch import TARGETS, refusal_of
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
@@ -20,28 +20,17 @@ from clustersim.report.search.page import check_layout, search_html
 from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
+from clustersim.search.load import at_rate
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
-from clustersim.search.plans.files import (
-    digest,
-    front_words,
-    left_for,
-    search_command,
-    searched_of,
-    write_search,
-)
-from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.files import digest, searched_of, write_search
+from clustersim.search.plans.fixed import Fixed, FixedSearch, fixed_by
+from clustersim.search.plans.fixed_page import fixed_searched_of
 from clustersim.search.plans.question import OBJECTIVES, Question
-from clustersim.search.plans.result import Found, metrics
+from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import AskedLaunch, room_of
 from clustersim.search.plans.search import Search, found_by
-from clustersim.search.point import Row
 from clustersim.search.runs import Variants
 from clustersim.search.varied import varied_of
-from clustersim.units import plural
-
-NEXT: Final = 4
-"""Plans behind the finalists that the terminal lists; the page has all."""
 
 
 @click.command()
@@ -52,7 +41,12 @@ NEXT: Final = 4
 @click.option("--budget", metavar="USD/h", help="At most so much per hour: '100 USD/h'.")
 @click.option("--knobs", multiple=True, metavar="KEY=VALUES", help="serving.max_batch_tokens=2048,8192.")
 @click.option("--for", "target", type=options.Choice(TARGETS), help="Only plans that this starts: vllm, ...")
-@click.option("--objective", type=options.Choice(OBJECTIVES), help="[per device; per USD with --budget].")
+@click.option(
+    "--objective",
+    metavar="NUMBER",
+    help=f"{', '.join(OBJECTIVES)}; or a number of the summary, at the rate that the scenario has: tpot_ms.p99.",
+)
+@click.option("--rate", callback=options.rate, metavar="RATE", help="That rate, such as '20/s' [the scenario's].")
 @options.goals
 @click.option(
     "--lasting", callback=options.duration, default="100 s", show_default=True, help="Arrivals of a run last."
@@ -85,6 +79,7 @@ def search(
     knobs: tuple[str, ...],
     target: str | None,
     objective: str | None,
+    rate: float | None,
     targets: str | None,
     share: float,
     lasting: float,
@@ -121,6 +116,9 @@ def search(
         room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=budget)
         room = replace(room, launch=_asked_launch(target))
         chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
+        if rate is not None and chosen in OBJECTIVES:
+            message = f"is for an --objective that is a number of the summary; {chosen} looks for the highest rate"
+            raise InputError(Problem(path="--rate", message=message))
         question = Question(
             room=room,
             share=share,
@@ -132,137 +130,38 @@ def search(
         )
         room.refuse_unpriced(chosen)
         deployments = Deployments(variants, varied, always)
+        if rate is not None:
+            rated = at_rate(deployments.base, variants.requests, rate)
+            deployments = Deployments(variants, varied, (*always, *rated))
         name = deployments.base.name
         folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"
         told = None if as_json or quiet else RunsLeft("plans")
         with opened(executor, workers) as executors, opened_journal(folder) as journal:
+            found: Found | Fixed
             try:
-                found = found_by(Search(deployments, question, executors, journal), told)
+                if question.is_fixed:
+                    found = fixed_by(FixedSearch(deployments, question, executors, journal), told)
+                else:
+                    found = found_by(Search(deployments, question, executors, journal), told)
             finally:
                 if told is not None:
                     told.close()
-    searched = searched_of(found, deployments, question)
+    searched = (
+        fixed_searched_of(found, deployments, question)
+        if isinstance(found, Fixed)
+        else searched_of(found, deployments, question)
+    )
     files = write_search(folder, found, deployments, searched, search_html(searched, page))
     if as_json:
-        plain = {"for": target} | _plain(found, deployments, files, folder)
+        plain = {"for": target} | plain_of(found, deployments, files, folder)
         click.echo(json.dumps(plain | {"wall_s": time.monotonic() - began}))
-    elif not quiet:
-        _print(found, deployments, folder, share, target)
-        best = found.best
-        command = search_command(found, deployments, best.standing, best.capacity)
-        click.echo(options.kept_and_command(folder, command))
-
-
-def _plain(found: Found, deployments: Deployments, files: dict[int, str], folder: Path) -> dict[str, Any]:
-    front = [
-        {
-            "scenario": files[id(one.standing)],
-            "plan": one.standing.words,
-            "devices": one.standing.candidate.devices,
-            "metrics": metrics(one.row)
-            | {
-                "rate_per_s": rate_of(one.step),
-                "capacity_per_s": one.standing.capacity,
-                "tokens_per_s_per_device": one.per_device,
-                "user_tokens_per_s": one.user_rate,
-            },
-        }
-        for one in found.front()
-    ]
-    best = found.best
-    return {
-        "legal": found.legal,
-        "pruned": found.pruned,
-        "simulated": sum(one.passed is not None for one in found.standings),
-        "front": front,
-        "best": {
-            "scenario": files[id(best.standing)],
-            "plan": best.standing.words,
-            "devices": best.standing.candidate.devices,
-            "capacity_per_s": best.capacity,
-            "objective": found.objective,
-            "value": found.value(best),
-            "metrics": metrics(best.row),
-            "ties": [
-                {
-                    "scenario": files[id(one.standing)],
-                    "plan": one.standing.words,
-                    "value": found.value(one),
-                    "launches_for": _startable(deployments, one.standing),
-                }
-                for one in found.ties
-            ],
-            "command": search_command(found, deployments, best.standing, best.capacity),
-            "launches_for": _startable(deployments, best.standing),
-        },
-        "certificate": found.certificate(),
-        "out": str(folder),
-    }  # fmt: skip
-
-
-def _next(found: Found) -> list[tuple[Standing, float, Row]]:
-    """Return the best plans that were simulated behind the finalists, the rate that each bore, and its row there."""
-    last = {id(one.standing) for one in found.finalists}
-    some = [
-        (one, one.capacity, one.row)
-        for one in found.standings
-        if one.capacity is not None and one.row is not None and id(one) not in last
-    ]
-    return sorted(some, key=lambda one: -one[1] * found.worth(one[0]))[:NEXT]
+    elif not quiet and isinstance(found, Fixed):
+        print_fixed(found, deployments, folder, target)
+    elif not quiet and isinstance(found, Found):
+        print_found(found, deployments, folder, share, target)
 
 
 def _asked_launch(target: str | None) -> AskedLaunch | None:
     if target is None:
         return None
     return AskedLaunch(name=target, refusal=lambda scenario: refusal_of(scenario, target))
-
-
-def _startable(deployments: Deployments, one: Standing) -> list[str]:
-    """Return what a plan can be launched for: what an engine refuses is legal, and nothing to start a server with."""
-    scenario = deployments.scenario(one.candidate)
-    return [target for target in TARGETS if refusal_of(scenario, target) is None]
-
-
-def _startable_words(deployments: Deployments, one: Standing) -> str:
-    found = _startable(deployments, one)
-    return "all" if len(found) == len(TARGETS) else ",".join(found) or "none"
-
-
-def _print(found: Found, deployments: Deployments, folder: Path, share: float, target: str | None) -> None:
-    best = found.best
-    told = found.certificate()
-    click.echo(
-        f"{best.standing.words} on {plural(best.standing.candidate.devices, 'device')}: {best.capacity:g} requests/s "
-        f"({found.objective.replace('_', ' ')} {found.value(best):.4g})"
-    )
-    click.echo(f"a rate counts where {share:.0%} of requests meet every target")
-    legal = f"{found.legal:,} legal plans" + (f" that launch for {target}" if target else "")
-    pruned = ", ".join(f"{count:,} by {reason}" for reason, count in found.pruned.items() if count)
-    click.echo(
-        f"{legal}; pruned: {pruned or 'none'}; {told['screened']:,} screened by a run that fails; "
-        f"{told['simulated']:,} simulated ({plural(found.runs, 'run')})"
-    )
-    if told["open"]:
-        most, tie = f"{told['nearest_open']:.4g}", " (a tie with the best)" if told["settled"] else ""
-        click.echo(f"{told['open']:,} left open, which reach {most} at most{tie}, {left_for(told)}")
-    if found.filled is not None:
-        click.echo(f"front: {front_words(found)}")
-    rows = [
-        (one.standing.words, f"{one.standing.candidate.devices}", f"{one.capacity:g}", f"{found.value(one):.4g}",
-         *(f"{metrics(one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
-         _startable_words(deployments, one.standing),
-         "best" if one is best else "tie" if one in found.ties else "")
-        for one in found.finalists
-    ]  # fmt: skip
-    rows += [
-        (one.words, f"{one.candidate.devices}", f"{rate:g}", f"{rate * found.worth(one):.4g}",
-         *(f"{metrics(row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
-         _startable_words(deployments, one), "next")
-        for one, rate, row in _next(found)
-    ]  # fmt: skip
-    value = found.objective.replace("_", " ")
-    columns = ("plan", "devices", "requests/s", value, "TTFT p99 ms", "TPOT p99 ms", "launch --for", "")
-    print_table(columns, rows, numbers_from=1)
-    if len(rows) > len(found.finalists):
-        click.echo("next: found in shorter runs than those of the best")
-    click.echo(f"page     {folder / 'search.html'}")

@@ -70,7 +70,7 @@ def _front(searched: Searched, panel: Panel, identity: str) -> Drawn:
     _points(figure, searched, chosen, lambda plan: plan.tokens_per_user, lambda plan: plan.tokens_per_device)
     return _drawn(
         figure, panel, identity, "Tokens of a device against those of a user",
-        "Each simulated plan at its capacity; none of its runs lies above and to the right of the dotted line.",
+        f"Each simulated plan at {searched.at}; none of its runs lies above and to the right of the dotted line.",
         "output tokens/s that a user gets", "output tokens/s per device",
     )  # fmt: skip
 
@@ -78,24 +78,31 @@ def _front(searched: Searched, panel: Panel, identity: str) -> Drawn:
 def _cost(searched: Searched, panel: Panel, identity: str) -> Drawn:
     """What a plan takes against the requests that it serves."""
     priced = all(plan.usd_per_hour is not None for plan in searched.plans)
-    chosen = [at for at, plan in enumerate(searched.plans) if plan.requests_per_s is not None]
+    fixed = searched.is_fixed
+    chosen = [
+        at for at, plan in enumerate(searched.plans) if (plan.reached if fixed else plan.requests_per_s) is not None
+    ]
     figure = Figure()
     _points(
         figure, searched, chosen, lambda plan: plan.usd_per_hour if priced else plan.devices,
-        lambda plan: plan.requests_per_s,
+        lambda plan: plan.reached if fixed else plan.requests_per_s,
     )  # fmt: skip
     drawn = _drawn(
-        figure, panel, identity, "What a plan takes, and what it serves",
+        figure, panel, identity, "What a plan takes, and what it reaches" if fixed else
+        "What a plan takes, and what it serves",
+        f"Each simulated plan at {searched.at}." if fixed else
         "The highest rate at which enough requests meet their targets.",
-        "USD/h" if priced else "devices", "requests/s",
+        "USD/h" if priced else "devices", searched.unit if fixed else "requests/s",
     )  # fmt: skip
     if not priced and max((searched.plans[at].devices for at in chosen), default=0) < 10:
         figure.update_layout(xaxis={"dtick": 1})  # there is no half of a device
     return drawn
 
 
-def _bounds(searched: Searched, panel: Panel, identity: str) -> Drawn:
-    """What is proven to be the most that a plan reaches against what it reached."""
+def _bounds(searched: Searched, panel: Panel, identity: str) -> Drawn | None:
+    """What is proven to be the most that a plan reaches against what it reached; None at one rate for all."""
+    if searched.is_fixed:
+        return None
     bounded = [at for at, plan in enumerate(searched.plans) if plan.bound is not None]
     chosen = bounded[: panel.options["max_points"]]
     figure = Figure()
@@ -149,7 +156,7 @@ def _shown(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-PANELS: Final[Mapping[str, Callable[[Searched, Panel, str], Drawn]]] = {
+PANELS: Final[Mapping[str, Callable[[Searched, Panel, str], Drawn | None]]] = {
     "certificate": _certificate,
     "front": _front,
     "cost": _cost,

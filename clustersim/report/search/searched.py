@@ -70,6 +70,10 @@ class Searched:
         Tokens per second of a device and of a user, of the runs that none beats in both.
     certificate : sequence of str
         What the answer rests on, a sentence each.
+    at : str
+        At which rate figures are: its capacity, or that of the scenario.
+    is_fixed : bool
+        Whether all plans have the same requests, at one rate.
     """
 
     name: str
@@ -78,3 +82,5 @@ class Searched:
     plans: Sequence[Plan]
     front: Sequence[tuple[float, float]]
     certificate: Sequence[str]
+    at: str = "its capacity"
+    is_fixed: bool = False

@@ -16,10 +16,12 @@ from clustersim.files import written_whole
 from clustersim.report.search.searched import Plan, Searched
 from clustersim.scenario.resolve import to_yaml
 from clustersim.search.plans.deployments import Deployments
+from clustersim.search.plans.fixed import Fixed
 from clustersim.search.plans.front import at_capacity
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
-from clustersim.search.plans.result import Found, metrics
+from clustersim.search.plans.question import Question
+from clustersim.search.plans.result import Found, Standings, metrics
 from clustersim.search.runs import Variants
 from clustersim.search.sweep import POINTS, command_of
 from clustersim.search.varied import Varied
@@ -41,7 +43,7 @@ def digest(variants: Variants, question: Any, knobs: Sequence[Varied]) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
-def searched_of(found: Found, deployments: Deployments, question: Any) -> Searched:
+def searched_of(found: Found, deployments: Deployments, question: Question) -> Searched:
     """Return what the page of a search shows."""
     front = found.front()
     on_front = {id(one.standing) for one in front}
@@ -74,22 +76,27 @@ def searched_of(found: Found, deployments: Deployments, question: Any) -> Search
             )
         )
     plans.sort(key=lambda plan: (_ORDER.index(plan.fate), -(plan.reached or 0.0), -(plan.bound or 0.0), plan.words))
-    many = "exactly" if question.room.exactly else "at most"
-    launch = question.room.launch
-    legal = f"{found.legal:,} legal plans" + (f" that launch for {launch.name}" if launch else "")
     return Searched(
         name=deployments.base.name,
         unit=UNITS[found.objective],
-        subtitle=f"{legal} on {many} {plural(question.room.devices, 'device')}; best: {best.standing.words}",
+        subtitle=f"{legal_words(found, question)}; best: {best.standing.words}",
         plans=plans,
         front=[one.both for one in front],
         certificate=_sentences(found, question),
     )
 
 
-def search_command(found: Found, deployments: Deployments, one: Standing, rate: float | None) -> str:
+def legal_words(found: Standings, question: Question) -> str:
+    """Return how many plans are legal, and on what."""
+    many = "exactly" if question.room.exactly else "at most"
+    launch = question.room.launch
+    legal = f"{found.legal:,} legal plans" + (f" that launch for {launch.name}" if launch else "")
+    return f"{legal} on {many} {plural(question.room.devices, 'device')}"
+
+
+def search_command(found: Found | Fixed, deployments: Deployments, one: Standing, rate: float | None) -> str:
     """Return the command that simulates a plan: at the rate that it reaches, or the scenario's where none is known."""
-    rated = () if rate is None else found.rated(rate)
+    rated = () if rate is None or isinstance(found, Fixed) else found.rated(rate)
     return command_of(deployments.variants, (*deployments.changes(one.candidate), *rated))
 
 
@@ -115,7 +122,7 @@ def _why(one: Standing, fate: str, found: Found) -> str:
     return "" if fate in ("best", "tie") else one.why
 
 
-def _sentences(found: Found, question: Any) -> list[str]:
+def _sentences(found: Found, question: Question) -> list[str]:
     told = found.certificate()
     unit = UNITS[found.objective]
     launch = question.room.launch
@@ -180,10 +187,13 @@ def left_for(told: Mapping[str, Any]) -> str:
     return f"since the effort was spent (more --effort goes on){some if told['flattered'] else ''}"
 
 
-def write_search(folder: Path, found: Found, deployments: Deployments, searched: Searched, html: str) -> dict[int, str]:
+def write_search(
+    folder: Path, found: Found | Fixed, deployments: Deployments, searched: Searched, html: str
+) -> dict[int, str]:
     """Write scenarios, table and page; return the file of each plan that has one, by the identity of its standing."""
     files: dict[int, str] = {}
-    named = [("best", found.best.standing), *((f"tie-{at}", one.standing) for at, one in enumerate(found.ties, 2))]
+    best, *ties = found.answers()
+    named = [("best", best.standing), *((f"tie-{at}", one.standing) for at, one in enumerate(ties, 2))]
     plans = {id(one.standing): one.standing for one in found.front()}
     named += [(f"front-{at}", one) for at, one in enumerate(plans.values(), 1)]
     for name, one in named:

@@ -89,6 +89,11 @@ def prime_up_to(most: int) -> int:
     return next(primes, most)
 
 
+def as_written(scenario: Scenario) -> Requests:
+    """Return the requests of a scenario, at the rate that it has."""
+    return _drawn(_Asked(scenario, scenario.workload))
+
+
 def requests_at(scenario: Scenario, load: Load, step: int, every: int) -> Requests:
     """Return every so many-th request of a scenario at a rate of the grid."""
     rate = rate_of(step)

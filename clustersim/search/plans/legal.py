@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from clustersim.search.plans.deployments import Candidate, Setting
 from clustersim.search.plans.room import AskedLaunch, Room
 from clustersim.search.plans.space import PARTITIONS, Refused, Replica, replicas
 
+_One = TypeVar("_One")
 _GRID: Final = 1 << 14
 """Pairs of numbers of replicas that are counted one by one; of more, as many share no factor as in the plane."""
 
@@ -28,6 +29,8 @@ def candidates(
     refused: Refused,
     partitions: Sequence[SequencePartition] = PARTITIONS,
     allow: Callable[[int], None] | None = None,
+    *,
+    every: bool = False,
 ) -> Iterator[tuple[Candidate, int]]:
     """Yield plans that no other one has more of the same replicas of, and how many legal plans each stands for.
 
@@ -41,12 +44,14 @@ def candidates(
         Those of prompts over SP ranks that are enumerated.
     allow : callable, optional
         Told of about how many plans there are as soon as that is known, before those with two pools are made.
+    every : bool
+        Yield those with fewer of the same replicas, too.
     """
     many = 0
     for number, setting in enumerate(settings):
         if setting.single is not None:
             for one in _of_each_kind(setting.single, room, refused, partitions):
-                yield from _largest(one, number, room)
+                yield from _standing_for(_fitting(one, number, room), every)
         if setting.pools is not None:
             prefill, decode = setting.pools.each_pool()
             counted = refused if setting.single is None else Refused()  # what one pool can't have, two can't either
@@ -54,14 +59,15 @@ def candidates(
             many += _about(firsts, seconds, room)
             if allow is not None:
                 allow(many)
-            known: dict[object, list[tuple[tuple[int, int], int]]] = {}
+            known: dict[object, list[list[tuple[int, int]]]] = {}
             for first in firsts:
                 for second in seconds:
                     alike = _alike(first), _alike(second)
                     if alike not in known:
                         known[alike] = list(_ratios(first, second, room))
-                    for counts, same in known[alike]:
-                        yield Candidate(replicas=(first, second), counts=counts, setting=number), same
+                    for fitting in known[alike]:
+                        for counts, same in _standing_for(fitting, every):
+                            yield Candidate(replicas=(first, second), counts=counts, setting=number), same
 
 
 _Alike = tuple[int, str | None, bool]
@@ -139,16 +145,23 @@ def _launched(scenario: Scenario, legal: Sequence[Replica], launch: AskedLaunch,
             refused.add(launch.name, plan, reason)
 
 
-def _largest(one: Replica, setting: int, room: Room) -> Iterator[tuple[Candidate, int]]:
-    most = 1 if one.plan.is_lockstep else room.devices // one.devices
-    made = (Candidate(replicas=(one,), counts=(count,), setting=setting) for count in range(1, most + 1))
-    fitting = [candidate for candidate in made if room.holds(candidate)]
-    if fitting:
+def _standing_for(fitting: Sequence[_One], every: bool) -> Iterator[tuple[_One, int]]:
+    """Yield the largest and how many it stands for; or each, for itself."""
+    if every:
+        yield from ((one, 1) for one in fitting)
+    elif fitting:
         yield fitting[-1], len(fitting)
 
 
-def _ratios(first: Replica, second: Replica, room: Room) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield the most replicas of both pools in each ratio, and how many numbers of them have that ratio."""
+def _fitting(one: Replica, setting: int, room: Room) -> list[Candidate]:
+    """Return so many replicas as fit, fewest first."""
+    most = 1 if one.plan.is_lockstep else room.devices // one.devices
+    made = (Candidate(replicas=(one,), counts=(count,), setting=setting) for count in range(1, most + 1))
+    return [candidate for candidate in made if room.holds(candidate)]
+
+
+def _ratios(first: Replica, second: Replica, room: Room) -> Iterator[list[tuple[int, int]]]:
+    """Yield the numbers of replicas of both pools that have a ratio, fewest first, of each ratio."""
     most = (room.devices - second.devices) // first.devices, (room.devices - first.devices) // second.devices
     counts = [1 if one.plan.is_lockstep else many for one, many in zip((first, second), most, strict=True)]
     for prefill in range(1, counts[0] + 1):
@@ -165,4 +178,4 @@ def _ratios(first: Replica, second: Replica, room: Room) -> Iterator[tuple[tuple
                     fitting.append((prefill * times, decode * times))
                 times += 1
             if fitting:
-                yield fitting[-1], len(fitting)
+                yield fitting

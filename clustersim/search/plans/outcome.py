@@ -117,3 +117,13 @@ class Standing:
     def capacity(self) -> float | None:
         """The highest rate at which enough requests met their targets; None where none was looked for."""
         return None if self.passed is None else rate_of(self.passed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedPlan:
+    """A plan that is told as the best, or as a tie: what it reaches, at which rate (None: the scenario's), its row."""
+
+    standing: Standing
+    value: float
+    rate: float | None
+    row: Row | None

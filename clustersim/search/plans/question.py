@@ -24,3 +24,8 @@ class Question:
     """Seconds of CPU, as expected, after which no more plans are screened."""
     front: float | None = None
     """Of the area below the front: plans are simulated until none is expected to add more; None: none is for it."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether plans are compared by a number of the summary, at the rate that the scenario has."""
+        return self.objective not in OBJECTIVES

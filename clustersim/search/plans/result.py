@@ -11,7 +11,7 @@ from clustersim.search.plans.finals import KEPT, TIES, Finalist
 from clustersim.search.plans.front import Hypervolume, Point, front_of, points_of
 from clustersim.search.plans.front_runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.outcome import FLATTERED, Standing
+from clustersim.search.plans.outcome import FLATTERED, RankedPlan, Standing
 from clustersim.search.plans.space import TYPICAL
 from clustersim.values import dataclass
 
@@ -24,36 +24,15 @@ METRICS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A finished search.
+class Standings:
+    """All legal plans of a search, and what became of each.
 
     Parameters
     ----------
     standings : sequence of Standing
-    finalists : sequence of Finalist
-        Best first.
-    worth : callable
-        What a request per second is worth on a plan.
-    objective : str
-    runs : int
-        Runs that were asked for, those looked up included.
-    rated : callable
-        What makes requests come at a rate, as ``--set`` takes it.
-    filled : FrontRuns or None
-        What was simulated for the front.
-    recorded, part : int or None
-        Requests of the trace, and how many of them are played again and again; None where requests are drawn.
     """
 
     standings: Sequence[Standing]
-    finalists: Sequence[Finalist]
-    worth: Callable[[Standing], float]
-    objective: str
-    runs: int
-    rated: Callable[[float], tuple[str, ...]]
-    filled: FrontRuns | None = None
-    recorded: int | None = None
-    part: int | None = None
 
     @property
     def legal(self) -> int:
@@ -70,6 +49,50 @@ class Found:
         return dict(sorted(counts.items())) | {reason: count for reason, count in told.items() if count}
 
     @property
+    def points(self) -> list[Point]:
+        """Every run that met its share."""
+        return points_of(self.standings)
+
+    def front(self) -> list[Point]:
+        """Return the runs that none beats in both: tokens per second and device, and tokens for a user."""
+        return front_of(self.points)
+
+    def hypervolume(self) -> float:
+        """Return the area below the front."""
+        return Hypervolume(one.both for one in self.points).size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Standings):
+    """A finished search.
+
+    Parameters
+    ----------
+    finalists : sequence of Finalist
+        Best first.
+    worth : callable
+        What a request per second is worth on a plan.
+    objective : str
+    runs : int
+        Runs that were asked for, those looked up included.
+    rated : callable
+        What makes requests come at a rate, as ``--set`` takes it.
+    filled : FrontRuns or None
+        What was simulated for the front.
+    recorded, part : int or None
+        Requests of the trace, and how many of them are played again and again; None where requests are drawn.
+    """
+
+    finalists: Sequence[Finalist]
+    worth: Callable[[Standing], float]
+    objective: str
+    runs: int
+    rated: Callable[[float], tuple[str, ...]]
+    filled: FrontRuns | None = None
+    recorded: int | None = None
+    part: int | None = None
+
+    @property
     def best(self) -> Finalist:
         """The best plan."""
         return self.finalists[0]
@@ -84,18 +107,12 @@ class Found:
         least = self.value(self.best) * (1.0 - TIES)
         return [one for one in self.finalists[1:] if self.value(one) >= least]
 
-    @property
-    def points(self) -> list[Point]:
-        """Every run that met its share."""
-        return points_of(self.standings)
-
-    def front(self) -> list[Point]:
-        """Return the runs that none beats in both: tokens per second and device, and tokens for a user."""
-        return front_of(self.points)
-
-    def hypervolume(self) -> float:
-        """Return the area below the front."""
-        return Hypervolume(one.both for one in self.points).size
+    def answers(self) -> list[RankedPlan]:
+        """Return the best plan and its ties."""
+        return [
+            RankedPlan(standing=one.standing, value=self.value(one), rate=one.capacity, row=one.row)
+            for one in (self.best, *self.ties)
+        ]
 
     @property
     def settled(self) -> bool:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -17,14 +17,12 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal, key_of
 from clustersim.search.load import Load, load_of
-from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
 from clustersim.search.plans.front_bound import largest_area
 from clustersim.search.plans.front_runs import Chance, Expected, FrontRuns, filled
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
-from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
 from clustersim.search.plans.pools.pool_bounds import bounds_of
@@ -32,37 +30,25 @@ from clustersim.search.plans.pools.pool_looks import PoolLooks
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
-from clustersim.search.plans.space import PARTITIONS, TYPICAL, Refused
 from clustersim.search.plans.trial import Trial, broken_rules, expected_s, try_rate
+from clustersim.search.plans.trials import Told, Trials
 from clustersim.search.plans.walk import Walk
 from clustersim.search.point import Row
-from clustersim.search.time_sum import TimeSum
-from clustersim.simulation.estimate import BYTES_AT_LEAST
 from clustersim.workload.draws import DrawnWorkload
 
-Told = Callable[[int, int], None]
 _SURE: Final = 1
 """Steps below what two pools fail at by themselves, from which on they are taken to pass."""
 _FAR: Final = 256
 """Steps below its bound down to which it is looked for where a plan fails: a thirteenth …"""
 _NEAR: Final = 3
 """… and below that at which it is looked at what it serves."""
-BYTES_PER_PLAN: Final = 700
-S_PER_PLAN: Final = 90e-6
-"""Of a legal plan with its words and its bound: 323,022 of them took 0.99 KB and 205 µs each, 2,313,541 of them 0.66 KB
-and 91 µs (quickstart on 64 and 128 devices)."""
-_LESS: Final = (
-    "screen for less (--effort), fewer plans (--devices, --knobs), or in more processes (--workers, --executor)"
-)
 
 
-class Search:
-    """Searches the plans of one scenario."""
+class Search(Trials):
+    """Searches the plans of one scenario for the highest rate that they bear."""
 
     def __init__(self, deployments: Deployments, question: Question, executors: Executors, journal: Journal) -> None:
-        self.deployments, self.question = deployments, question
-        self._executors, self._journal = executors, journal
-        self.base = deployments.base
+        super().__init__(deployments, question, executors, journal)
         load = load_of(self.base, deployments.variants.requests, question.lasting_s)
         played = replace(self.base, workload=load.played(load.first))
         deployments.variants.requests(played)  # refuses more than may be simulated, before bounds draw it
@@ -70,41 +56,16 @@ class Search:
         self.rated = load.changes
         part = None if self.recorded is None else prime_up_to(self.recorded)
         self.load: Load = replace(load, part=part, recorded=None)
-        self.refused = Refused()
-        self.ran = 0
-        self.spent_s = 0.0
-        self._total = TimeSum(deployments.variants.limits, executors.workers, _LESS)
         self.sides = PlanPools(deployments, self.load)
-        self._partitions = PARTITIONS if question.exhaustive else (TYPICAL,)
         self._bounds: dict[PlanPool, Bound] = {}
         self.looks = PoolLooks(self.sides, question.share, executors)
 
     def standings(self) -> list[Standing]:
-        """Return every legal plan, nothing of which is known."""
-        legal = candidates(
-            self.deployments.settings, self.question.room, self.refused, self._partitions, self._refuse_many
-        )
-        found = []
-        for one, same in legal:
-            alike = len(PARTITIONS) // len(self._partitions) if any(r.plan.sp.degree > 1 for r in one.replicas) else 1
-            standing = Standing(candidate=one, words=self.words(one), same=same, partitions=alike)
-            standing.row_devices = one.devices // self.sides.every(one)
-            found.append(standing)
+        """Return every legal plan, nothing of which is known; where requests are dealt out in turn one replica does."""
+        found = super().standings()
+        for one in found:
+            one.row_devices = one.candidate.devices // self.sides.every(one.candidate)
         return found
-
-    def _refuse_many(self, plans: int) -> None:
-        """Refuse more plans than memory and time allow, before they are made."""
-        self.deployments.variants.limits.refuse(
-            f"about {plans:,} plans, before any is simulated,",
-            "search fewer devices (--devices) or knobs (--knobs)",
-            memory_bytes=BYTES_AT_LEAST + BYTES_PER_PLAN * plans,
-            total_seconds=S_PER_PLAN * plans,
-        )
-
-    def words(self, one: Candidate) -> str:
-        """Return a plan and its knobs in words."""
-        knobs = (text.rpartition("=") for text in self.deployments.settings[one.setting].changes)
-        return ", ".join([one.words(), *(f"{key.rpartition('.')[2]} {value}" for key, _, value in knobs)])
 
     def bound(self, standings: Iterable[Standing], place: int = 0) -> None:
         """Bound plans by one of their pools."""
@@ -153,12 +114,13 @@ class Search:
     def run(self, asked: Sequence[tuple[Standing, int]]) -> list[Row]:
         """Simulate plans, each at a step of the grid; what was simulated before is looked up."""
         share = 0.0 if self.question.exhaustive else self.question.share
-        found = {number: row for number, row in enumerate(map(self._not_launched, asked)) if row is not None}
+        unfit = (self.not_launched(one) for one, _ in asked)
+        found = {number: row for number, row in enumerate(unfit) if row is not None}
         refused = [] if self.question.exhaustive else self._refused_alone(asked)
         found |= {number: row for number, row in enumerate(refused) if row is not None and number not in found}
         left = [number for number in range(len(asked)) if number not in found]
         trials = (self.trial_at(*asked[number], share) for number in left)
-        found |= dict(zip(left, self._rows(trials), strict=True))
+        found |= dict(zip(left, self.rows(trials, try_rate), strict=True))
         return [found[number] for number in range(len(asked))]
 
     def run_at_length(self, asked: Sequence[tuple[Standing, int, int]]) -> list[Row]:
@@ -174,14 +136,8 @@ class Search:
                 known[at] = {"failed": broken, "numbers": {}}
         self.ran += len(known)
         left = [at for at in range(len(trials)) if at not in known]
-        known |= dict(zip(left, self._rows(trials[at] for at in left), strict=True))
+        known |= dict(zip(left, self.rows((trials[at] for at in left), try_rate), strict=True))
         return [known[at] for at in range(len(trials))]
-
-    def _not_launched(self, asked: tuple[Standing, int]) -> Row | None:
-        """Return the row of a plan that can't be started with what has to, where its ranks are; None where it can."""
-        launch = self.question.room.launch
-        reason = None if launch is None else launch.refusal(self.deployments.scenario(asked[0].candidate))
-        return None if reason is None else {"failed": reason, "numbers": {}}
 
     def cost(self, standing: Standing, step: int) -> float:
         """Return the seconds that a run of a plan at a step of the grid takes, roughly."""
@@ -215,35 +171,9 @@ class Search:
         }
         share = self.question.share
         trials = (replace(one.trial, step=step, share=share) for one, step in new.values())
-        for (one, step), row in zip(new.values(), self._rows(trials), strict=True):
+        for (one, step), row in zip(new.values(), self.rows(trials, try_rate), strict=True):
             one.note(step, row, share)
         return [None if one is None else one.refusal(step) for one, step in known]
-
-    def _rows(self, trials: Iterable[Trial]) -> list[Row]:
-        """Simulate, and return the row of each trial; what was simulated before is looked up."""
-        rows: dict[int, Row] = {}
-        keys: dict[int, str] = {}
-        made: dict[int, Trial] = {}
-
-        def calls() -> Iterator[tuple[int, tuple[Trial]]]:
-            for number, trial in enumerate(trials):
-                made[number] = trial
-                keys[number] = key = key_of(trial.told, trial.audit)
-                if key in self._journal.rows:
-                    rows[number] = self._journal.rows[key]
-                    continue
-                self._total.add(1, trial.expected_s)
-                yield number, (trial,)
-
-        for number, outcome in outcomes(self._executors, try_rate, calls()):
-            row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
-            if not isinstance(outcome, Lost):
-                self._journal.add(keys[number], row)
-            rows[number] = row
-        self.ran += len(keys)
-        for number, trial in made.items():
-            self.spent_s += trial.expected_s * rows[number]["numbers"].get("cut", 1.0)
-        return [rows[number] for number in range(len(keys))]
 
     def _long(self, standing: Standing, step: int) -> Load:
         """Return the load with as many requests as finalists get; the same one where it has these at a step."""

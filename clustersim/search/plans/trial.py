@@ -131,6 +131,16 @@ def try_rate(trial: Trial) -> Row:
                 share_at_most = (len(requests) - missed) / len(requests)
                 told = {"goodput.share": share_at_most, "cut_s": until_ns / NS_PER_S, "cut": part, **_most(result)}
                 return {"failed": None, "numbers": told}
+    except MemoryError:
+        return {"failed": "out of memory", "numbers": {}}
+    except ClustersimError as error:
+        return {"failed": words_of(error), "numbers": {}}
+    return numbers_at(scenario, requests)
+
+
+def numbers_at(scenario: Scenario, requests: Requests) -> Row:
+    """Simulate a scenario with some requests, and return its row: the numbers that follow from requests."""
+    try:
         return {"failed": None, "numbers": _numbers(simulate(scenario, requests=requests, kept=_PRICES))}
     except MemoryError:
         return {"failed": "out of memory", "numbers": {}}

@@ -1,0 +1,291 @@
+"""The best legal plan at the rate that the scenario has, by a number of the summary: each is simulated once, as it is.
+
+Of plans that can't meet the targets at that rate, by a bound that is proven, none is simulated. What meets them for
+enough requests counts; where there are no targets, all do. The best ones are simulated again and checked (P, G, T).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.report.metrics.latencies import LATENCIES, targets_ns
+from clustersim.report.sweep.swept import is_better_low
+from clustersim.scenario.scenario import Scenario
+from clustersim.search.plans.bounds.limits import RATE
+from clustersim.search.plans.finals import FINALISTS, TIES
+from clustersim.search.plans.grid import as_written, rate_of
+from clustersim.search.plans.outcome import RankedPlan, Standing
+from clustersim.search.plans.question import OBJECTIVES
+from clustersim.search.plans.refusals import none_legal, none_serves
+from clustersim.search.plans.result import Standings
+from clustersim.search.plans.search import Search
+from clustersim.search.plans.trial import expected_s, numbers_at
+from clustersim.search.plans.trials import Told, Trials
+from clustersim.search.plans.walk import SPENT
+from clustersim.search.point import Row, run_point
+from clustersim.values import dataclass
+
+OF_REQUESTS: Final = ("requests", "throughput", "makespan_s", "goodput", *(f"{name}_ms" for name in LATENCIES))
+SHARE: Final = "goodput.share"
+NO_SHARE: Final = "too few requests meet their targets"
+_MEETING_S: Final = 28e-3
+"""Of a request where what SP ranks send meets K/V on its way, or what other TP ranks send between stages: by events (TP
+2 × SP 2 on one node: 26 to 31 ms) …"""
+_STAGED_S: Final = 5e-3
+"""… and where stages of a pool have K/V on their links (1 to 8 ms)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRun:
+    """A plan as it is, with the requests of the scenario, for a number of its summary."""
+
+    scenario: Scenario
+    number: str
+    expected_s: float
+    audit: bool = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the number follows from the requests alone, so that no whole summary is made."""
+        return not self.audit and self.number.partition(".")[0] in OF_REQUESTS
+
+    @property
+    def told(self) -> str:
+        """Everything that its row depends on, as a text."""
+        pools = [(one.plan, one.serving) for one in self.scenario.each_pool()]
+        return repr((self.is_short, self.scenario.digest, self.scenario.seed, pools))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed(Standings):
+    """A finished search at one rate.
+
+    Parameters
+    ----------
+    objective : str
+        A number of the summary.
+    ranked : sequence of Standing
+        Those that count, the best first.
+    share : float or None
+        Of all requests, that had to meet every target; None: there is none.
+    rate_per_s : float
+        Of the requests.
+    runs : int
+        Runs that were asked for, those looked up included.
+    """
+
+    objective: str
+    ranked: Sequence[Standing]
+    share: float | None
+    rate_per_s: float
+    runs: int
+
+    def value(self, one: Standing) -> float:
+        """Return what a plan reaches."""
+        assert one.row is not None
+        return float(one.row["numbers"][self.objective])
+
+    @property
+    def best(self) -> Standing:
+        """The best plan."""
+        return self.ranked[0]
+
+    @property
+    def ties(self) -> list[Standing]:
+        """Plans within :data:`TIES` of the best that were checked, too."""
+        return tied(self.ranked, self.value)
+
+    def answers(self) -> list[RankedPlan]:
+        """Return the best plan and its ties."""
+        return [
+            RankedPlan(standing=one, value=self.value(one), rate=None, row=one.row) for one in (self.best, *self.ties)
+        ]
+
+    def certificate(self) -> dict[str, Any]:
+        """Return what the answer rests on, and what remains uncertain."""
+        fates = Counter(one.fate for one in self.standings)
+        uncertain = ["each plan was simulated once, with one seed and the requests of the scenario"]
+        if fates["open"]:
+            uncertain.append("of plans that were not simulated nothing is known")
+        return {
+            "legal": self.legal,
+            "pruned": self.pruned,
+            "simulated": fates["simulated"],
+            "too_few_in_time": sum(one.why == NO_SHARE for one in self.standings),
+            "open": fates["open"],
+            "settled": not fates["open"],
+            "failed": dict(Counter(one.why for one in self.standings if one.fate == "failed")),
+            "runs": self.runs,
+            "hypervolume": self.hypervolume(),
+            "uncertain": uncertain,
+        }
+
+
+def tied(ranked: Sequence[Standing], value: Callable[[Standing], float]) -> list[Standing]:
+    """Return the first of those that differ from the best by a tie at most."""
+    near = abs(value(ranked[0])) * TIES
+    return [one for one in ranked[1:FINALISTS] if abs(value(one) - value(ranked[0])) <= near]
+
+
+class FixedSearch(Trials):
+    """Searches the plans of one scenario by a number of the summary, at its rate."""
+
+    def prune(self, standings: Sequence[Standing], rate_per_s: float) -> None:
+        """Leave out plans of which it is proven that they can't meet the targets at a rate."""
+        search = Search(self.deployments, replace(self.question, lasting_s=0.0), self._executors, self._journal)
+        for place in (1, 0):
+            search.bound(standings, place)
+        for one in standings:
+            step = one.bound.step
+            if step is not None and (one.bound.why != RATE or rate_of(step) <= rate_per_s):
+                one.fate, one.why = "pruned", one.bound.why
+
+    def simulate(self, asked: Sequence[Standing], count: int, *, audit: bool = False, told: Told | None = None) -> None:
+        """Simulate plans, cheapest first, and note what became of each."""
+        left: list[Standing] = []
+        for one in asked:
+            if (row := self.not_launched(one)) is not None:
+                one.fate, one.why, one.row = "failed", row["failed"], row
+            else:
+                left.append(one)
+        played = [(one, self.deployments.scenario(one.candidate)) for one in left]
+        runs = [
+            PlanRun(
+                scenario=scenario,
+                number=self.question.objective,
+                expected_s=_expected_s(scenario, count),
+                audit=audit,
+            )
+            for _, scenario in played
+        ]
+        order = sorted(range(len(runs)), key=lambda at: runs[at].expected_s)
+        within = list(self._within_effort(order, runs))
+        for at in order[len(within) :]:
+            left[at].fate, left[at].why = "open", SPENT
+        done = None if told is None else lambda rows: told(rows, len(within))
+        for at, row in zip(within, self.rows((runs[at] for at in within), try_run, done), strict=True):
+            one = left[at]
+            one.row = row
+            one.fate, one.why = ("simulated", "") if row["failed"] is None else ("failed", row["failed"])
+
+    def _within_effort(self, order: Sequence[int], runs: Sequence[PlanRun]) -> Iterator[int]:
+        """Yield those that can be simulated within the effort; one at least."""
+        spent = 0.0
+        for place, at in enumerate(order):
+            spent += runs[at].expected_s
+            if place and not self.question.exhaustive and spent > self.question.effort_s:
+                return
+            yield at
+
+
+def _expected_s(scenario: Scenario, count: int) -> float:
+    """Return the seconds of CPU that a run of a scenario takes, roughly: more where communications meet on links."""
+    plans = [one.plan for one in scenario.each_pool()]
+    each_s = 0.0
+    if len(plans) > 1 and _share_nodes(scenario):
+        each_s = _MEETING_S if plans[0].sp.degree > 1 else _STAGED_S if any(one.pp > 1 for one in plans) else 0.0
+    elif len(plans) == 1 and plans[0].sp.degree > 1 and plans[0].pp > 1 and plans[0].tp > 1:
+        each_s = _MEETING_S
+    return max(expected_s(plans, count), each_s * count)
+
+
+def _share_nodes(scenario: Scenario) -> bool:
+    """Whether the ranks of two pools are on the same nodes, so that K/V leaves by links that collectives use, too."""
+    node_of = scenario.topology.node_of
+    first, second = (one.plan for one in scenario.each_pool())
+    ranks = first.placement or range(first.world), second.placement or range(first.world, first.world + second.world)
+    return not {int(node_of[rank]) for rank in ranks[0]}.isdisjoint(int(node_of[rank]) for rank in ranks[1])
+
+
+def try_run(played: PlanRun) -> Row:
+    """Simulate a plan as it is, and return its row: with what follows from requests, or every number of the summary."""
+    scenario = played.scenario
+    requests = as_written(scenario)
+    if played.is_short:
+        return numbers_at(scenario, requests)
+    row = run_point(scenario, requests, played.audit, None, None)
+    del row["cpu_s"]
+    return row
+
+
+def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
+    """Search, and return what was found.
+
+    Raises
+    ------
+    InputError
+        When no plan is legal, the objective is no number of the summary, or no plan meets the targets.
+    """
+    question, base, standings = search.question, search.base, search.standings()
+    if not standings:
+        raise none_legal(base, search.refused, question.room)
+    requests = search.deployments.variants.requests(base)
+    rate_per_s = (len(requests) - 1) * 1e9 / requests.span_ns if requests.span_ns > 0 else float("inf")
+    share = question.share if targets_ns(base.targets) else None
+    if share is not None and not question.exhaustive and rate_per_s < float("inf"):
+        search.prune(standings, rate_per_s)
+    left = [one for one in standings if one.fate == "open"]
+    if not left:
+        raise none_serves(base, standings, question.share)
+    search.simulate(left[:1], len(requests))
+    _refuse_no_number(question.objective, left[:1])
+    search.simulate(left, len(requests), told=told)
+    simulated = [one for one in standings if one.fate == "simulated"]
+    found = Fixed(
+        standings=standings,
+        objective=question.objective,
+        ranked=[],
+        share=share,
+        rate_per_s=rate_per_s,
+        runs=0,
+    )
+    sign = 1.0 if is_better_low(question.objective) else -1.0
+    ranked = sorted(_counting(simulated, question.objective, share), key=lambda one: sign * found.value(one))
+    while ranked:
+        best = [ranked[0], *tied(ranked, found.value)]
+        search.simulate(best, len(requests), audit=True)
+        if all(one.fate == "simulated" for one in best):
+            return replace(found, ranked=ranked, runs=search.ran)
+        ranked = [one for one in ranked if one.fate == "simulated"]
+    raise _none_in_time(simulated, share, rate_per_s)
+
+
+def _counting(simulated: Sequence[Standing], objective: str, share: float | None) -> list[Standing]:
+    """Return the plans that count: those that have the number, and of whose requests enough meet the targets."""
+    found = []
+    for one in simulated:
+        assert one.row is not None
+        numbers = one.row["numbers"]
+        if share is not None and objective != SHARE and numbers.get(SHARE, 0.0) < share:
+            one.why = NO_SHARE
+        elif objective in numbers:
+            one.passing = {0: one.row}
+            found.append(one)
+        else:
+            one.why = "it has no such number"
+    return found
+
+
+def _refuse_no_number(objective: str, simulated: Sequence[Standing]) -> None:
+    known = dict.fromkeys(key for one in simulated if one.row is not None for key in one.row["numbers"])
+    if known and objective not in known:
+        hint = did_you_mean(objective, [*OBJECTIVES, *known])
+        message = f"{objective!r} is no number of the summary{hint}"
+        raise InputError(Problem(path="--objective", message=message))
+
+
+def _none_in_time(simulated: Sequence[Standing], share: float | None, rate_per_s: float) -> InputError:
+    """Return the error for a rate at which no plan meets the targets: how near the best one is, or why all failed."""
+    shares = [(float(one.row["numbers"].get(SHARE, 0.0)), one) for one in simulated if one.row is not None]
+    if share is None or not shares:
+        return InputError(Problem(path="plan", message="no plan could be simulated"))
+    most, one = max(shares, key=lambda pair: pair[0])
+    message = (
+        f"no plan serves {share:.0%} of the requests within their targets at {rate_per_s:,.4g} requests/s; "
+        f"the nearest, {one.words}, serves {most:.1%}"
+    )
+    return InputError(Problem(path="targets", message=message))

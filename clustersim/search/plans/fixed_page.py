@@ -1,0 +1,84 @@
+"""What the page of a search at one rate shows."""
+
+from __future__ import annotations
+
+import math
+
+from clustersim.report.search.searched import Plan, Searched
+from clustersim.search.plans.deployments import Deployments
+from clustersim.search.plans.files import legal_words, search_command
+from clustersim.search.plans.fixed import NO_SHARE, Fixed
+from clustersim.search.plans.front import Point
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.question import Question
+from clustersim.search.plans.result import metrics
+from clustersim.units import plural
+
+
+def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question) -> Searched:
+    """Return what the page of a search at one rate shows."""
+    front, ties = found.front(), {id(one) for one in found.ties}
+    on_front = {id(one.standing) for one in front}
+    counting = {id(one): at for at, one in enumerate(found.ranked)}
+    plans = []
+    for one in sorted(found.standings, key=lambda one: (counting.get(id(one), math.inf), one.fate, one.words)):
+        counts = id(one) in counting
+        reached = found.value(one) if counts else None
+        near = "" if reached is None else f"{reached - found.value(found.best):+.4g} against the best"
+        row = one.row if one.fate == "simulated" else None
+        point = None if row is None else Point(standing=one, step=0, row=row)
+        plans.append(
+            Plan(
+                words=one.words,
+                devices=one.candidate.devices,
+                usd_per_hour=question.room.cost(one.candidate),
+                fate="best" if one is found.best else "tie" if id(one) in ties else one.fate,
+                why=near if counts and one is not found.best else _fixed_why(one),
+                bound=None,
+                reached=reached,
+                requests_per_s=None if row is None else row["numbers"].get("throughput.requests_per_s"),
+                numbers=metrics(row),
+                tokens_per_device=None if point is None else point.per_device,
+                tokens_per_user=None if point is None else point.user_rate,
+                on_front=id(one) in on_front,
+                stands_for=one.same * one.partitions,
+                command=search_command(found, deployments, one, None),
+            )
+        )
+    return Searched(
+        name=deployments.base.name,
+        unit=found.objective,
+        subtitle=f"{legal_words(found, question)}; best by {found.objective}: {found.best.words}",
+        plans=plans,
+        front=[one.both for one in front],
+        certificate=_fixed_sentences(found),
+        at=f"{found.rate_per_s:.4g} requests/s",
+        is_fixed=True,
+    )
+
+
+def _fixed_why(one: Standing) -> str:
+    if one.fate == "pruned":
+        return f"proven: {one.why}"
+    if one.why == NO_SHARE and one.row is not None:
+        return f"{one.why}: {one.row['numbers'].get('goodput.share', 0.0):.1%}"
+    return one.why
+
+
+def _fixed_sentences(found: Fixed) -> list[str]:
+    told = found.certificate()
+    lines = [
+        f"The best plan has {found.objective} {found.value(found.best):.6g} at {found.rate_per_s:.4g} requests/s; it "
+        "and those that tie were simulated again and checked (rules of level P, G and T).",
+        f"{told['legal']:,} plans are legal; {told['simulated']:,} were simulated once, with the scenario's requests.",
+    ]
+    lines += [f"{count:,} are left out, proven: {reason}." for reason, count in told["pruned"].items()]
+    if found.share is not None:
+        lines.append(
+            f"Of {told['too_few_in_time']:,} too few requests meet their targets (asked: {found.share:.0%}): "
+            "they don't count."
+        )
+    if told["open"]:
+        lines.append(f"{told['open']:,} plans were not simulated, since the effort was spent (more --effort goes on).")
+    lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]
+    return [*lines, *(f"Uncertain: {text}." for text in told["uncertain"])]

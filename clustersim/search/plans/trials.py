@@ -1,0 +1,127 @@
+"""All plans of a search, and their runs: made where an executor says, each kept as soon as it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol, TypeVar
+
+from clustersim.search.executors import Executors
+from clustersim.search.journal import Journal, key_of
+from clustersim.search.outcomes import Lost, outcomes
+from clustersim.search.plans.deployments import Candidate, Deployments
+from clustersim.search.plans.legal import candidates
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.question import Question
+from clustersim.search.plans.space import PARTITIONS, TYPICAL, Refused
+from clustersim.search.point import Row
+from clustersim.search.time_sum import TimeSum
+from clustersim.simulation.estimate import BYTES_AT_LEAST
+
+BYTES_PER_PLAN: Final = 700
+S_PER_PLAN: Final = 90e-6
+"""Of a legal plan with its words and its bound: 323,022 of them took 0.99 KB and 205 µs each, 2,313,541 of them 0.66 KB
+and 91 µs (quickstart on 64 and 128 devices)."""
+_LESS: Final = (
+    "screen for less (--effort), fewer plans (--devices, --knobs), or in more processes (--workers, --executor)"
+)
+Told = Callable[[int, int], None]
+_Trial = TypeVar("_Trial", bound="_Told")
+
+
+class _Told(Protocol):
+    @property
+    def told(self) -> str: ...
+    @property
+    def audit(self) -> bool: ...
+    @property
+    def expected_s(self) -> float: ...
+
+
+class Trials:
+    """Enumerates the plans of one scenario, and simulates them.
+
+    Parameters
+    ----------
+    deployments : Deployments
+    question : Question
+    executors : Executors
+    journal : Journal
+    """
+
+    def __init__(self, deployments: Deployments, question: Question, executors: Executors, journal: Journal) -> None:
+        self.deployments, self.question = deployments, question
+        self._executors, self._journal = executors, journal
+        self.base = deployments.base
+        self.refused = Refused()
+        self.ran = 0
+        self.spent_s = 0.0
+        self._total = TimeSum(deployments.variants.limits, executors.workers, _LESS)
+        self._partitions = PARTITIONS if question.exhaustive else (TYPICAL,)
+
+    def standings(self) -> list[Standing]:
+        """Return every legal plan, nothing of which is known."""
+        legal = candidates(
+            self.deployments.settings,
+            self.question.room,
+            self.refused,
+            self._partitions,
+            self._refuse_many,
+            every=self.question.is_fixed,
+        )
+        found = []
+        for one, same in legal:
+            alike = len(PARTITIONS) // len(self._partitions) if any(r.plan.sp.degree > 1 for r in one.replicas) else 1
+            found.append(
+                Standing(candidate=one, words=self.words(one), same=same, partitions=alike, row_devices=one.devices)
+            )
+        return found
+
+    def _refuse_many(self, plans: int) -> None:
+        """Refuse more plans than memory and time allow, before they are made."""
+        self.deployments.variants.limits.refuse(
+            f"about {plans:,} plans, before any is simulated,",
+            "search fewer devices (--devices) or knobs (--knobs)",
+            memory_bytes=BYTES_AT_LEAST + BYTES_PER_PLAN * plans,
+            total_seconds=S_PER_PLAN * plans,
+        )
+
+    def words(self, one: Candidate) -> str:
+        """Return a plan and its knobs in words."""
+        knobs = (text.rpartition("=") for text in self.deployments.settings[one.setting].changes)
+        return ", ".join([one.words(), *(f"{key.rpartition('.')[2]} {value}" for key, _, value in knobs)])
+
+    def not_launched(self, standing: Standing) -> Row | None:
+        """Return the row of a plan that can't be started with what has to, where its ranks are; None where it can."""
+        launch = self.question.room.launch
+        reason = None if launch is None else launch.refusal(self.deployments.scenario(standing.candidate))
+        return None if reason is None else {"failed": reason, "numbers": {}}
+
+    def rows(
+        self, trials: Iterable[_Trial], call: Callable[[_Trial], Row], told: Callable[[int], None] | None = None
+    ) -> list[Row]:
+        """Simulate, and return the row of each trial; what was simulated before is looked up."""
+        rows: dict[int, Row] = {}
+        keys: dict[int, str] = {}
+        made: dict[int, _Trial] = {}
+
+        def calls() -> Iterator[tuple[int, tuple[_Trial]]]:
+            for number, trial in enumerate(trials):
+                made[number] = trial
+                keys[number] = key = key_of(trial.told, trial.audit)
+                if key in self._journal.rows:
+                    rows[number] = self._journal.rows[key]
+                    continue
+                self._total.add(1, trial.expected_s)
+                yield number, (trial,)
+
+        for number, outcome in outcomes(self._executors, call, calls()):
+            row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
+            if not isinstance(outcome, Lost):
+                self._journal.add(keys[number], row)
+            rows[number] = row
+            if told is not None:
+                told(len(rows))
+        self.ran += len(keys)
+        for number, trial in made.items():
+            self.spent_s += trial.expected_s * rows[number]["numbers"].get("cut", 1.0)
+        return [rows[number] for number in range(len(keys))]

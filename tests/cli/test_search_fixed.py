@@ -1,0 +1,80 @@
+"""``clustersim search --objective NUMBER``: the best plan at one rate, by any number of the summary."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+from tests.unit.search.searching import SMALL
+
+KNOBS = ("--knobs", "serving.max_batch_requests=8,32")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SMALL)
+    return tmp_path
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(main, args, catch_exceptions=False)
+
+
+def found(*args: str) -> dict:
+    told = invoke("search", "small.yaml", "--devices", "2", *args, "--json")
+    assert told.exit_code == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def rows(name: str) -> dict[str, dict]:
+    return {row["words"]: row for row in pq.read_table(Path(name, "points.parquet")).to_pylist()}
+
+
+@pytest.mark.usefixtures("checked_figures")
+def test_the_best_plan_by_a_number_is_that_of_all_and_its_command_gives_that_number(folder: Path):
+    args = ("--objective", "tpot_ms.p50", "--rate", "20/s", "--targets", "ttft=300 ms, tpot=6 ms")
+    quick = found(*args, "--workers", "1", "--out", "quick")
+    whole = found(*args, "--workers", "2", "--exhaustive", "--out", "whole")
+    assert [quick["best"][key] for key in ("plan", "value")] == [whole["best"][key] for key in ("plan", "value")]
+    assert quick["certificate"]["settled"]
+    assert quick["certificate"]["too_few_in_time"] > 0
+    some, every = rows("quick"), rows("whole")
+    pruned = [words for words, row in some.items() if row["fate"] == "pruned"]
+    assert pruned
+    assert all(every[words]["goodput.share"] < 0.9 for words in pruned)
+    counting = {words: row for words, row in every.items() if row["reached"] is not None}
+    assert min(counting, key=lambda words: counting[words]["reached"]) == whole["best"]["plan"]
+    assert all(row["goodput.share"] >= 0.9 for row in counting.values())
+    assert invoke(*shlex.split(quick["best"]["command"])[1:], "--out", "again").exit_code == 0
+    assert json.loads(Path("again/summary.json").read_text())["tpot_ms"]["p50"] == quick["best"]["value"]
+    page = Path("quick/search.html").read_text()
+    assert "Bounds against what was reached" not in page
+    assert "What a plan takes, and what it reaches" in page
+    told = invoke("search", "small.yaml", "--devices", "2", *args, "--out", "quick").stdout
+    best = quick["best"]
+    assert f"{best['plan']} on {best['devices']} devices: tpot_ms.p50 {best['value']:.6g} at" in told.splitlines()[0]
+    fewer = found("--objective", "energy.joules_per_output_token", "--out", "fewer", *KNOBS)
+    reached = [row["reached"] for row in rows("fewer").values() if row["reached"] is not None]
+    assert fewer["best"]["value"] == min(reached)
+    assert {row["devices"] for row in rows("fewer").values()} == {1, 2}  # less may be better
+
+
+def test_a_number_that_is_none_and_targets_that_no_plan_meets_are_told():
+    number = ("--objective", "tpot_ms.p50")
+    for args, told in (
+        (("--objective", "tpot_ms.p98"), "'tpot_ms.p98' is no number of the summary; did you mean 'tpot_ms.p99'?"),
+        (("--rate", "20/s"), "--rate: is for an --objective that is a number of the summary; capacity_per_device"),
+        ((*number, "--rate", "20"), "'20' has no unit; expected a rate such as '4/s'"),
+        ((*number, "--targets", "ttft=25 ms", "--exhaustive"), "targets at 19.59 requests/s; the nearest, tp 1 × dp 1"),
+        ((*number, "--targets", "tpot=1 ms"), "1 plan: least TPOT); no plan has a TPOT below"),
+    ):
+        run = invoke("search", "small.yaml", "--devices", "1", "--workers", "1", *args)
+        assert run.exit_code == 2, run.stdout
+        assert told in run.stderr, run.stderr
