@@ -38,8 +38,8 @@ PLANS: Final = {
     "two SP ranks that decode": ("plan={tp: 4, sp: {degree: 2, scheme: ring, partition: zigzag, decode: dp}}",),
     "two pools": ("plan={prefill: {tp: 4}, decode: {tp: 4}}", "serving.scheduler=disaggregated"),
 }
-WARM: Final = 20
-COUNTED: Final = 11
+WARM: Final = 8
+COUNTED: Final = 7
 
 
 def changes(number: int) -> tuple[str, ...]:

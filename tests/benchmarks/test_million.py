@@ -93,7 +93,7 @@ def test_a_request_of_another_plan_over_one_of_tp_8(benchmark, plan):
     report(benchmark, ratio, f"{plan}: {took}", f"TP 8: {base}")
 
 
-@pytest.mark.parametrize("requests", [25, 100])
+@pytest.mark.parametrize("requests", [25, 50])
 def test_full_over_folded_on_the_same_requests_of_tp_8(benchmark, requests):
     """CPU seconds of ``full`` over those of ``folded``; of few requests ``folded`` mostly compiles programs."""
     full = benchmark.pedantic(

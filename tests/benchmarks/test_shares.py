@@ -70,7 +70,8 @@ WIDE: Final = "deepseek-v3-wide-ep"
 APART: Final = ("topology.nodes=2", "plan.prefill.placement=[0, 1]", "plan.decode.placement=[8]")
 CONTINUOUS: Final = "serving.scheduler=continuous"
 SHORT: Final = (azure(3_000, 1.5), CONTINUOUS, "serving.kv_blocks=700")
-FOUR_APART: Final = (azure(3_000), nodes(4), "plan={tp: 8, dp: 4}")
+FOUR_APART: Final = (azure(6_000, 4.0), nodes(4), "plan={tp: 8, dp: 4}")
+"""Four replicas, each as busy as the plain one."""
 LIMITS: Final = ("serving.queue_limit=200", "serving.queue_timeout=20 s")
 FAULTS: Final = "faults=[{node: n1, at: 10 s, until: 25 s}]"
 
