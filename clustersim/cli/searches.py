@@ -12,7 +12,7 @@ from clustersim.cli.tables import print_table
 from clustersim.interop.launch.launch import TARGETS, refusal_of
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import front_words, left_for, search_command
-from clustersim.search.plans.fixed import Fixed
+from clustersim.search.plans.fixed.result import Fixed
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.result import Found, metrics

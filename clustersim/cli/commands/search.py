@@ -23,8 +23,9 @@ from clustersim.search.journal import opened_journal
 from clustersim.search.load import at_rate
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
 from clustersim.search.plans.files import digest, searched_of, write_search
-from clustersim.search.plans.fixed import Fixed, FixedSearch, fixed_by
-from clustersim.search.plans.fixed_page import fixed_searched_of
+from clustersim.search.plans.fixed.page import fixed_searched_of
+from clustersim.search.plans.fixed.result import Fixed
+from clustersim.search.plans.fixed.search import FixedSearch, fixed_by
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import AskedLaunch, room_of

@@ -16,7 +16,7 @@ from clustersim.files import written_whole
 from clustersim.report.search.searched import Plan, Searched
 from clustersim.scenario.resolve import to_yaml
 from clustersim.search.plans.deployments import Deployments
-from clustersim.search.plans.fixed import Fixed
+from clustersim.search.plans.fixed.result import Fixed
 from clustersim.search.plans.front import at_capacity
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing

@@ -7,7 +7,7 @@ import math
 from clustersim.report.search.searched import Plan, Searched
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import legal_words, search_command
-from clustersim.search.plans.fixed import NO_SHARE, Fixed
+from clustersim.search.plans.fixed.result import NO_SHARE, Fixed
 from clustersim.search.plans.front import Point
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question

@@ -6,129 +6,22 @@ enough requests counts; where there are no targets, all do. The best ones are si
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.report.metrics.latencies import LATENCIES, targets_ns
+from clustersim.report.metrics.latencies import targets_ns
 from clustersim.report.sweep.swept import is_better_low
-from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.bounds.limits import RATE
-from clustersim.search.plans.finals import FINALISTS, TIES
-from clustersim.search.plans.grid import as_written, rate_of
-from clustersim.search.plans.outcome import RankedPlan, Standing
+from clustersim.search.plans.fixed.plan_run import PlanRun, expected_run_s, try_run
+from clustersim.search.plans.fixed.result import NO_SHARE, SHARE, Fixed, tied
+from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import OBJECTIVES
 from clustersim.search.plans.refusals import none_legal, none_serves
-from clustersim.search.plans.result import Standings
 from clustersim.search.plans.search import Search
-from clustersim.search.plans.trial import expected_s, numbers_at
 from clustersim.search.plans.trials import Told, Trials
 from clustersim.search.plans.walk import SPENT
-from clustersim.search.point import Row, run_point
-from clustersim.values import dataclass
-
-OF_REQUESTS: Final = ("requests", "throughput", "makespan_s", "goodput", *(f"{name}_ms" for name in LATENCIES))
-SHARE: Final = "goodput.share"
-NO_SHARE: Final = "too few requests meet their targets"
-_MEETING_S: Final = 28e-3
-"""Of a request where what SP ranks send meets K/V on its way, or what other TP ranks send between stages: by events (TP
-2 × SP 2 on one node: 26 to 31 ms) …"""
-_STAGED_S: Final = 5e-3
-"""… and where stages of a pool have K/V on their links (1 to 8 ms)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRun:
-    """A plan as it is, with the requests of the scenario, for a number of its summary."""
-
-    scenario: Scenario
-    number: str
-    expected_s: float
-    audit: bool = False
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the number follows from the requests alone, so that no whole summary is made."""
-        return not self.audit and self.number.partition(".")[0] in OF_REQUESTS
-
-    @property
-    def told(self) -> str:
-        """Everything that its row depends on, as a text."""
-        pools = [(one.plan, one.serving) for one in self.scenario.each_pool()]
-        return repr((self.is_short, self.scenario.digest, self.scenario.seed, pools))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed(Standings):
-    """A finished search at one rate.
-
-    Parameters
-    ----------
-    objective : str
-        A number of the summary.
-    ranked : sequence of Standing
-        Those that count, the best first.
-    share : float or None
-        Of all requests, that had to meet every target; None: there is none.
-    rate_per_s : float
-        Of the requests.
-    runs : int
-        Runs that were asked for, those looked up included.
-    """
-
-    objective: str
-    ranked: Sequence[Standing]
-    share: float | None
-    rate_per_s: float
-    runs: int
-
-    def value(self, one: Standing) -> float:
-        """Return what a plan reaches."""
-        assert one.row is not None
-        return float(one.row["numbers"][self.objective])
-
-    @property
-    def best(self) -> Standing:
-        """The best plan."""
-        return self.ranked[0]
-
-    @property
-    def ties(self) -> list[Standing]:
-        """Plans within :data:`TIES` of the best that were checked, too."""
-        return tied(self.ranked, self.value)
-
-    def answers(self) -> list[RankedPlan]:
-        """Return the best plan and its ties."""
-        return [
-            RankedPlan(standing=one, value=self.value(one), rate=None, row=one.row) for one in (self.best, *self.ties)
-        ]
-
-    def certificate(self) -> dict[str, Any]:
-        """Return what the answer rests on, and what remains uncertain."""
-        fates = Counter(one.fate for one in self.standings)
-        uncertain = ["each plan was simulated once, with one seed and the requests of the scenario"]
-        if fates["open"]:
-            uncertain.append("of plans that were not simulated nothing is known")
-        return {
-            "legal": self.legal,
-            "pruned": self.pruned,
-            "simulated": fates["simulated"],
-            "too_few_in_time": sum(one.why == NO_SHARE for one in self.standings),
-            "open": fates["open"],
-            "settled": not fates["open"],
-            "failed": dict(Counter(one.why for one in self.standings if one.fate == "failed")),
-            "runs": self.runs,
-            "hypervolume": self.hypervolume(),
-            "uncertain": uncertain,
-        }
-
-
-def tied(ranked: Sequence[Standing], value: Callable[[Standing], float]) -> list[Standing]:
-    """Return the first of those that differ from the best by a tie at most."""
-    near = abs(value(ranked[0])) * TIES
-    return [one for one in ranked[1:FINALISTS] if abs(value(one) - value(ranked[0])) <= near]
 
 
 class FixedSearch(Trials):
@@ -157,7 +50,7 @@ class FixedSearch(Trials):
             PlanRun(
                 scenario=scenario,
                 number=self.question.objective,
-                expected_s=_expected_s(scenario, count),
+                expected_s=expected_run_s(scenario, count),
                 audit=audit,
             )
             for _, scenario in played
@@ -180,36 +73,6 @@ class FixedSearch(Trials):
             if place and not self.question.exhaustive and spent > self.question.effort_s:
                 return
             yield at
-
-
-def _expected_s(scenario: Scenario, count: int) -> float:
-    """Return the seconds of CPU that a run of a scenario takes, roughly: more where communications meet on links."""
-    plans = [one.plan for one in scenario.each_pool()]
-    each_s = 0.0
-    if len(plans) > 1 and _share_nodes(scenario):
-        each_s = _MEETING_S if plans[0].sp.degree > 1 else _STAGED_S if any(one.pp > 1 for one in plans) else 0.0
-    elif len(plans) == 1 and plans[0].sp.degree > 1 and plans[0].pp > 1 and plans[0].tp > 1:
-        each_s = _MEETING_S
-    return max(expected_s(plans, count), each_s * count)
-
-
-def _share_nodes(scenario: Scenario) -> bool:
-    """Whether the ranks of two pools are on the same nodes, so that K/V leaves by links that collectives use, too."""
-    node_of = scenario.topology.node_of
-    first, second = (one.plan for one in scenario.each_pool())
-    ranks = first.placement or range(first.world), second.placement or range(first.world, first.world + second.world)
-    return not {int(node_of[rank]) for rank in ranks[0]}.isdisjoint(int(node_of[rank]) for rank in ranks[1])
-
-
-def try_run(played: PlanRun) -> Row:
-    """Simulate a plan as it is, and return its row: with what follows from requests, or every number of the summary."""
-    scenario = played.scenario
-    requests = as_written(scenario)
-    if played.is_short:
-        return numbers_at(scenario, requests)
-    row = run_point(scenario, requests, played.audit, None, None)
-    del row["cpu_s"]
-    return row
 
 
 def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:

@@ -1,0 +1,1 @@
+"""The best legal plan at one rate, by any number of the summary"""

@@ -1,0 +1,86 @@
+"""What a search at one rate found, as plain data: the best plan by a number, and what the answer rests on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from clustersim.search.plans.finals import FINALISTS, TIES
+from clustersim.search.plans.outcome import RankedPlan, Standing
+from clustersim.search.plans.result import Standings
+from clustersim.values import dataclass
+
+SHARE: Final = "goodput.share"
+NO_SHARE: Final = "too few requests meet their targets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed(Standings):
+    """A finished search at one rate.
+
+    Parameters
+    ----------
+    objective : str
+        A number of the summary.
+    ranked : sequence of Standing
+        Those that count, the best first.
+    share : float or None
+        Of all requests, that had to meet every target; None: there is none.
+    rate_per_s : float
+        Of the requests.
+    runs : int
+        Runs that were asked for, those looked up included.
+    """
+
+    objective: str
+    ranked: Sequence[Standing]
+    share: float | None
+    rate_per_s: float
+    runs: int
+
+    def value(self, one: Standing) -> float:
+        """Return what a plan reaches."""
+        assert one.row is not None
+        return float(one.row["numbers"][self.objective])
+
+    @property
+    def best(self) -> Standing:
+        """The best plan."""
+        return self.ranked[0]
+
+    @property
+    def ties(self) -> list[Standing]:
+        """Plans within :data:`TIES` of the best that were checked, too."""
+        return tied(self.ranked, self.value)
+
+    def answers(self) -> list[RankedPlan]:
+        """Return the best plan and its ties."""
+        return [
+            RankedPlan(standing=one, value=self.value(one), rate=None, row=one.row) for one in (self.best, *self.ties)
+        ]
+
+    def certificate(self) -> dict[str, Any]:
+        """Return what the answer rests on, and what remains uncertain."""
+        fates = Counter(one.fate for one in self.standings)
+        uncertain = ["each plan was simulated once, with one seed and the requests of the scenario"]
+        if fates["open"]:
+            uncertain.append("of plans that were not simulated nothing is known")
+        return {
+            "legal": self.legal,
+            "pruned": self.pruned,
+            "simulated": fates["simulated"],
+            "too_few_in_time": sum(one.why == NO_SHARE for one in self.standings),
+            "open": fates["open"],
+            "settled": not fates["open"],
+            "failed": dict(Counter(one.why for one in self.standings if one.fate == "failed")),
+            "runs": self.runs,
+            "hypervolume": self.hypervolume(),
+            "uncertain": uncertain,
+        }
+
+
+def tied(ranked: Sequence[Standing], value: Callable[[Standing], float]) -> list[Standing]:
+    """Return the first of those that differ from the best by a tie at most."""
+    near = abs(value(ranked[0])) * TIES
+    return [one for one in ranked[1:FINALISTS] if abs(value(one) - value(ranked[0])) <= near]
