@@ -107,7 +107,7 @@ def expected_s(plans: Sequence[ParallelPlan], requests: float) -> float:
         each_ms = max(each_ms, _EACH_MS["experts"])
     for one in plans:
         if one.sp.degree > 1 and one.pp > 1:
-            by_events = one.tp > 1 or (len(plans) > 1 and one.sp.decode == "dp")
+            by_events = one.tp > 1 or has["lockstep pool"] or (len(plans) > 1 and one.sp.decode == "dp")
             each_ms = max(each_ms, _STAGE_MS * one.pp * (_BY_EVENTS if by_events else 1.0))
     moves = (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans) if len(plans) > 1 else 0
     return (each_ms + _MOVE_MS * moves) * 1e-3 * requests

@@ -164,7 +164,8 @@ def stages_of(
         *points,
         context,
         several=apart or (plan.sp.degree > 1 and not own),
-        ranks=plan.sp.degree if not own and (plan.sp.whole or not points[1].any()) else 1,
+        ranks=1 if own else plan.sp.degree,
+        whole=plan.sp.whole,
         most=most,
     )
     return stage_prices(found.comm).stages(

@@ -8,15 +8,15 @@ once. Nothing depends on what is kept.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.collective import plan_collective
 from clustersim.collective.communications import CommTable
-from clustersim.graph.blueprint import Blueprint, Body
+from clustersim.graph.blueprint import STEP_KINDS, Blueprint, Body
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.plan.mesh import Mesh
 from clustersim.scenario.scenario import Scenario
@@ -59,11 +59,12 @@ class StagePrices:
         """
         known: dict[Hashable, StageTimes] = {}
         mark = blake2b(asked.prompt.tobytes() + asked.decodes.tobytes()).digest()
-        told = repr((pricer.engine, asked.context, asked.several, asked.ranks, mark))
+        told = repr((pricer.engine, asked.context, asked.several, asked.ranks, asked.whole, mark))
+        kinds = [kind for kind in STEP_KINDS if asked.columns_of(kind).any()]
         found = []
         for stage in range(mesh.plan.pp):
             place = self._place(mesh, stage)
-            short = {kind: self._short(blueprint, stage) for kind, blueprint in blueprints.items()}
+            short = {kind: self._short(blueprints[kind], stage) for kind in kinds}
             alike = place, tuple((numbers, tuple(times.tolist())) for numbers, times in short.values())
             if alike not in known:
                 programs = {
@@ -80,7 +81,12 @@ class StagePrices:
         return self._programs[key]
 
     def _counted(
-        self, pricer: Pricer, asked: Asked, programs: dict[str, tuple[ShortProgram, Int64Array]], told: str, kind: str
+        self,
+        pricer: Pricer,
+        asked: Asked,
+        programs: Mapping[Any, tuple[ShortProgram, Int64Array]],
+        told: str,
+        kind: str,
     ) -> tuple[list[ClassTimes], FloatArray, FloatArray]:
         """Return the times of the classes of a kind of step, those that are known as they were, and their counts."""
         short, times = programs[kind]

@@ -87,8 +87,9 @@ class Asked(NamedTuple):
         Whether there are several coordinates, of which the one with most tokens is looked at: neither its keys are
         known, nor which of its tokens are prompts where a step has both, nor whether it has the last of a prompt.
     ranks : int
-        Of replicas in lockstep, or SP ranks that only compute prompts, each has the tokens of a column, rounded up, so
-        that experts compute those of all; else 1.
+        Replicas in lockstep, or SP ranks, that share experts: each has the prompt tokens of a column, rounded up.
+    whole : bool
+        Whether they are replicas: each has its decodes, too.
     most : float
         Decodes of one of these at most.
     """
@@ -98,6 +99,7 @@ class Asked(NamedTuple):
     context: float
     several: bool
     ranks: int = 1
+    whole: bool = False
     most: float = 0.0
 
     def columns_of(self, kind: str) -> npt.NDArray[np.bool_]:
@@ -108,7 +110,7 @@ class Asked(NamedTuple):
 
     def is_mean(self, kind: str) -> bool:
         """Whether what each of several replicas does by itself is told of their mean."""
-        return kind == "decode" and self.ranks > 1
+        return kind == "decode" and self.whole and self.ranks > 1
 
 
 def class_times(
@@ -126,7 +128,7 @@ def class_times(
     asked : Asked
     """
     here, context = asked.columns_of(kind), 0.0 if asked.several and not asked.is_mean(kind) else asked.context
-    axes = _Columns(_axes(asked.prompt[here], asked.decodes[here], kind if asked.several else "", asked.ranks))
+    axes = _Columns(_axes(asked, here, kind if asked.several else ""))
     graph = kind == "decode" and axes.by_column["decodes"] <= pricer.engine.graph_max_tokens
     gap = np.where(graph, pricer.gap_s(graph=True), pricer.gap_s(graph=False))
     sends = program.template.send_classes
@@ -215,8 +217,9 @@ def _convex(tokens: FloatArray, values: FloatArray, most: float, at: FloatArray)
     return found
 
 
-def _axes(prompt: FloatArray, decodes: FloatArray, kind: str, ranks: int) -> dict[str, FloatArray]:
+def _axes(asked: Asked, here: npt.NDArray[np.bool_], kind: str) -> dict[str, FloatArray]:
     """Return what steps carry by axis; of one of several coordinates in steps of this kind what is known."""
+    prompt, decodes = asked.prompt[here], asked.decodes[here]
     tokens = prompt + decodes
     grid = cells(int(tokens.max(initial=0)))[0]
     floored = grid[np.searchsorted(grid, tokens, side="right") - 1]  # fewer values to price …
@@ -224,8 +227,11 @@ def _axes(prompt: FloatArray, decodes: FloatArray, kind: str, ranks: int) -> dic
     none = np.zeros_like(tokens)
     sequences = decodes + (prompt > 0)
     found = {"tokens": floored, "sequences": sequences, "rows": sequences, "prompt": prompt, "decodes": decodes}
-    first = [np.where(part > 0, ranks * (part - 1.0) + 1.0, 0.0) for part in (prompt, decodes)]
-    found["all"] = floored if ranks == 1 else first[0] + first[1]
+    each = [
+        (part - 1.0) * ranks + 1.0
+        for part, ranks in ((prompt, asked.ranks), (decodes, asked.ranks if asked.whole else 1))
+    ]
+    found["all"] = floored if asked.ranks == 1 else np.maximum(each[0], 0.0) + np.maximum(each[1], 0.0)
     if kind in ("prefill", "mixed"):
         found |= {"sequences": none + 1.0, "rows": none}
     return found | {"prompt": none, "decodes": none} if kind == "mixed" else found
