@@ -141,6 +141,20 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clustersim.cli.commands.search.found_by", interrupted)
+    result = search("--devices", "2", "--out", "out")
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-3:] == [
+        "kept     out (a second start goes on there)",
+        "",
+        "clustersim: interrupted",
+    ]
+
+
 def test_outputs_of_one_token_have_no_gaps_to_be_late(folder: Path):
     text = SMALL.replace("{uniform: {low: 5, high: 40}}", "1").replace(", tpot: 25 ms", "")
     (folder / "small.yaml").write_text(text)

@@ -144,6 +144,9 @@ def search(
                     found = fixed_by(FixedSearch(deployments, question, executors, journal), told)
                 else:
                     found = found_by(Search(deployments, question, executors, journal), told)
+            except KeyboardInterrupt:
+                click.echo(f"\nkept     {folder} (a second start goes on there)", err=True)
+                raise
             finally:
                 if told is not None:
                     told.close()
