@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from clustersim.heap import give_back
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.history import History
 from clustersim.legality.rule import LookedAt, Verdict, Violation
@@ -124,6 +125,8 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         return _verdict(violations, looked, lacks)
     parts = [Reading(part) for part in history.apart()] if history.hands_over else [reading]
     as_priced = priced.as_priced(reading) if "RUN-2" in looked else NOTHING  # first, while few views are made
+    reading.forget()
+    give_back(0 if history.facts is None else len(history.facts["kind"]))
     for rule, check in HISTORY_CHECKS.items():
         if rule in looked:
             for one in parts if rule in REPLICA_RULES else (reading,):

@@ -19,6 +19,7 @@ from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.heap import give_back
 from clustersim.inputs import missing
 from clustersim.replay.input import ReplayInput
 from clustersim.report.dashboard import dashboard_html, write_dashboard
@@ -192,6 +193,7 @@ def write_run(
         write_table(folder / "steps.parquet", step_columns(result.timeline))
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")
+        give_back(len(result.input.requests))
         if layout is not None:
             figures = (summary, result.table_columns, result.step_rows, result.timeline, result.token_gaps, layout)
             html = dashboard_of(*figures, shapes=shapes_of(result.scenario), inputs=result.input)
@@ -254,7 +256,6 @@ def dashboard_of(
     checked = read_layout(layout)
     refuse_impossible(wanted, checked, requests, timeline.end_ns)
     bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
-    steps = shown_rows(step_rows, 0, bins)
 
     def page(kept: Kept | None) -> str:
         whole = (
@@ -262,6 +263,7 @@ def dashboard_of(
             if unfolds(checked)
             else None
         )
+        steps = shown_rows(step_rows, 0, bins)
         return dashboard_html(
             summary, requests, steps, whole, layout, token_gaps=token_gaps, kv_rows=step_rows.kv_rows, wanted=wanted
         )

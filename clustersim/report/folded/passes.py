@@ -6,7 +6,7 @@ that differ in the classes that attend alone. Both replays record the same passe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from clustersim.clock import Int64Array
 from clustersim.report.folded.programs import varying_classes
 from clustersim.report.folded.stretched import lengths_of, some_steps, stretched_columns
+from clustersim.timeline.columns import as_one, taken, wide
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.tables import Tables
@@ -22,7 +23,11 @@ from clustersim.values import dataclass
 
 FACTOR: Final = 0x9E3779B97F4A7C15
 """An odd number without a pattern: 2^64 over the golden ratio (Knuth, TAOCP 3, section 6.4)."""
-_PIECE: Final = ("recorded", "step", "steps", "start", "end", "program", "row")
+_PIECE: Final = {
+    "recorded": "int32", "step": "int32", "steps": "int32", "start": "int64", "end": "int64", "program": "int32",
+    "row": "int32",
+}  # fmt: skip
+"""Columns of parts of recorded passes: there may be millions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,18 +80,19 @@ def folded_passes(tables: Tables) -> FoldedPasses:
     order = in_order(table, ("replica", "stage", "first_step"))
     programs: list[int] = np.flatnonzero(np.bincount(table["template"])).tolist() if len(order) else []
     durations: list[Durations] = []
-    pieces: list[Int64Array] = []
+    pieces: list[list[Int64Array]] = [[] for _ in _PIECE]
     for place, number in enumerate(programs):
         told = _Template(passes, place, number)
-        pieces.extend(told.pieces(order[table["template"][order] == number]))
+        for piece in told.pieces(order[table["template"][order] == number]):
+            for column, values, of in zip(pieces, piece, _PIECE.values(), strict=True):
+                column.append(values.astype(of))
         durations.append(told.durations)
-    joined = np.concatenate([np.empty((len(_PIECE), 0), np.int64), *pieces], axis=1)
-    del pieces
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    joined = joined[:, np.argsort(rank[joined[0]], kind="stable")]
-    runs, bounds = _runs(tables, joined)
-    del joined
+    joined = [np.concatenate([np.empty(0, of), *pieces.pop(0)]) for of in _PIECE.values()]
+    goes = np.argsort(rank[joined[0]], kind="stable")
+    runs, bounds = _runs(tables, [joined.pop(0)[goes] for _ in _PIECE])
+    del rank, goes
     stretched = stretched_columns(passes, order[table["irregular"][order] >= 0])
     return FoldedPasses(programs=programs, durations=durations, runs=runs, bounds=bounds, stretched=stretched)
 
@@ -103,7 +109,7 @@ class _Template:
         self._varying: list[Int64Array] = []
         self._lengths: list[Int64Array] = []
 
-    def pieces(self, recorded: Int64Array) -> Iterator[Int64Array]:
+    def pieces(self, recorded: Int64Array) -> Iterator[tuple[Int64Array, ...]]:
         """Yield, for rows of the recorded passes, the parts of them that have one row of durations (``_PIECE``)."""
         for block in self.passes.blocks(recorded):
             opens = self._opens(block)
@@ -114,10 +120,10 @@ class _Template:
             self._varying.append(self.passes.durations(block, self.number, self.varying))
             self._lengths.append(regular)
             run = first.runs
-            yield np.stack([
+            yield (
                 run, self.passes.tables.passes["first_step"][run] + first.index, last - opens + 1, starts[opens],
                 (starts + actual)[last], np.full(len(opens), self.place), self._numbered(rows),
-            ])  # fmt: skip
+            )  # fmt: skip
 
     def _numbered(self, rows: Int64Array) -> Int64Array:
         """Return the number of each row of durations that don't vary, in order of appearance over all blocks."""
@@ -159,11 +165,11 @@ def alike(rows: Int64Array) -> tuple[Int64Array, Int64Array]:
     return firsts[order], place[of]
 
 
-def _runs(tables: Tables, pieces: Int64Array) -> tuple[dict[str, npt.NDArray[Any]], Int64Array]:
+def _runs(tables: Tables, pieces: Sequence[Any]) -> tuple[dict[str, npt.NDArray[Any]], Int64Array]:
     """Join pieces, in order of (replica, stage, step), that follow each other and are alike; add the bounds of each."""
     recorded, step, steps, start, end, program, row = pieces
     table = tables.passes
-    replica, stage = (table[name][recorded].astype(np.int64) for name in ("replica", "stage"))
+    replica, stage = (taken(table[name], recorded) for name in ("replica", "stage"))
     odd = table["irregular"][recorded] >= 0
     before = (replica[1:] == replica[:-1]) & (stage[1:] == stage[:-1])
     gap = start.copy()
@@ -180,6 +186,9 @@ def _runs(tables: Tables, pieces: Int64Array) -> tuple[dict[str, npt.NDArray[Any
         "gap": gap,
         "irregular": odd,
     }
-    found = {name: column[opens] for name, column in columns.items()}
+    found = {
+        name: column[opens] if name == "irregular" else wide(taken(as_one(column), opens))
+        for name, column in columns.items()
+    }
     found["steps"] = np.add.reduceat(steps, opens) if len(opens) else opens
     return found, np.stack([start[opens], end[np.append(opens[1:], len(end))[: len(opens)] - 1]])

@@ -11,6 +11,7 @@ from clustersim.legality.finding import NOTHING, Finding, Rows, judged
 from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.columns import is_any, is_one, taken
 from clustersim.timeline.tables import Table
 
 UNDERSTOOD: Final = (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED)
@@ -23,21 +24,26 @@ def none_left(reading: Reading) -> Finding:
     if facts is None or "used" not in facts or not len(facts["kind"]):
         return NOTHING
     order = reading.facts_in_time
-    replica, time, kind, used = (facts[name][order].astype(np.int64) for name in ("replica", "time_ns", "kind", "used"))
-    of_replica = Groups(replica)
-    understood = of_replica.least(np.isin(kind, UNDERSTOOD).astype(np.int64))[of_replica.find(replica)] > 0
-    running = _running(reading, facts, replica, kind)
+    replica, kind, used = (taken(facts[name], order) for name in ("replica", "kind", "used"))
+    time = facts["time_ns"][order].astype(np.int64, copy=False)
+    of_replica = Groups(replica[:1] if is_one(replica) else replica)
+    odd = np.zeros(len(of_replica), bool)
+    odd[of_replica.find(taken(replica, np.flatnonzero(~is_any(kind, UNDERSTOOD))))] = True
     begins = np.flatnonzero(np.append(True, (replica[1:] != replica[:-1]) | (time[1:] != time[:-1])))
     last = np.append(begins[1:], len(order)) - 1
-    of = np.repeat(np.arange(len(begins)), last + 1 - begins)
-    # Who is preempted and admitted again at one instant was gone in between; others may have come first.
-    turn = of * (int(facts["request"].max()) + 1) + facts["request"][order]
-    again = (kind == ADMITTED) & np.isin(turn, turn[kind == PREEMPTED])
-    comes = np.logical_or.reduceat((kind == ADMITTED) & ~again, begins)
-    others = running[last] - np.add.reduceat(again.astype(np.int64), begins)
+    others = _running(reading, facts, replica, kind)[last]
+    told, again = kind == ADMITTED, np.zeros(len(order), bool)
+    if (kind == PREEMPTED).any():
+        # Who is preempted and admitted again at one instant was gone in between; others may have come first.
+        of = np.repeat(np.arange(len(begins)), last + 1 - begins)
+        turn = of * (int(facts["request"].max()) + 1) + facts["request"][order]
+        again = told & np.isin(turn, turn[kind == PREEMPTED])
+        others = others - np.add.reduceat(again.astype(np.int64), begins)
+    comes = np.logical_or.reduceat(told & ~again, begins)
     never = np.iinfo(np.int64).max
-    least = np.minimum.reduceat(np.where((used >= 0) & np.isin(kind, (PREEMPTED, FINISHED)), used, never), begins)
-    looked = (others == 0) & ~comes & understood[last] & (least < never)
+    least = np.minimum.reduceat(np.where((used >= 0) & is_any(kind, (PREEMPTED, FINISHED)), used, never), begins)
+    silent = odd[0] if len(odd) == 1 else odd[of_replica.find(replica[last])]
+    looked = (others == 0) & ~comes & ~silent & (least < never)
     return judged(
         int(looked.sum()), looked & (least > 0), "replica {replica}, request {fact.request}",
         "{least:,} blocks are in use at {time:,} ns, when no sequence runs any longer",
@@ -52,11 +58,11 @@ def _running(reading: Reading, facts: Table, replica: Int64Array, kind: Int64Arr
     Facts are in order of (replica, time).
     """
     told = kind == ADMITTED
-    change = told.astype(np.int64) - np.isin(kind, (PREEMPTED, FINISHED))
-    first = Groups(replica)
+    change = told.astype(np.int8) - is_any(kind, (PREEMPTED, FINISHED))
+    first = Groups(replica[:1] if is_one(replica) else replica)
     begun = np.zeros(len(first), np.int64)
     if not told.any():
-        change = -(kind == FINISHED).astype(np.int64)
+        change = -(kind == FINISHED).astype(np.int8)
         come = facts["kind"] != REJECTED
         pairs = [np.stack((facts["replica"][come], facts["request"][come]))]
         if reading.pieces is not None:
@@ -64,7 +70,9 @@ def _running(reading: Reading, facts: Table, replica: Int64Array, kind: Int64Arr
         owners = np.unique(np.concatenate(pairs, axis=1), axis=1)[0]
         at = first.find(owners)
         begun = np.bincount(at[at >= 0], minlength=len(first))
-    total = np.cumsum(change)
+    total = np.cumsum(change, dtype=np.int64)
+    if len(first) == 1:
+        return total + begun[0]
     before = (total - change)[first.some]
     at = first.find(replica)
     found: Int64Array = total - before[at] + begun[at]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial, reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,12 +22,15 @@ from clustersim.legality.prices.prices import Priced, Prices
 from clustersim.legality.timeline_rules.operators.halves import as_split
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import Passes, by_template
+from clustersim.timeline.passes import parts as blocks_of
 
 COST: Final = "let an operator run for what it costs"
 ROUNDING_NS: Final = 1.0
 HALF_NS: Final = 0.501
 """Durations are whole nanoseconds: the nearest."""
 ROUNDING: Final = 1e-9
+AT_A_TIME: Final = 8
+"""So many parts of passes (:func:`clustersim.timeline.passes.parts`) are looked at together, where there is a stage."""
 
 
 def as_priced(reading: Reading) -> Finding:
@@ -81,6 +84,8 @@ class _OfTemplate:
         self.passes, self.tables = passes, passes.tables
         self.template, self.contents, self.prices, self.declared = template, steps.contents, prices, declared
         self.steps = steps
+        self._seen = np.zeros(len(self.tables.rows["at"]), bool)
+        self._firsts: dict[tuple[str, int], FloatArray] = {}
         self.classes, self.unknown = prices.of_template(template)
 
     def findings(self, passes: Int64Array) -> Iterator[Finding]:
@@ -88,9 +93,11 @@ class _OfTemplate:
         if self.unknown:
             yield lacking(f"what {', '.join(sorted(self.unknown))} should last")
         table = self.tables.passes
-        begin = self.steps.at(self.template.kind, table["replica"][passes], table["first_step"][passes])
-        yield from self._rows(passes, begin)
-        yield from self._varying(passes, begin)
+        for some in blocks_of(len(passes), AT_A_TIME) if self.declared.pp == 1 else (slice(None),):
+            these = passes[some]
+            begin = self.steps.at(self.template.kind, table["replica"][these], table["first_step"][these])
+            yield from self._rows(these, begin)
+            yield from self._varying(these, begin)
 
     def _visits(self, passes: Int64Array, begin: Features) -> tuple[Int64Array, Int64Array, Features]:
         """Return passes, steps and what these have: of each pass the first, and all where decodes change."""
@@ -121,6 +128,8 @@ class _OfTemplate:
             priced = {cls: some for cls, some in self.classes.items() if cls not in varies}
             some = np.flatnonzero(sets == columns)
             some = some[self._distinct(features, replica, row, some, priced)]
+            if not len(some):
+                continue
             found = self.contents.at(replica[some], step[some])
             at = rows["at"][row[some]].astype(np.int64)
             lasts = {cls: self.tables.row_values[at + cls] for cls in priced}
@@ -133,19 +142,26 @@ class _OfTemplate:
         self, features: Features, replica: Int64Array, row: Int64Array, some: Int64Array,
         priced: dict[int, list[Priced]],
     ) -> Int64Array:  # fmt: skip
-        """Return the first visit of each row, and all others that differ from it in what it is priced by."""
+        """Return the first visit of each row, earlier ones included, and all that differ from it in what prices it."""
         at, of = np.arange(len(some)), row[some]
         first_of = np.zeros(int(of.max(initial=-1)) + 1, np.int64)
         first_of[of[::-1]] = at[::-1]  # what is assigned last stays
-        first = first_of[of]
-        names = {(name, one.s) for operators in priced.values() for one in operators for name in one.work.features}
-        differs = first == at
-        if any(one.groups for operators in priced.values() for one in operators):
-            differs |= replica[some] != replica[some][first]
-        for name, s in names:
+        first = np.flatnonzero((first_of[of] == at) & ~self._seen[of])
+        self._seen[of[first]] = True
+        differs = np.zeros(len(some), bool)
+        differs[first] = True
+
+        def compare(name: tuple[str, int], values: Any) -> None:
+            of_first = self._firsts.setdefault(name, np.zeros(len(self._seen)))
+            of_first[of[first]] = values[first]
+            np.logical_or(differs, values != of_first[of], out=differs)
+
+        every = [one for operators in priced.values() for one in operators]
+        if any(one.groups for one in every):
+            compare(("replica", 0), replica[some])
+        for name, s in {(name, one.s) for one in every for name in one.work.features}:
             values = features.get(name, s)[some]
-            values = np.nan_to_num(values, nan=-1.0) if np.isnan(values).any() else values
-            differs |= values != values[first]
+            compare((name, s), np.nan_to_num(values, nan=-1.0) if np.isnan(values).any() else values)
         return np.flatnonzero(differs)
 
     def _varying(self, passes: Int64Array, of_passes: Features) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from clustersim.legality.history import ARRIVED, FINISHED, PREEMPTED, RECEIVED, 
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.timeline.passes import parts
 
 QUEUED: Final = (
     "batch_wait_ns", "blocks_wait_ns", "budget_wait_ns", "choice_wait_ns", "step_wait_ns", "replica_wait_ns",
@@ -44,7 +45,8 @@ def time_is_spent(reading: Reading) -> Finding:
     for values in spent.values():
         whole += values
         below |= values < 0
-    came, ended = (np.where(done, instants, 0) for instants in (came, ended))
+    if not done.all():
+        came, ended = (np.where(done, instants, 0) for instants in (came, ended))
     lasted = ended - came
     adds_up = judged(
         int(done.sum()), done & (below | (whole != lasted)), "request {at}",
@@ -53,6 +55,7 @@ def time_is_spent(reading: Reading) -> Finding:
     )  # fmt: skip
     if adds_up.faults:
         return adds_up
+    del whole, below, lasted, values
     return merged(adds_up, *_bounds(reading, spent, came, ended))
 
 
@@ -76,13 +79,15 @@ def _bounds(reading: Reading, spent: dict[str, Int64Array], came: Int64Array, en
     yield _said(queued > waited, "is in its queue for {most:,} ns, and said to wait for {ns:,} ns", queued, waited)
     got = sum((spent[name] for name in GOT), none)
     yield _said(got > inside, "got {ns:,} ns of steps, of which {most:,} ns had it", inside, got)
-    lost = _had(reading, count, PREEMPTED, SWAPPED_OUT)
+    del opens, queued, waited, got, inside
+    lost, received = (_had(reading, count, *kinds) for kinds in ((PREEMPTED, SWAPPED_OUT), (RECEIVED,)))
+    handed_over = np.where(received, any_time, 0) if received.any() else none
     limits = {
         "stage_wait_ns": any_time if any(pool.pp > 1 for pool in history.pools) else none,
         "replica_wait_ns": any_time if reading.declared.down or lost.any() else none,
-        "preempted_ns": np.where(lost, any_time, 0),
-        "hand_over_ns": np.where(_had(reading, count, RECEIVED), any_time, 0),
-        "transfer_ns": np.where(_had(reading, count, RECEIVED), any_time, 0),
+        "preempted_ns": np.where(lost, any_time, 0) if lost.any() else none,
+        "hand_over_ns": handed_over,
+        "transfer_ns": handed_over,
     }
     users = [pool.policy is not None and pool.policy.scheduler is None for pool in history.pools]
     limits["choice_wait_ns"] = any_time if any(users) else none
@@ -243,7 +248,7 @@ class _Steps:
     def at(self, instant: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return at each instant the last step that has started, the first one before all, and for how long it has."""
         at = np.maximum(np.searchsorted(self._start, instant, side="right") - 1, 0)
-        return at, np.maximum(instant - self._start[at], 0)
+        return at.astype(np.int32), np.maximum(instant - self._start[at], 0)
 
     def until_next(
         self, holds: BoolArray, since: tuple[Int64Array, Int64Array], until: tuple[Int64Array, Int64Array]
@@ -251,8 +256,12 @@ class _Steps:
         """Return for how long something held from one instant to another, from steps of which it does to the next."""
         lasts = self._lasts * holds[self._order]
         before = np.cumsum(lasts) - lasts
-        first, last = (before[at] + np.minimum(passed, lasts[at]) for at, passed in (since, until))
-        held: Int64Array = last - first
+        held = np.empty(len(since[0]), np.int64)
+        for some in parts(len(held), 4):
+            first, last = (
+                before[at[some]] + np.minimum(passed[some], lasts[at[some]]) for at, passed in (since, until)
+            )
+            held[some] = last - first
         return held
 
     def whole(self, holds: BoolArray, since: Int64Array, until: Int64Array) -> Int64Array:

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.heap import MANY
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Declared, History
 from clustersim.legality.timeline_rules.requests.whereabouts import Whereabouts, whereabouts_of
 from clustersim.legality.timeline_rules.transfers.owners import owner_at
@@ -28,8 +29,6 @@ from clustersim.legality.timeline_rules.views.use import Use, use_of
 from clustersim.timeline.columns import is_any, is_one
 from clustersim.timeline.passes import Passes, parts
 
-KEPT_PIECES: Final = 1 << 17
-"""Views of so many pieces are some MB each."""
 SOON_MADE: Final = frozenset((
     "known", "finished", "gone", "preempted", "facts_in_time",
     "tokens", "computed", "turn", "turn_of", "opens", "closes", "_carried", "_by_begin", "_by_end", "_places",
@@ -55,7 +54,7 @@ class Reading:
         for name in also:
             views.pop(name, None)
         pieces = views.get("pieces")
-        if pieces is None or len(pieces) <= KEPT_PIECES:
+        if pieces is None or len(pieces) < MANY:
             return
         for view in (self, pieces, views.get("runs"), views.get("passes")):
             for name in SOON_MADE.intersection(getattr(view, "__dict__", ())):
@@ -368,6 +367,8 @@ class Reading:
         found = use_of(history, pieces, runs, history.facts, size, self.hand_overs)
         if not self.declared.prefix_caching:
             return None if self.prefixes.shares_undeclared else found
+        if self.prefixes.contents is not None and not self.prefixes.contents.numbers:  # there is nothing to share
+            return found
         sharing, facts = self.prefixes.sharing, history.facts
         if sharing is None or self.several_pools:
             return None if self.prefixes.may_share(self.declared) else found

@@ -30,7 +30,7 @@ from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.legality.timeline_rules.views.swaps import at_rest, held_at
 from clustersim.timeline.columns import is_any
-from clustersim.timeline.passes import blocks, within
+from clustersim.timeline.passes import blocks, parts, within
 from clustersim.timeline.tables import Table
 from clustersim.values import dataclass
 
@@ -86,49 +86,55 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         Of this history.
     """
     first_takes, takes = _takes(pieces, runs, size)
-    taken = np.cumsum(takes)
-    before = np.concatenate((np.zeros(1, np.int64), taken))
+    before, first_taken = (np.concatenate((np.zeros(1, np.int64), np.cumsum(each))) for each in (takes, first_takes))
     rows, _, given_back = returns(history, pieces, size, hand_overs)
-    replica, time = facts["replica"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
+    replica, time = (facts[name][rows].astype(np.int64, copy=False) for name in ("replica", "time_ns"))
     at_run, at_fact, together = (np.zeros(many, np.int64) for many in (len(runs), len(rows), len(rows)))
-    first_taken = np.concatenate((np.zeros(1, np.int64), np.cumsum(first_takes)))
     certain = np.ones(len(rows), bool)
     others = np.flatnonzero(is_any(facts["kind"], (ADMITTED, REUSED, PREEMPTED, RECEIVED, SWAPPED_IN)))
-    of_others, when = (facts[name][others].astype(np.int64) for name in ("replica", "time_ns"))
     least, greatest, sure = np.zeros(len(others), np.int64), np.zeros(len(others), np.int64), np.ones(len(others), bool)
     before_any = np.isin(others, np.concatenate((hand_overs.reserved, hand_overs.in_vain)))
     before_any |= facts["kind"][others] == RECEIVED  # at their instant these come before a step is decided
+    place = _places(facts) if before_any.any() else None
     for number in range(len(runs.bounds) - 1):
         low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
         mine = np.flatnonzero(replica == number)
-        returned = np.concatenate((np.zeros(1, np.int64), np.cumsum(given_back[mine])))
+        returned, back = (
+            np.concatenate((np.zeros(1, np.int64), np.cumsum(each)))
+            for each in (given_back[mine], np.maximum(given_back[mine], 0))
+        )
         starts, times = runs.start[low:high], time[mine]
-        gone = np.searchsorted(times, starts, side="right")
-        at_run[low:high] = before[low:high] - before[low] + first_takes[low:high] - returned[gone]
+        for some in parts(high - low, 8):
+            here = slice(low + some.start, low + some.stop)
+            gone = np.searchsorted(times, runs.start[here], side="right")
+            at_run[here] = before[here] - before[low] + first_takes[here] - returned[gone]
         decided = low + np.searchsorted(starts, times, side="left")
         at_fact[mine] = before[decided] - before[low] - returned[1:]
         together[mine] = first_taken[low + np.searchsorted(starts, times, side="right")] - first_taken[decided]
-        here = np.flatnonzero(of_others == number)
-        first, past = (low + np.searchsorted(starts, when[here], side=side) for side in ("left", "right"))
-        begin, until = (np.searchsorted(times, when[here], side=side) for side in ("left", "right"))
-        back = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.maximum(given_back[mine], 0))))
-        use = before[first] - before[low] - returned[begin]
-        change = returned[until] - returned[begin]
-        least[here] = use - (back[until] - back[begin])
-        greatest[here] = use + first_taken[past] - first_taken[first] + (back[until] - back[begin]) - change
-        sure[here] = past > first  # the step for which it is decided was recorded, or it is for none
-        before_steps = before_any[here]
-        sure[here] |= before_steps
-        told = before_steps & ((facts["kind"][others[here]] != RECEIVED) | (history.folded is not None))
-        aside = here[told]
-        if len(aside):
-            place = _places(facts)
-            so_far = np.searchsorted(place[rows[mine]], place[others[aside]], side="right")
-            least[aside] = greatest[aside] = before[first[told]] - before[low] - returned[so_far]
-        for since, first_cut in _cut_off(history, runs, facts, number, hand_overs):  # by then a step may have begun
+        cuts = list(_cut_off(history, runs, facts, number, hand_overs))
+        for since, first_cut in cuts:  # by then a step may have begun
             certain[mine] &= (times <= first_cut) | (times > since)
-            clear = (when[here] < first_cut) | (before_steps & (when[here] == first_cut))
-            sure[here] &= clear | (when[here] > since) | (past > first)
+        every = np.flatnonzero(facts["replica"][others] == number)
+        for some in parts(len(every), 4):
+            here = every[some]
+            when = facts["time_ns"][others[here]].astype(np.int64, copy=False)
+            first, past = (low + np.searchsorted(starts, when, side=side) for side in ("left", "right"))
+            begin, until = (np.searchsorted(times, when, side=side) for side in ("left", "right"))
+            use = before[first] - before[low] - returned[begin]
+            change = returned[until] - returned[begin]
+            least[here] = use - (back[until] - back[begin])
+            greatest[here] = use + first_taken[past] - first_taken[first] + (back[until] - back[begin]) - change
+            sure[here] = past > first  # the step for which it is decided was recorded, or it is for none
+            before_steps = before_any[here]
+            sure[here] |= before_steps
+            told = before_steps & ((facts["kind"][others[here]] != RECEIVED) | (history.folded is not None))
+            aside = here[told]
+            if len(aside) and place is not None:
+                so_far = np.searchsorted(place[rows[mine]], place[others[aside]], side="right")
+                least[aside] = greatest[aside] = before[first[told]] - before[low] - returned[so_far]
+            for since, first_cut in cuts:
+                clear = (when < first_cut) | (before_steps & (when == first_cut))
+                sure[here] &= clear | (when > since) | (past > first)
     preempted = facts["kind"][rows] == PREEMPTED
     last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
     # Where sequences are handed over or share blocks, blocks are also taken at no step.
@@ -190,15 +196,15 @@ def _cut_off(
 
 def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Array]:
     """Return the blocks that the first step of each run takes, and those that all its steps take."""
-    computed, after = pieces.computed, pieces.computed + pieces.count
-    chunk = np.flatnonzero(pieces.is_chunk)
-    held = np.where(pieces.reused > 0, 0, -(-computed // size))  # what it takes over, it takes as well
-    of_chunks = -(-after[chunk] // size) - held[chunk]
-    del held
-    first = np.bincount(pieces.first_run[chunk], weights=of_chunks, minlength=len(runs)).astype(np.int64)
+    first = np.zeros(len(runs), np.int64)
+    for some in parts(len(pieces), 8):
+        chunk = some.start + np.flatnonzero(pieces.is_chunk[some])
+        computed = pieces.computed[chunk]
+        held = np.where(pieces.reused[chunk] > 0, 0, -(-computed // size))  # what it takes over, it takes as well
+        np.add.at(first, pieces.first_run[chunk], -(-(computed + pieces.count[chunk]) // size) - held)
     takes = first.copy()
     decodes = np.flatnonzero(~pieces.is_chunk)
-    offset = -computed[decodes] % size
+    offset = -pieces.computed[decodes] % size
     many = np.maximum(0, -(-(pieces.count[decodes] - offset) // size))
     base = runs.place[pieces.first_run[decodes]] + offset
     for some in blocks(many, 1 << 19):
