@@ -61,6 +61,9 @@ HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
 }
 """Rule → what it makes of the history as a whole."""
 
+DROPPED: Final = ("KV-5", "KV-7", "RUN-4")
+"""Those after which memory is given back: the next ones take much."""
+
 REPLICA_RULES: Final = ("PP-2", "PP-3", "RUN-2", "RUN-3")
 """Those that look at one replica at a time, and are asked about each pool: they need its plan."""
 
@@ -124,14 +127,17 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     if groundless:  # what names something that is not there can't be looked at
         return _verdict(violations, looked, lacks)
     parts = [Reading(part) for part in history.apart()] if history.hands_over else [reading]
+    many = 0 if history.facts is None else len(history.facts["kind"])
     as_priced = priced.as_priced(reading) if "RUN-2" in looked else NOTHING  # first, while few views are made
     reading.forget()
-    give_back(0 if history.facts is None else len(history.facts["kind"]))
+    give_back(many)
     for rule, check in HISTORY_CHECKS.items():
         if rule in looked:
             for one in parts if rule in REPLICA_RULES else (reading,):
                 take(rule, check(one))
                 one.forget(*(("use",) if rule == "KV-7" else ()))
+            if rule in DROPPED:
+                give_back(many)
     if "RUN-2" in looked:
         take("RUN-2", as_priced)
     traffic, untold = links.traffic_in(reading, parts) if {"RUN-2", "RUN-3"} & set(looked) else (None, NOTHING)

@@ -96,12 +96,13 @@ class StepRows:
     def _split_by_queue(self, arrivals: _Arrivals) -> Mapping[str, Any]:
         """Return the rows, split where somebody comes to wait."""
         rows, queues = self.rows, []
-        for single in self._singles(np.flatnonzero(rows["count"] > 1)):
-            replica = rows["replica"][single.row]
-            come = arrivals.until(replica, single.start_ns)
-            come -= arrivals.until(replica, rows["start_ns"][single.row])
+        before = arrivals.until(rows["replica"], rows["start_ns"])
+        while_there = arrivals.until(rows["replica"], rows["end_ns"]) > before
+        chosen = np.flatnonzero(while_there & (rows["count"] > 1))
+        for single in self._singles(chosen):
+            come = arrivals.until(rows["replica"][single.row], single.start_ns) - before[single.row]
             queues.append(single.opening(come[1:] != come[:-1], come))
-        return _split(rows, "waiting", *_whole(queues))
+        return _split(rows, "waiting", *_whole(queues)) if queues else rows
 
     @cached_property
     def kv_rows(self) -> Mapping[str, Any]:

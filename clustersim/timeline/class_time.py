@@ -75,9 +75,9 @@ def _fixed_times(passes: Passes, runs: Int64Array, template: int) -> Int64Array:
     """Add up what does not vary from step to step."""
     tables = passes.tables
     width = tables.templates[template].num_classes
-    rows, of = np.unique(tables.passes["row"][runs], return_inverse=True)
-    times = np.zeros(len(rows), np.int64)
-    np.add.at(times, of, tables.passes["steps"][runs])
+    row = tables.passes["row"][runs]
+    rows = np.flatnonzero(np.bincount(row))
+    times = np.bincount(row, weights=tables.passes["steps"][runs])[rows].astype(np.int64)
     total = np.zeros(width, np.int64)
     for some in blocks(np.ones(len(rows), np.int64)):
         values = tables.row_values[tables.rows["at"][rows[some]][:, None] + np.arange(width)]

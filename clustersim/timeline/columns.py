@@ -148,10 +148,12 @@ def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
 
 
 class Flat:
-    """A growing vector of int64."""
+    """A growing vector of int64: what comes is gathered, and put behind the rest when it is much."""
 
     def __init__(self) -> None:
         self._values = array("q")
+        self._parts: list[Any] = []
+        self._settled = 0
 
     def extend(self, values: Int64Array) -> int:
         """Append values and return the position of the first."""
@@ -159,15 +161,26 @@ class Flat:
 
     def extend_bytes(self, values: bytes) -> int:
         """Append int64 values, as bytes, and return the position of the first."""
-        at = len(self._values)
+        at = len(self)
         self._values.frombytes(values)
+        if len(self._values) >= STAGED_VALUES:
+            self._settle()
         return at
 
+    def _settle(self) -> None:
+        if self._values:
+            self._parts.append(np.frombuffer(self._values, np.int64))
+            self._settled += len(self._values)
+            self._values = array("q")
+
     def __len__(self) -> int:
-        return len(self._values)
+        return self._settled + len(self._values)
 
     def array(self) -> Int64Array:
-        """Return all values, without a copy; nothing can be appended while somebody holds on to them."""
-        found = np.frombuffer(self._values, np.int64) if self._values else np.empty(0, np.int64)
+        """Return all values, which cannot be written to: the next call returns them again, where none was added."""
+        self._settle()
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate([np.empty(0, np.int64), *self._parts])]
+        found: Int64Array = self._parts[0]
         found.flags.writeable = False
         return found

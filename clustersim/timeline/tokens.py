@@ -121,10 +121,9 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
 
 def _gaps_inside(events: TokenEvents) -> Iterator[tuple[Int64Array, Int64Array]]:
     """Yield pools of the gaps between steps of a slot, each as often as episodes go on from one to the next."""
-    change = np.zeros(len(events.ends), np.int32)  # of the number of these episodes
-    inside = events.first >= 0
-    np.add.at(change, events.first[inside], 1)
-    np.add.at(change, events.last[inside], -1)
+    inside = events.first >= 0  # change: of the number of these episodes
+    change = np.bincount(events.first[inside], minlength=len(events.ends)).astype(np.int32)
+    change -= np.bincount(events.last[inside], minlength=len(events.ends)).astype(np.int32)
     going = 0
     for first in range(0, len(change) - 1, POOLED_STEPS):
         gaps = np.diff(events.ends[first : first + POOLED_STEPS + 1])

@@ -48,8 +48,9 @@ def computed_positions(prompt_tokens: Int64Array, generated: Int64Array, chunks:
     count = len(prompt_tokens)
     first = np.full(count, np.iinfo(np.int64).max)
     last = np.zeros(count, np.int64)
-    np.minimum.at(first, chunks["request"], chunks["start"])
-    np.maximum.at(last, chunks["request"], chunks["start"].astype(np.int64) + chunks["count"])
+    start = chunks["start"].astype(np.int64)  # of the type of what it goes into: of another one this takes five times
+    np.minimum.at(first, chunks["request"], start)
+    np.maximum.at(last, chunks["request"], start + chunks["count"])
     # the last token generated is never computed; every one before it is
     last = np.maximum(last, np.where(generated > 0, prompt_tokens + generated - 1, 0))
     first = np.minimum(first, last)

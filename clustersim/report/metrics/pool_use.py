@@ -148,9 +148,8 @@ def _cache_bytes(result: RunResult, tp: int, tables: Tables, share: _Share) -> f
 def _steps_by_kind(tables: Tables) -> Mapping[tuple[int, str], int]:
     steps = tables.steps
     code = steps["replica"].astype(np.int64) * len(STEP_KINDS) + steps["kind"]
-    kinds, of = np.unique(code, return_inverse=True)
-    total = np.zeros(len(kinds), np.int64)
-    np.add.at(total, of, steps["count"])
+    kinds = np.flatnonzero(np.bincount(code))
+    total = np.bincount(code, weights=steps["count"])[kinds].astype(np.int64)
     return {
         (place // len(STEP_KINDS), STEP_KINDS[place % len(STEP_KINDS)]): count
         for place, count in zip(kinds.tolist(), total.tolist(), strict=True)

@@ -43,4 +43,5 @@ def busy_window(steps: Columns, count: int) -> tuple[int, int]:
 def busiest(steps: Columns) -> int:
     """Return the row of the step with the most tokens, the first one of equals."""
     tokens = (steps["prefill_tokens"] + steps["decode_tokens"]).astype(np.int64)
-    return int(np.lexsort((steps["start_ns"], -tokens))[0])
+    most = np.flatnonzero(tokens == tokens.max())
+    return int(most[np.argmin(steps["start_ns"][most])])

@@ -70,10 +70,11 @@ def _running(reading: Reading, facts: Table, replica: Int64Array, kind: Int64Arr
         owners = np.unique(np.concatenate(pairs, axis=1), axis=1)[0]
         at = first.find(owners)
         begun = np.bincount(at[at >= 0], minlength=len(first))
-    total = np.cumsum(change, dtype=np.int64)
+    found: Int64Array = np.cumsum(change, dtype=np.int64)
     if len(first) == 1:
-        return total + begun[0]
-    before = (total - change)[first.some]
+        found += begun[0]
+        return found
+    before = (found - change)[first.some]
     at = first.find(replica)
-    found: Int64Array = total - before[at] + begun[at]
+    found += begun[at] - before[at]
     return found

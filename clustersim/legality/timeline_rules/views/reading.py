@@ -362,7 +362,7 @@ class Reading:
     def use(self) -> Use | None:
         """K/V blocks in use as they follow from what was computed; None where the record can't tell."""
         history, pieces, runs, size = self.history, self.pieces, self.runs, self.declared.block_tokens
-        if pieces is None or runs is None or self.known is None or history.facts is None or size is None:
+        if pieces is None or runs is None or self.prompts is None or history.facts is None or size is None:
             return None
         found = use_of(history, pieces, runs, history.facts, size, self.hand_overs)
         if not self.declared.prefix_caching:

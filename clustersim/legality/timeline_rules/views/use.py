@@ -105,9 +105,9 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         )
         starts, times = runs.start[low:high], time[mine]
         for some in parts(high - low, 8):
-            here = slice(low + some.start, low + some.stop)
-            gone = np.searchsorted(times, runs.start[here], side="right")
-            at_run[here] = before[here] - before[low] + first_takes[here] - returned[gone]
+            of = slice(low + some.start, low + some.stop)
+            gone = np.searchsorted(times, runs.start[of], side="right")
+            at_run[of] = before[of] - before[low] + first_takes[of] - returned[gone]
         decided = low + np.searchsorted(starts, times, side="left")
         at_fact[mine] = before[decided] - before[low] - returned[1:]
         together[mine] = first_taken[low + np.searchsorted(starts, times, side="right")] - first_taken[decided]
