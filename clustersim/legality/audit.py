@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from clustersim.heap import give_back
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.history import History
 from clustersim.legality.rule import LookedAt, Verdict, Violation
@@ -34,6 +33,7 @@ from clustersim.legality.timeline_rules.requests.references import unfounded
 from clustersim.legality.timeline_rules.transfers import carried, moves
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
+from clustersim.memory import give_back
 
 HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "PH-1": phases.boundary,

@@ -16,7 +16,7 @@ from clustersim.clock import Int64Array, to_ns
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError
-from clustersim.heap import give_back
+from clustersim.memory import give_back
 from clustersim.replay.compiled.choice import expected_s
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay

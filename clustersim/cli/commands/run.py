@@ -16,9 +16,9 @@ from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time
 from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import ILLEGAL
-from clustersim.heap import give_back
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
+from clustersim.memory import give_back
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
 from clustersim.report.files.summary import ALSO, legality_of, summary_of

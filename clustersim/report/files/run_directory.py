@@ -19,8 +19,8 @@ from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.heap import give_back
 from clustersim.inputs import missing
+from clustersim.memory import give_back
 from clustersim.replay.input import ReplayInput
 from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import read_layout

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.heap import give_back
+from clustersim.memory import give_back
 from clustersim.replay.input import ReplayInput
 from clustersim.report.figures.causes import COLOURS
 from clustersim.report.folded.coarse import coarse

@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.heap import MANY
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Declared, History
 from clustersim.legality.timeline_rules.requests.whereabouts import Whereabouts, whereabouts_of
 from clustersim.legality.timeline_rules.transfers.owners import owner_at
@@ -26,6 +25,7 @@ from clustersim.legality.timeline_rules.views.sheet import Sheet, sheet_of_spans
 from clustersim.legality.timeline_rules.views.swaps import Swap, swaps_of
 from clustersim.legality.timeline_rules.views.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.views.use import Use, use_of
+from clustersim.memory import MANY
 from clustersim.timeline.columns import is_any, is_one
 from clustersim.timeline.passes import Passes, parts
 
