@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -118,7 +119,9 @@ def _why(one: Standing, fate: str, found: Found) -> str:
             f", seen after {cut:.0f} s" if cut else ""
         )
     if fate == "simulated" and one.capacity is not None:
-        return f"reaches {one.capacity * found.worth(one) / found.value(found.best):.1%} of the best"
+        best = found.best.standing
+        reached = (best.capacity or math.inf) * found.worth(best)  # at length that of the best is known, but not this
+        return f"reaches {one.capacity * found.worth(one) / reached:.1%} of the best in runs as short"
     return "" if fate in ("best", "tie") else one.why
 
 
