@@ -127,7 +127,7 @@ def search(
             objective=chosen,
             exhaustive=exhaustive,
             effort_s=effort,
-            front=None if exhaustive else front,
+            front=front,
         )
         room.refuse_unpriced(chosen)
         deployments = Deployments(variants, varied, always)

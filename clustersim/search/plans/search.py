@@ -23,6 +23,7 @@ from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
 from clustersim.search.plans.front_bound import largest_area
 from clustersim.search.plans.front_runs import Chance, Expected, FrontRuns, filled
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
+from clustersim.search.plans.looks.times import REPLAY_S
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
 from clustersim.search.plans.pools.pool_bounds import bounds_of
@@ -42,6 +43,8 @@ _FAR: Final = 256
 """Steps below its bound down to which it is looked for where a plan fails: a thirteenth …"""
 _NEAR: Final = 3
 """… and below that at which it is looked at what it serves."""
+_AT_ONCE: Final = 64
+"""Plans that are looked at for the front before it is asked whether there is time for more."""
 
 
 class Search(Trials):
@@ -77,19 +80,26 @@ class Search(Trials):
             one.bound = lesser([one.bound, self._bounds[side]])
 
     def expect(self, asked: Sequence[Chance]) -> list[Expected | None]:
-        """Return what plans are expected to reach so many steps below their capacity; None: unknown."""
+        """Return what plans are expected to reach so many steps below their capacity; None: unknown.
+
+        Those come first that could be farthest out as far as is proven. No more are looked at than the effort allows.
+        """
         standings = list({id(one): one for one, _ in asked}.values())
         for place in (1, 0):
             self.bound(standings, place)
-        bounded = [one for one in standings if one.ceiling is not None]
-        for place in (1, 0):
-            self.looks.look([(one, (one.ceiling or 0) - _FAR) for one in bounded], place, plain=True)
-        known = [
-            (at, one, one.ceiling - _NEAR - below) for at, (one, below) in enumerate(asked) if one.ceiling is not None
-        ]
-        told = self.looks.served([(one, step) for _, one, step in known])
-        found = {at: each for (at, _, _), each in zip(known, told, strict=True)}
-        return [found.get(at) for at in range(len(asked))]
+        bounded = sorted((one for one in standings if one.ceiling is not None), key=_nearness)
+        most, known = self.looks.replayed + self.question.effort_s / REPLAY_S, set[int]()
+        for start in range(0, len(bounded), _AT_ONCE):
+            if self.looks.replayed > most:
+                break
+            some = bounded[start : start + _AT_ONCE]
+            for place in (1, 0):
+                self.looks.look([(one, (one.ceiling or 0) - _FAR) for one in some], place, plain=True)
+            known |= {id(one) for one in some}
+        places = [at for at, (one, _) in enumerate(asked) if id(one) in known]
+        steps = [(asked[at][0], (asked[at][0].ceiling or 0) - _NEAR - asked[at][1]) for at in places]
+        told = dict(zip(places, self.looks.served(steps), strict=True))
+        return [told.get(at) for at in range(len(asked))]
 
     def largest_area(self, standings: Sequence[Standing]) -> float:
         """Return the largest area below the front that is possible; infinite where nothing is proven."""
@@ -242,6 +252,11 @@ def _filled(search: Search, standings: Sequence[Standing], share: float) -> Fron
     told = filled(standings, share, search.expect, simulate, partial(walk.is_spent, 0.0))
     most = search.largest_area(standings)
     return replace(told, possible=most if math.isfinite(most) else None)
+
+
+def _nearness(one: Standing) -> float:
+    """Return a number that is less the more requests a plan may serve for each device, and the faster."""
+    return -rate_of(one.ceiling or 0) / one.candidate.devices / (one.bound.tpot_ms or math.inf)
 
 
 def _is_hopeful(standing: Standing, step: int) -> bool:

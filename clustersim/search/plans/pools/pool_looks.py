@@ -26,13 +26,18 @@ class PoolLooks:
     sides : PlanPools
     share : float
     executors : Executors
+
+    Attributes
+    ----------
+    replayed : int
+        Requests that were replayed, or so.
     """
 
     def __init__(self, sides: PlanPools, share: float, executors: Executors) -> None:
         self._sides, self._share, self._executors = sides, share, executors
         self._fails: dict[PlanPool, int | None] = {}
         self._passes: dict[PlanPool, int] = {}
-        self._replayed = 0
+        self.replayed = 0
 
     def look(self, asked: Sequence[tuple[Standing, int]], place: int = 0, *, plain: bool = False) -> None:
         """Note at which step one of their pools fails at the least times of its steps; each with a step it has to pass.
@@ -55,8 +60,8 @@ class PoolLooks:
         Their pool that decodes is replayed by itself. None where that can't be.
         """
         sides = [(self._sides.of(one.candidate)[-1], step) for one, step in asked]
-        self._replayed += sum(self._requests(side, step) for side, step in set(sides))
-        found = served_of(self._sides, sides, self._executors, is_worth_compiling(self._replayed))
+        self.replayed += sum(self._requests(side, step) for side, step in set(sides))
+        found = served_of(self._sides, sides, self._executors, is_worth_compiling(self.replayed))
         each = zip(asked, (found[side] for side in sides), strict=True)
         return [None if told is None else (told[0] / one.candidate.devices, 1.0 / told[1]) for (one, _), told in each]
 
@@ -77,8 +82,8 @@ class PoolLooks:
                 ends.pop(side)
             else:
                 ends[side] = max(low, self._passes.get(side, low)), min(high, failed)
-        self._replayed += sum(_LOOKS * self._requests(side, high) for side, (_, high) in ends.items())
-        compiled = is_worth_compiling(self._replayed)
+        self.replayed += sum(_LOOKS * self._requests(side, high) for side, (_, high) in ends.items())
+        compiled = is_worth_compiling(self.replayed)
         found = failing_of(self._sides, ends, self._share, self._executors, compiled, plain=plain)
         for side, failed in found.items():
             self._fails[side] = failed
