@@ -39,8 +39,8 @@ STAGED_S_PER_PASS: Final = 12e-6
 """With stages, of a pass of each: 7 to 17 µs for 40 to 1,000 requests on PP 2, 4 and 8 of the quickstart."""
 SLOWED_S_PER_STEP: Final = 1e-3
 """Where a link is weak or a device slow, and passes are chains: 0.7 and 0.9 ms a step of the quickstart."""
-BYTES_PER_REQUEST: Final = 1_600
-"""A million requests took 2.07 GB, ten million 14.9 GiB."""
+BYTES_PER_REQUEST: Final = 1_400
+"""A million requests took 1.57 GB with checks and report; ten million 14.9 GiB when a million took 2.07 GB."""
 SHORT_STAGES_S_PER_PASS: Final = 25e-6
 """With stages whose K/V pool is too small for who is there: 10 to 33 µs on PP 2, 4 and 8, and 46 for 100 × 130,000
 output tokens on TP 8 × PP 2."""
