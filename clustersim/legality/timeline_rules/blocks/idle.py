@@ -40,7 +40,7 @@ def none_left(reading: Reading) -> Finding:
         again = told & np.isin(turn, turn[kind == PREEMPTED])
         others = others - np.add.reduceat(again.astype(np.int64), begins)
     comes = np.logical_or.reduceat(told & ~again, begins)
-    never = np.iinfo(np.int64).max
+    never = np.int64(np.iinfo(np.int64).max)  # numpy makes a plain int as narrow as what is used, and −1
     least = np.minimum.reduceat(np.where((used >= 0) & is_any(kind, (PREEMPTED, FINISHED)), used, never), begins)
     silent = odd[0] if len(odd) == 1 else odd[of_replica.find(replica[last])]
     looked = (others == 0) & ~comes & ~silent & (least < never)
