@@ -151,7 +151,7 @@ def kept_and_command(folder: Path, command: str) -> str:
 def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """Read a time such as ``100 s``, in seconds; ``0 s`` is one."""
     try:
-        found = parse(value, "time")
+        found = parse(value, "time", "60 s")
     except UnitError as error:
         raise click.BadParameter(str(error), ctx, param) from None
     if found < 0.0:

@@ -136,12 +136,12 @@ def print_fixed(found: Fixed, deployments: Deployments, folder: Path, target: st
     """Print the best plan by a number of the summary, and those next to it."""
     best, told = found.best, found.certificate()
     click.echo(
-        f"{best.words} on {plural(best.candidate.devices, 'device')}: {found.objective} {found.value(best):.6g} at "
-        f"{found.rate_per_s:.4g} requests/s"
+        f"{best.words} on {plural(best.candidate.devices, 'device')}: {found.objective} {found.value(best):.6g} "
+        f"({found.direction}) at {found.rate_per_s:.4g} requests/s"
     )
     if found.share is not None:
         click.echo(f"a plan counts where {found.share:.0%} of requests meet every target")
-    late = f"; of {told['too_few_in_time']:,} too few requests meet their targets" if found.share is not None else ""
+    late = f"; of {told['too_few_in_time']:,} too few requests meet their targets" if told["too_few_in_time"] else ""
     click.echo(f"{_legal_words(found, target)}; {told['simulated']:,} simulated ({plural(found.runs, 'run')}){late}")
     if told["open"]:
         click.echo(f"{told['open']:,} left open, of which nothing is known: the effort was spent (--effort goes on)")
@@ -160,7 +160,7 @@ def print_fixed(found: Fixed, deployments: Deployments, folder: Path, target: st
 
 
 def _legal_words(found: Found | Fixed, target: str | None) -> str:
-    legal = f"{found.legal:,} legal plans" + (f" that launch for {target}" if target else "")
+    legal = plural(found.legal, "legal plan") + (f" that launch for {target}" if target else "")
     pruned = ", ".join(f"{count:,} by {reason}" for reason, count in found.pruned.items() if count)
     return f"{legal}; pruned: {pruned or 'none'}"
 

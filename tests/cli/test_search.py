@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -82,6 +83,13 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert all(Path(one["scenario"]).is_file() for one in told["front"])
     rows = pq.read_table(folder / "kept" / "points.parquet").to_pylist()
     assert rows[0]["fate"] == "best"
+    assert rows[0]["command"] == told["best"]["command"]
+    run = CliRunner().invoke(main, [*shlex.split(told["best"]["command"])[1:], "--out", "again"])
+    assert run.exit_code == 0, run.stderr
+    again = json.loads(Path("again/summary.json").read_text())
+    for key in ("tpot_ms.p99", "ttft_ms.p50"):  # of the long run, in the table as in the answer, and by the command
+        part, _, name = key.partition(".")
+        assert rows[0][key] == told["best"]["metrics"][key] == again[part][name]
     assert all(row["why"] for row in rows if row["fate"] not in ("best", "tie"))
     page = (folder / "kept" / "search.html").read_text()
     assert "Why each of the others lost" in page

@@ -59,7 +59,12 @@ def test_the_best_plan_by_a_number_is_that_of_all_and_its_command_gives_that_num
     assert "What a plan takes, and what it reaches" in page
     told = invoke("search", "small.yaml", "--devices", "2", *args, "--out", "quick").stdout
     best = quick["best"]
-    assert f"{best['plan']} on {best['devices']} devices: tpot_ms.p50 {best['value']:.6g} at" in told.splitlines()[0]
+    assert (
+        f"{best['plan']} on {best['devices']} devices: tpot_ms.p50 {best['value']:.6g} (less is better)"
+        in told.splitlines()[0]
+    )
+    more = found("--objective", "goodput.requests_per_s", "--out", "more")
+    assert more["best"]["value"] > 0.0
     fewer = found("--objective", "energy.joules_per_output_token", "--out", "fewer", *KNOBS)
     reached = [row["reached"] for row in rows("fewer").values() if row["reached"] is not None]
     assert fewer["best"]["value"] == min(reached)
@@ -73,7 +78,7 @@ def test_a_number_that_is_none_and_targets_that_no_plan_meets_are_told():
         (("--rate", "20/s"), "--rate: is for an --objective that is a number of the summary; capacity_per_device"),
         ((*number, "--rate", "20"), "'20' has no unit; expected a rate such as '4/s'"),
         ((*number, "--targets", "ttft=25 ms", "--exhaustive"), "targets at 19.59 requests/s; the nearest, tp 1 × dp 1"),
-        ((*number, "--targets", "tpot=1 ms"), "1 plan: least TPOT); no plan has a TPOT below"),
+        ((*number, "--targets", "tpot=1 ms"), "at 19.59 requests/s (1 plan: least TPOT); no plan has a TPOT below"),
     ):
         run = invoke("search", "small.yaml", "--devices", "1", "--workers", "1", *args)
         assert run.exit_code == 2, run.stdout

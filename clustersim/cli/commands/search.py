@@ -13,7 +13,7 @@ from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.searches import plain_of, print_fixed, print_found
 from clustersim.errors import InputError, Problem
-from clustersim.interop.launch.launch import TARGETS, refusal_of
+from clustersim.interop.launch.launch import TARGETS, launch_of, refusal_of
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
 from clustersim.report.search.page import check_layout, search_html
@@ -127,6 +127,7 @@ def search(
             objective=chosen,
             exhaustive=exhaustive,
             effort_s=effort,
+            rate_per_s=rate,
             front=front,
         )
         room.refuse_unpriced(chosen)
@@ -150,6 +151,8 @@ def search(
             finally:
                 if told is not None:
                     told.close()
+    if target is not None and (other := _simulated_as(deployments, found, target)):
+        click.echo(f"simulated as {other}, launched for {target}; --set serving.engine=… simulates another", err=True)
     searched = (
         fixed_searched_of(found, deployments, question)
         if isinstance(found, Fixed)
@@ -163,6 +166,12 @@ def search(
         print_fixed(found, deployments, folder, target)
     elif not quiet and isinstance(found, Found):
         print_found(found, deployments, folder, share, target)
+
+
+def _simulated_as(deployments: Deployments, found: Found | Fixed, target: str) -> str:
+    """Return the engine whose host times and policy the best plan has, where that is not the one it is launched for."""
+    scenario = deployments.scenario(found.answers()[0].standing.candidate)
+    return launch_of(scenario, target, model=scenario.model.name).simulated_as
 
 
 def _asked_launch(target: str | None) -> AskedLaunch | None:

@@ -17,8 +17,9 @@ from clustersim.files import written_whole
 from clustersim.report.search.searched import Plan, Searched
 from clustersim.scenario.resolve import to_yaml
 from clustersim.search.plans.deployments import Deployments
+from clustersim.search.plans.finals import Finalist
 from clustersim.search.plans.fixed.result import Fixed
-from clustersim.search.plans.front import at_capacity
+from clustersim.search.plans.front import Point, at_capacity
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
@@ -56,7 +57,10 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
         finalist = long.get(id(one))
         reached = finalist.capacity if finalist is not None else one.capacity
         fate = "best" if one is best.standing else "tie" if id(one) in ties else one.fate
-        worth, point = found.worth(one), at_capacity(one)
+        worth, point, row = found.worth(one), at_capacity(one), one.row if one.passed is not None else None
+        if finalist is not None and finalist.row is not None and finalist.step is not None:
+            row = finalist.row
+            point = Point(standing=one, step=finalist.step, row=row)
         bound = one.bound.step is not None and one.bound.why == "most requests per second"
         plans.append(
             Plan(
@@ -64,11 +68,11 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
                 devices=one.candidate.devices,
                 usd_per_hour=question.room.cost(one.candidate),
                 fate=fate,
-                why=_why(one, fate, found),
+                why=_why(one, fate, found) if finalist is None else _final_why(finalist, fate, found),
                 bound=_step_value(one) * worth if bound else None,
                 reached=None if reached is None else reached * worth,
                 requests_per_s=reached,
-                numbers=metrics(one.row) if one.passed is not None else {},
+                numbers=metrics(row),
                 tokens_per_device=None if point is None else point.per_device,
                 tokens_per_user=None if point is None else point.user_rate,
                 on_front=id(one) in on_front,
@@ -91,18 +95,26 @@ def legal_words(found: Standings, question: Question) -> str:
     """Return how many plans are legal, and on what."""
     many = "exactly" if question.room.exactly else "at most"
     launch = question.room.launch
-    legal = f"{found.legal:,} legal plans" + (f" that launch for {launch.name}" if launch else "")
+    legal = plural(found.legal, "legal plan") + (f" that launch for {launch.name}" if launch else "")
     return f"{legal} on {many} {plural(question.room.devices, 'device')}"
 
 
 def search_command(found: Found | Fixed, deployments: Deployments, one: Standing, rate: float | None) -> str:
     """Return the command that simulates a plan: at the rate that it reaches, or the scenario's where none is known."""
-    rated = () if rate is None or isinstance(found, Fixed) else found.rated(rate)
+    rated: tuple[str, ...] = ()
+    if rate is not None and isinstance(found, Found):
+        rated = found.rated(one.candidate, rate, any(final.standing is one for final in found.finalists))
     return command_of(deployments.variants, (*deployments.changes(one.candidate), *rated))
 
 
 def _step_value(one: Standing) -> float:
     return rate_of(one.bound.step or 0)
+
+
+def _final_why(one: Finalist, fate: str, found: Found) -> str:
+    if fate in ("best", "tie"):
+        return ""
+    return f"reaches {found.value(one) / found.value(found.best):.1%} of the best at length"
 
 
 def _why(one: Standing, fate: str, found: Found) -> str:

@@ -22,6 +22,8 @@ class Question:
     exhaustive: bool
     effort_s: float = math.inf
     """Seconds of CPU, as expected, after which no more plans are screened."""
+    rate_per_s: float | None = None
+    """At which plans are compared by a number; None: the scenario's."""
     front: float | None = None
     """Of the area below the front: plans are simulated until none is expected to add more; None: none is for it."""
 

@@ -30,9 +30,8 @@ def none_legal(scenario: Scenario, refused: Refused, room: Room) -> InputError:
     return InputError(Problem(message=f"{message}: {rules}{nearest}"))
 
 
-def none_serves(scenario: Scenario, standings: Sequence[Standing], share: float) -> InputError:
+def none_serves(standings: Sequence[Standing], share: float, at: str = "any rate that was tried") -> InputError:
     """Return the error for a workload that no plan can serve: the bound, and what broke."""
-    del scenario
     reasons: dict[str, int] = {}
     for one in standings:
         reasons[one.why or one.fate] = reasons.get(one.why or one.fate, 0) + one.same
@@ -41,7 +40,5 @@ def none_serves(scenario: Scenario, standings: Sequence[Standing], share: float)
     )
     tpots = [one.bound.tpot_ms for one in standings if one.bound.tpot_ms is not None and one.why != "least TTFT"]
     least = f"; no plan has a TPOT below {min(tpots):,.1f} ms, even with one request" if tpots else ""
-    message = (
-        f"no plan serves {share:.0%} of the requests within their targets at any rate that was tried ({told}){least}"
-    )
+    message = f"no plan serves {share:.0%} of the requests within their targets at {at} ({told}){least}"
     return InputError(Problem(message=message, path="targets"))

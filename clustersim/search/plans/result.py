@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.finals import KEPT, TIES, Finalist
 from clustersim.search.plans.front import Hypervolume, Point, front_of, points_of
 from clustersim.search.plans.front_runs import FrontRuns
@@ -76,7 +77,7 @@ class Found(Standings):
     runs : int
         Runs that were asked for, those looked up included.
     rated : callable
-        What makes requests come at a rate, as ``--set`` takes it.
+        What makes requests come to a plan at a rate, as many as in a short run or a long one, as ``--set`` takes it.
     filled : FrontRuns or None
         What was simulated for the front.
     recorded, part : int or None
@@ -87,7 +88,7 @@ class Found(Standings):
     worth: Callable[[Standing], float]
     objective: str
     runs: int
-    rated: Callable[[float], tuple[str, ...]]
+    rated: Callable[[Candidate, float, bool], tuple[str, ...]]
     filled: FrontRuns | None = None
     recorded: int | None = None
     part: int | None = None

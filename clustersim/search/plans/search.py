@@ -56,7 +56,7 @@ class Search(Trials):
         played = replace(self.base, workload=load.played(load.first))
         deployments.variants.requests(played)  # refuses more than may be simulated, before bounds draw it
         self.recorded = recorded(self.base)
-        self.rated = load.changes
+        self._given = load
         part = None if self.recorded is None else prime_up_to(self.recorded)
         self.load: Load = replace(load, part=part, recorded=None)
         self.sides = PlanPools(deployments, self.load)
@@ -69,6 +69,11 @@ class Search(Trials):
         for one in found:
             one.row_devices = one.candidate.devices // self.sides.every(one.candidate)
         return found
+
+    def rated(self, candidate: Candidate, rate: float, long: bool) -> tuple[str, ...]:
+        """Return what makes requests come to a plan at a rate, as many as in a short run or a long one."""
+        load = _long(self._given, candidate) if long else self._given
+        return load.changes(rate)
 
     def bound(self, standings: Iterable[Standing], place: int = 0) -> None:
         """Bound plans by one of their pools."""
@@ -164,7 +169,7 @@ class Search(Trials):
     def _long_trial(self, standing: Standing, step: int, seed: int) -> Trial:
         scenario, every = self.trial(standing)
         scenario = replace(scenario, seed=scenario.seed + seed)
-        load, drawn = self._long(standing, step), isinstance(self.base.workload, DrawnWorkload)
+        load, drawn = self._load(standing, step), isinstance(self.base.workload, DrawnWorkload)
         share = 0.0 if drawn or self.question.exhaustive else self.question.share
         return Trial(scenario=scenario, load=load, step=step, every=every, share=share, audit=True)
 
@@ -185,11 +190,15 @@ class Search(Trials):
             one.note(step, row, share)
         return [None if one is None else one.refusal(step) for one, step in known]
 
-    def _long(self, standing: Standing, step: int) -> Load:
-        """Return the load with as many requests as finalists get; the same one where it has these at a step."""
-        most = max(standing.candidate.counts)
-        long = replace(self.load, requests=max(self.load.requests, REQUESTS * most))
+    def _load(self, standing: Standing, step: int) -> Load:
+        """Return the load of a finalist; the short one where it has as many requests at a step."""
+        long = _long(self.load, standing.candidate)
         return self.load if self.load.count(rate_of(step)) == long.count(rate_of(step)) else long
+
+
+def _long(load: Load, candidate: Candidate) -> Load:
+    """Return a load with as many requests as finalists get."""
+    return replace(load, requests=max(load.requests, REQUESTS * max(candidate.counts)))
 
 
 def found_by(search: Search, told: Told | None = None) -> Found:
@@ -208,7 +217,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     walk.through(standings)
     simulated = sorted((one for one in standings if one.passed is not None), key=walk.value, reverse=True)
     if not simulated:
-        raise none_serves(search.base, standings, question.share)
+        raise none_serves(standings, question.share)
     drawn = isinstance(search.base.workload, DrawnWorkload)
     finalists = last_longest(simulated, worth, search.run_at_length, seeds=SEEDS if drawn else 1, share=question.share)
     reopen(standings, worth, finalists[0])

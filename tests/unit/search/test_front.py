@@ -41,7 +41,12 @@ def plan(*, pools: int) -> Any:
 
 def found(*standings: Standing) -> Found:
     return Found(
-        standings=standings, finalists=[], worth=lambda one: 1.0, objective="capacity", runs=0, rated=lambda rate: ()
+        standings=standings,
+        finalists=[],
+        worth=lambda one: 1.0,
+        objective="capacity",
+        runs=0,
+        rated=lambda plan, rate, long: (),
     )
 
 

@@ -68,7 +68,8 @@ def _fixed_why(one: Standing) -> str:
 def _fixed_sentences(found: Fixed) -> list[str]:
     told = found.certificate()
     lines = [
-        f"The best plan has {found.objective} {found.value(found.best):.6g} at {found.rate_per_s:.4g} requests/s; it "
+        f"The best plan has {found.objective} {found.value(found.best):.6g} ({found.direction}) at "
+        f"{found.rate_per_s:.4g} requests/s; it "
         "and those that tie were simulated again and checked (rules of level P, G and T).",
         f"{told['legal']:,} plans are legal; {told['simulated']:,} were simulated once, with the scenario's requests.",
     ]

@@ -11,7 +11,8 @@ from clustersim.search.plans.trial import expected_s, numbers_at
 from clustersim.search.point import Row, run_point
 from clustersim.values import dataclass
 
-OF_REQUESTS: Final = ("requests", "throughput", "makespan_s", "goodput", *(f"{name}_ms" for name in LATENCIES))
+SHARE: Final = "goodput.share"
+OF_REQUESTS: Final = ("requests", "throughput", "makespan_s", *(f"{name}_ms" for name in LATENCIES))
 _MEETING_S: Final = 28e-3
 """Of a request where what SP ranks send meets K/V on its way, or what other TP ranks send between stages: by events (TP
 2 × SP 2 on one node: 26 to 31 ms) …"""
@@ -31,7 +32,7 @@ class PlanRun:
     @property
     def is_short(self) -> bool:
         """Whether the number follows from the requests alone, so that no whole summary is made."""
-        return not self.audit and self.number.partition(".")[0] in OF_REQUESTS
+        return not self.audit and (self.number == SHARE or self.number.partition(".")[0] in OF_REQUESTS)
 
     @property
     def told(self) -> str:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from clustersim.report.sweep.swept import is_better_low
 from clustersim.search.plans.finals import FINALISTS, TIES
 from clustersim.search.plans.outcome import RankedPlan, Standing
 from clustersim.search.plans.result import Standings
 from clustersim.values import dataclass
 
-SHARE: Final = "goodput.share"
 NO_SHARE: Final = "too few requests meet their targets"
 
 
@@ -38,6 +38,11 @@ class Fixed(Standings):
     share: float | None
     rate_per_s: float
     runs: int
+
+    @property
+    def direction(self) -> str:
+        """Which way the number is better, in words."""
+        return "less is better" if is_better_low(self.objective) else "more is better"
 
     def value(self, one: Standing) -> float:
         """Return what a plan reaches."""

@@ -13,8 +13,8 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.report.sweep.swept import is_better_low
 from clustersim.search.plans.bounds.limits import RATE
-from clustersim.search.plans.fixed.plan_run import PlanRun, expected_run_s, try_run
-from clustersim.search.plans.fixed.result import NO_SHARE, SHARE, Fixed, tied
+from clustersim.search.plans.fixed.plan_run import SHARE, PlanRun, expected_run_s, try_run
+from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, tied
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import OBJECTIVES
@@ -93,7 +93,7 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
         search.prune(standings, rate_per_s)
     left = [one for one in standings if one.fate == "open"]
     if not left:
-        raise none_serves(base, standings, question.share)
+        raise none_serves(standings, question.share, f"{rate_per_s:,.4g} requests/s")
     search.simulate(left[:1], len(requests))
     _refuse_no_number(question.objective, left[:1])
     search.simulate(left, len(requests), told=told)
