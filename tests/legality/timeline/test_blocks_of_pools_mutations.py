@@ -5,6 +5,7 @@ Each changed record is beside the same one as it was, which is legal.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import ADMITTED, PREEMPTED, RECEIVED, History
+from clustersim.legality.history import ADMITTED, FINISHED, PREEMPTED, RECEIVED, History
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
@@ -46,6 +47,15 @@ def of(name: str) -> History:
     return history
 
 
+def in_turn() -> History:
+    """One request at a time, and blocks in use as narrow as a large record has them."""
+    workload = {key: value for key, value in DOCUMENT["workload"].items() if key != "arrivals"}
+    closed = {"arrivals": {"process": "closed_loop", "concurrency": 1}} | workload
+    alone = {"plan": {"tp": 1}, "serving": {"engine": "vllm-0.19"}, "workload": closed}
+    history = history_of_run(simulate(scenario_of(DOCUMENT | alone)))
+    return replace(history, facts=history.facts | {"used": history.facts["used"].astype(np.int32)})
+
+
 def rows_of(history: History, kind: int, *replicas: int) -> list[int]:
     facts = history.facts
     return np.flatnonzero((facts["kind"] == kind) & np.isin(facts["replica"], replicas)).tolist()
@@ -71,6 +81,14 @@ def test_blocks_between_reservations_of_one_instant_are_told_right():
     for row in between:
         for by in (-1, 1):
             assert broken(with_fact(history, "used", row, by), ("KV-7",)) == {"KV-7"}, (row, by)
+    history = in_turn()  # each comes as the one before it ends
+    kind = history.facts["kind"]
+    rows = np.flatnonzero((kind[:-1] == FINISHED) & (kind[1:] == ADMITTED)).tolist()
+    assert len(rows) > 2
+    for row in rows:  # left beside an arrival, while the next one is admitted a nanosecond later
+        left = with_fact(with_fact(history, "used", row, 1), "time_ns", row + 1, 1)
+        told = [one.message for one in check_history(left).violations if one.rule == "KV-7"]
+        assert any("when no sequence runs any longer" in message for message in told), row
 
 
 def test_blocks_of_a_prefill_replica_that_fails_are_told_right():
