@@ -12,7 +12,7 @@ from clustersim.cli.tables import print_table
 from clustersim.interop.launch.launch import TARGETS, refusal_of
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import front_words, left_for, search_command
-from clustersim.search.plans.fixed.result import Fixed
+from clustersim.search.plans.fixed.result import Fixed, rate_words
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.result import Found, metrics
@@ -137,7 +137,7 @@ def print_fixed(found: Fixed, deployments: Deployments, folder: Path, target: st
     best, told = found.best, found.certificate()
     click.echo(
         f"{best.words} on {plural(best.candidate.devices, 'device')}: {found.objective} {found.value(best):.6g} "
-        f"({found.direction}) at {found.rate_per_s:.4g} requests/s"
+        f"({found.direction}) at {rate_words(found.rate_per_s)}"
     )
     if found.share is not None:
         click.echo(f"a plan counts where {found.share:.0%} of requests meet every target")

@@ -141,6 +141,17 @@ def at_rate(scenario: Scenario, requests_of: Callable[[Scenario], Requests], rat
     return (f"workload.arrivals.rate={rate!r}/s",)
 
 
+def own_rate(scenario: Scenario, requests_of: Callable[[Scenario], Requests]) -> float:
+    """Return the rate that the requests of a scenario have, per second.
+
+    Raises
+    ------
+    InputError
+        When they have none.
+    """
+    return _own(scenario, requests_of)[0]
+
+
 def _own(scenario: Scenario, requests_of: Callable[[Scenario], Requests]) -> tuple[float, int]:
     """Return the rate that the requests of a scenario have, per second, and how many there are."""
     workload = scenario.workload

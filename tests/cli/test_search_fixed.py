@@ -13,6 +13,27 @@ from click.testing import CliRunner, Result
 from clustersim.cli import main
 from tests.unit.search.searching import SMALL
 
+UNLIKE = """
+name: unlike
+topology: {name: dgx-h100, nodes: 1}
+model: llama-2-7b
+plan: {tp: 1}
+serving: {max_batch_tokens: 2048}
+workload: {trace: {path: t.csv, columns: {arrival: when, prompt_tokens: p, output_tokens: o, unit: s}}}
+targets: {ttft: 70 ms}
+"""
+"""Its first replica of three gets all that miss the target, which are less than a tenth."""
+BEHIND = """
+name: behind
+seed: 10
+topology: {name: dgx-h100, nodes: 1}
+model: llama-2-7b
+plan: {tp: 1}
+serving: {max_batch_tokens: 2048, max_batch_requests: 32}
+workload: {arrivals: {process: poisson, rate: 24/s}, prompt_tokens: 1500, output_tokens: 2, requests: 12}
+targets: {ttft: 200 ms, tpot: 1 s}
+"""
+"""Requests that come faster than their rate says."""
 KNOBS = ("--knobs", "serving.max_batch_requests=8,32")
 
 
@@ -20,6 +41,8 @@ KNOBS = ("--knobs", "serving.max_batch_requests=8,32")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(SMALL)
+    rows = [f"{number / 20},{1600 if number in (0, 12, 24) else 60},4" for number in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["when,p,o", *rows]) + "\n")
     return tmp_path
 
 
@@ -65,6 +88,11 @@ def test_the_best_plan_by_a_number_is_that_of_all_and_its_command_gives_that_num
     )
     more = found("--objective", "goodput.requests_per_s", "--out", "more")
     assert more["best"]["value"] > 0.0
+    for text, asked in ((UNLIKE, ("--devices", "3", "--exactly")), (BEHIND, ("--devices", "1"))):
+        Path("odd.yaml").write_text(text)  # of what is left out none may be the best
+        args = ("odd.yaml", *asked, "--objective", "tpot_ms.p50", "--workers", "1", "--json")
+        some, every = (json.loads(invoke("search", *args, *more).stdout) for more in ((), ("--exhaustive",)))
+        assert [some["best"][key] for key in ("plan", "value")] == [every["best"][key] for key in ("plan", "value")]
     fewer = found("--objective", "energy.joules_per_output_token", "--out", "fewer", *KNOBS)
     reached = [row["reached"] for row in rows("fewer").values() if row["reached"] is not None]
     assert fewer["best"]["value"] == min(reached)
@@ -77,8 +105,8 @@ def test_a_number_that_is_none_and_targets_that_no_plan_meets_are_told():
         (("--objective", "tpot_ms.p98"), "'tpot_ms.p98' is no number of the summary; did you mean 'tpot_ms.p99'?"),
         (("--rate", "20/s"), "--rate: is for an --objective that is a number of the summary; capacity_per_device"),
         ((*number, "--rate", "20"), "'20' has no unit; expected a rate such as '4/s'"),
-        ((*number, "--targets", "ttft=25 ms", "--exhaustive"), "targets at 19.59 requests/s; the nearest, tp 1 × dp 1"),
-        ((*number, "--targets", "tpot=1 ms"), "at 19.59 requests/s (1 plan: least TPOT); no plan has a TPOT below"),
+        ((*number, "--targets", "ttft=25 ms", "--exhaustive"), "targets at 20 requests/s; the nearest, tp 1 × dp 1"),
+        ((*number, "--targets", "tpot=1 ms"), "at 20 requests/s (1 plan: least TPOT); no plan has a TPOT below"),
     ):
         run = invoke("search", "small.yaml", "--devices", "1", "--workers", "1", *args)
         assert run.exit_code == 2, run.stdout

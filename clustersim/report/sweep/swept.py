@@ -89,12 +89,15 @@ def leading(text: str) -> float:
         return math.nan
 
 
+_LOST: Final = ("rejected", "unfinished", "cancelled", "lost")
+
+
 def is_better_low(key: str) -> bool:
-    """Whether less of a number is better: of latencies, times, energy, money and devices."""
-    first = key.partition(".")[0]
-    return (first.endswith(("_ms", "_s")) and "per_s" not in first) or first in (
-        "energy",
-        "cost",
-        "devices",
-        "preemptions",
+    """Whether less of a number is better: of latencies, times, energy, money, devices and what is lost or idle."""
+    first, last = key.partition(".")[0], key.rpartition(".")[2]
+    return (
+        (first.endswith(("_ms", "_s")) and "per_s" not in first)
+        or first in ("energy", "cost", "devices", "preemptions", "steps")
+        or last in _LOST
+        or last.startswith(("bubble", "exposed", "idle"))
     )

@@ -7,11 +7,11 @@ import math
 from clustersim.report.search.searched import Plan, Searched
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import legal_words, search_command
-from clustersim.search.plans.fixed.result import NO_SHARE, Fixed
+from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, rate_words
 from clustersim.search.plans.front import Point
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
-from clustersim.search.plans.result import metrics
+from clustersim.search.plans.result import PARTITIONS, metrics
 from clustersim.units import plural
 
 
@@ -52,7 +52,7 @@ def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question
         plans=plans,
         front=[one.both for one in front],
         certificate=_fixed_sentences(found),
-        at=f"{found.rate_per_s:.4g} requests/s",
+        at=rate_words(found.rate_per_s),
         is_fixed=True,
     )
 
@@ -69,11 +69,12 @@ def _fixed_sentences(found: Fixed) -> list[str]:
     told = found.certificate()
     lines = [
         f"The best plan has {found.objective} {found.value(found.best):.6g} ({found.direction}) at "
-        f"{found.rate_per_s:.4g} requests/s; it "
+        f"{rate_words(found.rate_per_s)}; it "
         "and those that tie were simulated again and checked (rules of level P, G and T).",
         f"{told['legal']:,} plans are legal; {told['simulated']:,} were simulated once, with the scenario's requests.",
     ]
-    lines += [f"{count:,} are left out, proven: {reason}." for reason, count in told["pruned"].items()]
+    reasons = told["pruned"].items()
+    lines += [f"{count:,} are left out{'' if why == PARTITIONS else ', proven'}: {why}." for why, count in reasons]
     if found.share is not None:
         lines.append(
             f"Of {told['too_few_in_time']:,} too few requests meet their targets (asked: {found.share:.0%}): "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -10,6 +11,7 @@ from clustersim.report.sweep.swept import is_better_low
 from clustersim.search.plans.finals import FINALISTS, TIES
 from clustersim.search.plans.outcome import RankedPlan, Standing
 from clustersim.search.plans.result import Standings
+from clustersim.search.plans.space import TYPICAL
 from clustersim.values import dataclass
 
 NO_SHARE: Final = "too few requests meet their targets"
@@ -27,8 +29,8 @@ class Fixed(Standings):
         Those that count, the best first.
     share : float or None
         Of all requests, that had to meet every target; None: there is none.
-    rate_per_s : float
-        Of the requests.
+    rate_per_s : float or None
+        Of the requests; None: they come all at once, or one after the other.
     runs : int
         Runs that were asked for, those looked up included.
     """
@@ -36,7 +38,7 @@ class Fixed(Standings):
     objective: str
     ranked: Sequence[Standing]
     share: float | None
-    rate_per_s: float
+    rate_per_s: float | None
     runs: int
 
     @property
@@ -69,6 +71,8 @@ class Fixed(Standings):
         """Return what the answer rests on, and what remains uncertain."""
         fates = Counter(one.fate for one in self.standings)
         uncertain = ["each plan was simulated once, with one seed and the requests of the scenario"]
+        if any(one.partitions > 1 for one in self.standings):
+            uncertain.append(f"of the partitions of prompts over SP ranks {TYPICAL} stands for all")
         if fates["open"]:
             uncertain.append("of plans that were not simulated nothing is known")
         return {
@@ -83,6 +87,16 @@ class Fixed(Standings):
             "hypervolume": self.hypervolume(),
             "uncertain": uncertain,
         }
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of a row is a number that plans can be compared by."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def rate_words(rate_per_s: float | None) -> str:
+    """Return at which rate requests come, in words."""
+    return "the rate that they have" if rate_per_s is None else f"{rate_per_s:,.4g} requests/s"
 
 
 def tied(ranked: Sequence[Standing], value: Callable[[Standing], float]) -> list[Standing]:

@@ -12,11 +12,13 @@ from dataclasses import replace
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.report.sweep.swept import is_better_low
+from clustersim.search.load import own_rate
 from clustersim.search.plans.bounds.limits import RATE
 from clustersim.search.plans.fixed.plan_run import SHARE, PlanRun, expected_run_s, try_run
-from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, tied
+from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, is_number, rate_words, tied
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.pools.plan_pools import PlanPools
 from clustersim.search.plans.question import OBJECTIVES
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.search import Search
@@ -27,14 +29,16 @@ from clustersim.search.plans.walk import SPENT
 class FixedSearch(Trials):
     """Searches the plans of one scenario by a number of the summary, at its rate."""
 
-    def prune(self, standings: Sequence[Standing], rate_per_s: float) -> None:
-        """Leave out plans of which it is proven that they can't meet the targets at a rate."""
+    def prune(self, standings: Sequence[Standing]) -> None:
+        """Leave out plans of which it is proven that they can't meet the targets at the rate of the scenario."""
         search = Search(self.deployments, replace(self.question, lasting_s=0.0), self._executors, self._journal)
+        search.load = replace(search.load, part=None)  # the very requests of the scenario, and all of them
+        search.sides = PlanPools(self.deployments, search.load, stand_in=False)
         for place in (1, 0):
             search.bound(standings, place)
         for one in standings:
             step = one.bound.step
-            if step is not None and (one.bound.why != RATE or rate_of(step) <= rate_per_s):
+            if step is not None and (one.bound.why != RATE or rate_of(step) <= search.load.first):
                 one.fate, one.why = "pruned", one.bound.why
 
     def simulate(self, asked: Sequence[Standing], count: int, *, audit: bool = False, told: Told | None = None) -> None:
@@ -86,17 +90,17 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
     question, base, standings = search.question, search.base, search.standings()
     if not standings:
         raise none_legal(base, search.refused, question.room)
-    requests = search.deployments.variants.requests(base)
-    rate_per_s = (len(requests) - 1) * 1e9 / requests.span_ns if requests.span_ns > 0 else float("inf")
-    share = question.share if targets_ns(base.targets) else None
-    if share is not None and not question.exhaustive and rate_per_s < float("inf"):
-        search.prune(standings, rate_per_s)
+    count, rate_per_s = _rate_of(search)
+    share = question.share if targets_ns(base.targets) and question.objective != SHARE else None
+    if share is not None and not question.exhaustive and rate_per_s is not None:
+        search.prune(standings)
     left = [one for one in standings if one.fate == "open"]
     if not left:
-        raise none_serves(standings, question.share, f"{rate_per_s:,.4g} requests/s")
-    search.simulate(left[:1], len(requests))
-    _refuse_no_number(question.objective, left[:1])
-    search.simulate(left, len(requests), told=told)
+        raise none_serves(standings, question.share, rate_words(rate_per_s))
+    first = list({len(one.candidate.replicas): one for one in reversed(left)}.values())
+    search.simulate(first, count)
+    _refuse_no_number(question.objective, first)
+    search.simulate(left, count, told=told)
     simulated = [one for one in standings if one.fate == "simulated"]
     found = Fixed(
         standings=standings,
@@ -110,11 +114,20 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
     ranked = sorted(_counting(simulated, question.objective, share), key=lambda one: sign * found.value(one))
     while ranked:
         best = [ranked[0], *tied(ranked, found.value)]
-        search.simulate(best, len(requests), audit=True)
+        search.simulate(best, count, audit=True)
         if all(one.fate == "simulated" for one in best):
             return replace(found, ranked=ranked, runs=search.ran)
         ranked = [one for one in ranked if one.fate == "simulated"]
     raise _none_in_time(simulated, share, rate_per_s)
+
+
+def _rate_of(search: FixedSearch) -> tuple[int, float | None]:
+    """Return how many requests there are, and the rate that they have, per second; None where they have none."""
+    requests = search.deployments.variants.requests(search.base)
+    try:
+        return len(requests), own_rate(search.base, lambda _: requests)
+    except InputError:
+        return len(requests), None
 
 
 def _counting(simulated: Sequence[Standing], objective: str, share: float | None) -> list[Standing]:
@@ -123,9 +136,9 @@ def _counting(simulated: Sequence[Standing], objective: str, share: float | None
     for one in simulated:
         assert one.row is not None
         numbers = one.row["numbers"]
-        if share is not None and objective != SHARE and numbers.get(SHARE, 0.0) < share:
+        if share is not None and numbers.get(SHARE, 0.0) < share:
             one.why = NO_SHARE
-        elif objective in numbers:
+        elif is_number(numbers.get(objective)):
             one.passing = {0: one.row}
             found.append(one)
         else:
@@ -134,21 +147,22 @@ def _counting(simulated: Sequence[Standing], objective: str, share: float | None
 
 
 def _refuse_no_number(objective: str, simulated: Sequence[Standing]) -> None:
-    known = dict.fromkeys(key for one in simulated if one.row is not None for key in one.row["numbers"])
+    rows = [one.row["numbers"] for one in simulated if one.row is not None]
+    known = dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value))
     if known and objective not in known:
         hint = did_you_mean(objective, [*OBJECTIVES, *known])
         message = f"{objective!r} is no number of the summary{hint}"
         raise InputError(Problem(path="--objective", message=message))
 
 
-def _none_in_time(simulated: Sequence[Standing], share: float | None, rate_per_s: float) -> InputError:
+def _none_in_time(simulated: Sequence[Standing], share: float | None, rate_per_s: float | None) -> InputError:
     """Return the error for a rate at which no plan meets the targets: how near the best one is, or why all failed."""
     shares = [(float(one.row["numbers"].get(SHARE, 0.0)), one) for one in simulated if one.row is not None]
     if share is None or not shares:
         return InputError(Problem(path="plan", message="no plan could be simulated"))
     most, one = max(shares, key=lambda pair: pair[0])
     message = (
-        f"no plan serves {share:.0%} of the requests within their targets at {rate_per_s:,.4g} requests/s; "
+        f"no plan serves {share:.0%} of the requests within their targets at {rate_words(rate_per_s)}; "
         f"the nearest, {one.words}, serves {most:.1%}"
     )
     return InputError(Problem(path="targets", message=message))

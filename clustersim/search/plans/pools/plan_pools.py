@@ -34,10 +34,12 @@ class PlanPools:
     ----------
     deployments : Deployments
     load : Load
+    stand_in : bool
+        Whether a replica stands for others that get all requests of a trace in turn.
     """
 
-    def __init__(self, deployments: Deployments, load: Load) -> None:
-        self.deployments, self.load = deployments, load
+    def __init__(self, deployments: Deployments, load: Load, *, stand_in: bool = True) -> None:
+        self.deployments, self.load, self._stand_in = deployments, load, stand_in
         self._each_pool: dict[tuple[int, int], tuple[Scenario, ...]] = {}
         self._alone: dict[tuple[int, Replica, int], PrefillAlone] = {}
         self._stays = getattr(deployments.base.workload, "cancel_after", None) is None
@@ -138,7 +140,7 @@ class PlanPools:
 
     def alike(self, scenario: Scenario, plan: ParallelPlan, count: int) -> int:
         """Return how many of so many replicas one stands for: all, where each gets all requests of a trace in turn."""
-        return count if self._gets_all(count) and self.in_turn(scenario, plan) else 1
+        return count if self._stand_in and self._gets_all(count) and self.in_turn(scenario, plan) else 1
 
     def in_turn(self, scenario: Scenario, plan: ParallelPlan) -> bool:
         """Whether one of several replicas gets every so many-th request, whatever the others do."""
