@@ -143,10 +143,11 @@ def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 def _unread(pool: ProcessPoolExecutor) -> None:
     """Let nobody wait to write what no process reads any more: before Python 3.11.5 a shutdown waits for that forever.
 
-    As CPython does since then (gh-94777).
+    CPython does so itself since then (gh-94777), in a thread of its own: nobody may close it beside that.
     """
-    with suppress(AttributeError, OSError):
-        pool._call_queue._reader.close()  # type: ignore[attr-defined]
+    if sys.version_info < (3, 11, 5):
+        with suppress(AttributeError, OSError):
+            pool._call_queue._reader.close()  # type: ignore[attr-defined]
 
 
 def _kill(started: list[Any]) -> None:
