@@ -44,7 +44,7 @@ def plain_of(found: Found | Fixed, deployments: Deployments, files: dict[int, st
     return {
         "legal": found.legal,
         "pruned": found.pruned,
-        "simulated": sum(one.passed is not None or bool(one.passing) for one in found.standings),
+        "simulated": sum(one.passed is not None or one.fate == "simulated" for one in found.standings),
         "front": front,
         "best": {
             "scenario": files[id(best.standing)],

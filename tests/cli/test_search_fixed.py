@@ -68,6 +68,7 @@ def test_the_best_plan_by_a_number_is_that_of_all_and_its_command_gives_that_num
     assert [quick["best"][key] for key in ("plan", "value")] == [whole["best"][key] for key in ("plan", "value")]
     assert quick["certificate"]["settled"]
     assert quick["certificate"]["too_few_in_time"] > 0
+    assert quick["simulated"] == quick["certificate"]["simulated"]
     some, every = rows("quick"), rows("whole")
     pruned = [words for words, row in some.items() if row["fate"] == "pruned"]
     assert pruned
