@@ -26,9 +26,16 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-OPTIONS: Final[dict[str, Any]] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-INNER: Final = njit(**OPTIONS)
+KEPT: Final[dict[str, Any]] = {"cache": True, "error_model": "numpy", "_nrt": False}
+"""Of what is called from Python. Nothing is allocated there: who counts references to each view of an array, takes as
+long for that as for all else."""
+OPTIONS: Final[dict[str, Any]] = {
+    "error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+}  # fmt: skip
+INNER: Final = njit(**OPTIONS, forceinline=False)
 """Of what is called from compiled functions alone: nothing is made for callers outside."""
+INLINED: Final = njit(**OPTIONS, forceinline=True)
+"""Of what each step calls: a call hands over seven numbers or more of each array."""
 NEVER: Final = (1 << 63) - 1
 
 DONE, FULL, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_FLOWS, WIDEN, TOO_LATE = range(9)
@@ -217,14 +224,14 @@ def _prefill_ns(terms, pairs, queries, keys, gap_s, longest_s):
     return np.int64(np.rint(seconds * 1e9))
 
 
-@INNER
+@INLINED
 def _copy(target, at, source, count):
     """Copy the first numbers of an array to a place in another: a loop, since slices take long to compile."""
     for place in range(count):
         target[at + place] = source[place]
 
 
-@INNER
+@INLINED
 def _fact(s, g, facts, now, kind, request, value, used):
     at = g[FACT_AT]
     facts[at, 0] = now
@@ -279,7 +286,7 @@ def _join(q, slot, line, finishes, phases, lim, one):
     q[FRESH] += 1
 
 
-@INNER
+@INLINED
 def _pop(q, slot, line, finishes):
     """Take the member out of a group that has its last token first."""
     heap = line[HEAP]
@@ -324,13 +331,13 @@ def _put_back(s, slot, line, one):
     s[BEGUN] += 1
 
 
-@INNER
+@INLINED
 def _first_waiting(s, line):
     """Return the slot of the first that waits where it was preempted, else −1; then its request is at ``HEAD``."""
     return line[PREEMPTED_ONES, 0] if s[GIVEN_UP] > 0 else -1
 
 
-@INNER
+@INLINED
 def _needed(s, slot, prompts, one):
     """Return the tokens that the first that waits computes."""
     if one < 0:
@@ -371,7 +378,7 @@ def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, 
     return one
 
 
-@INNER
+@INLINED
 def _promised(s, slot, line, size):
     """Return how many blocks those who run hold at their ends."""
     found = 0
@@ -381,13 +388,13 @@ def _promised(s, slot, line, size):
     return found
 
 
-@INNER
+@INLINED
 def _most(prompt, output, size):
     """Return how many blocks a request holds at its end."""
     return -(-(prompt + max(output - 1, 0)) // size)
 
 
-@INNER
+@INLINED
 def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free):
     """Choose prompt chunks (``PromptQueue.choose``); return whether a prompt that is begun lacks a block."""
     size, longest = lim[SIZE], lim[LONGEST]
@@ -431,14 +438,14 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
     return False
 
 
-@INNER
+@INLINED
 def _join_loose(s, slot, line, finishes, phases, lim):
     for place in range(s[LOOSE]):
         _join(s, slot, line, finishes, phases, lim, line[LOOSENED, place])
     s[LOOSE] = 0
 
 
-@INNER
+@INLINED
 def _sum_chunks(s, slot, line, window):
     """Add up what is told of the chunks of a step, and let go of the prompts that it goes on with."""
     new = context = pairs = keys = near_pairs = near_keys = 0
@@ -459,7 +466,7 @@ def _sum_chunks(s, slot, line, window):
     s[NEAR_PAIRS], s[NEAR_KEYS] = near_pairs, near_keys
 
 
-@INNER
+@INLINED
 def _sum_near(s, q, slot, member, window):
     """Add up the keys within the window to which a group attends in its next step (``WindowSum``)."""
     keys = growth = 0
@@ -474,7 +481,7 @@ def _sum_near(s, q, slot, member, window):
     s[NEAR_ATTENDED], s[NEAR_GROWTH], s[NEAR_STEPS] = keys, growth, steps
 
 
-@INNER
+@INLINED
 def _launch(s, g, slot, line, lim, decodes, group):
     """Note what a step carries (``GroupedScheduler._launch``): chunks that were chosen, and the group or nobody."""
     count = s[COUNT] if group else 0
@@ -499,7 +506,7 @@ def _launch(s, g, slot, line, lim, decodes, group):
     s[STEPS] = 0
 
 
-@INNER
+@INLINED
 def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
     """Decide the next step (``GroupedScheduler.next``); it is launched, or there is nothing to run."""
     s[CHUNKS] = 0
@@ -710,7 +717,7 @@ def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step):
         _close(s, g, slot, decodes, one, last_step)
 
 
-@INNER
+@INLINED
 def _entered(s, phases, size, steps):
     """Return the blocks that members enter in the next ``steps`` steps but the first."""
     rounds, rest = (steps - 1) // size, (steps - 1) % size
@@ -720,7 +727,7 @@ def _entered(s, phases, size, steps):
     return entered
 
 
-@INNER
+@INLINED
 def _affordable(s, phases, size, limit, free):
     """Return how many of the next ``limit`` steps have their blocks, when all but the first take from ``free``."""
     if (limit // size + 1) * s[COUNT] <= free:
@@ -732,7 +739,7 @@ def _affordable(s, phases, size, limit, free):
     return limit
 
 
-@INNER
+@INLINED
 def _log_run(s, g, head, pending, now, width, rows, varying):
     """Write the step or run of steps that ends, and what varied in it."""
     at = g[ROW_AT]
@@ -745,7 +752,7 @@ def _log_run(s, g, head, pending, now, width, rows, varying):
     g[VARYING_AT] = out + size
 
 
-@INNER
+@INLINED
 def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts):
     """Give each member of a group its tokens; let those go that have all (``DecodeGroup.advance``)."""
     steps, size = s[STEPS], lim[SIZE]
@@ -764,7 +771,7 @@ def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, d
         _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, q[LAST])
 
 
-@INNER
+@INLINED
 def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, one):
     """Account for a prompt chunk of a step that ended (``GroupedScheduler._compute``)."""
     start, count = slot[DONE_TOKENS, one], slot[TAKEN, one]
@@ -798,7 +805,7 @@ def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, on
     g[CHUNK_AT] = at + 1
 
 
-@INNER
+@INLINED
 def _land(s, g, slot, line, finishes, phases, lim, loads, now, chunks, decodes, facts):
     """Account for what ends now (``GroupedScheduler.complete``)."""
     steps, first = s[STEPS], s[STEP]
@@ -813,7 +820,7 @@ def _land(s, g, slot, line, finishes, phases, lim, loads, now, chunks, decodes, 
     s[CHUNKS] = s[STEPS] = 0
 
 
-@INNER
+@INLINED
 def _head(s, lim, head, now, context, number):
     """Note what is known of a step, or run of steps, that begins now."""
     head[ROW_START] = now
@@ -830,7 +837,7 @@ def _head(s, lim, head, now, context, number):
     head[ROW_REPLICA] = s[REPLICA]
 
 
-@INNER
+@INLINED
 def _counts(s):
     """Return what a step is told by (``graph.prices.parts.ALIASES``)."""
     return (
@@ -838,7 +845,7 @@ def _counts(s):
     )  # fmt: skip
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**KEPT)
 def find_row(s, radix, places, keys):
     """Return the position of a step's counts in a table, or of a free one, and their key."""
     counts = _counts(s)
@@ -876,7 +883,7 @@ def _make_row(s, parts, part_ns, at, key, keys, values, made):
     return 0
 
 
-@INNER
+@INLINED
 def _prompts_ns(
     s, g, seconds, radix, places, keys, values, parts, part_ns, made, cores, core_kinds, terms, answer, pending
 ):
@@ -905,7 +912,7 @@ def _prompts_ns(
     return 0, total, number
 
 
-@INNER
+@INLINED
 def _price_prompts(
     s,
     g,
@@ -941,7 +948,7 @@ def _price_prompts(
     return 0
 
 
-@INNER
+@INLINED
 def _price_decodes(
     s,
     g,
@@ -1000,7 +1007,7 @@ def _price_decodes(
     return ASK_STEP if steps == first else 0
 
 
-@INNER
+@INLINED
 def _settle(tree, keys, lane):
     """Bring a tournament of lanes up to date, whose root has the smallest key, the first lane among equals."""
     size = len(tree) >> 1
@@ -1011,7 +1018,7 @@ def _settle(tree, keys, lane):
         at >>= 1
 
 
-@INNER
+@INLINED
 def _wake(s, g, awake):
     """Ask a lane for a decision, once."""
     if not s[IS_AWAKE]:
@@ -1020,7 +1027,7 @@ def _wake(s, g, awake):
         g[AWAKE] += 1
 
 
-@INNER
+@INLINED
 def _is_full(g, lim):
     return (
         g[ROW_AT] >= lim[ROOM_ROWS]
@@ -1032,7 +1039,7 @@ def _is_full(g, lim):
     )
 
 
-@INNER
+@INLINED
 def _arrive(g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail, came, routed, request):
     """Queue the next request where it goes, and return that lane; −1 where the request can never run."""
     lanes = len(loads)
@@ -1058,7 +1065,7 @@ def _arrive(g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail
     return lane
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**KEPT)
 def advance(
     g,
     s,

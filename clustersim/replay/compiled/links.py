@@ -40,7 +40,7 @@ MOVE: Final = ("enters", "number", "here", "class", "since", "end")
 STRETCH: Final = ("step", "stage", "instance", "lost", "replica")
 
 
-@k.INNER
+@k.INLINED
 def of_lane(shared, head, passes, sends, flight, free_at, of_stage, told, g, lane):
     """Return what is known of one lane."""
     pipe, changes, meets, moves, moved, costs, classes = shared
@@ -51,20 +51,20 @@ def of_lane(shared, head, passes, sends, flight, free_at, of_stage, told, g, lan
     )  # fmt: skip
 
 
-@k.INNER
+@k.INLINED
 def _later(now, ns):
     """Return an instant so much later, or one that is too late to be told."""
     return now + ns if ns < k.NEVER - 1 - now else k.NEVER - 1
 
 
-@k.INNER
+@k.INLINED
 def _table(w, here):
     """Return the table of prices of a micro-batch."""
     kind = w[HEAD][here, k.ROW_KIND]
     return 2 if kind == k.STEP_DECODE else 1 if kind == k.STEP_MIXED else 0
 
 
-@k.INNER
+@k.INLINED
 def _leaves(p, ns, before, cls):
     """Return when a collective ends, if nothing stretches the pass until then."""
     found = p[START] + p[LATE] + ns[cls]
@@ -73,14 +73,14 @@ def _leaves(p, ns, before, cls):
     return found
 
 
-@k.INNER
+@k.INLINED
 def _present(w, stage):
     """Return the micro-batch whose pass a stage runs, and the number of its collectives."""
     here = (w[PIPE][stage, STARTED] - 1) % len(w[FLIGHTS])
     return here, w[BOUNDS][stage, _table(w, here), 0]
 
 
-@k.INNER
+@k.INLINED
 def _collective(w, stage, here, at):
     """Return when a collective of a pass ends, if nothing stretches it; what it takes; how long it uses links."""
     table, found = _table(w, here), w[CLASSES][here, w[OF_STAGE][stage]]
@@ -89,7 +89,7 @@ def _collective(w, stage, here, at):
     return leaves, found[NS, cls], found[USED, cls]
 
 
-@k.INNER
+@k.INLINED
 def _after(w, stage, instant):
     """Return the first collective, of those to come, that ends after an instant."""
     here, high = _present(w, stage)
@@ -103,7 +103,7 @@ def _after(w, stage, instant):
     return low
 
 
-@k.INNER
+@k.INLINED
 def _meets(w, stage, enters, leaves, lost):
     """Return from when something on the links in [enters, leaves) meets a collective, or ``leaves``."""
     here, count = _present(w, stage)
@@ -116,7 +116,7 @@ def _meets(w, stage, enters, leaves, lost):
     return leaves
 
 
-@k.INNER
+@k.INLINED
 def _note(w, enters, number, here, cls, since, end):
     """Note a flow that gets on its links, or leaves them."""
     move = w[MOVES][w[MOVED][0]]
@@ -124,7 +124,7 @@ def _note(w, enters, number, here, cls, since, end):
     move[0], move[1], move[2], move[3], move[4], move[5] = enters, number, here, cls, since, end
 
 
-@k.INNER
+@k.INLINED
 def _enter(w, stage, here, since, end):
     """Put the collective that is next on its links."""
     p = w[PIPE][stage]
@@ -134,7 +134,7 @@ def _enter(w, stage, here, since, end):
     w[CHANGES][stage] = end
 
 
-@k.INNER
+@k.INLINED
 def _step(w, stage, now):
     """Let a pass go on from collective to collective, from now on."""
     p = w[PIPE][stage]
@@ -150,7 +150,7 @@ def _step(w, stage, now):
         w[CHANGES][stage] = leaves - used
 
 
-@k.INNER
+@k.INLINED
 def _ends(w, stage):
     """Return when a pass ends, if nothing stretches it any more."""
     p = w[PIPE][stage]
@@ -158,7 +158,7 @@ def _ends(w, stage):
     return _later(p[START] + p[LATE], w[COSTS][here, w[OF_STAGE][stage], 0])
 
 
-@k.INNER
+@k.INLINED
 def start(w, stage, now):
     """Start the next pass on a stage that is free."""
     p, changes, last = w[PIPE][stage], w[CHANGES], len(w[PIPE]) - 1
@@ -180,7 +180,7 @@ def start(w, stage, now):
             changes[at] = _meets(w, stage, max(q[ENTERS], now), changes[at], 0)
 
 
-@k.INNER
+@k.INLINED
 def _lose(w, stage, at, here, lost):
     """Account for what a collective that ended took longer."""
     if lost != 0:
@@ -193,7 +193,7 @@ def _lose(w, stage, at, here, lost):
         g[k.STRETCH_AT] += 1
 
 
-@k.INNER
+@k.INLINED
 def _change_pass(w, stage, now):
     """Let a collective enter its links, or leave them."""
     p = w[PIPE][stage]
@@ -212,7 +212,7 @@ def _change_pass(w, stage, now):
         _step(w, stage, now)
 
 
-@k.INNER
+@k.INLINED
 def _end(w, stage, now):
     """End a pass: its output is sent or has landed, and the stage takes the next one."""
     p, last = w[PIPE][stage], len(w[PIPE]) - 1
@@ -229,7 +229,7 @@ def _end(w, stage, now):
         start(w, stage, now)
 
 
-@k.INNER
+@k.INLINED
 def _are_near(w):
     """Whether flows are on links, or left them now."""
     near = w[MOVED][0] > 0
@@ -238,7 +238,7 @@ def _are_near(w):
     return near
 
 
-@k.INNER
+@k.INLINED
 def _send(w, boundary, now):
     """Begin to send what waits longest."""
     q, kind = w[PIPE][boundary], w[OF_STAGE][boundary]
@@ -254,7 +254,7 @@ def _send(w, boundary, now):
         _foresee(w, boundary, now)
 
 
-@k.INNER
+@k.INLINED
 def _foresee(w, boundary, now):
     """Take a send for one that meets nothing until it meets a collective, if it does."""
     q, changes = w[PIPE][boundary], w[CHANGES]
@@ -275,7 +275,7 @@ def _foresee(w, boundary, now):
     changes[len(w[PIPE]) + boundary] = meeting
 
 
-@k.INNER
+@k.INLINED
 def _change_send(w, boundary, now):
     """Let a send enter its links, meet something, or end."""
     q = w[PIPE][boundary]
@@ -293,7 +293,7 @@ def _change_send(w, boundary, now):
         _meet(w, now)
 
 
-@k.INNER
+@k.INLINED
 def _meet(w, now):
     """Make every send that is on its links a flow; others will enter theirs as flows."""
     stages = len(w[PIPE])
@@ -308,7 +308,7 @@ def _meet(w, now):
             w[CHANGES][stages + boundary] = q[ENTERS]
 
 
-@k.INNER
+@k.INLINED
 def _share(w, boundary, now):
     """Make a send a flow, and let the passes that it may meet go on in steps."""
     q, stages = w[PIPE][boundary], len(w[PIPE])
@@ -324,7 +324,7 @@ def _share(w, boundary, now):
                 _step(w, stage, now)
 
 
-@k.INNER
+@k.INLINED
 def _part(w, boundary, now):
     """Take a send off its links; passes that no send may meet any more go on as a whole."""
     stages = len(w[PIPE])
@@ -338,7 +338,7 @@ def _part(w, boundary, now):
                 w[CHANGES][stage] = _ends(w, stage)
 
 
-@k.INNER
+@k.INLINED
 def _sent(w, boundary, now):
     """Hand on what has been sent, and begin with what waits."""
     q, p = w[PIPE][boundary], w[PIPE][boundary + 1]
@@ -352,7 +352,7 @@ def _sent(w, boundary, now):
         start(w, boundary + 1, now)
 
 
-@k.INNER
+@k.INLINED
 def change(w, now):
     """Handle what changes now; more may change now."""
     stages, changes = len(w[PIPE]), w[CHANGES]
@@ -367,7 +367,7 @@ def change(w, now):
             _change_pass(w, place, now)
 
 
-@k.INNER
+@k.INLINED
 def next_change(w):
     """Return when something changes next."""
     found = k.NEVER
@@ -376,7 +376,7 @@ def next_change(w):
     return found
 
 
-@k.INNER
+@k.INLINED
 def launch(w, s, parts, classes, cores, cost, pending, now):
     """Note what the micro-batch that was launched costs by class of operator, and start its first pass."""
     part_classes, decode_classes, columns = classes

@@ -39,7 +39,7 @@ WAITS, SPARE = range(2)
 """Rows of ``ready``: groups that wait, in the order in which they came back; groups that are free."""
 
 
-@k.INNER
+@k.INLINED
 def _new_group(s, groups, phases, ready):
     """Return a group without members, which waits."""
     s[SPARE_GROUPS] -= 1
@@ -54,14 +54,14 @@ def _new_group(s, groups, phases, ready):
     return group
 
 
-@k.INNER
+@k.INLINED
 def _join_group(group, slot, groups, members, finishes, phases, lim, one):
     q = groups[group]
     k._join(q, slot, members[group], finishes, phases[group], lim, one)
     q[LATEST] = max(q[LATEST], slot[k.PLACE, one])
 
 
-@k.INNER
+@k.INLINED
 def _bring(slot, clock, size, one):
     """Bring a member of a group up to date."""
     grown = clock - slot[k.JOINED, one]
@@ -93,14 +93,14 @@ def _take_apart(s, slot, line, groups, members, ready, lim):
     s[WAITING_GROUPS] = 0
 
 
-@k.INNER
+@k.INLINED
 def _join_loose(s, group, slot, line, groups, members, finishes, phases, lim):
     for place in range(s[k.LOOSE]):
         _join_group(group, slot, groups, members, finishes, phases, lim, line[k.LOOSENED, place])
     s[k.LOOSE] = 0
 
 
-@k.INNER
+@k.INLINED
 def _first(s, slot, line, groups, members, finishes, phases, ready, lim, share):
     """Return the first to decode, in order of admission, as a group that waits (``ReadyDecodes.first``), or −1."""
     loose = s[k.LOOSE]
@@ -137,7 +137,7 @@ def _first(s, slot, line, groups, members, finishes, phases, ready, lim, share):
     return group
 
 
-@k.INNER
+@k.INLINED
 def _slot_of(q, member, slot, last_steps):
     """Return the slot for a step that carries a group (``DecodeSlots._slot_of``)."""
     first = member[k.HEAP, 0]
@@ -155,7 +155,7 @@ def _slot_of(q, member, slot, last_steps):
     return found
 
 
-@k.INNER
+@k.INLINED
 def _open(s, q, member, g, slot, last_steps, decodes):
     """Let episodes begin for those who have none in the slot of this step, and return it (``DecodeSlots._open``)."""
     chosen, fresh = _slot_of(q, member, slot, last_steps), q[k.FRESH]
@@ -180,7 +180,7 @@ def _open(s, q, member, g, slot, last_steps, decodes):
     return chosen
 
 
-@k.INNER
+@k.INLINED
 def _launch(s, g, slot, line, groups, members, ready, last_steps, lim, decodes, group):
     """Note what a step carries (``GroupedScheduler._launch``): chunks that were chosen, and a group, −1 for none."""
     s[GROUP], s[k.DECODES], s[k.ATTENDED], s[STEP_SLOT], s[PREVIOUS] = group, 0, 0, -1, -1
@@ -206,7 +206,7 @@ def _launch(s, g, slot, line, groups, members, ready, last_steps, lim, decodes, 
     s[k.LAUNCHED] = 1
 
 
-@k.INNER
+@k.INLINED
 def _next(
     s, g, slot, line, groups, members, finishes, phases, ready, last_steps, flight, carried, prompts, outputs, behind,
     lim, decodes, facts, now,
@@ -286,7 +286,7 @@ def _careful(
         _launch(s, g, slot, line, groups, members, ready, last_steps, lim, decodes, group)
 
 
-@k.INNER
+@k.INLINED
 def _price(
     s, g, seconds, radix, places, keys, values, parts, part_ns, part_sends, made, decode_rows, cores, core_kinds, terms,
     answer, cost, pending,
@@ -325,7 +325,7 @@ def _price(
     return 0
 
 
-@k.INNER
+@k.INLINED
 def _fly(flight, free_at, sent_at, of_stage, passes, sent, cost, here, now):
     """Work out all that will happen to the micro-batch that was launched (``PipeLane._launch``); return 0."""
     at, last = now, len(free_at) - 1
@@ -349,7 +349,7 @@ def _fly(flight, free_at, sent_at, of_stage, passes, sent, cost, here, now):
     return 0
 
 
-@k.INNER
+@k.INLINED
 def _board(s, lim, line, flight, carried, head, varied, of_stage, cores, cost, pending, now):
     """Note what is known of the micro-batch that was launched, and return where."""
     here = (s[OLDEST] + s[FLYING]) % len(flight)
@@ -373,7 +373,7 @@ def _board(s, lim, line, flight, carried, head, varied, of_stage, cores, cost, p
     return here
 
 
-@k.INNER
+@k.INLINED
 def _land(
     s, g, slot, line, groups, members, finishes, phases, ready, flight, carried, head, passes, varied, sent, lim, loads,
     now, rows, all_passes, sends, varying, chunks, decodes, facts,
@@ -413,7 +413,7 @@ def _land(
     s[DECODING] += s[k.LOOSE] - loose
 
 
-@k.INNER
+@k.INLINED
 def _due(s, flight, free_at, now):
     """Return when a micro-batch leaves the last stage, or before that the first stage is free for a launch."""
     leaves = flight[s[OLDEST], ln.END] if s[FLYING] > 0 else k.NEVER
@@ -425,7 +425,7 @@ def _due(s, flight, free_at, now):
 def _kept(source):
     """Return what is called; the compiler keeps it under ``source``, which tells whose functions it has."""
 
-    @njit(cache=True, error_model="numpy")
+    @njit(**k.KEPT)
     def advance_stages(
         g, s, slot, line, finishes, groups, members, phases, ready, last_steps, flight, carried, head, passes,
         varied, sent, free_at, sent_at, answer, cost, pending, of_stage, radix, ends, end_tree, loads, load_tree, awake,
