@@ -13,6 +13,8 @@ from clustersim.clock import Int64Array
 
 STAGED_VALUES: Final = 1 << 18
 """Values appended one by one that wait, as int64, to be put into typed columns."""
+MANY_VALUES: Final = 1 << 14
+"""Values appended at once that are not gathered with others."""
 
 
 class Columns:
@@ -141,10 +143,12 @@ def _joined(parts: list[Any], rows: int, to: np.dtype[Any]) -> Any:
 
 
 def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
-    narrow = np.array(values, to)
-    if narrow.dtype.itemsize < np.asarray(values).dtype.itemsize and not np.array_equal(narrow, values):
+    if is_one(values):
+        return np.broadcast_to(_narrowed(name, values[:1].copy(), to)[0], values.shape)
+    types = np.iinfo(to)
+    if len(values) and not types.min <= values.min() <= values.max() <= types.max:
         raise OverflowError(f"column {name!r}: a value does not fit into {to}")
-    return narrow
+    return np.array(values, to)
 
 
 class Flat:
@@ -157,7 +161,13 @@ class Flat:
 
     def extend(self, values: Int64Array) -> int:
         """Append values and return the position of the first."""
-        return self.extend_bytes(np.ascontiguousarray(values, np.int64).tobytes())
+        if len(values) < MANY_VALUES:
+            return self.extend_bytes(np.ascontiguousarray(values, np.int64).tobytes())
+        at = len(self)
+        self._settle()
+        self._parts.append(np.array(values, np.int64))
+        self._settled += len(values)
+        return at
 
     def extend_bytes(self, values: bytes) -> int:
         """Append int64 values, as bytes, and return the position of the first."""

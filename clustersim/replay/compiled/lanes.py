@@ -39,8 +39,8 @@ class CompiledLanes(ABC):
 
     scalars: int
     """Of a lane."""
-    unlogged: tuple[int, ...]
-    """Columns of the kernel's rows that the logs of lanes do not have."""
+    unlogged: int
+    """How many of the kernel's columns, the last ones, the logs of lanes do not have."""
 
     def __init__(
         self, intake: Intake, lanes: Sequence[Lane], prices: KernelPrices | StagePrices, first: int, stride: int
@@ -102,7 +102,7 @@ class CompiledLanes(ABC):
     def _sizes(self, rows: Int64Array) -> Int64Array:
         """Return how many varying values each row of the log has."""
 
-    def _besides(self, order: Int64Array) -> tuple[Int64Array, ...]:
+    def _besides(self, order: Int64Array | slice) -> tuple[Int64Array, ...]:
         """Return what else is logged by row, in this order."""
         del order
         return ()
@@ -113,8 +113,17 @@ class CompiledLanes(ABC):
         self.prices.settle()
         if len(rows):
             now = int(rows[:, k.ROW_END].max())
+        logged = rows[:, : -self.unlogged]
+        if len(self.lanes) == 1:
+            self.lanes[0].log.extend(
+                logged,
+                varying,
+                *(table[:, :-1] for table in (chunks, decodes, facts)),
+                *self._besides(slice(len(rows))),
+            )
+            return now
         order, cuts = by_lane(rows, len(self.lanes))
-        parts = [(np.delete(rows, self.unlogged, axis=1)[order], cuts), spread(varying, self._sizes(rows), order, cuts)]
+        parts = [(logged[order], cuts), spread(varying, self._sizes(rows), order, cuts)]
         for table in (chunks, decodes, facts):
             mine, places = by_lane(table, len(self.lanes))
             parts.append((table[mine, :-1], places))

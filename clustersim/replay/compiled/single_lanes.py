@@ -21,7 +21,7 @@ class SingleLanes(CompiledLanes):
     """Lanes of one stage (:mod:`clustersim.replay.compiled.kernel`)."""
 
     scalars = len(k.SCALARS)
-    unlogged = (k.ROW_REPLICA,)
+    unlogged = 1
     prices: KernelPrices
 
     def __init__(self, intake: Intake, lanes: Sequence[Lane], prices: KernelPrices, first: int, stride: int) -> None:

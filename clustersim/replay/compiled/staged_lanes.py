@@ -21,7 +21,7 @@ class StagedLanes(CompiledLanes):
     """Lanes with stages, whose sends meet nothing."""
 
     scalars = len(k.SCALARS) + len(st.SCALARS)
-    unlogged = (k.ROW_NUMBER, k.ROW_REPLICA)
+    unlogged = 2
     prices: StagePrices
 
     def __init__(self, intake: Intake, lanes: Sequence[Lane], prices: StagePrices, first: int, stride: int) -> None:
@@ -74,7 +74,7 @@ class StagedLanes(CompiledLanes):
         sizes: Int64Array = self._widths()[TABLES[rows[:, k.ROW_KIND]]]
         return sizes
 
-    def _besides(self, order: Int64Array) -> tuple[Int64Array, ...]:
+    def _besides(self, order: Int64Array | slice) -> tuple[Int64Array, ...]:
         return self.passes[order], np.repeat(self.sends[order], self.lanes[0].log.ranks, axis=2)
 
     def _answer(self, status: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ STEP_ROW: Final = (
 """What a lane says of a run of steps when it begins."""
 FLUSH_STEPS: Final = 1 << 15
 """Runs of steps after which a log hands on what it has."""
+
+NOTHING: Final[Int64Array] = np.empty(0, np.int64)
 
 Rows = Mapping[str, Sequence[tuple[Int64Array, tuple[int, ...]]]]
 """Kind of step → the rows of durations that its steps refer to by number, and the columns that vary."""
@@ -82,6 +85,10 @@ class LaneLog:
         """Whether ranks do different work in decode steps, so that each run of them tells when they start."""
         self._width = len(STEP_ROW) + 2 + (self.stages <= 1)
         self._full = FLUSH_STEPS * self._width
+        self._many: tuple[list[Int64Array], ...] = [], [], []
+        """Chunks, episodes and facts that came many at once, by column."""
+        self._recorded: defaultdict[tuple[int, int], Int64Array] = defaultdict(lambda: NOTHING)
+        """Stage and kind of step → the recorder's numbers of its rows, −1 of those that no step has used."""
 
     def run(
         self,
@@ -174,83 +181,91 @@ class LaneLog:
 
         ``of_stages`` are passes and sends, where there are stages.
         """
-        flats = (self._steps, self._varying, self._chunks, self._decodes, self._facts, self._passes, self._sends)
-        for flat, some in zip(flats, (rows, varying, chunks, decodes, facts, *of_stages), strict=False):
-            flat.frombytes(np.ascontiguousarray(some, np.int64).tobytes())
-        self._flush_steps()
+        for kept, some in zip(self._many, (chunks, decodes, facts), strict=True):
+            kept.append(some.T.copy())
+        if len(rows):
+            passes, sends = of_stages or (rows[:, [0, -1]], NOTHING)
+            self._hand_steps(rows, varying, passes, sends)
 
     def arrivals(self, times: Int64Array, kinds: Int64Array, requests: Int64Array, prompts: Int64Array) -> None:
         """Hand the recorder the arrivals here, with the prompt tokens of each."""
         self.recorder.facts.extend_columns(
-            replica=np.full(len(times), self.replica),
+            replica=same(self.replica, len(times)),
             time_ns=times,
             kind=kinds,
             request=requests,
             value=prompts,
-            used=np.full(len(times), NOT_POOLED),
+            used=same(NOT_POOLED, len(times)),
         )
 
     def flush(self) -> None:
         """Hand everything to the recorder."""
         self._flush_steps()
         recorder = self.recorder
-        self._hand(recorder.chunks, self._chunks, ("step", "request", "start", "count", "sampled"))
-        self._hand(recorder.decodes, self._decodes, ("slot", "request", "first_step", "last_step"))
-        self._hand(recorder.facts, self._facts, ("time_ns", "kind", "request", "value", "used"))
-        self._hand(recorder.owners, self._kept, ("request", "time_ns", "owner"))
+        chunks, decodes, facts = self._many
+        self._hand(recorder.chunks, chunks, self._chunks, ("step", "request", "start", "count", "sampled"))
+        self._hand(recorder.decodes, decodes, self._decodes, ("slot", "request", "first_step", "last_step"))
+        self._hand(recorder.facts, facts, self._facts, ("time_ns", "kind", "request", "value", "used"))
+        self._hand(recorder.owners, [], self._kept, ("request", "time_ns", "owner"))
 
-    def _hand(self, table: Columns, flat: array[int], names: tuple[str, ...]) -> None:
-        found = _taken(flat, len(names))
-        replica = np.full(len(found), self.replica)
-        table.extend_columns(replica=replica, **dict(zip(names, found.T, strict=True)))
+    def _hand(self, table: Columns, many: list[Int64Array], flat: array[int], names: tuple[str, ...]) -> None:
+        for found in (*many, np.ascontiguousarray(taken_rows(flat, len(names)).T)):
+            replica = same(self.replica, found.shape[1])
+            table.extend_columns(replica=replica, **dict(zip(names, found, strict=True)))
+        many.clear()
 
-    def _hand_steps(self) -> tuple[Int64Array, dict[str, Int64Array], Int64Array]:
-        """Hand on the rows of steps; return them whole, by column, and the first step of each."""
-        table = _taken(self._steps, self._width)
-        found = dict(zip((*STEP_ROW, "count", "end_ns"), table.T, strict=False))
+    def _hand_rows(self, table: Int64Array) -> tuple[dict[str, Int64Array], Int64Array]:
+        """Hand on rows of steps; return them by column, and the first step of each."""
+        found = dict(zip((*STEP_ROW, "count", "end_ns"), np.ascontiguousarray(table.T), strict=False))
         first = self.flushed + np.cumsum(found["count"]) - found["count"]
         self.flushed += int(found["count"].sum())
-        replica, blocks = np.full(len(table), self.replica), np.full(len(table), self.blocks)
+        replica, blocks = same(self.replica, len(table)), same(self.blocks, len(table))
         self.recorder.steps.extend_columns(replica=replica, step=first, kv_blocks_total=blocks, **found)
-        return table, found, first
+        return found, first
 
     def _flush_steps(self) -> None:
-        if not self._steps:
-            return
-        table, found, first = self._hand_steps()
-        counts, recorder = found["count"], self.recorder
-        passes = table[:, [0, -1]] if self.stages == 1 else _taken(self._passes, 2 * self.stages)
+        if self._steps:
+            table, varying = taken_rows(self._steps, self._width), taken_rows(self._varying, 1)
+            passes = table[:, [0, -1]] if self.stages == 1 else taken_rows(self._passes, 2 * self.stages)
+            self._hand_steps(table, varying, passes, taken_rows(self._sends, 1))
+
+    def _hand_steps(self, table: Int64Array, varying: Int64Array, passes: Int64Array, sends: Int64Array) -> None:
+        """Hand on rows of steps: what varied in them, their passes and sends."""
+        found, first = self._hand_rows(table)
+        counts, kinds, recorder, many = found["count"], found["kind"], self.recorder, len(table)
         passes = passes.reshape(-1, self.stages, 2)
-        numbered = [self._numbered(stage, found["kind"], passes[:, stage, 1]) for stage in range(self.stages)]
-        rows, templates, widths = (np.stack(columns, axis=1) for columns in zip(*numbered, strict=True))
-        sizes = widths * counts[:, None]
-        varying_at = recorder.varying.extend(_taken(self._varying, 1)) + np.cumsum(sizes).reshape(sizes.shape) - sizes
-        flat = passes[:, :, 0].size
+        numbered = [self._numbered(stage, kinds, passes[:, stage, 1]) for stage in range(self.stages)]
+        rows, templates, widths = (_by_stage(columns) for columns in zip(*numbered, strict=True))
+        sizes = widths * np.repeat(counts, self.stages)
+        varying_at = recorder.varying.extend(varying.ravel()) + np.cumsum(sizes) - sizes
+        flat = many * self.stages
         recorder.passes.extend_columns(
-            replica=np.full(flat, self.replica),
-            stage=np.tile(np.arange(self.stages), len(table)),
-            template=templates.ravel(),
+            replica=same(self.replica, flat),
+            stage=same(0, flat) if self.stages == 1 else np.tile(np.arange(self.stages), many),
+            template=templates,
             first_step=np.repeat(first, self.stages),
             steps=np.repeat(counts, self.stages),
             start_ns=passes[:, :, 0].ravel(),
-            row=rows.ravel(),
-            starts_at=self._starts_at(found["kind"], counts) if self.stages == 1 else np.full(flat, -1),
-            varying_at=varying_at.ravel(),
+            row=rows,
+            starts_at=self._starts_at(kinds, counts) if self.stages == 1 else same(-1, flat),
+            varying_at=varying_at,
             irregular=self._irregular(flat),
         )
-        self._hand_sends(first, found["prefill_tokens"] + found["decode_tokens"])
+        self._hand_sends(first, found["prefill_tokens"] + found["decode_tokens"], sends)
 
     def _starts_at(self, kinds: Int64Array, counts: Int64Array) -> Int64Array:
         """Hand on the starts of runs whose ranks do different work; return where those of each run are, −1 of most."""
-        found = np.full(len(counts), -1, np.int64)
         if not self.tells_starts:
-            return found
+            return same(-1, len(counts))
+        found = np.full(len(counts), -1, np.int64)
         told = (kinds == STEP_KINDS.index("decode")) & (counts > 1)
-        found[told] = self.recorder.starts.extend(_taken(self._starts, 1)) + np.cumsum(counts[told]) - counts[told]
+        found[told] = self.recorder.starts.extend(taken_rows(self._starts, 1)) + np.cumsum(counts[told]) - counts[told]
         return found
 
     def _irregular(self, passes: int) -> Int64Array:
         """Hand on what was stretched, and return which of it each pass is, −1 for most."""
+        if not self._stretches:
+            return same(-1, passes)
         found = np.full(passes, -1, np.int64)
         known = self.recorder.irregular
         found[[at for at, _ in self._stretches]] = np.arange(len(known), len(known) + len(self._stretches))
@@ -258,16 +273,16 @@ class LaneLog:
         self._stretches = []
         return found
 
-    def _hand_sends(self, steps: Int64Array, tokens: Int64Array) -> None:
+    def _hand_sends(self, steps: Int64Array, tokens: Int64Array, sends: Int64Array) -> None:
         boundaries, width = self.stages - 1, 2 * self.ranks
         if not boundaries:
             return
         recorder = self.recorder
-        at = recorder.transfer_times.extend(_taken(self._sends, 1))
+        at = recorder.transfer_times.extend(sends.ravel())
         carried = np.repeat(np.rint(tokens[:, None] * self.token_bytes).astype(np.int64).ravel(), self.ranks)
-        recorder.transfer_bytes.extend(_taken(self._carried, 1) if self._carried else carried)
+        recorder.transfer_bytes.extend(taken_rows(self._carried, 1) if self._carried else carried)
         recorder.transfers.extend_columns(
-            replica=np.full(len(steps) * boundaries, self.replica),
+            replica=same(self.replica, len(steps) * boundaries),
             stage=np.tile(np.arange(boundaries), len(steps)),
             step=np.repeat(steps, boundaries),
             at=at + width * np.arange(len(steps) * boundaries),
@@ -280,15 +295,15 @@ class LaneLog:
             chosen = np.flatnonzero(kinds == place)
             if not len(chosen):
                 continue
-            template = self.templates[stage][kind]
-            distinct, first, inverse = np.unique(numbers[chosen], return_index=True, return_inverse=True)
-            known = self.rows[stage][kind]
-            found, order = np.empty(len(distinct), np.int64), np.argsort(first)
+            template, known = self.templates[stage][kind], self.rows[stage][kind]
+            used = numbers[chosen]
+            recorded = self._recorded[stage, place] = grown(self._recorded[stage, place], len(known))
             # in order of use, so that numbers tell nothing of other replicas
-            found[order] = self.recorder.numbers_of(template, [known[at] for at in distinct[order].tolist()])
-            rows[chosen] = found[inverse]
+            new = first_of_each(used[recorded[used] < 0], len(known))
+            recorded[new] = self.recorder.numbers_of(template, [known[at] for at in new.tolist()])
+            rows[chosen] = recorded[used]
             templates[chosen] = template
-            widths[chosen] = len(known[int(distinct[0])][1])
+            widths[chosen] = len(known[int(used[0])][1])
         return rows, templates, widths
 
 
@@ -300,8 +315,31 @@ class ClockLog(LaneLog):
         self.recorder.facts.append(self.replica, time, kind, request, value, used)
 
 
-def _taken(flat: array[int], width: int) -> Int64Array:
+def taken_rows(flat: array[int], width: int) -> Int64Array:
     """Return a flat array as rows, and empty it."""
     found = np.array(flat, np.int64)
     del flat[:]
     return found if width == 1 else found.reshape(-1, width)
+
+
+def same(value: int, rows: int) -> Int64Array:
+    """Return a column that is the same in all rows."""
+    return np.broadcast_to(np.int64(value), rows)
+
+
+def grown(numbers: Int64Array, size: int) -> Int64Array:
+    """Return numbers with room for so many, −1 where there were none."""
+    return np.concatenate([numbers, np.full(size - len(numbers), -1)]) if len(numbers) < size else numbers
+
+
+def first_of_each(values: Int64Array, size: int) -> Int64Array:
+    """Return each of some numbers below ``size`` once, in the order in which they come first."""
+    at = np.full(size, len(values))
+    at[values[::-1]] = np.arange(len(values))[::-1]
+    found: Int64Array = values[np.sort(at[at < len(values)])]
+    return found
+
+
+def _by_stage(columns: Sequence[Int64Array]) -> Int64Array:
+    """Return what stages have by step, step by step."""
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1).ravel()

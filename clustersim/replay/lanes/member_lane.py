@@ -10,7 +10,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.prices.lockstep_parts import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.log import LaneLog, taken_rows
 from clustersim.replay.lanes.prices import prompt_sums, within
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.sequence import Sequence
@@ -25,7 +25,7 @@ class MemberLog(LaneLog):
 
     def _flush_steps(self) -> None:
         if self._steps:
-            self._hand_steps()
+            self._hand_rows(taken_rows(self._steps, self._width))
 
 
 class MemberLane(Lane):
