@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from math import frexp
 from typing import Any, Final
 
 import numpy as np
@@ -38,8 +39,10 @@ def octave(value: float) -> float:
     return exponent - 2.0 + 2.0 * mantissa
 
 
-Ratio = Callable[[float], tuple[float, bool]]
-"""inner axis → measured / roofline, and whether it lies outside the curves"""
+Ratio = Callable[[float], float]
+"""inner axis → measured / roofline"""
+Ratios = Callable[[float], Ratio]
+"""outer axis → the ratios along it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,16 @@ class Curves:
         outside |= ((share < 1.0) & outside_first) | ((share > 0.0) & outside_second)
         return first + share * (second - first), outside
 
-    def plain(self) -> Callable[[float], Ratio]:
-        """Return :meth:`ratios` in plain numbers, to the same bits: along one value of the outer axis after another."""
+    def plain(self, outside: Callable[[], None], *, known: bool = True) -> Ratios:
+        """Return :meth:`ratios` in plain numbers, to the same bits: along one value of the outer axis after another.
+
+        Parameters
+        ----------
+        outside : callable
+            Called for each ratio that lies outside the curves.
+        known : bool
+            Whether the curves are those of the fixed keys that are asked for; else all lies outside.
+        """
         outers, curves = self.outer.tolist(), [self._curve(number) for number in range(len(self.outer))]
 
         def along(outer: float) -> Ratio:
@@ -84,38 +95,42 @@ class Curves:
             above = min(max(bisect_left(outers, here), 1), max(1, len(outers) - 1))
             below, above = above - 1, min(above, len(outers) - 1)
             share = _one_share(outers[below], outers[above], here)
-            first, second = curves[below], curves[above]
-            off = here < outers[0] - _ROOM or here > outers[-1] + _ROOM
+            off = not known or here < outers[0] - _ROOM or here > outers[-1] + _ROOM
+            (first, *first_ends), (second, *second_ends) = curves[below], curves[above]
+            ends = [first_ends] * (share < 1.0) + [second_ends] * (share > 0.0)
+            least = math.inf if off else max(each[0] for each in ends)
+            most = min(each[1] for each in ends)
 
-            def ratio(inner: float) -> tuple[float, bool]:
-                at = octave(inner)
-                low, low_off = first(at)
-                high, high_off = second(at)
-                return low + share * (high - low), off or (share < 1.0 and low_off) or (share > 0.0 and high_off)
+            def ratio(inner: float) -> float:
+                mantissa, exponent = frexp(inner if inner > _LEAST else _LEAST)
+                at = exponent - 2.0 + 2.0 * mantissa
+                if not least <= at <= most:
+                    outside()
+                low = first(at)
+                return low + share * (second(at) - low) if share else low
 
-            def on_first(inner: float) -> tuple[float, bool]:
-                low, low_off = first(octave(inner))
-                return low, off or low_off
-
-            return ratio if share else on_first
+            return ratio
 
         return along
 
-    def _curve(self, number: int) -> Ratio:
+    def _curve(self, number: int) -> tuple[Ratio, float, float]:
+        """Return the ratio by the octave of the inner axis along a curve, and the octaves of its ends."""
         first, last = int(self.starts[number]), int(self.starts[number + 1]) - 1
-        places, inners, ratios = (each[first : last + 1].tolist() for each in (self.place, self.inner, self.ratio))
+        places, inners, ratios = (_floats(each[first : last + 1]) for each in (self.place, self.inner, self.ratio))
         behind, last = number * _CURVE, last - first
-        least, most = inners[0] - _ROOM, inners[last] + _ROOM
+        ends = inners[0] - _ROOM, inners[last] + _ROOM
         if not last:
-            return lambda inner: (ratios[0], inner < least or inner > most)
+            return (lambda at: ratios[0], *ends)
 
-        def ratio(inner: float) -> tuple[float, bool]:
-            above = bisect_left(places, behind + inner, 1, last)
+        def ratio(at: float) -> float:
+            above = bisect_left(places, behind + at, 1, last)
             low, high, before = inners[above - 1], inners[above], ratios[above - 1]
-            share = _one_share(low, high, inner)
-            return before + share * (ratios[above] - before), not least <= inner <= most
+            if at <= low or high <= low:
+                return before + 0.0 * (ratios[above] - before)
+            share = (at - low) / (high - low) if at < high else 1.0
+            return before + share * (ratios[above] - before)
 
-        return ratio
+        return (ratio, *ends)
 
     def _along(self, curve: Any, inner: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
         first, last = self.starts[curve], self.starts[curve + 1] - 1
@@ -143,6 +158,11 @@ def curves_of(rows: list[tuple[float, float, float]]) -> Curves:
         inner=inners,
         ratio=np.array([math.fsum(merged[place]) / len(merged[place]) for place in places]),
     )
+
+
+def _floats(values: FloatArray) -> list[float]:
+    found: list[float] = values.tolist()
+    return found
 
 
 def _one_share(low: float, high: float, value: float) -> float:

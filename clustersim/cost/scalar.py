@@ -22,10 +22,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import NS_PER_S
-from clustersim.cost.curves import Curves
+from clustersim.cost.curves import Curves, Ratios
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost, decode_family
-from clustersim.cost.table import TableCost
+from clustersim.cost.table import FIXED, TableCost
 from clustersim.values import dataclass
 
 DecodeNs = Callable[[int], int]
@@ -52,8 +52,8 @@ class Measured:
     ----------
     curves : Curves or None
         Where None, the roofline alone counts.
-    outside : callable
-        Called for each ratio that lies outside the points.
+    along : callable, optional
+        The curves in plain numbers.
 
     Attributes
     ----------
@@ -61,9 +61,10 @@ class Measured:
         Ratios.
     """
 
-    def __init__(self, curves: Curves | None, outside: Callable[[], None]) -> None:
-        self.curves, self._outside = curves, outside
-        self._along = None if curves is None else curves.plain()
+    def __init__(self, curves: Curves | None, along: Ratios = lambda outer: lambda inner: 1.0) -> None:
+        self.curves = curves
+        self.at = along
+        """Returns measured / roofline along one value of the outer axis."""
         ratios = np.ones(1) if curves is None else curves.ratio
         self.least, self.most = float(ratios.min()), float(ratios.max())
 
@@ -71,25 +72,12 @@ class Measured:
     def of(cls, cost: CostModel, op: str, shape: Mapping[str, float]) -> Measured:
         """Return what the points of a model make of an operator at the fixed parts of its shape."""
         if not isinstance(cost, TableCost) or not cost.measures(op):
-            return cls(None, lambda: None)
-        return cls(cost.curves(op, shape), lambda: cost.count_outside(op))
-
-    def at(self, outer: float) -> Callable[[float], float]:
-        """Return measured / roofline along one value of the outer axis."""
-        if self._along is None:
-            return lambda inner: 1.0
-        found, outside = self._along(outer), self._outside
-
-        def ratio(inner: float) -> float:
-            value, beyond = found(inner)
-            if beyond:
-                outside()
-            return value
-
-        return ratio
+            return ALONE
+        keys = tuple(float(shape[key]) for key in FIXED[op])
+        return cls(cost.curves(op, shape), cost.along(op, keys))
 
 
-ALONE: Final = Measured(None, lambda: None)
+ALONE: Final = Measured(None)
 """Of a roofline with no points."""
 
 

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray
-from clustersim.cost.curves import Curves, curves_of, octaves
+from clustersim.cost.curves import Curves, Ratios, curves_of, octaves
 from clustersim.cost.points import MeasuredPoints, read_points
 from clustersim.cost.protocol import Shape
 from clustersim.cost.roofline import RooflineCost, decode_family, shape_numbers
@@ -46,6 +47,8 @@ FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "attention_decode": _ATTENTION,
     "memory": (),
 }
+FEW: Final = 16
+"""Durations asked for at once up to which plain numbers are faster than arrays."""
 _Axes = Callable[[Mapping[str, FloatArray]], tuple[FloatArray, FloatArray]]
 AXES: Final[Mapping[str, _Axes]] = {
     "gemm": lambda s: (np.ones_like(s["m"]), s["m"]),
@@ -96,7 +99,12 @@ class TableCost:
             same = [own for own in wanted if own.op == op]
             shape = {key: np.concatenate([own.shape[key] for own in same]) for key in same[0].shape}
             self._groups[op] = self._group(op, shape, np.concatenate([own.seconds for own in same]) * fallback.times)
+        self._along: dict[tuple[str, tuple[float, ...]], Ratios] = {}
         self._neighbours: dict[tuple[str, tuple[float, ...]], tuple[float, ...] | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: curves in plain numbers it makes itself."""
+        return {**self.__dict__, "_along": {}}
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the device time of ``op`` in seconds; see :meth:`RooflineCost.seconds`."""
@@ -105,6 +113,8 @@ class TableCost:
             return base
         numbers = shape_numbers(op, shape)
         flat = {key: np.broadcast_to(values, base.shape).ravel() for key, values in numbers.items()}
+        if base.size <= FEW:
+            return base * self._few(op, numbers, flat).reshape(base.shape)
         ratio, outside = np.ones(base.size), np.zeros(base.size, dtype=np.bool_)
         for keys, chosen in _by_fixed_keys(op, numbers, flat):
             outer, inner = (octaves(axis) for axis in AXES[op]({key: flat[key][chosen] for key in flat}))
@@ -118,10 +128,35 @@ class TableCost:
             self.outside[op] += int(np.count_nonzero(outside))
         return np.asarray(base * ratio.reshape(base.shape))
 
-    def count_outside(self, op: str) -> None:
-        """Count one duration that lay outside the measured points of a table."""
-        if op in self.outside:
-            self.outside[op] += 1
+    def _few(self, op: str, numbers: Mapping[str, Any], flat: Mapping[str, FloatArray]) -> FloatArray:
+        """Return measured / roofline of a few shapes, one at a time: arrays take much longer than the arithmetic."""
+        ratio = np.ones(len(next(iter(flat.values()))))
+        for keys, chosen in _by_fixed_keys(op, numbers, flat):
+            along = self.along(op, keys)
+            for place in np.flatnonzero(chosen).tolist():
+                outer, inner = AXES[op]({key: values[place] for key, values in flat.items()})
+                ratio[place] = along(float(outer))(float(inner))
+        return ratio
+
+    def along(self, op: str, keys: tuple[float, ...]) -> Ratios:
+        """Return measured / roofline at fixed keys in plain numbers; what lies outside the points is counted.
+
+        Parameters
+        ----------
+        op : str
+            One that is measured.
+        keys : tuple of float
+            Its ``FIXED`` parts.
+        """
+        found = self._along.get((op, keys))
+        if found is None:
+            group, known = self._nearest(op, keys)
+            count = partial(self._count, op) if op in self.outside else _nothing
+            self._along[op, keys] = found = _counted(count) if group is None else group.plain(count, known=known)
+        return found
+
+    def _count(self, op: str) -> None:
+        self.outside[op] += 1
 
     def curves(self, op: str, shape: Shape) -> Curves | None:
         """Return the curves that scale the roofline at these fixed keys; None where nothing does.
@@ -164,6 +199,21 @@ class TableCost:
             self._neighbours[op, keys] = nearest_shape(op, keys, groups)
         nearest = self._neighbours[op, keys]
         return None if nearest is None else groups[nearest], False
+
+
+def _nothing() -> None:
+    pass
+
+
+def _counted(count: Callable[[], None]) -> Ratios:
+    """Return ratios of 1, each of which is counted."""
+
+    def ratio(inner: float) -> float:
+        del inner
+        count()
+        return 1.0
+
+    return lambda outer: ratio
 
 
 def nearest_shape(op: str, keys: tuple[float, ...], others: Iterable[tuple[float, ...]]) -> tuple[float, ...] | None:
