@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -116,31 +114,16 @@ def goals(command: Command) -> Command:
     return command
 
 
-def target_changes(text: str | None) -> tuple[str, ...]:
-    """Return targets such as ``ttft=1 s, tpot=50 ms`` as ``--set`` takes them; in place of the scenario's."""
+def target_changes(text: str | None) -> dict[str, str]:
+    """Return targets such as ``ttft=1 s, tpot=50 ms`` as ``--set`` takes them, and what messages call that."""
     if text is None:
-        return ()
+        return {}
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(name.strip() and value.strip() for name, _, value in pairs):
         raise click.BadParameter(
             f"expected NAME=TIME, such as 'ttft=1 s, tpot=50 ms', found {text!r}", param_hint="--targets"
         )
-    return ("targets={" + ", ".join(f"{name.strip()}: {value.strip()}" for name, _, value in pairs) + "}",)
-
-
-@contextmanager
-def naming_targets(overrides: Sequence[str], targets: str | None) -> Iterator[None]:
-    """Tell problems of what ``--targets`` says by that name: it is taken as the ``--set`` after all others."""
-    try:
-        yield
-    except InputError as error:
-        flag = f"--set #{len(overrides) + 1}"
-        raise InputError(
-            replace(one, file=None, path=f"--targets: {one.path.removeprefix('targets.')}")
-            if targets is not None and one.file == flag
-            else one
-            for one in error.problems
-        ) from None
+    return {"targets={" + ", ".join(f"{name.strip()}: {value.strip()}" for name, _, value in pairs) + "}": "--targets"}
 
 
 def kept_and_command(folder: Path, command: str) -> str:

@@ -72,12 +72,24 @@ class Variants:
         See :func:`clustersim.scenario.load.load`.
     limits : Limits
         Of each run, and of all together.
+    flags : mapping, optional
+        Overrides and changes that an option of its own says (``targets={ttft: 1 s}``) → what errors call them:
+        ``--targets``.
     """
 
-    def __init__(self, name: str, overrides: Changes = (), *, allow_code: bool | None = None, limits: Limits) -> None:
+    def __init__(
+        self,
+        name: str,
+        overrides: Changes = (),
+        *,
+        allow_code: bool | None = None,
+        limits: Limits,
+        flags: Mapping[str, str] | None = None,
+    ) -> None:
         file = find_scenario(name)
         self.text = name
         self.overrides = tuple(overrides)
+        self._flags = dict(flags or {})
         self.allow_code = code_allowed(allow_code)
         self.limits = limits
         self._document = read_mapping(file, "scenario", TELLING)
@@ -93,14 +105,23 @@ class Variants:
         InputError
             As loading does.
         """
-        own = len(self.overrides)
         try:
             texts = (*self.overrides, *changes, "expect={}")
-            document = apply_overrides(self._document, texts, SHORTHANDS)
+            own = [self._flags.get(text, f"--set #{number}") for number, text in enumerate(self.overrides, 1)]
+            rest = (f"--set #{number}" for number in range(len(own) + 1, len(texts) + 1))
+            document = apply_overrides(self._document, texts, SHORTHANDS, [*own, *rest])
             return build_scenario(_unshared(document), allow_code=self.allow_code, kept=self._parts)
         except InputError as error:
-            named = {f"--set #{own + number}": f"--vary {text}" for number, text in enumerate(changes, 1)}
-            raise InputError(replace(one, file=named.get(one.file or "", one.file)) for one in error.problems) from None
+            named = {f"--set #{number}": text for number, text in enumerate(changes, len(self.overrides) + 1)}
+            named |= {flag: text for text, flag in self._flags.items()}
+            raise InputError(self._flagged(one, named.get(one.file or "")) for one in error.problems) from None
+
+    def _flagged(self, problem: Problem, text: str | None) -> Problem:
+        """Return a problem of a change, told by what was typed; None: an override, which is told by its number."""
+        if text not in self._flags:
+            return problem if text is None else replace(problem, file=f"--vary {text}")
+        path = problem.path.removeprefix(text.partition("=")[0]).removeprefix(".")
+        return replace(problem, file=self._flags[text], path=path)
 
     def requests(self, scenario: Scenario) -> Requests:
         """Return the requests of a variant; those that other variants have too, at any rate, are not read again.

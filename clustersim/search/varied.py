@@ -35,6 +35,11 @@ class Varied:
     key: str
     values: tuple[str, ...]
 
+    @property
+    def changes(self) -> list[str]:
+        """Each of its values as ``--set`` takes it."""
+        return [f"{self.key}={value}" for value in self.values]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFile:

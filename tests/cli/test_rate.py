@@ -64,7 +64,7 @@ def test_the_command_says_each_value_once(folder: Path):
     [
         ("tpt=2 ms", "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
         ("tpot=2", "--targets: tpot: expected a time with its unit"),
-        ("ttft=0.1 ms", "--targets: ttft: 0.1 ms is met by 0.0% of requests"),
+        ("ttft=0.1 ms", "--targets: targets.ttft: 0.1 ms is met by 0.0% of requests"),
     ],
 )
 def test_what_is_wrong_with_targets_is_told_of_their_option(targets, told):

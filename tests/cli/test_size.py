@@ -154,7 +154,10 @@ def test_of_several_plans_the_least_is_chosen():
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--targets", "ttft=1 ms"], "--targets: ttft: 1 ms is met by 0.0% of requests even when they come one by one"),
+        (
+            ["--targets", "ttft=1 ms"],
+            "--targets: targets.ttft: 1 ms is met by 0.0% of requests even when they come one by one",
+        ),
         (["--targets", "tpt=1 ms"], "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
         (["--most", "1"], "1 replica on 8 devices doesn't meet the targets: "),
         (["--survive", "rack"], "does not say how many nodes a rack has; add --rack-nodes"),

@@ -53,14 +53,13 @@ def rate(
     --targets. Says which target breaks first, and why.
     """
     limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
-    changes = (*overrides, *options.target_changes(targets))
-    variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
-    with options.naming_targets(overrides, targets):
-        loaded = variants.scenario()
-        folder = out or Path("rates") / f"{loaded.name}-{loaded.digest[:12]}"
-        with opened(executor, workers) as executors, opened_journal(folder) as journal:
-            runs = Runs(variants, executors, journal)
-            found = highest_rate(runs, loaded, share=share, tolerance=tolerance, lasting_s=lasting)
+    flags = options.target_changes(targets)
+    variants = Variants(scenario, (*overrides, *flags), allow_code=allow_code or None, limits=limits, flags=flags)
+    loaded = variants.scenario()
+    folder = out or Path("rates") / f"{loaded.name}-{loaded.digest[:12]}"
+    with opened(executor, workers) as executors, opened_journal(folder) as journal:
+        runs = Runs(variants, executors, journal)
+        found = highest_rate(runs, loaded, share=share, tolerance=tolerance, lasting_s=lasting)
     if as_json:
         click.echo(json.dumps(_plain(found, variants, folder, tolerance)))
     elif not quiet:

@@ -11,25 +11,25 @@ import click
 
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
-from clustersim.cli.searches import plain_of, print_fixed, print_found
+from clustersim.cli.searches import plain_of, print_found
 from clustersim.errors import InputError, Problem
 from clustersim.interop.launch.launch import TARGETS, launch_of, refusal_of
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
 from clustersim.report.search.page import check_layout, search_html
+from clustersim.report.search.searched import Searched
 from clustersim.report.words.progress import RunsLeft
-from clustersim.search.executors import opened
-from clustersim.search.journal import opened_journal
+from clustersim.search.executors import Executors, opened
+from clustersim.search.journal import Journal, opened_journal
 from clustersim.search.load import at_rate
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
 from clustersim.search.plans.files import digest, searched_of, write_search
 from clustersim.search.plans.fixed.page import fixed_searched_of
-from clustersim.search.plans.fixed.result import Fixed
 from clustersim.search.plans.fixed.search import FixedSearch, fixed_by
 from clustersim.search.plans.question import OBJECTIVES, Question
-from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import AskedLaunch, room_of
 from clustersim.search.plans.search import Search, found_by
+from clustersim.search.plans.standings import Standings
 from clustersim.search.runs import Variants
 from clustersim.search.varied import varied_of
 
@@ -109,66 +109,67 @@ def search(
     page = read(layout)
     check_layout(page)
     limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
-    changes = (*overrides, *((f"topology={topology}",) if topology else ()), *options.target_changes(targets))
-    variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
     varied = [varied_of(text, "--knobs") for text in knobs]
     refuse_no_knob(varied)
-    with options.naming_targets((*overrides, *((topology,) if topology else ())), targets):
-        room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=budget)
-        room = replace(room, launch=_asked_launch(target))
-        chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
-        if rate is not None and chosen in OBJECTIVES:
-            message = f"is for an --objective that is a number of the summary; {chosen} looks for the highest rate"
-            raise InputError(Problem(path="--rate", message=message))
-        question = Question(
-            room=room,
-            share=share,
-            lasting_s=lasting,
-            objective=chosen,
-            exhaustive=exhaustive,
-            effort_s=effort,
-            rate_per_s=rate,
-            front=front,
-        )
-        room.refuse_unpriced(chosen)
-        deployments = Deployments(variants, varied, always)
-        if rate is not None:
-            rated = at_rate(deployments.base, variants.requests, rate)
-            deployments = Deployments(variants, varied, (*always, *rated))
-        name = deployments.base.name
-        folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"
-        told = None if as_json or quiet else RunsLeft("plans")
-        with opened(executor, workers) as executors, opened_journal(folder) as journal:
-            found: Found | Fixed
-            try:
-                if question.is_fixed:
-                    found = fixed_by(FixedSearch(deployments, question, executors, journal), told)
-                else:
-                    found = found_by(Search(deployments, question, executors, journal), told)
-            except KeyboardInterrupt:
-                click.echo(f"\nkept     {folder} (a second start goes on there)", err=True)
-                raise
-            finally:
-                if told is not None:
-                    told.close()
+    asked = ({f"topology={topology}": "--topology"} if topology else {}) | options.target_changes(targets)
+    knob_flags = {text: f"--knobs {text}" for one in varied for text in one.changes}
+    flags = knob_flags | asked
+    variants = Variants(scenario, (*overrides, *asked), allow_code=allow_code or None, limits=limits, flags=flags)
+    room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=budget)
+    room = replace(room, launch=_asked_launch(target))
+    chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
+    if rate is not None and chosen in OBJECTIVES:
+        message = f"is for an --objective that is a number of the summary; {chosen} looks for the highest rate"
+        raise InputError(Problem(path="--rate", message=message))
+    question = Question(
+        room=room,
+        share=share,
+        lasting_s=lasting,
+        objective=chosen,
+        exhaustive=exhaustive,
+        effort_s=effort,
+        rate_per_s=rate,
+        front=front,
+    )
+    room.refuse_unpriced(chosen)
+    deployments = Deployments(variants, varied, always)
+    if rate is not None:
+        rated = at_rate(deployments.base, variants.requests, rate)
+        deployments = Deployments(variants, varied, (*always, *rated))
+    name = deployments.base.name
+    folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"
+    told = None if as_json or quiet else RunsLeft("plans")
+    with opened(executor, workers) as executors, opened_journal(folder) as journal:
+        try:
+            found, searched = _found(deployments, question, executors, journal, told)
+        except KeyboardInterrupt:
+            click.echo(f"\nkept     {folder} (a second start goes on there)", err=True)
+            raise
+        finally:
+            if told is not None:
+                told.close()
     if target is not None and (other := _simulated_as(deployments, found, target)):
         click.echo(f"simulated as {other}, launched for {target}; --set serving.engine=… simulates another", err=True)
-    searched = (
-        fixed_searched_of(found, deployments, question)
-        if isinstance(found, Fixed)
-        else searched_of(found, deployments, question)
-    )
     files = write_search(folder, found, deployments, searched, search_html(searched, page))
     if as_json:
         plain = {"for": target} | plain_of(found, deployments, files, folder)
         click.echo(json.dumps(plain | {"wall_s": time.monotonic() - began}))
-    elif not quiet and isinstance(found, Fixed):
-        print_fixed(found, deployments, folder, target)
-    elif not quiet and isinstance(found, Found):
-        print_found(found, deployments, folder, share, target)
+    elif not quiet:
+        print_found(found, deployments, folder, target)
 
 
-def _simulated_as(deployments: Deployments, found: Found | Fixed, target: str) -> str:
+def _found(
+    deployments: Deployments, question: Question, executors: Executors, journal: Journal, told: RunsLeft | None
+) -> tuple[Standings, Searched]:
+    """Search by capacity, or by a number at one rate; return what was found, and what its page shows."""
+    if question.is_fixed:
+        fixed = fixed_by(FixedSearch(deployments, question, executors, journal), told)
+        return fixed, fixed_searched_of(fixed, deployments, question)
+    found = found_by(Search(deployments, question, executors, journal), told)
+    return found, searched_of(found, deployments, question)
+
+
+def _simulated_as(deployments: Deployments, found: Standings, target: str) -> str:
     """Return the engine whose host times and policy the best plan has, where that is not the one it is launched for."""
     scenario = deployments.scenario(found.answers()[0].standing.candidate)
     return launch_of(scenario, target, model=scenario.model.name).simulated_as

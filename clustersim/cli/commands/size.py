@@ -65,29 +65,28 @@ def size(
         raise click.UsageError("--rack-nodes says what --survive rack loses; add that")
     keys = [varied_of(text) for text in varied]
     limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
-    changes = (*overrides, *options.target_changes(targets))
-    variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
+    flags = options.target_changes(targets)
+    variants = Variants(scenario, (*overrides, *flags), allow_code=allow_code or None, limits=limits, flags=flags)
     plans = combinations(keys, zipped=False) if keys else [()]
     found: list[Sized] = []
     problems: list[Problem] = []
-    with options.naming_targets(overrides, targets):
-        loaded = variants.scenario()
-        folder = out or Path("sizes") / f"{loaded.name}-{loaded.digest[:12]}"
-        with opened(executor, workers) as executors, opened_journal(folder) as journal:
-            runs = Runs(variants, executors, journal)
-            for values in plans:
-                own = [f"{key.key}={value}" for key, value in zip(keys, values, strict=True)]
-                try:
-                    sizer = Sizer(runs, own, survive, rack_nodes)
-                    if by == "usd":
-                        sizer.refuse_unpriced()
-                    found.append(least_size(sizer, share=share, most=most))
-                except LimitError:
-                    raise
-                except InputError as error:
-                    problems += error.problems
-        if not found:
-            raise InputError(dict.fromkeys(problems))
+    loaded = variants.scenario()
+    folder = out or Path("sizes") / f"{loaded.name}-{loaded.digest[:12]}"
+    with opened(executor, workers) as executors, opened_journal(folder) as journal:
+        runs = Runs(variants, executors, journal)
+        for values in plans:
+            own = [f"{key.key}={value}" for key, value in zip(keys, values, strict=True)]
+            try:
+                sizer = Sizer(runs, own, survive, rack_nodes)
+                if by == "usd":
+                    sizer.refuse_unpriced()
+                found.append(least_size(sizer, share=share, most=most))
+            except LimitError:
+                raise
+            except InputError as error:
+                problems += error.problems
+    if not found:
+        raise InputError(dict.fromkeys(problems))
     best = min(found, key=lambda one: (one.best.amount(by), one.best.devices, -one.best.share))
     command = command_of(variants, best.best.worst_changes)
     if as_json:

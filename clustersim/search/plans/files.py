@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +18,12 @@ from clustersim.report.search.searched import Plan, Searched
 from clustersim.scenario.resolve import to_yaml
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.finals import Finalist
-from clustersim.search.plans.fixed.result import Fixed
 from clustersim.search.plans.front import Point, at_capacity
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
-from clustersim.search.plans.result import Found, Standings, metrics
+from clustersim.search.plans.result import Found, left_for
+from clustersim.search.plans.standings import Standings, metrics
 from clustersim.search.runs import Variants
 from clustersim.search.sweep import POINTS, command_of
 from clustersim.search.varied import Varied
@@ -99,12 +99,9 @@ def legal_words(found: Standings, question: Question) -> str:
     return f"{legal} on {many} {plural(question.room.devices, 'device')}"
 
 
-def search_command(found: Found | Fixed, deployments: Deployments, one: Standing, rate: float | None) -> str:
+def search_command(found: Standings, deployments: Deployments, one: Standing, rate: float | None) -> str:
     """Return the command that simulates a plan: at the rate that it reaches, or the scenario's where none is known."""
-    rated: tuple[str, ...] = ()
-    if rate is not None and isinstance(found, Found):
-        rated = found.rated(one.candidate, rate, any(final.standing is one for final in found.finalists))
-    return command_of(deployments.variants, (*deployments.changes(one.candidate), *rated))
+    return command_of(deployments.variants, (*deployments.changes(one.candidate), *found.rated(one, rate)))
 
 
 def _step_value(one: Standing) -> float:
@@ -172,52 +169,29 @@ def _sentences(found: Found, question: Question) -> list[str]:
         )
     lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
     if found.filled is not None:
-        lines.append(f"For the front {front_words(found)}.")
+        lines.append(f"For the front {found.front_words()}.")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]
     return [*lines, *(f"Uncertain: {text}." for text in told["uncertain"])]
 
 
-def front_words(found: Found) -> str:
-    """Return what was done for the front, what is left, and what is possible."""
-    told = found.filled
-    assert told is not None
-    lines = [
-        f"{plural(told.plans, 'plan')} more simulated, {plural(told.lower, 'run')} at lower rates",
-        f"no other run is expected to add more than {told.most:.1%} to its area, and all together {told.together:.1%}, "
-        "which is no proof",
-    ]
-    if told.unknown:
-        lines.append(f"of {plural(told.unknown, 'plan')} nothing is expected")
-    if told.possible is not None:
-        lines.append(f"the area is {found.hypervolume() / told.possible:.0%} of what is proven to be possible at most")
-    return "; ".join(lines)
-
-
-def left_for(told: Mapping[str, Any]) -> str:
-    """Return why plans are open, as a certificate tells."""
-    short = "short runs flattered those that they were held against (a higher --lasting tells)"
-    some = f", and {told['flattered']:,} of them since {short}"
-    if told["flattered"] == told["open"]:
-        return f"since {short}"
-    return f"since the effort was spent (more --effort goes on){some if told['flattered'] else ''}"
-
-
 def write_search(
-    folder: Path, found: Found | Fixed, deployments: Deployments, searched: Searched, html: str
-) -> dict[int, str]:
-    """Write scenarios, table and page; return the file of each plan that has one, by the identity of its standing."""
-    files: dict[int, str] = {}
+    folder: Path, found: Standings, deployments: Deployments, searched: Searched, html: str
+) -> dict[tuple[int, float | None], str]:
+    """Write scenarios, table and page; return the file of each plan that has one, by its standing's id and a rate.
+
+    The best plan and its ties, without a rate, have the requests of the scenario; those of the front have theirs.
+    """
     best, *ties = found.answers()
-    named = [("best", best.standing), *((f"tie-{at}", one.standing) for at, one in enumerate(ties, 2))]
-    plans = {id(one.standing): one.standing for one in found.front()}
-    named += [(f"front-{at}", one) for at, one in enumerate(plans.values(), 1)]
-    for name, one in named:
-        if id(one) not in files:
-            path = folder / f"{name}.yaml"
-            scenario = deployments.variants.scenario(deployments.changes(one.candidate))
-            with written_whole(path) as beside:
-                beside.write_text(to_yaml(scenario.document), encoding="utf-8")
-            files[id(one)] = str(path)
+    named: list[tuple[str, Standing, float | None]] = [("best", best.standing, None)]
+    named += [(f"tie-{at}", one.standing, None) for at, one in enumerate(ties, 2)]
+    named += [(f"front-{at}", one.standing, found.rate_at(one)) for at, one in enumerate(found.front(), 1)]
+    files: dict[tuple[int, float | None], str] = {}
+    for name, one, rate in named:
+        path = folder / f"{name}.yaml"
+        changes = (*deployments.changes(one.candidate), *found.rated(one, rate))
+        with written_whole(path) as beside:
+            beside.write_text(to_yaml(deployments.variants.scenario(changes).document), encoding="utf-8")
+        files.setdefault((id(one), rate), str(path))
     with written_whole(folder / POINTS) as beside:
         pq.write_table(table_of(searched), beside)
     with written_whole(folder / PAGE) as beside:

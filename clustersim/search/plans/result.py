@@ -5,62 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.finals import KEPT, TIES, Finalist
-from clustersim.search.plans.front import Hypervolume, Point, front_of, points_of
+from clustersim.search.plans.front import Point
 from clustersim.search.plans.front_runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, RankedPlan, Standing
 from clustersim.search.plans.space import TYPICAL
+from clustersim.search.plans.standings import NEXT, REPRESENTED, PlanRow, Standings
+from clustersim.units import plural
 from clustersim.values import dataclass
-
-REPRESENTED: Final = "fewer of the same replicas"
-PARTITIONS: Final = "other partitions of prompts"
-METRICS: Final = (
-    "goodput.share", "throughput.output_tokens_per_s", "throughput.requests_per_s", "ttft_ms.p50", "ttft_ms.p99",
-    "tpot_ms.p50", "tpot_ms.p99",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standings:
-    """All legal plans of a search, and what became of each.
-
-    Parameters
-    ----------
-    standings : sequence of Standing
-    """
-
-    standings: Sequence[Standing]
-
-    @property
-    def legal(self) -> int:
-        """Legal plans, those that others stand for included."""
-        return sum(one.same * one.partitions for one in self.standings)
-
-    @property
-    def pruned(self) -> dict[str, int]:
-        """How many plans each reason left out before they were simulated."""
-        counts = Counter(one.why for one in self.standings if one.fate == "pruned")
-        same = sum((one.same - 1) * one.partitions for one in self.standings)
-        others = sum(one.partitions - 1 for one in self.standings)
-        told = {REPRESENTED: same, PARTITIONS: others}
-        return dict(sorted(counts.items())) | {reason: count for reason, count in told.items() if count}
-
-    @property
-    def points(self) -> list[Point]:
-        """Every run that met its share."""
-        return points_of(self.standings)
-
-    def front(self) -> list[Point]:
-        """Return the runs that none beats in both: tokens per second and device, and tokens for a user."""
-        return front_of(self.points)
-
-    def hypervolume(self) -> float:
-        """Return the area below the front."""
-        return Hypervolume(one.both for one in self.points).size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +29,7 @@ class Found(Standings):
         Best first.
     worth : callable
         What a request per second is worth on a plan.
-    objective : str
-    runs : int
-        Runs that were asked for, those looked up included.
-    rated : callable
+    load : callable
         What makes requests come to a plan at a rate, as many as in a short run or a long one, as ``--set`` takes it.
     filled : FrontRuns or None
         What was simulated for the front.
@@ -86,9 +39,7 @@ class Found(Standings):
 
     finalists: Sequence[Finalist]
     worth: Callable[[Standing], float]
-    objective: str
-    runs: int
-    rated: Callable[[Candidate, float, bool], tuple[str, ...]]
+    load: Callable[[Candidate, float, bool], tuple[str, ...]]
     filled: FrontRuns | None = None
     recorded: int | None = None
     part: int | None = None
@@ -114,6 +65,15 @@ class Found(Standings):
             RankedPlan(standing=one.standing, value=self.value(one), rate=one.capacity, row=one.row)
             for one in (self.best, *self.ties)
         ]
+
+    def rate_at(self, point: Point) -> float:
+        """Return the rate of a run."""
+        return rate_of(point.step)
+
+    def rated(self, one: Standing, rate: float | None) -> tuple[str, ...]:
+        """Return what makes requests come to a plan at a rate, as many as its run had: a finalist's at length."""
+        is_long = any(final.standing is one and final.capacity == rate for final in self.finalists)
+        return () if rate is None else self.load(one.candidate, rate, is_long)
 
     @property
     def settled(self) -> bool:
@@ -191,7 +151,69 @@ class Found(Standings):
             "uncertain": uncertain,
         }
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What plans reach."""
+        return "requests/s", self.objective.replace("_", " ")
 
-def metrics(row: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the numbers of a run that are shown."""
-    return {} if row is None else {key: row["numbers"][key] for key in METRICS if key in row["numbers"]}
+    @property
+    def is_next_shorter(self) -> bool:
+        """Whether those behind the best ones had shorter runs."""
+        return True
+
+    def head(self, legal: str) -> list[str]:
+        """Return the best plan, how many were screened and simulated, what is open, and what was done for the front."""
+        best, told, noun = self.best, self.certificate(), self.objective.replace("_", " ")
+        on = plural(best.standing.candidate.devices, "device")
+        lines = [
+            f"{best.standing.words} on {on}: {best.capacity:g} requests/s ({noun} {self.value(best):.4g})",
+            f"a rate counts where {self.share:.0%} of requests meet every target",
+            f"{legal}; {told['screened']:,} screened by a run that fails; {told['simulated']:,} simulated "
+            f"({plural(self.runs, 'run')})",
+        ]
+        if told["open"]:
+            most, tie = f"{told['nearest_open']:.4g}", " (a tie with the best)" if told["settled"] else ""
+            lines.append(f"{told['open']:,} left open, which reach {most} at most{tie}, {left_for(told)}")
+        return lines if self.filled is None else [*lines, f"front: {self.front_words()}"]
+
+    def shown(self) -> list[PlanRow]:
+        """Return the finalists, and the best of the others, as they did in short runs."""
+        finalists = {id(one.standing) for one in self.finalists}
+        others = [one for one in self.standings if one.capacity is not None and id(one) not in finalists]
+        others.sort(key=lambda one: -(one.capacity or 0.0) * self.worth(one))
+        ties = {id(one) for one in self.ties}
+        ranked = [
+            (one.standing, one.capacity, one.row, "best" if one is self.best else "tie" if id(one) in ties else "")
+            for one in self.finalists
+        ]
+        ranked += [(one, one.capacity or 0.0, one.row, "next") for one in others[:NEXT]]
+        return [
+            PlanRow(standing=one, reached=(f"{rate:g}", f"{rate * self.worth(one):.4g}"), row=row, rank=rank)
+            for one, rate, row, rank in ranked
+        ]
+
+    def front_words(self) -> str:
+        """Return what was done for the front, what is left, and what is possible."""
+        told = self.filled
+        assert told is not None
+        lines = [
+            f"{plural(told.plans, 'plan')} more simulated, {plural(told.lower, 'run')} at lower rates",
+            f"no other run is expected to add more than {told.most:.1%} to its area, and all together "
+            f"{told.together:.1%}, which is no proof",
+        ]
+        if told.unknown:
+            lines.append(f"of {plural(told.unknown, 'plan')} nothing is expected")
+        if told.possible is not None:
+            lines.append(
+                f"the area is {self.hypervolume() / told.possible:.0%} of what is proven to be possible at most"
+            )
+        return "; ".join(lines)
+
+
+def left_for(told: Mapping[str, Any]) -> str:
+    """Return why plans are open, as a certificate tells."""
+    short = "short runs flattered those that they were held against (a higher --lasting tells)"
+    some = f", and {told['flattered']:,} of them since {short}"
+    if told["flattered"] == told["open"]:
+        return f"since {short}"
+    return f"since the effort was spent (more --effort goes on){some if told['flattered'] else ''}"

@@ -70,7 +70,7 @@ class Search(Trials):
             one.row_devices = one.candidate.devices // self.sides.every(one.candidate)
         return found
 
-    def rated(self, candidate: Candidate, rate: float, long: bool) -> tuple[str, ...]:
+    def load_changes(self, candidate: Candidate, rate: float, long: bool) -> tuple[str, ...]:
         """Return what makes requests come to a plan at a rate, as many as in a short run or a long one."""
         load = _long(self._given, candidate) if long else self._given
         return load.changes(rate)
@@ -227,8 +227,9 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         filled=None if question.front is None else _filled(search, standings, question.front),
         worth=worth,
         objective=question.objective,
+        share=question.share,
         runs=search.ran,
-        rated=search.rated,
+        load=search.load_changes,
         recorded=search.recorded,
         part=search.load.part,
     )

@@ -46,7 +46,8 @@ def found(*standings: Standing) -> Found:
         worth=lambda one: 1.0,
         objective="capacity",
         runs=0,
-        rated=lambda plan, rate, long: (),
+        share=0.9,
+        load=lambda plan, rate, long: (),
     )
 
 

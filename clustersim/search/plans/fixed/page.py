@@ -11,7 +11,7 @@ from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, rate_words
 from clustersim.search.plans.front import Point
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
-from clustersim.search.plans.result import PARTITIONS, metrics
+from clustersim.search.plans.standings import PARTITIONS, metrics
 from clustersim.units import plural
 
 

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from clustersim.report.sweep.swept import is_better_low
 from clustersim.search.plans.finals import FINALISTS, TIES
+from clustersim.search.plans.front import Point
 from clustersim.search.plans.outcome import RankedPlan, Standing
-from clustersim.search.plans.result import Standings
 from clustersim.search.plans.space import TYPICAL
+from clustersim.search.plans.standings import NEXT, PlanRow, Standings
+from clustersim.units import plural
 from clustersim.values import dataclass
 
 NO_SHARE: Final = "too few requests meet their targets"
@@ -23,23 +25,14 @@ class Fixed(Standings):
 
     Parameters
     ----------
-    objective : str
-        A number of the summary.
     ranked : sequence of Standing
         Those that count, the best first.
-    share : float or None
-        Of all requests, that had to meet every target; None: there is none.
     rate_per_s : float or None
         Of the requests; None: they come all at once, or one after the other.
-    runs : int
-        Runs that were asked for, those looked up included.
     """
 
-    objective: str
     ranked: Sequence[Standing]
-    share: float | None
     rate_per_s: float | None
-    runs: int
 
     @property
     def direction(self) -> str:
@@ -65,6 +58,51 @@ class Fixed(Standings):
         """Return the best plan and its ties."""
         return [
             RankedPlan(standing=one, value=self.value(one), rate=None, row=one.row) for one in (self.best, *self.ties)
+        ]
+
+    def rate_at(self, point: Point) -> float | None:
+        """Return the rate that all runs have."""
+        return self.rate_per_s
+
+    def rated(self, one: Standing, rate: float | None) -> tuple[str, ...]:
+        """Return nothing: requests come to all plans as they do."""
+        return ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What plans reach."""
+        return (self.objective,)
+
+    @property
+    def is_next_shorter(self) -> bool:
+        """Whether those behind the best ones had shorter runs."""
+        return False
+
+    def head(self, legal: str) -> list[str]:
+        """Return the best plan, how many were simulated, and what is open."""
+        best, told = self.best, self.certificate()
+        lines = [
+            f"{best.words} on {plural(best.candidate.devices, 'device')}: {self.objective} {self.value(best):.6g} "
+            f"({self.direction}) at {rate_words(self.rate_per_s)}"
+        ]
+        if self.share is not None:
+            lines.append(f"a plan counts where {self.share:.0%} of requests meet every target")
+        few = told["too_few_in_time"]
+        late = f"; of {few:,} too few requests meet their targets" if few else ""
+        lines.append(f"{legal}; {told['simulated']:,} simulated ({plural(self.runs, 'run')}){late}")
+        if told["open"]:
+            lines.append(
+                f"{told['open']:,} left open, of which nothing is known: the effort was spent (--effort goes on)"
+            )
+        return lines
+
+    def shown(self) -> list[PlanRow]:
+        """Return the best plan and its ties, and the next ones."""
+        answers = [self.best, *self.ties]
+        others = [one for one in self.ranked if one not in answers][:NEXT]
+        ranked = [*zip(answers, ["best", *["tie"] * len(self.ties)], strict=True), *((one, "next") for one in others)]
+        return [
+            PlanRow(standing=one, reached=(f"{self.value(one):.6g}",), row=one.row, rank=rank) for one, rank in ranked
         ]
 
     def certificate(self) -> dict[str, Any]:

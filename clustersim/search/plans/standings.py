@@ -1,0 +1,119 @@
+"""Legal plans of a search and what became of each: what searches by capacity and at one rate have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from clustersim.search.plans.front import Hypervolume, Point, front_of, points_of
+from clustersim.search.plans.outcome import RankedPlan, Standing
+from clustersim.search.point import Row
+from clustersim.values import dataclass
+
+REPRESENTED: Final = "fewer of the same replicas"
+PARTITIONS: Final = "other partitions of prompts"
+NEXT: Final = 4
+"""Plans behind the best ones that a terminal lists; the page has all."""
+METRICS: Final = (
+    "goodput.share", "throughput.output_tokens_per_s", "throughput.requests_per_s", "ttft_ms.p50", "ttft_ms.p99",
+    "tpot_ms.p50", "tpot_ms.p99",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """A plan as a terminal lists it: what it reaches, in words, the row of its run, and its rank."""
+
+    standing: Standing
+    reached: tuple[str, ...]
+    row: Row | None
+    rank: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standings(ABC):
+    """All legal plans of a search, what became of each, and what is told of them whatever was asked.
+
+    Parameters
+    ----------
+    standings : sequence of Standing
+    objective : str
+        What the best plan is best in.
+    share : float or None
+        Of all requests, that have to meet every target; None: there is none.
+    runs : int
+        Runs that were asked for, those looked up included.
+    """
+
+    standings: Sequence[Standing]
+    objective: str
+    share: float | None
+    runs: int
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """What :attr:`PlanRow.reached` says, as heads of columns."""
+
+    @property
+    @abstractmethod
+    def is_next_shorter(self) -> bool:
+        """Whether those behind the best ones had shorter runs."""
+
+    @abstractmethod
+    def answers(self) -> list[RankedPlan]:
+        """Return the best plan and its ties."""
+
+    @abstractmethod
+    def certificate(self) -> dict[str, Any]:
+        """Return what the answer rests on, and what remains uncertain."""
+
+    @abstractmethod
+    def rate_at(self, point: Point) -> float | None:
+        """Return the rate of a run, requests per second; None where they come at none."""
+
+    @abstractmethod
+    def rated(self, one: Standing, rate: float | None) -> tuple[str, ...]:
+        """Return what makes requests come to a plan at a rate, as ``--set`` takes it; nothing where they do anyway."""
+
+    @abstractmethod
+    def head(self, legal: str) -> list[str]:
+        """Return what is told first, a line each: the best plan, and how it was found among those that are legal."""
+
+    @abstractmethod
+    def shown(self) -> list[PlanRow]:
+        """Return the plans that a terminal lists, the best first."""
+
+    @property
+    def legal(self) -> int:
+        """Legal plans, those that others stand for included."""
+        return sum(one.same * one.partitions for one in self.standings)
+
+    @property
+    def pruned(self) -> dict[str, int]:
+        """How many plans each reason left out before they were simulated."""
+        counts = Counter(one.why for one in self.standings if one.fate == "pruned")
+        same = sum((one.same - 1) * one.partitions for one in self.standings)
+        others = sum(one.partitions - 1 for one in self.standings)
+        told = {REPRESENTED: same, PARTITIONS: others}
+        return dict(sorted(counts.items())) | {reason: count for reason, count in told.items() if count}
+
+    @property
+    def points(self) -> list[Point]:
+        """Every run that met its share."""
+        return points_of(self.standings)
+
+    def front(self) -> list[Point]:
+        """Return the runs that none beats in both: tokens per second and device, and tokens for a user."""
+        return front_of(self.points)
+
+    def hypervolume(self) -> float:
+        """Return the area below the front."""
+        return Hypervolume(one.both for one in self.points).size
+
+
+def metrics(row: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the numbers of a run that are shown."""
+    return {} if row is None else {key: row["numbers"][key] for key in METRICS if key in row["numbers"]}
