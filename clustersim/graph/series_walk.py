@@ -300,8 +300,9 @@ def series_walk(template: PassTemplate) -> SeriesWalk:
     return found
 
 
-def paths_of(template: PassTemplate) -> Int64Array | None:
-    """Return the cost classes of each path, int64 of shape (paths, classes), of a pass in which none meets another one.
+def paths_of(template: PassTemplate) -> tuple[Int64Array, Int64Array] | None:
+    """Return the cost classes of each path, int64 of shape (paths, classes), of a pass in which none meets another one,
+    and those up to each of its exits, int64 of shape (exits, classes).
 
     None where instances of several paths wait for one another: then the longest path depends on more than their sums.
     """
@@ -314,6 +315,11 @@ def paths_of(template: PassTemplate) -> Int64Array | None:
         waited.update(some)
         paths.append(paths[some[0]] if some else number)
         number += not some
+    of, classes = np.array(paths, np.int64), template.instance_class
     counts: Int64Array = np.zeros((number, template.num_classes), np.int64)
-    np.add.at(counts, (np.array(paths, np.int64), template.instance_class), 1)
-    return counts
+    np.add.at(counts, (of, classes), 1)
+    leaving: Int64Array = np.zeros((len(template.exits), template.num_classes), np.int64)
+    for found, last in zip(leaving, template.exits, strict=True):
+        if last >= 0:
+            np.add.at(found, classes[: last + 1][of[: last + 1] == of[last]], 1)
+    return counts, leaving

@@ -331,7 +331,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "nobody says who keeps a sequence": Mutation(LaneLog, "kept", "self._kept.extend((request, time, owner))", "pass"),
     "runs take no blocks of owners": Mutation(OwnerScheduler, "repeat", "self.free[owner] -= taken", "pass"),
     "a run goes on though another owner has room": Mutation(OwnerScheduler, "_launch", "batch.steady = False", "pass"),
-    "the last SP rank holds a step": Mutation(owner_lane, "_longest", "max(longest, path)", "path"),
+    "the last SP rank holds a step": Mutation(owner_lane.OwnerLane, "_extend", "max(", "min("),
     # stages of SP ranks
     "the output of SP ranks leaves when the pass ends": Mutation(SplitPipe, "_launch", "start + left", "start + total"),
     "sends of SP ranks do not queue": Mutation(SplitPipe, "_launch", "max(start + left, before)", "start + left"),
@@ -339,7 +339,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "the first SP rank's send is waited for alone": Mutation(SplitPipe, "_launch", "max(ended)", "ended[0]"),
     "stages of SP ranks take two at a time": Mutation(SplitPipe, "_launch", "max(at, self.free_at[stage])", "at"),
     "idle SP ranks send": Mutation(SplitPipe, "_launch", "*ended, *idle)", "*ended, *(ended[:1] * len(idle)))"),
-    "SP ranks attend for nothing on several stages": Mutation(SplitPrices, "decoded", "+= times * ns", "+= 0 * ns"),
+    "SP ranks attend for nothing on several stages": Mutation(
+        SplitPrices, "decoded", "price.leaves, took", "price.leaves, [0] * len(took)"
+    ),
     # hand-overs
     "nothing is set aside": Mutation(GroupedScheduler, "next", "self.scheduler.arriving", "False"),
     "blocks are given back before K/V has left": Mutation(

@@ -6,7 +6,7 @@ stage.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator, Sequence
 
 from clustersim.clock import Int64Array
 from clustersim.cost.scalar import DecodeNs
@@ -16,6 +16,9 @@ from clustersim.graph.prices.steps import DecodePrice
 from clustersim.graph.program import StageProgram
 from clustersim.graph.series_walk import paths_of
 from clustersim.values import dataclass
+
+Path = tuple[int, tuple[tuple[int, int], ...]]
+"""Nanoseconds without the classes that vary, and which of these how often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,10 +31,13 @@ class OwnerPrice(DecodePrice):
         SP rank of each class that varies with contexts, those of its own sequences.
     paths : tuple of (int, tuple of (int, int))
         Per path its nanoseconds without these classes, and which of them it has how often.
+    leaves : tuple of (int, tuple of (int, int))
+        The same up to where the output of each SP rank leaves.
     """
 
     ranks: tuple[int, ...]
-    paths: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+    paths: tuple[Path, ...]
+    leaves: tuple[Path, ...]
 
 
 class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
@@ -46,8 +52,9 @@ class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
 
     Attributes
     ----------
-    paths : int64 array of shape (paths, classes), or None
-        The cost classes of each path; None where paths meet, which is not priced here.
+    paths, leaving : int64 array of shape (…, classes), or None
+        The cost classes of each path, and up to where the output of each SP rank leaves; None where paths meet, which
+        is not priced here.
     """
 
     def __init__(self, pricer: Pricer, program: StageProgram, rows: list[Row]) -> None:
@@ -55,27 +62,29 @@ class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
         self.pricer = pricer
         self.program = program
         self.rows = rows
-        self.paths: Int64Array | None = paths_of(program.template)
+        self.paths, self.leaving = paths_of(program.template) or (None, None)
         self._prices: dict[tuple[int, int, bool], DecodeNs] = {}
 
     def __missing__(self, sequences: tuple[int, ...]) -> OwnerPrice:
         assert self.paths is not None
+        assert self.leaving is not None
         row, columns = self.pricer.decode_row(self.program, sequences)
         graph = self.pricer.in_graph(sequences)
         attend = [self.program.classes[column] for column in columns]
-        template, bases = self.program.template, self.paths @ row
-        paths = zip(bases.tolist(), self.paths[:, list(columns)].tolist(), strict=True)
+        template = self.program.template
+        paths, leaves = (_paths(counts, row, columns) for counts in (self.paths, self.leaving))
         made = OwnerPrice(
             row=row,
             columns=columns,
-            base_ns=int(np.max(bases)),
+            base_ns=max([base for base, _ in paths]),
             counts=tuple(template.counts[list(columns)].tolist()),
             sends=tuple(row[list(template.send_classes)].tolist()),
             number=len(self.rows),
             ns=tuple([self._price(column, sequences, graph=graph) for column in columns]),
             ranks=tuple([cls.s for cls in attend]),
             windows=tuple([window_of(cls) for cls in attend]),
-            paths=tuple([(base, tuple([(at, n) for at, n in enumerate(own) if n])) for base, own in paths]),
+            paths=paths,
+            leaves=paths if leaves == paths else leaves,
         )
         self.rows.append((row, columns))
         self[sequences] = made
@@ -89,3 +98,18 @@ class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
         if found is None:
             found = self._prices[key] = decode_price(self.pricer, cls, sequences[cls.s], graph=graph)
         return found
+
+
+def _paths(counts: Int64Array, row: Int64Array, columns: Sequence[int]) -> tuple[Path, ...]:
+    """Return what paths with so many instances of each class cost, whose classes take as long as a row says."""
+    each = zip((counts @ row).tolist(), counts[:, list(columns)].tolist(), strict=True)
+    return tuple([(base, tuple([(at, n) for at, n in enumerate(own) if n])) for base, own in each])
+
+
+def lengths_of(paths: Sequence[Path], took: Sequence[int]) -> Iterator[int]:
+    """Return how long paths take of which the classes that vary take so long."""
+    for base, classes in paths:
+        length = base
+        for at, times in classes:
+            length += times * took[at]
+        yield length

@@ -16,7 +16,7 @@ import numpy as np
 from clustersim.cost.scalar import DecodeNs, PrefillNs
 from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk, Features, StepBatch
-from clustersim.graph.prices.owner_decodes import OwnerDecodes
+from clustersim.graph.prices.owner_decodes import OwnerDecodes, lengths_of
 from clustersim.graph.prices.parts import ATTENDED, MOST_ROWS, Part, Row, decode_price, prefill_price, window_of
 from clustersim.graph.prices.pricer import Pricer, payload_bytes
 from clustersim.graph.prices.split_features import Chunks, SplitFeatures
@@ -154,7 +154,6 @@ class SplitPrices(StepPrices):
         self.split_mixed = SplitPrompts(pricer, mixed, self.rows["mixed"], self.counts)
         self.owners = OwnerDecodes(pricer, programs["decode"], self.rows["decode"])
         self._bytes: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._bases: dict[tuple[int, ...], tuple[list[int], list[list[tuple[int, int]]]]] = {}
 
     @property
     def supported(self) -> bool:
@@ -175,22 +174,18 @@ class SplitPrices(StepPrices):
             self._bytes[sequences] = found
         return found
 
-    def decoded(self, sequences: tuple[int, ...], keys: Keys) -> SplitPrice:
-        """Price a step in which SP ranks decode so many sequences of their own; ``keys`` are those of :meth:`split`."""
-        price, program = self.owners[sequences], self.programs["decode"]
-        walk = series_walk(program.template)
-        found = self._bases.get(sequences)
-        if found is None:
-            each = [[(at, n) for at, n in enumerate(walk.counts[:, one].tolist()) if n] for one in price.columns]
-            found = self._bases[sequences] = walk.durations(price.row), each
-        durations = found[0].copy()
-        took = [ns(keys[window][s]) for ns, s, window in zip(price.ns, price.ranks, price.windows, strict=True)]
-        for series, ns in zip(found[1], took, strict=True):
-            for at, times in series:
-                durations[at] += times * ns
-        ends, tp = walk.ends(durations), program.plan.tp
-        leaves = [ends[walk.exits[rank // tp]] for rank in range(len(price.sends))]
-        return max(ends), price.number, tuple(took), price.sends, tuple(leaves), self.decode_bytes(sequences)
+    def decoded(self, sequences: tuple[int, ...], keys: Keys, known: tuple[int, ...] = ()) -> SplitPrice:
+        """Price a step in which SP ranks decode so many sequences of their own.
+
+        ``keys`` are those of :meth:`split`, and ``known`` what classes that attend take, where another stage has told.
+        """
+        price, tp = self.owners[sequences], self.programs["decode"].plan.tp
+        each = zip(price.ns, price.ranks, price.windows, strict=True)
+        took = known or tuple([ns(keys[window][s]) for ns, s, window in each])
+        lengths = [*lengths_of(price.paths, took)]
+        by_rank = lengths if price.leaves is price.paths else [*lengths_of(price.leaves, took)]
+        leaves = tuple([by_rank[rank // tp] for rank in range(len(price.sends))])
+        return max(lengths), price.number, took, price.sends, leaves, self.decode_bytes(sequences)
 
     def split(self, chunks: Chunks, decodes: tuple[int, ...], keys: Keys) -> SplitPrice:
         """Price a step that prefills.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate
 
-from clustersim.graph.prices.owner_decodes import OwnerPrice
+from clustersim.graph.prices.owner_decodes import OwnerPrice, lengths_of
 from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.steps import DecodePrice
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -44,7 +43,7 @@ class OwnerLane(DecodeJumpLane):
         for step in range(self.steps, self.limit):
             took = [ns(keys + step * growth) for ns, keys, growth in classes]
             self.ns += took
-            self.lengths.append(_longest(price, took))
+            self.lengths.append(max(lengths_of(price.paths, took)))
             self.end += self.lengths[-1]
             if self.end >= self.until and step + 1 >= enough:
                 break
@@ -63,14 +62,3 @@ class OwnerLane(DecodeJumpLane):
         assert self.price is not None
         starts = [self.row[0], *self._ends()[: steps - 1]]
         self.log.run(self.row, self.number, steps, end, self.ns[: steps * len(self.price.ns)], starts)
-
-
-def _longest(price: OwnerPrice, took: Sequence[int]) -> int:
-    """Return how long a step takes whose attention takes so long, class by class."""
-    longest = 0
-    for base, classes in price.paths:
-        path = base
-        for at, times in classes:
-            path += times * took[at]
-        longest = max(longest, path)
-    return longest

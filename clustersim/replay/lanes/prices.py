@@ -31,8 +31,10 @@ class LanePrices:
     ----------
     windows : tuple of int
         Sliding windows of the model.
+    alike : bool
+        Whether decodes attend at the same prices on every stage …
     one_attention : bool
-        Whether decodes attend at the same price on every stage.
+        … and at one alone.
     """
 
     def __init__(self, stages: Sequence[StepPrices]) -> None:
@@ -47,8 +49,8 @@ class LanePrices:
         self.ranks = range(stages[0].pricer.sp.degree)
         self.windows = stages[0].pricer.windows
         attention = [_attention(one) for one in stages]
-        alike = all(len(classes) == 1 and classes == attention[0] for classes in attention)
-        self.one_attention = alike and not self.windows
+        self.alike = all(classes == attention[0] for classes in attention)
+        self.one_attention = self.alike and len(attention[0]) == 1 and not self.windows
 
     def step(self, batch: Batch) -> tuple[int, int, list[StepPrice]]:
         """Return the new prompt tokens of a step, its context and attended tokens, and its price by stage."""
@@ -76,7 +78,10 @@ class LanePrices:
         assert group is not None
         if isinstance(group, OwnerGroup):
             keys = {one: tuple([group.keys(s, one)[0] for s in self.ranks]) for one in (None, *self.windows)}
-            return 0, attended, self._by_stage([one.decoded(group.counts, keys) for one in self.split])
+            first = self.split[0].decoded(group.counts, keys)
+            known = first[2] if self.alike else ()
+            others = [one.decoded(group.counts, keys, known) for one in self.split[1:]]
+            return 0, attended, self._by_stage([first, *others])
         sequences = group.count, *self.idle
         sizes = [one.decode_bytes(sequences) for one in self.stages if isinstance(one, SplitPrices)]
         priced = zip(self._decodes(group), sizes, strict=True)
