@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from simpy import Environment
@@ -23,7 +23,9 @@ from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.log import ClockLog
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.stretched_lane import StretchedLane
+from clustersim.replay.links.contention import moves_meet
 from clustersim.replay.links.sharing_by_events import Network
+from clustersim.replay.pools.kv_traffic import KvTraffic, LaneLinks
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.scheduler import Scheduler
@@ -72,14 +74,16 @@ class Fleet:
         self.undisturbed = undisturbed
         self.replicas: list[ClockReplica] = []
         self.wirings: dict[int, list[StageWiring]] = {}
+        made = {} if lanes is None else self._lanes(lanes)
+        self.traffic = None if lanes is None else self._traffic(lanes, made)
         for pool in prepared.pools:
             shapes: Shapes = {}
             if pool.input.plan.is_lockstep:
                 self.replicas += self._lockstep(pool, shapes).members
                 continue
             for index in pool.replicas:
-                if lanes is not None and not lanes.obstacle_of(index):
-                    self.replicas.append(self._lane(index, lanes))
+                if lanes is not None and index in made:
+                    self.replicas.append(self._lane(index, lanes, *made[index]))
                     continue
                 self.wirings[index] = self._wirings(index, pool, shapes)
                 self.replicas.append(self._replica(index, pool))
@@ -88,14 +92,39 @@ class Fleet:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
         return replica.fail(self.prepared.new_scheduler(replica.index))
 
-    def _lane(self, index: int, lanes: LaneBuilder) -> LaneReplica:
-        log = lanes.log(index, ClockLog)
+    def _lanes(self, lanes: LaneBuilder) -> dict[int, tuple[Lane, ClockLog]]:
+        """Return the lanes of all replicas that can be, and their logs."""
+        found = {}
+        for pool in self.prepared.pools:
+            for index in () if pool.input.plan.is_lockstep else pool.replicas:
+                if not lanes.obstacle_of(index):
+                    log = lanes.log(index, ClockLog)
+                    found[index] = lanes.lane(index, self.prepared.schedulers[index], log), log
+        return found
+
+    def _traffic(self, lanes: LaneBuilder, made: Mapping[int, tuple[Lane, ClockLog]]) -> KvTraffic | None:
+        """Return what has K/V between pools on links without events; None where others than lanes may be on them."""
+        prepared, pools, inputs = self.prepared, self.prepared.pools, self.prepared.input
+        copied, all_of = any(pool.input.host is not None for pool in pools), sum(len(pool.replicas) for pool in pools)
+        if len(pools) < 2 or copied or prepared.outages or self.network.weak is not None or len(made) < all_of:
+            return None
+        if moves_meet(inputs.comm, prepared.hand_over_pairs()):
+            return None
+        stretched = {index: lane for index, (lane, _) in made.items() if isinstance(lane, StretchedLane)}
+        watched = {index: (lane, lanes.watched_stage(index)) for index, lane in stretched.items()}
+        meets = prepared.meetings({index: frozenset(lanes.watched(index)) for index in watched})
+        return KvTraffic(self.env, watched, meets, inputs.topology.link_capacity)
+
+    def _lane(self, index: int, lanes: LaneBuilder, lane: Lane, log: ClockLog) -> LaneReplica:
+        """Return a lane as a replica."""
 
         def anew(scheduler: Scheduler) -> Lane:
             return lanes.lane(index, scheduler, log)
 
-        lane = anew(self.prepared.schedulers[index])
-        watch = self._watch(index, lane, lanes.watched(index)) if isinstance(lane, StretchedLane) else None
+        watch: LinkWatch | LaneLinks | None = None
+        if isinstance(lane, StretchedLane):
+            traffic = self.traffic
+            watch = self._watch(index, lane, lanes.watched(index)) if traffic is None else traffic.links[index]
         return LaneReplica(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake, watch, self._swaps)
 
     def _watch(self, index: int, lane: StretchedLane, links: tuple[int, ...]) -> LinkWatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -143,6 +143,19 @@ class Prepared:
                     for other in target.replicas:
                         for _, end in target.ranks_of(other, to_stage, to_t):
                             yield device, end
+
+    def meetings(self, links: Mapping[int, frozenset[int]]) -> dict[int, list[int]]:
+        """Return the replicas that K/V which leaves each rank may meet, of those on whose links it may be."""
+        found: dict[int, dict[int, None]] = {}
+        for shard in self.input.shards:
+            source, target = self.pools
+            for replica in source.replicas:
+                for rank, device in source.ranks_of(replica, *shard.source):
+                    mine = found.setdefault(rank, {})
+                    ends = [end for other in target.replicas for _, end in target.ranks_of(other, *shard.target)]
+                    used = frozenset().union(*(self.input.comm.links("send", (device, end)) for end in ends))
+                    mine |= {one: None for one, theirs in links.items() if not used.isdisjoint(theirs)}
+        return {rank: list(mine) for rank, mine in found.items()}
 
     @property
     def links_on_the_way(self) -> frozenset[int]:

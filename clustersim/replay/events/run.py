@@ -73,7 +73,7 @@ class EventReplay:
         self.entry = self.replicas[: inputs.entry.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs = HandOvers(
-            self.env, self.network, prepared, self.replicas, on_done=self._done, lose=self._lose
+            self.env, self.network, prepared, self.replicas, self.fleet.traffic, on_done=self._done, lose=self._lose
         )
         self.admission = Admission(
             self.replicas, len(self.entry), prepared.outages, self.recorder,

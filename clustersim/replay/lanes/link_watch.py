@@ -64,11 +64,14 @@ class LinkWatch:
         self.chain: ChainPass | None = None
         self.dead = False
         self.on_change: Callable[[], None] = _nobody
-        """Called when the end of the lane is another one."""
         self.layers: Layers | None = None
         """Those of its step that somebody waits for."""
         self.foreign = network.watch(links, self)
         """Flows on the links, by link."""
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Let ``on_change`` be called when the end of the lane is another one."""
+        self.on_change = on_change
 
     def disturb(self) -> None:
         """Take note of K/V that gets on a link now."""

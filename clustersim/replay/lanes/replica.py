@@ -19,6 +19,7 @@ from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.stretched_lane import AWAY
+from clustersim.replay.pools.kv_traffic import LaneLinks
 from clustersim.serving.decision import Swap
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -45,7 +46,7 @@ class LaneReplica:
         Called with (replica, sequences that ended).
     wake : callable
         Asks for a scheduling decision at this instant.
-    watch : LinkWatch or None
+    watch : LinkWatch, LaneLinks or None
         Of its links, where K/V on its way may be on them.
     copies : callable or None
         Replica → what copies its K/V to its host and back, at the start and after a failure; None: nothing does.
@@ -60,7 +61,7 @@ class LaneReplica:
         undisturbed: Callable[[], int],
         on_done: Callable[[int, tuple[Sequence, ...]], None],
         wake: Callable[[int], None],
-        watch: LinkWatch | None = None,
+        watch: LinkWatch | LaneLinks | None = None,
         copies: Callable[[LaneReplica], Swaps | None] = _nothing,
     ) -> None:
         self.env = env
@@ -70,14 +71,14 @@ class LaneReplica:
         self.on_done = on_done
         self.wake = wake
         self.on_launch: OnLaunch | None = None
-        self.layers: Layers | None = None
+        self.layers: Layers | LaneLinks | None = None
         self.alive = True
         self._version = 0
         self._armed = NEVER
         self.watch = watch
         self.copies = copies
         if watch is not None:
-            watch.on_change = self._arm
+            watch.listen(self._arm)
         self._begin_with(lane)
 
     def _begin_with(self, lane: Lane) -> None:
@@ -239,8 +240,11 @@ class LaneReplica:
         if lane.end == NEVER or lane.batch is None or not lane.batch.chunks:
             return
         if self.layers is None:
-            self.layers = Layers(self.env, lane)
-            if self.watch is not None:
+            if isinstance(self.watch, LaneLinks):
+                self.layers = self.watch
+            else:
+                self.layers = Layers(self.env, lane)
+            if isinstance(self.watch, LinkWatch):
                 self.watch.layers = self.layers
         self.layers.begin(on_launch(self.index, lane.batch.chunks, self.layers.passes))
 

@@ -32,7 +32,8 @@ class PresentStep:
 
     Parameters
     ----------
-    step, start_ns : int
+    step, start_ns, end_ns : int
+        Its number; when it began, and ends if it meets nothing.
     kind, number : int
         Position in ``STEP_KINDS``, and row of durations.
     varying : sequence of int
@@ -43,6 +44,7 @@ class PresentStep:
 
     step: int
     start_ns: int
+    end_ns: int
     kind: int
     number: int
     varying: Sequence_[int]
@@ -110,6 +112,7 @@ class StretchedLane(DecodeJumpLane):
         return PresentStep(
             step=batch.step + ended,
             start_ns=starts[ended],
+            end_ns=starts[ended + 1],
             kind=row[KIND],
             number=self.number,
             varying=self._varying(ended),

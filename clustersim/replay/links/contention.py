@@ -153,12 +153,21 @@ def _moved_over(comm: CommTable, moves: Iterable[tuple[int, int]]) -> dict[int, 
     return found
 
 
+def moves_meet(comm: CommTable, moves: Iterable[tuple[int, int]]) -> bool:
+    """Whether moves between pairs of devices can meet one another, but for those with the same end, in turn."""
+    return any(_more_than_one(pairs) for pairs in _moved_over(comm, moves).values())
+
+
+def _more_than_one(pairs: Pairs) -> bool:
+    """Whether pairs of devices have no end in common."""
+    return min(len({pair[end] for pair in pairs}) for end in range(2)) > 1
+
+
 def _alone(moved: Mapping[int, Pairs], shared: Collection[int]) -> frozenset[tuple[int, int]]:
     """Return the pairs of which each link is used by nobody else, or only by pairs with the same end, in turn."""
     meeting: set[tuple[int, int]] = set()
     for link, pairs in moved.items():
-        sources, targets = ({pair[end] for pair in pairs} for end in range(2))
-        if link in shared or min(len(sources), len(targets)) > 1:
+        if link in shared or _more_than_one(pairs):
             meeting |= pairs.keys()
     return frozenset(pair for pairs in moved.values() for pair in pairs if pair not in meeting)
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
-from functools import cached_property
+from functools import cached_property, partial
 
 from simpy import Environment
 
@@ -37,6 +37,7 @@ from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.pools.kv_forecast import KvForecast
 from clustersim.replay.pools.kv_moves import KvMoves, Move
+from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
@@ -54,6 +55,8 @@ class HandOvers(KvTransfers):
     prepared : Prepared
     replicas : sequence of ClockReplica
         Of all pools.
+    traffic : KvTraffic or None
+        What has moves on links without events; None where they are flows in the network.
     on_done : callable
         Called with (replica, sequences that their clients gave up, and that are gone).
     lose : callable
@@ -66,14 +69,18 @@ class HandOvers(KvTransfers):
         network: Network,
         prepared: Prepared,
         replicas: Sequences[ClockReplica],
+        traffic: KvTraffic | None,
         *,
         on_done: OnDone,
         lose: Callable[[int, Sequence, str], None],
     ) -> None:
         inputs = prepared.input
         alone = frozenset[tuple[int, int]]() if network.weak else prepared.contention.alone
-        moves = KvMoves(env, network, inputs.comm, prepared.recorder, self._moved, alone, network.weak)
+        moves = KvMoves(env, network, inputs.comm, prepared.recorder, self._moved, alone, network.weak, traffic)
         super().__init__(env, prepared, replicas, moves, on_done, lose)
+        self.traffic = traffic
+        if traffic is not None:
+            traffic.waiting = self
         self.shards = inputs.shards
         self.forecast: KvForecast | None = None
         self.layerwise = inputs.entry.serving.transfer == "layerwise"
@@ -143,13 +150,40 @@ class HandOvers(KvTransfers):
             for transfer in transfers:
                 transfer.passes = foreseen
             return None
+        return partial(self._pass, transfers)
 
-        def passed(layer: int) -> None:
-            mine = [p.left.request for p in transfers if self.transfers.get(p.left.request) is p]
-            self.passed |= dict.fromkeys((request, layer) for request in mine)
-            self._arm()
+    def _pass(self, transfers: Sequences[KvTransfer], layer: int) -> None:
+        """Take note that the step with the last chunks of some prompts has passed a layer."""
+        self.passed |= dict.fromkeys((one.left.request, layer) for one in self._of(transfers))
+        self._arm()
 
-        return passed
+    def _of(self, transfers: Sequences[KvTransfer]) -> list[KvTransfer]:
+        """Return those transfers that are still on their way."""
+        return [one for one in transfers if self.transfers.get(one.left.request) is one]
+
+    @property
+    def asked(self) -> int:
+        """How many moves have been asked for."""
+        return self.moves.asked
+
+    def goes_on_alike(self, layer: int, following: int) -> bool:
+        """Whether what leaves with two layers is alike: as many bytes of the same heads, from and to the same ranks."""
+        return self._leaving_with(layer) == self._leaving_with(following)
+
+    def _leaving_with(self, layer: int) -> list[tuple[object, ...]]:
+        parts = [one for one in self.shards if layer in one.layers]
+        sizes = [one.layer_bytes[one.layers.index(layer)] for one in parts]
+        return [(one.source, one.target, size, one.head_range(layer)) for one, size in zip(parts, sizes, strict=True)]
+
+    def repeat(self, on_layer: OnLayer, moves: Sequences[tuple[Move, int]], layers: Sequences[int], later: int) -> None:
+        """Take note of moves (and their ends) that happen again with each of some layers, so much later each time."""
+        assert isinstance(on_layer, partial)
+        self.moves.repeat(moves, layers, later)
+        for move, _ in moves:
+            self.transfers[move.request].missing -= len(layers)
+        for transfer in self._of(on_layer.args[0]):
+            if not transfer.reserved:
+                transfer.passed.extend(layers)
 
     def _open(self, replica: int, left: Sequence, start: int) -> None:
         """Let a sequence begin to leave, as it will be when its prompt is computed and its first token is sampled."""
@@ -179,9 +213,21 @@ class HandOvers(KvTransfers):
         if transfer.target == NOBODY:
             self._arm()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be settled at this instant that has no turn yet."""
+        return not self.in_turn and (self.armed or bool(self.moves.changed))
+
+    def settle(self) -> None:
+        """Settle now what has come up."""
+        if self.armed:
+            self._settle(None)
+        else:
+            self.moves.start()
+
     def _settle(self, _: None) -> None:
         """Let arrive what has arrived, route what leaves, and start transfers, each in the order of requests."""
-        self.armed = False
+        self.armed = self.in_turn = False
         now = now_ns(self.env)
         landed, self.landed = sorted(self.landed), {}
         for request in landed:
@@ -204,6 +250,8 @@ class HandOvers(KvTransfers):
             if transfer.reserved:
                 self._ask_layer(transfer, layer)
         self.moves.start()
+        if self.traffic is not None:
+            self.traffic.wait()
 
     def _send(self, sequence: Sequence, target: int) -> None:
         """Ask for the transfers of a sequence that was given blocks, as far as they can begin."""
@@ -269,13 +317,14 @@ class HandOvers(KvTransfers):
 
     def _moved(self, move: Move) -> None:
         self._all_moved(move.request)
+        if self.traffic is None:
+            self._arm()
 
     def _all_moved(self, request: int) -> None:
         """Take note that one move of a request has ended, or all where they are foreseen."""
         transfer = self.transfers[request]
         transfer.missing -= 1
         self._check(transfer)
-        self._arm()
 
     def _check(self, transfer: KvTransfer) -> None:
         """Let a sequence arrive of which nothing is missing."""
@@ -300,6 +349,7 @@ class HandOvers(KvTransfers):
 
     def flush(self) -> None:
         """Hand everything to the recorder."""
+        self.moves.flush()
         if self.forecast is not None:
             self.forecast.flush()
 

@@ -9,19 +9,30 @@ be the first of its rank. One that can meet nothing on its links (``links.conten
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
+from typing import Final
 
+import numpy as np
 from simpy import Environment
 
-from clustersim.clock import to_ns
+from clustersim.clock import Int64Array, to_ns
 from clustersim.collective.communications import CommTable
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
+from clustersim.replay.links.sharing_by_lanes import Use
+from clustersim.replay.links.uses import MOST_USES
+from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.timeline.record import Recorder
+from clustersim.timeline.tables import MOVE_COLUMNS
 from clustersim.values import dataclass
+
+RECORD_TIMES: Final = 64
+"""After so many layers what has ended is handed on."""
+LAYER, START = (tuple(MOVE_COLUMNS).index(name) for name in ("layer", "start_ns"))
+"""When a move started; when it ended is behind that."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -67,6 +78,8 @@ class KvMoves:
         Pairs of devices between which transfers meet nothing.
     weak : WeakLinks, optional
         Links that carry less at times: a transfer that starts then takes as much longer.
+    traffic : KvTraffic, optional
+        What has them on links without events, in place of the network.
     """
 
     def __init__(
@@ -78,6 +91,7 @@ class KvMoves:
         on_moved: Callable[[Move], None],
         alone: AbstractSet[tuple[int, int]] = frozenset(),
         weak: WeakLinks | None = None,
+        traffic: KvTraffic | None = None,
     ) -> None:
         self.env = env
         self.network = network
@@ -86,6 +100,11 @@ class KvMoves:
         self.on_moved = on_moved
         self.alone = alone
         self.weak = weak
+        self.traffic = traffic
+        self.uses: dict[tuple[int, int, float], Use | None] = {}
+        """Pair of devices and bytes → what a transfer of so many puts on links, where that is asked for."""
+        self.ended: list[Int64Array] = []
+        """The record of moves that were not looked at one by one, and are not handed on."""
         self.numbers: dict[tuple[int, int], int] = {}
         """Pair of devices → its number in ``comm``."""
         self.asked = 0
@@ -135,6 +154,9 @@ class KvMoves:
         if pair not in self.numbers:
             self.numbers[pair] = self.comm.number("send", pair)
         duration = to_ns(self.comm.seconds(self.numbers[pair], move.payload_bytes))
+        if self.traffic is not None:
+            self.traffic.send(rank, duration, self._use(pair, move.payload_bytes, duration), self._ended, move)
+            return
         if pair in self.alone:
             at(self.env, duration, COMPLETION, self._ended, move)
             return
@@ -151,6 +173,20 @@ class KvMoves:
             foreign=True,
             owner=move,
         )
+
+    def _use(self, pair: tuple[int, int], payload_bytes: float, duration: int) -> Use | None:
+        """Return what a transfer puts on links; None where it meets nothing."""
+        key = *pair, payload_bytes
+        if key not in self.uses:
+            if len(self.uses) >= MOST_USES:
+                self.uses.clear()
+            plan = None if pair in self.alone else self.comm.chosen("send", pair, payload_bytes)
+            transfer_ns = 0 if plan is None else min(duration, to_ns(payload_bytes * plan.seconds_per_byte))
+            self.uses[key] = None
+            if plan is not None and transfer_ns:
+                loads = ((plan.links, plan.load_per_byte * payload_bytes),)
+                self.uses[key] = Use(transfer_ns=transfer_ns, links=frozenset(plan.links.tolist()), loads=loads)
+        return self.uses[key]
 
     def drop(self, request: int) -> None:
         """Forget the transfers of a request: what they leave or reach has failed. :meth:`start` starts others."""
@@ -178,17 +214,29 @@ class KvMoves:
     def _ended(self, move: Move) -> None:
         if move.dead:
             return
-        (replica, rank, _), (to_replica, to_rank, _) = move.source, move.target
-        queue = self.queues[rank]
+        queue = self.queues[move.source[1]]
         queue.popleft()
         self._free(move)
         if queue:
             self._is_first(queue[0])
-        self.recorder.move(
-            move.request, replica, rank, to_replica, to_rank, move.layer, move.head, move.heads,
-            move.first, move.tokens, round(move.payload_bytes), move.start_ns, now_ns(self.env),
-        )  # fmt: skip
+        self.recorder.move(*_row(move, now_ns(self.env)))
         self.on_moved(move)
+
+    def repeat(self, moves: Sequence[tuple[Move, int]], layers: Sequence[int], later: int) -> None:
+        """Record that moves that have ended (when) happen again with some layers, so much later each time."""
+        rows = np.array([_row(move, end) for move, end in moves] * len(layers), np.int64).reshape(-1, len(MOVE_COLUMNS))
+        rows[:, START:] += np.repeat(np.arange(1, len(layers) + 1) * later, len(moves))[:, None]
+        rows[:, LAYER] = np.repeat(layers, len(moves))
+        self.ended.append(rows)
+        self.asked += len(rows)
+        if len(self.ended) >= RECORD_TIMES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what is recorded."""
+        if self.ended:
+            self.recorder.moves.extend(np.concatenate(self.ended))
+            self.ended.clear()
 
     def story(self) -> list[str]:
         """Return what waits, a sentence each."""
@@ -197,3 +245,12 @@ class KvMoves:
             for rank, queue in sorted(self.queues.items())
             if queue
         ]
+
+
+def _row(move: Move, end: int) -> tuple[int, ...]:
+    """Return what is recorded of a transfer."""
+    (replica, rank, _), (to_replica, to_rank, _) = move.source, move.target
+    return (
+        move.request, replica, rank, to_replica, to_rank, move.layer, move.head, move.heads, move.first, move.tokens,
+        round(move.payload_bytes), move.start_ns, end,
+    )  # fmt: skip

@@ -24,6 +24,7 @@ from simpy import Environment
 from clustersim.clock import Int64Array
 from clustersim.replay.instant import HAND_OVER, at
 from clustersim.replay.pools.kv_moves import KvMoves
+from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.sequence import Sequence
@@ -98,11 +99,22 @@ class KvTransfers(ABC):
         self.stranded: dict[int, None] = {}
         """Requests that leave, and for which no decode replica lives."""
         self.armed = False
+        """Whether something has come up at this instant …"""
+        self.in_turn = False
+        """… and is settled when it has its turn."""
+        self.traffic: KvTraffic | None = None
 
     def _arm(self) -> None:
+        """Settle what has come up when it has its turn, or at once where nothing else is due before."""
         if not self.armed and self.decoders:
             self.armed = True
-            at(self.env, 0, HAND_OVER, self._settle)
+            if self.traffic is None or not self.traffic.runs:
+                self.settle_in_turn()
+
+    def settle_in_turn(self) -> None:
+        """Settle what has come up when it has its turn at this instant."""
+        self.armed = self.in_turn = True
+        at(self.env, 0, HAND_OVER, self._settle)
 
     @abstractmethod
     def _settle(self, _: None) -> None:

@@ -22,12 +22,20 @@ class SharedPipe(LinkTraffic[SharedMicro, SharedPass]):
     meets : tuple of tuple of int
         Per boundary the stages whose collectives its sends may meet.
     flows : SharedFlows
+    first_send : int, optional
+        By default the number of stages.
     """
 
     def __init__(
-        self, stages: Sequence[SharedStage], ranks: int, meets: tuple[tuple[int, ...], ...], flows: SharedFlows
+        self,
+        stages: Sequence[SharedStage],
+        ranks: int,
+        meets: tuple[tuple[int, ...], ...],
+        flows: SharedFlows,
+        first_send: int | None = None,
     ) -> None:
-        super().__init__(len(stages), ranks, list(meets), len(stages), flows)
+        count = len(stages)
+        super().__init__(count, ranks, list(meets), count if first_send is None else first_send, flows)
         self.shared = stages
 
     def clear(self) -> None:
@@ -38,9 +46,12 @@ class SharedPipe(LinkTraffic[SharedMicro, SharedPass]):
     def start(self, stage: int, micro: SharedMicro, now: int) -> None:
         """Start the pass of a micro-batch on a stage that is free."""
         length, number, varying, _ = micro.priced[stage]
-        run = SharedPass(self.shared[stage], micro, number, varying, now, length)
         micro.passes += (now, number)
-        self.passes[stage], self.phases[stage], self.changes[stage] = run, WHOLE, now + length
+        self._go_on_with(stage, SharedPass(self.shared[stage], micro, number, varying, now, length), now)
+
+    def _go_on_with(self, stage: int, run: SharedPass, now: int) -> None:
+        """Take note of a pass on a stage that is under way, or starts now."""
+        self.passes[stage], self.phases[stage], self.changes[stage] = run, WHOLE, run.end
         if self.near[stage]:
             self._step(run, stage, now)
             return
@@ -48,7 +59,7 @@ class SharedPipe(LinkTraffic[SharedMicro, SharedPass]):
             if send is None or self.states[boundary] != QUIET or stage not in self.meets[boundary]:
                 continue
             if send.use is not None and send.end > now:
-                at = self.stages + boundary
+                at = self.first_send + boundary
                 self.changes[at] = run.meets(max(send.enters, now), self.changes[at])
 
     def _prolong(self, run: SharedPass, stage: int, end: int) -> None:
@@ -96,7 +107,7 @@ class SharedPipe(LinkTraffic[SharedMicro, SharedPass]):
                         break
                     lost = leaves - run.leaves(run.at)
                 meeting = run.meets(enters, meeting, lost)
-        self.states[boundary], self.changes[self.stages + boundary] = QUIET, meeting
+        self.states[boundary], self.changes[self.first_send + boundary] = QUIET, meeting
 
     def _sent(self, boundary: int, now: int) -> None:
         """Hand on what has been sent, and begin with what waits."""

@@ -1,0 +1,388 @@
+"""K/V entries on their way that may meet the collectives of lanes on links, without an event for each change.
+
+What happens on links is :mod:`clustersim.replay.lanes.pipelines.link_traffic`'s: here a *stage* is a lane of one stage,
+and what is sent at a *place* are the moves from one rank, one at a time (:mod:`clustersim.replay.pools.kv_moves`). Only
+moves and collectives of these lanes are on the links, and moves from two ranks to two others share none.
+
+**Why it equals events.** While nothing else is due, what changes on links and what follows from it (a move ends, so
+another one starts; a layer is passed, so it leaves) is handled in the order in which the clock would, and the clock is
+put forward. Where something else is due before, the clock is left to that, and goes on here afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from simpy import Environment
+
+from clustersim.clock import FloatArray
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.replay.events.wiring import OnLayer
+from clustersim.replay.instant import COMPLETION, HAND_OVER, at, now_ns
+from clustersim.replay.lanes.lane import NEVER
+from clustersim.replay.lanes.pipelines.link_micro_batch import SharedSend
+from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
+from clustersim.replay.lanes.pipelines.link_stage import MOST_ROWS, SharedPass, SharedStage
+from clustersim.replay.lanes.pipelines.link_traffic import ON, QUIET, READY, WHOLE
+from clustersim.replay.lanes.stretched_lane import StretchedLane
+from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
+from clustersim.replay.links.uses import Counts
+
+
+class Waiting(Protocol):
+    """Who asks for moves, and waits for their ends and for layers."""
+
+    @property
+    def asked(self) -> int:
+        """How many moves have been asked for."""
+
+    def goes_on_alike(self, layer: int, following: int) -> bool:
+        """Whether what leaves with two layers is alike."""
+
+    def repeat(self, on_layer: Any, moves: Sequence[tuple[Any, int]], layers: Sequence[int], later: int) -> None:
+        """Take note of moves (and their ends) that happen again with each of some layers, so much later each time."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be settled at this instant."""
+
+    def settle(self) -> None:
+        """Settle it now."""
+
+    def settle_in_turn(self) -> None:
+        """Settle it when it has its turn at this instant."""
+
+
+class LanePass(NamedTuple):
+    """What a pass is told by (``link_micro_batch.SharedMicro``)."""
+
+    kind: int
+    counts: Counts
+
+
+class PassedLayers(NamedTuple):
+    """The layers of passes of one kind with one row of durations.
+
+    Parameters
+    ----------
+    instances, layers : list of int
+        The last one of each layer that attends to prompts.
+    ends : list of int
+        When it ends, from the start of the pass and but for what varies.
+    varying : list of list of int
+        How often the pass has what varies until then.
+    alike : list of int
+        With how many layers behind it the pass goes on as it did up to it from the layer before.
+    """
+
+    instances: list[int]
+    layers: list[int]
+    ends: list[int]
+    varying: list[list[int]]
+    alike: list[int]
+
+
+class Round:
+    """What happens from when a pass has passed a layer, with nothing on links, until it passes the next one.
+
+    Attributes
+    ----------
+    stage, began, late, stretches : int
+        Which pass; when it passed the layer; what it had lost until then, and how much it had told of that.
+    before, asked : int
+        How many moves had been asked for before the layer left, and when it had; −1 before it has.
+    moves : list of (Move, int)
+        Moves that ended, and when.
+    """
+
+    __slots__ = ("asked", "before", "began", "late", "moves", "stage", "stretches")
+
+    def __init__(self, stage: int, run: SharedPass, now: int, before: int) -> None:
+        self.stage, self.began, self.before, self.asked = stage, now, before, -1
+        self.late, self.stretches = run.late, len(run.stretches)
+        self.moves: list[tuple[Any, int]] = []
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that ended left with this layer, and nothing else left."""
+        return len(self.moves) == self.asked - self.before and all(move.serial > self.before for move, _ in self.moves)
+
+
+class LaneLinks:
+    """A lane as who has K/V on its links knows it; what :class:`~clustersim.replay.lanes.link_watch.LinkWatch` is else.
+
+    Parameters
+    ----------
+    traffic : KvTraffic
+    stage : int
+        Its number there.
+    """
+
+    def __init__(self, traffic: KvTraffic, stage: int) -> None:
+        self.traffic = traffic
+        self.stage = stage
+
+    @property
+    def foreign(self) -> int:
+        """How many moves are on its links."""
+        return self.traffic.foreign[self.stage]
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Let ``on_change`` be called when the end of the lane is another one."""
+        self.traffic.on_change[self.stage] = on_change
+
+    def meet(self) -> None:
+        """Look at the step that is under way, where something is on the links."""
+        if self.foreign:
+            self.traffic.attend(self.stage, now_ns(self.traffic.env))
+            self.traffic.wait()
+
+    passes: Final = None
+    """What it does not foresee: when layers are passed."""
+
+    def begin(self, on_layer: OnLayer | None) -> None:
+        """Let ``on_layer`` be called for each layer of the step that begins now."""
+        if on_layer is not None:
+            self.traffic.mark(self.stage, on_layer)
+
+
+class KvTraffic(SharedPipe):
+    """What is on the links of lanes.
+
+    Parameters
+    ----------
+    env : simpy.Environment
+    lanes : mapping
+        Replica → its lane and what of its stage says where its collectives are, of those that moves may meet.
+    meets : mapping
+        Rank that K/V leaves → the replicas that its moves may meet.
+    capacity : float array of shape (links,)
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        lanes: Mapping[int, tuple[StretchedLane, SharedStage]],
+        meets: Mapping[int, Sequence[int]],
+        capacity: FloatArray,
+    ) -> None:
+        count, numbers = len(lanes), {replica: stage for stage, replica in enumerate(lanes)}
+        places = tuple([tuple([numbers[one] for one in some]) for some in meets.values()])
+        super().__init__([stage for _, stage in lanes.values()], 1, places, SharedFlows(capacity), 2 * count)
+        self.env = env
+        self.lanes = [lane for lane, _ in lanes.values()]
+        self.links = {replica: LaneLinks(self, stage) for replica, stage in numbers.items()}
+        self.place_of = {rank: place for place, rank in enumerate(meets)}
+        self.on_change: list[Callable[[], None]] = [_nobody] * count
+        self.foreign = [0] * count
+        """Moves on the links of each lane."""
+        self.carried: list[tuple[Callable[[Any], None], Any]] = [(_nothing, None)] * len(places)
+        """Of each place whom to tell when what is sent has ended, and of what."""
+        self.on_layer: list[OnLayer | None] = [None] * count
+        """Of each pass who waits for its layers …"""
+        self.layers: list[PassedLayers] = [PassedLayers([], [], [], [], [])] * count
+        """… what these are …"""
+        self.passed = [0] * count
+        """… and how many of them it has passed."""
+        self._known: list[dict[tuple[int, int], PassedLayers]] = [{} for _ in lanes]
+        self.round: Round | None = None
+        self.waiting: Waiting | None = None
+        self.runs = False
+        """Whether it is at work, so that nothing needs to wait for its turn."""
+        self._awaited = NEVER
+        self._version = 0
+
+    def send(self, rank: int, duration: int, use: Use | None, done: Callable[[Any], None], value: Any) -> None:
+        """Begin a move from a rank that takes so long if it is alone; call ``done(value)`` when it ends."""
+        place, end = self.place_of[rank], now_ns(self.env) + duration
+        self.carried[place] = done, value
+        if use is None:
+            self.sends[place] = SharedSend(end, end, use)
+            self.states[place], self.changes[self.first_send + place] = QUIET, end
+        else:
+            self.sends[place] = send = SharedSend(end - use.transfer_ns, end, use)
+            self.states[place], self.changes[self.first_send + place] = READY, send.enters
+
+    def mark(self, stage: int, on_layer: OnLayer) -> None:
+        """Tell of the layers of the step of a lane that begins now."""
+        self.attend(stage, now_ns(self.env))
+        run = self.passes[stage]
+        assert run is not None
+        key, known = (run.micro.kind, run.number), self._known[stage]
+        if key not in known:
+            if len(known) >= MOST_ROWS:
+                known.clear()
+            known[key] = self._layers_of(run)
+        self.on_layer[stage], self.layers[stage], self.passed[stage] = on_layer, known[key], 0
+        self._await_layer(stage)
+        self.wait()
+
+    def _layers_of(self, run: SharedPass) -> PassedLayers:
+        """Return the layers of a pass."""
+        assert self.waiting is not None
+        template = run.stage.uses[run.micro.kind].program.template
+        row, columns = run.stage.prices.rows[STEP_KINDS[run.micro.kind]][run.number]
+        order, (instances, layers) = template.instance_class, zip(*template.passes_layers, strict=True)
+        ends = np.cumsum(row[order])[list(instances)].tolist()
+        varying = [np.cumsum(order == column)[list(instances)].tolist() for column in columns]
+        rounds = [order[one + 1 : other + 1].tolist() for one, other in pairwise((-1, *instances))]
+        alike = [0] * len(layers)
+        for one in reversed(range(1, len(layers) - 1)):
+            if rounds[one] == rounds[one + 1] and self.waiting.goes_on_alike(layers[one - 1], layers[one]):
+                alike[one] = alike[one + 1] + 1
+        return PassedLayers(list(instances), list(layers), ends, varying, alike)
+
+    def attend(self, stage: int, now: int) -> None:
+        """Look at the step of a lane that is under way, if nobody does so yet."""
+        if self.passes[stage] is not None:
+            return
+        step = self.lanes[stage].take_apart(now)
+        if step is not None:
+            micro: Any = LanePass(step.kind, step.counts)
+            start, varying = step.start_ns, tuple(step.varying)
+            run = SharedPass(self.shared[stage], micro, step.number, varying, start, step.end_ns - start)
+            self._go_on_with(stage, run, now)
+        self.on_change[stage]()
+
+    def wait(self) -> None:
+        """Wait for what changes next."""
+        end = min(self.changes)
+        if self.runs or end == self._awaited:
+            return
+        self._awaited = end
+        self._version += 1
+        if end != NEVER:
+            at(self.env, end - now_ns(self.env), COMPLETION, self._run, self._version)
+
+    def _run(self, version: int) -> None:
+        """Handle what changes now, and what follows until something else is due."""
+        waiting = self.waiting
+        if version != self._version or waiting is None:
+            return
+        env, changes = self.env, self.changes
+        queue: list[Any] = env._queue
+        now, self.runs = now_ns(env), True
+        while True:
+            while min(changes) == now:
+                self.change(now)
+            if waiting.is_due:
+                if queue and (queue[0][0], queue[0][1]) < (now, HAND_OVER):
+                    break
+                waiting.settle()
+                if self.round is not None and self.round.asked < 0:
+                    self.round.asked = waiting.asked
+            following = min(changes)
+            if following == NEVER:
+                break
+            if self.round is not None and following == changes[self.stages + self.round.stage]:
+                following = self._repeat(self.round, following, queue[0][0] if queue else NEVER)
+            if queue and queue[0][0] < following:
+                break
+            env._now = now = following
+        self.runs, self._awaited = False, NEVER
+        if waiting.is_due:
+            waiting.settle_in_turn()  # waits for what changes then
+        else:
+            self.wait()
+
+    def _change_stage(self, stage: int, now: int) -> None:
+        """Let a pass end or go on with its collectives, or tell that it has passed a layer."""
+        if stage >= self.stages:
+            self._pass_layer(stage - self.stages, now)
+        else:
+            super()._change_stage(stage, now)
+            self._await_layer(stage)
+
+    def _pass_layer(self, stage: int, now: int) -> None:
+        """Tell that a pass has passed a layer."""
+        number, run, on_layer = self.passed[stage], self.passes[stage], self.on_layer[stage]
+        assert run is not None
+        assert on_layer is not None
+        self.passed[stage] += 1
+        assert self.waiting is not None
+        self.round = Round(stage, run, now, self.waiting.asked) if self._is_quiet(stage) else None
+        on_layer(self.layers[stage].layers[number])
+        self._await_layer(stage)
+
+    def _is_quiet(self, stage: int) -> bool:
+        """Whether nothing is on links, and no other pass is looked at."""
+        calm = self.phases[stage] == WHOLE and self.passes.count(None) == self.stages - 1
+        return calm and self.sends.count(None) == len(self.sends)
+
+    def _repeat(self, found: Round, now: int, due: int) -> int:
+        """Let what happened since a layer was passed happen with further ones, where all is as it was when that was.
+
+        Something else is ``due`` then. Returns when the next layer is passed, after those.
+        """
+        stage, number, run = found.stage, self.passed[found.stage], self.passes[found.stage]
+        layers, on_layer = self.layers[stage], self.on_layer[stage]
+        assert run is not None
+        assert self.waiting is not None
+        later, lost = now - found.began, run.late - found.late
+        times = min(layers.alike[number], (due - now) // later) if later else 0
+        if times <= 0 or found.asked != self.waiting.asked or not (found.is_whole and self._is_quiet(stage)):
+            return now
+        self.waiting.repeat(on_layer, found.moves, layers.layers[number : number + times], later)
+        length, some = layers.instances[number] - layers.instances[number - 1], run.stretches[found.stretches :]
+        for time in range(1, times + 1):
+            for instance, ns in zip(some[::2], some[1::2], strict=True):
+                run.stretches += (instance + time * length, ns)
+        run.late += times * lost
+        self.passed[stage] += times
+        self.changes[stage], self.round = run.end, None
+        self._await_layer(stage)
+        return self.changes[self.stages + stage]
+
+    def _await_layer(self, stage: int) -> None:
+        """Wait for the next layer of a pass that somebody waits for: none behind a collective that has not ended."""
+        number, run, layers, found = self.passed[stage], self.passes[stage], self.layers[stage], NEVER
+        awaited = self.on_layer[stage] is not None and run is not None and number < len(layers.instances)
+        if awaited and (self.phases[stage] != ON or layers.instances[number] < run.found.kind.instances[run.at]):
+            found = run.start + run.late + layers.ends[number]
+            for counts, ns in zip(layers.varying, run.varying, strict=True):
+                found += counts[number] * ns
+        self.changes[self.stages + stage] = found
+
+    def _enter(self, stage: int, use: Use, since: int, end: int) -> None:
+        super()._enter(stage, use, since, end)
+        self._await_layer(stage)
+
+    def _change_send(self, place: int, now: int) -> None:
+        """Let a move enter its links, meet something, or end."""
+        if self.states[place] == READY:
+            for stage in self.meets[place]:
+                self.foreign[stage] += 1
+                self.attend(stage, now)
+        super()._change_send(place, now)
+
+    def _end(self, stage: int, now: int) -> None:
+        """End a step of a lane."""
+        run = self.passes[stage]
+        assert run is not None
+        self.passes[stage], self.changes[stage], self.on_layer[stage] = None, NEVER, None
+        self.round = None
+        self.lanes[stage].come_back(now, run.stretches)
+        self.on_change[stage]()
+
+    def _sent(self, place: int, now: int) -> None:
+        """End a move."""
+        send = self.sends[place]
+        if send is not None and send.use is not None:
+            for stage in self.meets[place]:
+                self.foreign[stage] -= 1
+        self.sends[place], self.changes[self.first_send + place] = None, NEVER
+        done, value = self.carried[place]
+        if self.round is not None:
+            self.round.moves.append((value, now))
+        done(value)
+
+
+def _nobody() -> None:
+    return None
+
+
+def _nothing(value: Any) -> None:
+    del value
