@@ -61,6 +61,8 @@ class Intake:
         progress: Callable[[int, int, int], None] | None,
     ) -> None:
         self.lanes = lanes
+        for lane in lanes:
+            lane.alone = True
         self.replicas = replicas
         self.of = of
         self.requests = requests

@@ -68,6 +68,8 @@ class Lane(ABC):
         waiting = self.scheduler.waiting
         self.put: Callable[[Sequence], None] = waiting.append if isinstance(waiting, ArrivalQueue) else scheduler.add
         """Queues a request."""
+        self.alone = False
+        """Whether nothing but arrivals can change what it does: nobody gives up, fails, or is handed over."""
         self.begun: Callable[[int], bool] = _not_yet
         """Whether steps that begin at an instant have begun: schedulers have been asked."""
 

@@ -34,6 +34,11 @@ class CachingScheduler(GroupedScheduler):
         self.pool = scheduler.pool
         self.prompts = CachingQueue(scheduler, log, self.pool)
 
+    @property
+    def repeats(self) -> bool:
+        """Never: which blocks are in use is looked up at each step."""
+        return False
+
     def cached_tokens(self, sequence: Sequence, taken: int) -> int:
         """Return how many tokens of a prompt are cached, where a run of steps has taken so many blocks by now."""
         self.pool.catch_up(taken)

@@ -102,9 +102,9 @@ class OwnerGroup(DecodeGroup):
         super().leave(sequence)
         self.of[sequence.owner].leave(sequence, self.clock)
 
-    def growths(self) -> list[int]:
-        """Return the blocks that members enter in the next step, by owner."""
-        at = self.clock % self.block_tokens
+    def growths(self, later: int = 0) -> list[int]:
+        """Return the blocks that members enter in the next step, or so many steps later, by owner."""
+        at = (self.clock + later) % self.block_tokens
         return [own.phases[at] for own in self.of]
 
     def growths_after_first(self, steps: int) -> list[int]:

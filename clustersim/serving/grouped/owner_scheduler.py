@@ -62,6 +62,15 @@ class OwnerScheduler(GroupedScheduler):
             batch.steady = False
         return batch
 
+    def _takes(self, group: DecodeGroup) -> bool:
+        """Take the blocks that a group enters in the step after the one under way, if they are there."""
+        assert isinstance(group, OwnerGroup)
+        growths = group.growths(1)
+        if any(map(lt, self.free, growths)):
+            return False
+        self.free[:] = map(sub, self.free, growths)
+        return True
+
     def affordable(self, group: DecodeGroup, limit: int) -> int:
         """Return how many of the next ``limit`` steps of a group have their blocks."""
         assert isinstance(group, OwnerGroup)

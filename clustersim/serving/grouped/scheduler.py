@@ -104,6 +104,39 @@ class GroupedScheduler:
         self.free[0] = free
         return self._launch(group, [])
 
+    @property
+    def repeats(self) -> bool:
+        """Whether each group in flight is what the next step carries when it is back, and nothing else can be in it."""
+        ready, share = self.ready, min(-(-self.decoding // self.stages), self.max_tokens)
+        if self.waiting or self.prompts.begun or ready.groups or ready.loose or self.leaving or self.scheduler.arriving:
+            return False
+        return all(batch.group is not None and not batch.chunks and batch.decodes <= share for batch in self.flying)
+
+    def again(self, batch: Batch) -> bool:
+        """Let the decodes in flight that were decided first, of which none has its last token, be in the next step.
+
+        Returns
+        -------
+        bool
+            Whether they can be: with this step none of them ends, and their K/V blocks are there.
+        """
+        group = batch.group
+        if group is None or group.left < 2 or not self._takes(group):
+            return False
+        group.advance(1)
+        self.flying.append(self.flying.pop(0))
+        batch.step = self.step
+        batch.slot, batch.previous = self.slots.carry(group, batch.step)
+        self.step += 1
+        return True
+
+    def _takes(self, group: DecodeGroup) -> bool:
+        """Take the blocks that a group enters in the step after the one under way, if they are there."""
+        free = self.free[0] - group.phases[(group.clock + 1) % self.size]
+        if free >= 0:
+            self.free[0] = free
+        return free >= 0
+
     def _decodes(self) -> DecodeGroup | None:
         """Return an even share of all decodes, the first ones in order of admission, as a group."""
         if self.decodes_flying and not self.overlap:

@@ -16,16 +16,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Sequence_
+from typing import Final
 
 from clustersim.graph.prices.steps import StepPrices
-from clustersim.replay.lanes.lane import NEVER
+from clustersim.replay.lanes.lane import DECODE, NEVER
 from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.pipelines.decode_rounds import Decodes, decodes_of, pass_through
 from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
 __all__ = ["PipeLane"]
+
+MOST_COUNTS: Final = 4096
+"""Batches by their size of which it is remembered what they cost."""
 
 
 class PipeLane(StagedLane):
@@ -47,6 +52,8 @@ class PipeLane(StagedLane):
         kinds = [prices[stage].programs.values() for stage in range(self.stages - 1)]
         self.even_sends = [all(len(set(p.template.send_classes)) == 1 for p in programs) for programs in kinds]
         """Per boundary whether all ranks always take equally long to send."""
+        self.known: dict[int, Decodes | None] = {}
+        """Sequences that decode → what a step of them costs but for attention."""
         self.flight: deque[tuple[int, Batch, tuple[int, ...], list[int], list[int], list[int], list[int]]] = deque()
         """(end, batch, step row, passes, varying durations, sends, bytes), from the row on as :meth:`LaneLog.step`"""
 
@@ -86,6 +93,45 @@ class PipeLane(StagedLane):
                     at = max(ended)
                 sent += ended
         self.flight.append((at, batch, self._row(now, batch, new, context), passes, varying, sent, []))
+
+    def _go_round(self, until: int) -> None:
+        """Launch further steps of decodes that are all in flight, as far as no request arrives before.
+
+        Each group is launched again when it is back and the first stage is free, as long as no other one is back then.
+        """
+        scheduler, flight, log = self.scheduler, self.flight, self.log
+        if not scheduler.repeats:
+            return
+        while True:
+            end, batch, row, passes, varying, sends, carried = flight[0]
+            start = max(end, self.free_at[0])
+            if start >= until or (len(flight) > 1 and flight[1][0] <= start) or not scheduler.again(batch):
+                return
+            flight.popleft()
+            log.step(row, passes, end, varying, sends, carried)
+            if not self._launch_again(start, batch):
+                self._launch(start, batch)
+
+    def _launch_again(self, now: int, batch: Batch) -> bool:
+        """Launch decodes that all stages do alike, if they do, and if ranks have sent alike before."""
+        count = batch.decodes
+        if count not in self.known:
+            if len(self.known) >= MOST_COUNTS:
+                self.known.clear()
+            self.known[count] = decodes_of(self.prices, count, self.log.ranks)
+        decodes, group = self.known[count], batch.group
+        if decodes is None or group is None:
+            return False
+        for stage, sent_at in zip(decodes.stages, self.sent_at, strict=False):
+            if sent_at.count(sent_at[0]) < stage.senders and len(set(sent_at[: stage.senders])) > 1:
+                return False
+        scheduler, attended = self.scheduler, group.computed + count
+        took = decodes.attention(attended)
+        end, passes, sent, carried = pass_through(decodes, took, now, self.free_at, self.sent_at)
+        running, used = len(scheduler.running), scheduler.used
+        row = (now, DECODE, batch.slot, count, 0, count, attended, 0, running, used)
+        self.flight.append((end, batch, row, passes, [took] * self.stages, sent, carried))
+        return True
 
     def land(self) -> list[Sequence]:
         """Account for what ends now; return the requests that end with it."""

@@ -50,12 +50,13 @@ class StagedLane(Lane):
 
     def begin(self, now: int, until: int) -> None:
         """Launch a micro-batch if the first stage is free and there is something to run."""
-        del until
         if not self.asked and self._may_launch(now):
             batch = self.scheduler.next(now)
             self.asked = True
             if batch is not None:
                 self._launch(now, batch)
+                if self.alone:
+                    self._go_round(until)
         self.end = self._next_end(now)
 
     def _may_launch(self, now: int) -> bool:
@@ -66,6 +67,10 @@ class StagedLane(Lane):
         if len(self.scheduler.flying) < self.stages and now < free_at < leaves_at:
             return free_at
         return leaves_at
+
+    def _go_round(self, until: int) -> None:
+        """Launch further steps of decodes that are all in flight, as far as no request arrives before."""
+        del until
 
     @abstractmethod
     def _is_free(self, now: int) -> bool:
