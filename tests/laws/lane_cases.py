@@ -263,7 +263,7 @@ def sharing(draw: st.DrawFn) -> Case:
 def _two_pools(draw: st.DrawFn) -> Case:
     """Draw a case of two pools without requests."""
     block_tokens = draw(st.sampled_from((1, 4, 16)))
-    layers = draw(st.sampled_from((1, 1, 2, 3)))
+    layers = draw(st.sampled_from((1, 1, 2, 3, 6)))
 
     def pool(*pool_tokens: int) -> Case:
         dp, tp, pp = draw(

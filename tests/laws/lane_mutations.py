@@ -340,7 +340,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "stages of SP ranks take two at a time": Mutation(SplitPipe, "_launch", "max(at, self.free_at[stage])", "at"),
     "idle SP ranks send": Mutation(SplitPipe, "_launch", "*ended, *idle)", "*ended, *(ended[:1] * len(idle)))"),
     "SP ranks attend for nothing on several stages": Mutation(
-        SplitPrices, "decoded", "price.leaves, took", "price.leaves, [0] * len(took)"
+        SplitPrices, "decoded", "price.paths, took", "price.paths, [0] * len(took)"
     ),
     # hand-overs
     "nothing is set aside": Mutation(GroupedScheduler, "next", "self.scheduler.arriving", "False"),
