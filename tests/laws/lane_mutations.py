@@ -31,6 +31,7 @@ from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLane
+from clustersim.replay.lanes.pipelines import pipelined
 from clustersim.replay.lanes.pipelines.link_lane import LinkLane
 from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
 from clustersim.replay.lanes.pipelines.link_traffic import LinkTraffic
@@ -46,6 +47,8 @@ from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.pools import kv_forecast
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.pools.kv_forecast import KvForecast
+from clustersim.replay.pools.kv_moves import KvMoves
+from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.serving.grouped import decode_group
 from clustersim.serving.grouped.asked_scheduler import AskedGroup, AskedScheduler
 from clustersim.serving.grouped.caching_queue import CachingQueue
@@ -295,6 +298,39 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a layer leaves late": Mutation(Layers, "begin", "int(passes[layer])", "int(passes[layer]) + 1"),
     "layers of a step that meets K/V leave twice": Mutation(Layers, "take", "self._version += 1", "pass"),
     "layers of a step that meets K/V never leave": Mutation(Layers, "take", "list(self.marks)", "[]"),
+    # kv_traffic.py
+    "K/V gets on links, and no lane is looked at": Mutation(
+        KvTraffic, "_change_send", "self.attend(stage, now)", "pass"
+    ),
+    "a step beside K/V took what it takes alone": Mutation(KvTraffic, "_end", "run.stretches", "[]"),
+    "a layer is passed before a collective ends": Mutation(
+        KvTraffic, "_await_layer", "self.phases[stage] != ON", "True"
+    ),
+    "what is due waits for links": Mutation(KvTraffic, "_run", "queue[0][0] < following", "False"),
+    "layers go on alike past what is due": Mutation(KvTraffic, "_repeat", "(due - now) // later", "NEVER"),
+    "what alike layers lose is not told": Mutation(
+        KvTraffic, "_repeat", "run.stretches += (instance + time * length, ns)", "pass"
+    ),
+    "what alike layers lose is not lost": Mutation(KvTraffic, "_repeat", "run.late += times * lost", "pass"),
+    "moves of alike layers are at one time": Mutation(KvMoves, "repeat", " * later", " * 0"),
+    "alike layers that have no blocks yet never leave": Mutation(
+        HandOvers, "repeat", "transfer.passed.extend(layers)", "pass"
+    ),
+    # decode_rounds.py
+    "decodes go round past an arrival": Mutation(PipeLane, "_go_round", "start >= until or ", ""),
+    "decodes go round with their last token": Mutation(GroupedScheduler, "again", "group.left < 2", "group.left < 1"),
+    "decodes go round without blocks": Mutation(GroupedScheduler, "_takes", "if free >= 0", "if True"),
+    "decodes that go round take no blocks": Mutation(GroupedScheduler, "_takes", "self.free[0] = free", "pass"),
+    "decodes of owners that go round take no blocks": Mutation(
+        OwnerScheduler, "_takes", "self.free[:] = map(sub, self.free, growths)", "pass"
+    ),
+    "decodes that go round open no episodes": Mutation(
+        GroupedScheduler, "again", "batch.slot, batch.previous = self.slots.carry(group, batch.step)", "pass"
+    ),
+    "sends of decodes that go round wait for nobody": Mutation(pipelined, "pass_through", "max(at, free[0])", "at"),
+    "stages of decodes that go round take two at a time": Mutation(
+        pipelined, "pass_through", "max(at, free_at[stage])", "at"
+    ),
     # prices of steps with SP
     "the context of a chunk is not attended to": Mutation(SplitFeatures, "_chunk", "start * (", "0 * ("),
     "prompts beside each other are one": Mutation(SplitFeatures, "of", "chunks[1:]", "chunks[:0]"),
