@@ -144,18 +144,20 @@ class Prepared:
                         for _, end in target.ranks_of(other, to_stage, to_t):
                             yield device, end
 
-    def meetings(self, links: Mapping[int, frozenset[int]]) -> dict[int, list[int]]:
-        """Return the replicas that K/V which leaves each rank may meet, of those on whose links it may be."""
-        found: dict[int, dict[int, None]] = {}
-        for shard in self.input.shards:
-            source, target = self.pools
-            for replica in source.replicas:
-                for rank, device in source.ranks_of(replica, *shard.source):
-                    mine = found.setdefault(rank, {})
-                    ends = [end for other in target.replicas for _, end in target.ranks_of(other, *shard.target)]
-                    used = frozenset().union(*(self.input.comm.links("send", (device, end)) for end in ends))
-                    mine |= {one: None for one, theirs in links.items() if not used.isdisjoint(theirs)}
-        return {rank: list(mine) for rank, mine in found.items()}
+    def meetings(self, links: Mapping[int, frozenset[int]]) -> dict[tuple[int, int], list[int]]:
+        """Return the replicas that K/V between two devices may meet, of those on whose links it may be."""
+        found = {}
+        for pair in dict.fromkeys(self.hand_over_pairs()):
+            used = self.input.comm.links("send", pair)
+            found[pair] = [replica for replica, theirs in links.items() if not used.isdisjoint(theirs)]
+        return found
+
+    @property
+    def senders(self) -> list[int]:
+        """Ranks that K/V may leave."""
+        source = self.pools[0]
+        shards = dict.fromkeys(shard.source for shard in self.input.shards)
+        return [rank for shard in shards for one in source.replicas for rank, _ in source.ranks_of(one, *shard)]
 
     @property
     def links_on_the_way(self) -> frozenset[int]:

@@ -155,7 +155,8 @@ class KvMoves:
             self.numbers[pair] = self.comm.number("send", pair)
         duration = to_ns(self.comm.seconds(self.numbers[pair], move.payload_bytes))
         if self.traffic is not None:
-            self.traffic.send(rank, duration, self._use(pair, move.payload_bytes, duration), self._ended, move)
+            use = self._use(pair, move.payload_bytes, duration)
+            self.traffic.send(rank, pair, duration, use, self._ended, move)
             return
         if pair in self.alone:
             at(self.env, duration, COMPLETION, self._ended, move)

@@ -157,8 +157,10 @@ class KvTraffic(SharedPipe):
     env : simpy.Environment
     lanes : mapping
         Replica → its lane and what of its stage says where its collectives are, of those that moves may meet.
+    senders : sequence of int
+        Ranks that K/V may leave.
     meets : mapping
-        Rank that K/V leaves → the replicas that its moves may meet.
+        Pair of devices → the replicas that moves between them may meet.
     capacity : float array of shape (links,)
     """
 
@@ -166,20 +168,22 @@ class KvTraffic(SharedPipe):
         self,
         env: Environment,
         lanes: Mapping[int, tuple[StretchedLane, SharedStage]],
-        meets: Mapping[int, Sequence[int]],
+        senders: Sequence[int],
+        meets: Mapping[tuple[int, int], Sequence[int]],
         capacity: FloatArray,
     ) -> None:
         count, numbers = len(lanes), {replica: stage for stage, replica in enumerate(lanes)}
-        places = tuple([tuple([numbers[one] for one in some]) for some in meets.values()])
-        super().__init__([stage for _, stage in lanes.values()], 1, places, SharedFlows(capacity), 2 * count)
+        nobody: tuple[tuple[int, ...], ...] = ((),) * len(senders)
+        super().__init__([stage for _, stage in lanes.values()], 1, nobody, SharedFlows(capacity), 2 * count)
         self.env = env
         self.lanes = [lane for lane, _ in lanes.values()]
         self.links = {replica: LaneLinks(self, stage) for replica, stage in numbers.items()}
-        self.place_of = {rank: place for place, rank in enumerate(meets)}
+        self.place_of = {rank: place for place, rank in enumerate(senders)}
+        self.may_meet = {pair: tuple([numbers[one] for one in some]) for pair, some in meets.items()}
         self.on_change: list[Callable[[], None]] = [_nobody] * count
         self.foreign = [0] * count
         """Moves on the links of each lane."""
-        self.carried: list[tuple[Callable[[Any], None], Any]] = [(_nothing, None)] * len(places)
+        self.carried: list[tuple[Callable[[Any], None], Any]] = [(_nothing, None)] * len(senders)
         """Of each place whom to tell when what is sent has ended, and of what."""
         self.on_layer: list[OnLayer | None] = [None] * count
         """Of each pass who waits for its layers …"""
@@ -195,9 +199,18 @@ class KvTraffic(SharedPipe):
         self._awaited = NEVER
         self._version = 0
 
-    def send(self, rank: int, duration: int, use: Use | None, done: Callable[[Any], None], value: Any) -> None:
+    def send(
+        self,
+        rank: int,
+        pair: tuple[int, int],
+        duration: int,
+        use: Use | None,
+        done: Callable[[Any], None],
+        value: Any,
+    ) -> None:
         """Begin a move from a rank that takes so long if it is alone; call ``done(value)`` when it ends."""
         place, end = self.place_of[rank], now_ns(self.env) + duration
+        self.meets[place] = self.may_meet[pair]
         self.carried[place] = done, value
         if use is None:
             self.sends[place] = SharedSend(end, end, use)
