@@ -20,12 +20,13 @@ from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_watch import LinkWatch
-from clustersim.replay.lanes.log import ClockLog
+from clustersim.replay.lanes.log import ClockLog, LaneLog
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.contention import moves_meet
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.pools.kv_traffic import KvTraffic, LaneLinks
+from clustersim.replay.pools.kv_traffic import KvTraffic
+from clustersim.replay.pools.lane_links import LaneLinks
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.scheduler import Scheduler
@@ -92,7 +93,7 @@ class Fleet:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
         return replica.fail(self.prepared.new_scheduler(replica.index))
 
-    def _lanes(self, lanes: LaneBuilder) -> dict[int, tuple[Lane, ClockLog]]:
+    def _lanes(self, lanes: LaneBuilder) -> dict[int, tuple[Lane, LaneLog]]:
         """Return the lanes of all replicas that can be, and their logs."""
         found = {}
         for pool in self.prepared.pools:
@@ -102,7 +103,7 @@ class Fleet:
                     found[index] = lanes.lane(index, self.prepared.schedulers[index], log), log
         return found
 
-    def _traffic(self, lanes: LaneBuilder, made: Mapping[int, tuple[Lane, ClockLog]]) -> KvTraffic | None:
+    def _traffic(self, lanes: LaneBuilder, made: Mapping[int, tuple[Lane, LaneLog]]) -> KvTraffic | None:
         """Return what has K/V between pools on links without events; None where others than lanes may be on them."""
         prepared, pools, inputs = self.prepared, self.prepared.pools, self.prepared.input
         copied, all_of = any(pool.input.host is not None for pool in pools), sum(len(pool.replicas) for pool in pools)
@@ -115,7 +116,7 @@ class Fleet:
         meets = prepared.meetings({index: frozenset(lanes.watched(index)) for index in watched})
         return KvTraffic(self.env, watched, prepared.senders, meets, inputs.topology.link_capacity)
 
-    def _lane(self, index: int, lanes: LaneBuilder, lane: Lane, log: ClockLog) -> LaneReplica:
+    def _lane(self, index: int, lanes: LaneBuilder, lane: Lane, log: LaneLog) -> LaneReplica:
         """Return a lane as a replica."""
 
         def anew(scheduler: Scheduler) -> Lane:

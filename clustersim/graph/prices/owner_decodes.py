@@ -62,7 +62,9 @@ class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
         self.pricer = pricer
         self.program = program
         self.rows = rows
-        self.paths, self.leaving = paths_of(program.template) or (None, None)
+        found = paths_of(program.template)
+        self.paths: Int64Array | None = None if found is None else found[0]
+        self.leaving: Int64Array | None = None if found is None else found[1]
         self._prices: dict[tuple[int, int, bool], DecodeNs] = {}
 
     def __missing__(self, sequences: tuple[int, ...]) -> OwnerPrice:

@@ -19,7 +19,7 @@ from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.stretched_lane import AWAY
-from clustersim.replay.pools.kv_traffic import LaneLinks
+from clustersim.replay.pools.lane_links import LaneLinks
 from clustersim.serving.decision import Swap
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -240,11 +240,8 @@ class LaneReplica:
         if lane.end == NEVER or lane.batch is None or not lane.batch.chunks:
             return
         if self.layers is None:
-            if isinstance(self.watch, LaneLinks):
-                self.layers = self.watch
-            else:
-                self.layers = Layers(self.env, lane)
-            if isinstance(self.watch, LinkWatch):
+            self.layers = self.watch if isinstance(self.watch, LaneLinks) else Layers(self.env, lane)
+            if isinstance(self.watch, LinkWatch) and isinstance(self.layers, Layers):
                 self.watch.layers = self.layers
         self.layers.begin(on_launch(self.index, lane.batch.chunks, self.layers.passes))
 

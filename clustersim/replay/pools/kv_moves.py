@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from simpy import Environment
@@ -23,11 +23,13 @@ from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.links.sharing_by_lanes import Use
 from clustersim.replay.links.uses import MOST_USES
-from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.tables import MOVE_COLUMNS
 from clustersim.values import dataclass
+
+if TYPE_CHECKING:
+    from clustersim.replay.pools.kv_traffic import KvTraffic
 
 RECORD_TIMES: Final = 64
 """After so many layers what has ended is handed on."""

@@ -12,14 +12,11 @@ put forward. Where something else is due before, the clock is left to that, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 from simpy import Environment
 
 from clustersim.clock import FloatArray
-from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import COMPLETION, HAND_OVER, at, now_ns
 from clustersim.replay.lanes.lane import NEVER
@@ -30,6 +27,8 @@ from clustersim.replay.lanes.pipelines.link_traffic import ON, QUIET, READY, WHO
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 from clustersim.replay.links.uses import Counts
+from clustersim.replay.pools.lane_links import LaneLinks
+from clustersim.replay.pools.layer_rounds import PassedLayers, Round, passed_layers
 
 
 class Waiting(Protocol):
@@ -61,92 +60,6 @@ class LanePass(NamedTuple):
 
     kind: int
     counts: Counts
-
-
-class PassedLayers(NamedTuple):
-    """The layers of passes of one kind with one row of durations.
-
-    Parameters
-    ----------
-    instances, layers : list of int
-        The last one of each layer that attends to prompts.
-    ends : list of int
-        When it ends, from the start of the pass and but for what varies.
-    varying : list of list of int
-        How often the pass has what varies until then.
-    alike : list of int
-        With how many layers behind it the pass goes on as it did up to it from the layer before.
-    """
-
-    instances: list[int]
-    layers: list[int]
-    ends: list[int]
-    varying: list[list[int]]
-    alike: list[int]
-
-
-class Round:
-    """What happens from when a pass has passed a layer, with nothing on links, until it passes the next one.
-
-    Attributes
-    ----------
-    stage, began, late, stretches : int
-        Which pass; when it passed the layer; what it had lost until then, and how much it had told of that.
-    before, asked : int
-        How many moves had been asked for before the layer left, and when it had; −1 before it has.
-    moves : list of (Move, int)
-        Moves that ended, and when.
-    """
-
-    __slots__ = ("asked", "before", "began", "late", "moves", "stage", "stretches")
-
-    def __init__(self, stage: int, run: SharedPass, now: int, before: int) -> None:
-        self.stage, self.began, self.before, self.asked = stage, now, before, -1
-        self.late, self.stretches = run.late, len(run.stretches)
-        self.moves: list[tuple[Any, int]] = []
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that ended left with this layer, and nothing else left."""
-        return len(self.moves) == self.asked - self.before and all(move.serial > self.before for move, _ in self.moves)
-
-
-class LaneLinks:
-    """A lane as who has K/V on its links knows it; what :class:`~clustersim.replay.lanes.link_watch.LinkWatch` is else.
-
-    Parameters
-    ----------
-    traffic : KvTraffic
-    stage : int
-        Its number there.
-    """
-
-    def __init__(self, traffic: KvTraffic, stage: int) -> None:
-        self.traffic = traffic
-        self.stage = stage
-
-    @property
-    def foreign(self) -> int:
-        """How many moves are on its links."""
-        return self.traffic.foreign[self.stage]
-
-    def listen(self, on_change: Callable[[], None]) -> None:
-        """Let ``on_change`` be called when the end of the lane is another one."""
-        self.traffic.on_change[self.stage] = on_change
-
-    def meet(self) -> None:
-        """Look at the step that is under way, where something is on the links."""
-        if self.foreign:
-            self.traffic.attend(self.stage, now_ns(self.traffic.env))
-            self.traffic.wait()
-
-    passes: Final = None
-    """What it does not foresee: when layers are passed."""
-
-    def begin(self, on_layer: OnLayer | None) -> None:
-        """Let ``on_layer`` be called for each layer of the step that begins now."""
-        if on_layer is not None:
-            self.traffic.mark(self.stage, on_layer)
 
 
 class KvTraffic(SharedPipe):
@@ -228,25 +141,14 @@ class KvTraffic(SharedPipe):
         if key not in known:
             if len(known) >= MOST_ROWS:
                 known.clear()
-            known[key] = self._layers_of(run)
+            known[key] = passed_layers(run, self._goes_on_alike)
         self.on_layer[stage], self.layers[stage], self.passed[stage] = on_layer, known[key], 0
         self._await_layer(stage)
         self.wait()
 
-    def _layers_of(self, run: SharedPass) -> PassedLayers:
-        """Return the layers of a pass."""
-        assert self.waiting is not None
-        template = run.stage.uses[run.micro.kind].program.template
-        row, columns = run.stage.prices.rows[STEP_KINDS[run.micro.kind]][run.number]
-        order, (instances, layers) = template.instance_class, zip(*template.passes_layers, strict=True)
-        ends = np.cumsum(row[order])[list(instances)].tolist()
-        varying = [np.cumsum(order == column)[list(instances)].tolist() for column in columns]
-        rounds = [order[one + 1 : other + 1].tolist() for one, other in pairwise((-1, *instances))]
-        alike = [0] * len(layers)
-        for one in reversed(range(1, len(layers) - 1)):
-            if rounds[one] == rounds[one + 1] and self.waiting.goes_on_alike(layers[one - 1], layers[one]):
-                alike[one] = alike[one + 1] + 1
-        return PassedLayers(list(instances), list(layers), ends, varying, alike)
+    def _goes_on_alike(self, layer: int, following: int) -> bool:
+        """Whether what leaves with two layers is alike."""
+        return self.waiting is not None and self.waiting.goes_on_alike(layer, following)
 
     def attend(self, stage: int, now: int) -> None:
         """Look at the step of a lane that is under way, if nobody does so yet."""
@@ -351,13 +253,12 @@ class KvTraffic(SharedPipe):
 
     def _await_layer(self, stage: int) -> None:
         """Wait for the next layer of a pass that somebody waits for: none behind a collective that has not ended."""
-        number, run, layers, found = self.passed[stage], self.passes[stage], self.layers[stage], NEVER
-        awaited = self.on_layer[stage] is not None and run is not None and number < len(layers.instances)
-        if awaited and (self.phases[stage] != ON or layers.instances[number] < run.found.kind.instances[run.at]):
-            found = run.start + run.late + layers.ends[number]
-            for counts, ns in zip(layers.varying, run.varying, strict=True):
-                found += counts[number] * ns
-        self.changes[self.stages + stage] = found
+        number, run, layers = self.passed[stage], self.passes[stage], self.layers[stage]
+        self.changes[self.stages + stage] = NEVER
+        if run is None or self.on_layer[stage] is None or number == len(layers.instances):
+            return
+        if self.phases[stage] != ON or layers.instances[number] < run.found.kind.instances[run.at]:
+            self.changes[self.stages + stage] = layers.when(number, run)
 
     def _enter(self, stage: int, use: Use, since: int, end: int) -> None:
         super()._enter(stage, use, since, end)
