@@ -40,13 +40,12 @@ class Clock(Environment):
     asked_ns: int = -1
 
     def step(self) -> None:
-        """Do what comes next: make a call, or process an event of SimPy's."""
+        """Make the calls that come next, and process the event of SimPy's behind them."""
         queue: list[Any] = self._queue
-        if not queue or len(queue[0]) != _CALL:
-            super().step()
-            return
-        self._now, _, _, action, value = heappop(queue)
-        action(value)
+        while queue and len(queue[0]) == _CALL:
+            self._now, _, _, action, value = heappop(queue)
+            action(value)
+        super().step()
 
 
 _CALL: Final = 5
