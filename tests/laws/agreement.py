@@ -33,7 +33,7 @@ class Seen:
     ----------
     how : str
         ``lane``, ``pipe lane``, either of them ``compiled``, ``split lane`` (prompts over SP ranks), ``shared lane``
-        (one whose sends meet its collectives) or ``events``.
+        (one whose sends meet its collectives), ``lane beside events`` or ``events``.
     preempted, contended : bool
     arrived_at_an_end : bool
         Whether a request arrived when a step, or a pass of the first stage, ended.
@@ -78,12 +78,19 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     if given.entry.plan.sp.degree > 1:
         kind = f"split {kind}"
     return Seen(
-        how="events" if folded.obstacle else kind if compiled.interpreted else f"compiled {kind}",
+        how=_how(folded.obstacle, kind if compiled.interpreted else f"compiled {kind}"),
         preempted=bool(folded.preemptions.sum()),
         contended=bool(folded.contention.stages or folded.contention.boundaries),
         arrived_at_an_end=not ends_of(full.timeline).isdisjoint(folded.arrived_ns[came].tolist()),
         ended_by_horizon=given.horizon_ns is not None,
     )
+
+
+def _how(obstacle: str, kind: str) -> str:
+    """Return by what a replay went; replicas that prefill are lanes where those that decode are not."""
+    if obstacle.startswith("in the decode pool, "):
+        return "lane beside events"
+    return "events" if obstacle else kind
 
 
 def same(ours: ReplayResult, theirs: ReplayResult, name: str) -> None:

@@ -80,7 +80,7 @@ class HandOvers(KvTransfers):
         super().__init__(env, prepared, replicas, moves, on_done, lose)
         self.traffic = traffic
         if traffic is not None:
-            traffic.waiting = self
+            traffic.owner = self
         self.shards = inputs.shards
         self.forecast: KvForecast | None = None
         self.layerwise = inputs.entry.serving.transfer == "layerwise"

@@ -28,10 +28,10 @@ from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 from clustersim.replay.links.uses import Counts
 from clustersim.replay.pools.lane_links import LaneLinks
-from clustersim.replay.pools.layer_rounds import PassedLayers, Round, passed_layers
+from clustersim.replay.pools.layer_rounds import LayerEnds, Round, passed_layers
 
 
-class Waiting(Protocol):
+class TransferOwner(Protocol):
     """Who asks for moves, and waits for their ends and for layers."""
 
     @property
@@ -100,13 +100,13 @@ class KvTraffic(SharedPipe):
         """Of each place whom to tell when what is sent has ended, and of what."""
         self.on_layer: list[OnLayer | None] = [None] * count
         """Of each pass who waits for its layers …"""
-        self.layers: list[PassedLayers] = [PassedLayers([], [], [], [], [])] * count
+        self.layers: list[LayerEnds] = [LayerEnds([], [], [], [], [])] * count
         """… what these are …"""
         self.passed = [0] * count
         """… and how many of them it has passed."""
-        self._known: list[dict[tuple[int, int], PassedLayers]] = [{} for _ in lanes]
+        self._known: list[dict[tuple[int, int], LayerEnds]] = [{} for _ in lanes]
         self.round: Round | None = None
-        self.waiting: Waiting | None = None
+        self.owner: TransferOwner | None = None
         self.runs = False
         """Whether it is at work, so that nothing needs to wait for its turn."""
         self._awaited = NEVER
@@ -148,7 +148,7 @@ class KvTraffic(SharedPipe):
 
     def _goes_on_alike(self, layer: int, following: int) -> bool:
         """Whether what leaves with two layers is alike."""
-        return self.waiting is not None and self.waiting.goes_on_alike(layer, following)
+        return self.owner is not None and self.owner.goes_on_alike(layer, following)
 
     def attend(self, stage: int, now: int) -> None:
         """Look at the step of a lane that is under way, if nobody does so yet."""
@@ -174,8 +174,8 @@ class KvTraffic(SharedPipe):
 
     def _run(self, version: int) -> None:
         """Handle what changes now, and what follows until something else is due."""
-        waiting = self.waiting
-        if version != self._version or waiting is None:
+        owner = self.owner
+        if version != self._version or owner is None:
             return
         env, changes = self.env, self.changes
         queue: list[Any] = env._queue
@@ -183,12 +183,12 @@ class KvTraffic(SharedPipe):
         while True:
             while min(changes) == now:
                 self.change(now)
-            if waiting.is_due:
+            if owner.is_due:
                 if queue and (queue[0][0], queue[0][1]) < (now, HAND_OVER):
                     break
-                waiting.settle()
+                owner.settle()
                 if self.round is not None and self.round.asked < 0:
-                    self.round.asked = waiting.asked
+                    self.round.asked = owner.asked
             following = min(changes)
             if following == NEVER:
                 break
@@ -198,8 +198,8 @@ class KvTraffic(SharedPipe):
                 break
             env._now = now = following
         self.runs, self._awaited = False, NEVER
-        if waiting.is_due:
-            waiting.settle_in_turn()  # waits for what changes then
+        if owner.is_due:
+            owner.settle_in_turn()  # waits for what changes then
         else:
             self.wait()
 
@@ -217,8 +217,8 @@ class KvTraffic(SharedPipe):
         assert run is not None
         assert on_layer is not None
         self.passed[stage] += 1
-        assert self.waiting is not None
-        self.round = Round(stage, run, now, self.waiting.asked) if self._is_quiet(stage) else None
+        assert self.owner is not None
+        self.round = Round(stage, run, now, self.owner.asked) if self._is_quiet(stage) else None
         on_layer(self.layers[stage].layers[number])
         self._await_layer(stage)
 
@@ -235,12 +235,12 @@ class KvTraffic(SharedPipe):
         stage, number, run = found.stage, self.passed[found.stage], self.passes[found.stage]
         layers, on_layer = self.layers[stage], self.on_layer[stage]
         assert run is not None
-        assert self.waiting is not None
+        assert self.owner is not None
         later, lost = now - found.began, run.late - found.late
         times = min(layers.alike[number], (due - now) // later) if later else 0
-        if times <= 0 or found.asked != self.waiting.asked or not (found.is_whole and self._is_quiet(stage)):
+        if times <= 0 or found.asked != self.owner.asked or not (found.is_whole and self._is_quiet(stage)):
             return now
-        self.waiting.repeat(on_layer, found.moves, layers.layers[number : number + times], later)
+        self.owner.repeat(on_layer, found.moves, layers.layers[number : number + times], later)
         length, some = layers.instances[number] - layers.instances[number - 1], run.stretches[found.stretches :]
         for time in range(1, times + 1):
             for instance, ns in zip(some[::2], some[1::2], strict=True):

@@ -18,7 +18,7 @@ from clustersim.replay.lanes.pipelines.link_stage import SharedPass
 from clustersim.replay.pools.kv_moves import Move
 
 
-class PassedLayers(NamedTuple):
+class LayerEnds(NamedTuple):
     """The layers of passes of one kind with one row of durations.
 
     Parameters
@@ -73,7 +73,7 @@ class Round:
         return len(self.moves) == self.asked - self.before and all(move.serial > self.before for move, _ in self.moves)
 
 
-def passed_layers(run: SharedPass, goes_on_alike: Callable[[int, int], bool]) -> PassedLayers:
+def passed_layers(run: SharedPass, goes_on_alike: Callable[[int, int], bool]) -> LayerEnds:
     """Return the layers of a pass; ``goes_on_alike`` tells whether what leaves with two of them is alike."""
     template = run.stage.uses[run.micro.kind].program.template
     row, columns = run.stage.prices.rows[STEP_KINDS[run.micro.kind]][run.number]
@@ -85,4 +85,4 @@ def passed_layers(run: SharedPass, goes_on_alike: Callable[[int, int], bool]) ->
     for one in reversed(range(1, len(layers) - 1)):
         if rounds[one] == rounds[one + 1] and goes_on_alike(layers[one - 1], layers[one]):
             alike[one] = alike[one + 1] + 1
-    return PassedLayers(list(instances), list(layers), ends, varying, alike)
+    return LayerEnds(list(instances), list(layers), ends, varying, alike)
