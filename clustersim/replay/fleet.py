@@ -113,8 +113,9 @@ class Fleet:
             return None
         stretched = {index: lane for index, (lane, _) in made.items() if isinstance(lane, StretchedLane)}
         watched = {index: (lane, lanes.watched_stage(index)) for index, lane in stretched.items()}
-        meets = prepared.meetings({index: frozenset(lanes.watched(index)) for index in watched})
-        return KvTraffic(self.env, watched, prepared.senders, meets, inputs.topology.link_capacity)
+        links = {index: frozenset(lanes.watched(index)) for index in watched}
+        meeting = partial(prepared.meeting, links)
+        return KvTraffic(self.env, watched, prepared.senders, meeting, inputs.topology.link_capacity)
 
     def _lane(self, index: int, lanes: LaneBuilder, lane: Lane, log: LaneLog) -> LaneReplica:
         """Return a lane as a replica."""

@@ -144,13 +144,10 @@ class Prepared:
                         for _, end in target.ranks_of(other, to_stage, to_t):
                             yield device, end
 
-    def meetings(self, links: Mapping[int, frozenset[int]]) -> dict[tuple[int, int], list[int]]:
+    def meeting(self, links: Mapping[int, frozenset[int]], pair: tuple[int, int]) -> list[int]:
         """Return the replicas that K/V between two devices may meet, of those on whose links it may be."""
-        found = {}
-        for pair in dict.fromkeys(self.hand_over_pairs()):
-            used = self.input.comm.links("send", pair)
-            found[pair] = [replica for replica, theirs in links.items() if not used.isdisjoint(theirs)]
-        return found
+        used = self.input.comm.links("send", pair)
+        return [replica for replica, theirs in links.items() if not used.isdisjoint(theirs)]
 
     @property
     def senders(self) -> list[int]:

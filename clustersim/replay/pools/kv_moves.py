@@ -146,8 +146,6 @@ class KvMoves:
         self.changed.clear()
         for _, move in sorted(starting):
             self._begin(move)
-        if self.traffic is not None:
-            self.traffic.wait()
 
     def _begin(self, move: Move) -> None:
         (_, rank, device), (_, to_rank, to_device) = move.source, move.target

@@ -72,8 +72,8 @@ class KvTraffic(SharedPipe):
         Replica → its lane and what of its stage says where its collectives are, of those that moves may meet.
     senders : sequence of int
         Ranks that K/V may leave.
-    meets : mapping
-        Pair of devices → the replicas that moves between them may meet.
+    meeting : callable
+        Returns the replicas that moves between a pair of devices may meet.
     capacity : float array of shape (links,)
     """
 
@@ -82,7 +82,7 @@ class KvTraffic(SharedPipe):
         env: Environment,
         lanes: Mapping[int, tuple[StretchedLane, SharedStage]],
         senders: Sequence[int],
-        meets: Mapping[tuple[int, int], Sequence[int]],
+        meeting: Callable[[tuple[int, int]], Sequence[int]],
         capacity: FloatArray,
     ) -> None:
         count, numbers = len(lanes), {replica: stage for stage, replica in enumerate(lanes)}
@@ -92,7 +92,9 @@ class KvTraffic(SharedPipe):
         self.lanes = [lane for lane, _ in lanes.values()]
         self.links = {replica: LaneLinks(self, stage) for replica, stage in numbers.items()}
         self.place_of = {rank: place for place, rank in enumerate(senders)}
-        self.may_meet = {pair: tuple([numbers[one] for one in some]) for pair, some in meets.items()}
+        self.numbers, self.meeting = numbers, meeting
+        self.may_meet: dict[tuple[int, int], tuple[int, ...]] = {}
+        """Pair of devices → the lanes that moves between them may meet."""
         self.on_change: list[Callable[[], None]] = [_nobody] * count
         self.foreign = [0] * count
         """Moves on the links of each lane."""
@@ -123,6 +125,8 @@ class KvTraffic(SharedPipe):
     ) -> None:
         """Begin a move from a rank that takes so long if it is alone; call ``done(value)`` when it ends."""
         place, end = self.place_of[rank], now_ns(self.env) + duration
+        if pair not in self.may_meet:
+            self.may_meet[pair] = tuple([self.numbers[one] for one in self.meeting(pair)])
         self.meets[place] = self.may_meet[pair]
         self.carried[place] = done, value
         if use is None:
@@ -131,6 +135,7 @@ class KvTraffic(SharedPipe):
         else:
             self.sends[place] = send = SharedSend(end - use.transfer_ns, end, use)
             self.states[place], self.changes[self.first_send + place] = READY, send.enters
+        self.wait()
 
     def mark(self, stage: int, on_layer: OnLayer) -> None:
         """Tell of the layers of the step of a lane that begins now."""
@@ -164,8 +169,10 @@ class KvTraffic(SharedPipe):
 
     def wait(self) -> None:
         """Wait for what changes next."""
+        if self.runs:
+            return
         end = min(self.changes)
-        if self.runs or end == self._awaited:
+        if end == self._awaited:
             return
         self._awaited = end
         self._version += 1
