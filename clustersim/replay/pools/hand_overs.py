@@ -250,6 +250,8 @@ class HandOvers(KvTransfers):
             if transfer.reserved:
                 self._ask_layer(transfer, layer)
         self.moves.start()
+        if self.traffic is not None:
+            self.traffic.wait()
 
     def _send(self, sequence: Sequence, target: int) -> None:
         """Ask for the transfers of a sequence that was given blocks, as far as they can begin."""
