@@ -296,4 +296,5 @@ class EventReplay:
             preemptions=self.preemptions,
             contention=self.prepared.contention,
             obstacle=self.obstacle,
+            calls=next(self.env._eid),
         )

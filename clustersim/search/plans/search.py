@@ -18,6 +18,7 @@ from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal, key_of
 from clustersim.search.load import Load, load_of
 from clustersim.search.plans.bounds.limits import Bound, lesser
+from clustersim.search.plans.costs import expected_s
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
 from clustersim.search.plans.front_bound import largest_area
@@ -31,7 +32,7 @@ from clustersim.search.plans.pools.pool_looks import PoolLooks
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
-from clustersim.search.plans.trial import Trial, broken_rules, expected_s, try_rate
+from clustersim.search.plans.trial import Trial, broken_rules, try_rate
 from clustersim.search.plans.trials import Told, Trials
 from clustersim.search.plans.walk import Walk
 from clustersim.search.point import Row
@@ -62,6 +63,7 @@ class Search(Trials):
         self.sides = PlanPools(deployments, self.load)
         self._bounds: dict[PlanPool, Bound] = {}
         self.looks = PoolLooks(self.sides, question.share, executors)
+        self._each_s: dict[int, float] = {}
 
     def standings(self) -> list[Standing]:
         """Return every legal plan, nothing of which is known; where requests are dealt out in turn one replica does."""
@@ -156,9 +158,10 @@ class Search(Trials):
 
     def cost(self, standing: Standing, step: int) -> float:
         """Return the seconds that a run of a plan at a step of the grid takes, roughly."""
-        one = standing.candidate
-        requests = self.load.count(rate_of(step)) / self.sides.every(one)
-        return expected_s([replica.plan for replica in one.replicas], requests)
+        if id(standing) not in self._each_s:
+            scenario, every = self.trial(standing)
+            self._each_s[id(standing)] = expected_s(scenario, 1.0 / every)
+        return self._each_s[id(standing)] * self.load.count(rate_of(step))
 
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
         """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""
@@ -245,6 +248,7 @@ def _walk(search: Search, told: Told | None, *, exhaustive: bool, effort_s: floa
         cost=search.cost,
         bound=search.bound,
         look=search.looks.look,
+        look_at_both=search.looks.look_at_both,
         is_spent=lambda more: not search.question.exhaustive and search.spent_s + more > effort_s,
         told=told,
     )
