@@ -65,6 +65,10 @@ class Search(Trials):
         self.looks = PoolLooks(self.sides, question.share, executors)
         self._each_s: dict[int, float] = {}
 
+    def left_s(self) -> float:
+        """Return the seconds of effort that are not spent."""
+        return math.inf if self.question.exhaustive else max(0.0, self.question.effort_s - self.spent_s)
+
     def standings(self) -> list[Standing]:
         """Return every legal plan, nothing of which is known; where requests are dealt out in turn one replica does."""
         found = super().standings()
