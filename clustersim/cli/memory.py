@@ -26,8 +26,8 @@ PLAIN_PAGES: Final = ("NUMPY_MADVISE_HUGEPAGE", "0")
 million requests was 9 to 11 s with them and 4 s without, and the rest was the same."""
 ONE_THREAD: Final = ("OPENBLAS_NUM_THREADS", "1")
 """Nothing here is a large product of matrices; the others' threads would wait for one all the same, and spin."""
-OBJECTS: Final = 50_000
-"""New objects after which cycles among them are looked for: some 10 MB."""
+OBJECTS: Final = 250_000
+"""New objects after which cycles among them are looked for: some 50 MB, and 20 ms each time."""
 
 
 def keep_memory() -> None:

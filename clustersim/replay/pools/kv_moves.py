@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
-
-from simpy import Environment
+from typing import TYPE_CHECKING
 
 from clustersim.clock import to_ns
 from clustersim.collective.communications import CommTable
@@ -22,6 +21,9 @@ from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.timeline.record import Recorder
 from clustersim.values import dataclass
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

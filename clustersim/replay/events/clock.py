@@ -1,0 +1,33 @@
+"""The clock of a run: SimPy's, which takes calls beside events (:mod:`clustersim.replay.instant`)."""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import Any, Final
+
+from simpy import Environment
+
+_CALL: Final = 5
+"""Fields of a call in the queue: time, phase, serial number, what is called, and with what; of an event there are 4."""
+
+
+class Clock(Environment):
+    """The clock of a run.
+
+    Attributes
+    ----------
+    asked_ns : int
+        The last instant at which schedulers were asked: what happens then and afterwards finds the steps begun that
+        begin at that instant.
+    """
+
+    asked_ns: int = -1
+
+    def step(self) -> None:
+        """Do what comes next: make a call, or process an event of SimPy's."""
+        queue: list[Any] = self._queue
+        if not queue or len(queue[0]) != _CALL:
+            super().step()
+            return
+        self._now, _, _, action, value = heappop(queue)
+        action(value)
