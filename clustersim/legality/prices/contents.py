@@ -13,7 +13,6 @@ from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.shares import prompts_of, split_prompts
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
-from clustersim.timeline.passes import parts
 from clustersim.timeline.tables import Table
 
 
@@ -82,8 +81,9 @@ class Contents:
         count = self._running(first, many, np.ones(len(first)))
         growing = count if window is None else self._running(first, grows, np.ones(len(first)))
         keys = self._running(first, grows, (before + 1 - first).astype(np.float64))
-        for part in parts(self.places):
-            keys[part] += growing[part] * np.arange(part.start, part.stop)
+        ramp = np.arange(self.places, dtype=np.float64)
+        ramp *= growing
+        keys += ramp
         if window is not None:
             keys += self._running(first + grows, many - grows, np.full(len(first), float(window)))
         count[-1] = keys[-1] = 0.0
