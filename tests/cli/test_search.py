@@ -18,8 +18,8 @@ from tests.unit.search.searching import SMALL, bounded
 from tests.unit.search.searching import search as searching
 
 KNOBS = ("--knobs", "serving.max_batch_requests=2,8,12,16,24,32")
-FEWER = ("--devices", "1", "--lasting", "2 s", "--knobs", "serving.max_batch_requests=16,32")
-FAST = ("--devices", "1", "--lasting", "2 s", *KNOBS)
+FEWER = ("--devices", "1", "--lasting", "2 s", "--knobs", "serving.max_batch_requests=16,32", "--front", "1")
+FAST = ("--devices", "1", "--lasting", "2 s", "--front", "1", *KNOBS)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -22,7 +22,7 @@ from clustersim.search.plans.costs import expected_s
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
 from clustersim.search.plans.front_bound import largest_area
-from clustersim.search.plans.front_runs import Chance, Expected, FrontRuns, filled
+from clustersim.search.plans.front_runs import Chance, Expected, filled
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.looks.times import REPLAY_S
 from clustersim.search.plans.outcome import Standing
@@ -46,6 +46,10 @@ _NEAR: Final = 3
 """… and below that at which it is looked at what it serves."""
 _AT_ONCE: Final = 64
 """Plans that are looked at for the front before it is asked whether there is time for more."""
+_CLIMB: Final = 4.0
+"""Runs up to a capacity, or so (3 with two pools, 5 to 7 with one)."""
+_AREA_S: Final = 2e-3
+"""Of a plan, for the largest area that is possible (34,005 of 64 H100: 66 s)."""
 
 
 class Search(Trials):
@@ -90,27 +94,37 @@ class Search(Trials):
         for one, side in zip(left, sides, strict=True):
             one.bound = lesser([one.bound, self._bounds[side]])
 
-    def expect(self, asked: Sequence[Chance]) -> list[Expected | None]:
+    def expect(self, asked: Sequence[Chance], effort_s: float) -> list[Expected | None]:
         """Return what plans are expected to reach so many steps below their capacity; None: unknown.
 
         Those come first that could be farthest out as far as is proven. No more are looked at than the effort allows.
         """
         standings = list({id(one): one for one, _ in asked}.values())
-        for place in (1, 0):
-            self.bound(standings, place)
-        bounded = sorted((one for one in standings if one.ceiling is not None), key=_nearness)
-        most, known = self.looks.replayed + self.question.effort_s / REPLAY_S, set[int]()
-        for start in range(0, len(bounded), _AT_ONCE):
-            if self.looks.replayed > most:
-                break
-            some = bounded[start : start + _AT_ONCE]
+        most, known = self.looks.replayed + effort_s / REPLAY_S, set[int]()
+        for some in self._nearest(standings) if effort_s > 0.0 else ():
             for place in (1, 0):
                 self.looks.look([(one, (one.ceiling or 0) - _FAR) for one in some], place, plain=True)
-            known |= {id(one) for one in some}
+            known |= {id(one) for one in some if one.ceiling is not None}
+            if self.looks.replayed > most:
+                break
         places = [at for at, (one, _) in enumerate(asked) if id(one) in known]
         steps = [(asked[at][0], (asked[at][0].ceiling or 0) - _NEAR - asked[at][1]) for at in places]
         told = dict(zip(places, self.looks.served(steps), strict=True))
         return [told.get(at) for at in range(len(asked))]
+
+    def _nearest(self, standings: Sequence[Standing]) -> Iterator[list[Standing]]:
+        """Yield plans, some at a time, those first that could be farthest out; bounded when they come."""
+        self.bound(standings, 1)
+        whole, left = set[int](), list(standings)
+        while left:
+            left.sort(key=lambda one: (id(one) in whole or one.ceiling is not None, _nearness(one)))
+            first = [one for one in left[: 4 * _AT_ONCE] if id(one) not in whole]
+            if first:
+                self.bound(first, 0)
+                whole |= {id(one) for one in first}
+            else:
+                yield left[:_AT_ONCE]
+                left = left[_AT_ONCE:]
 
     def largest_area(self, standings: Sequence[Standing]) -> float:
         """Return the largest area below the front that is possible; infinite where nothing is proven."""
@@ -231,7 +245,6 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     return Found(
         standings=standings,
         finalists=finalists,
-        filled=None if question.front is None else _filled(search, standings, question.front),
         worth=worth,
         objective=question.objective,
         share=question.share,
@@ -240,6 +253,41 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         recorded=search.recorded,
         part=search.load.part,
     )
+
+
+def with_front(search: Search, found: Found) -> Found:
+    """Simulate plans for the front, as far as the effort for it goes, and return what was found with it.
+
+    The best plan, its ties and what is left open stay what they are.
+    """
+    question, standings = search.question, found.standings
+    if question.front is None or not found.hypervolume():  # where requests have one token, no user waits for a second
+        return found
+    effort_s = question.effort_s - search.spent_s if question.front_s is None else question.front_s
+    left_s = math.inf if question.exhaustive else max(effort_s, 0.0)
+    ends_s = search.spent_s + left_s
+    walk = _walk(search, None, exhaustive=True, effort_s=ends_s)
+
+    def simulate(chances: Sequence[Chance]) -> None:
+        walk.simulate([one for one, below in chances if not below])
+        walk.probe([(one, _step(one) - below) for one, below in chances if below])
+
+    def cost(chance: Chance) -> float:
+        one, below = chance
+        return search.cost(one, _step(one) - below) * (1.0 if below else _CLIMB)
+
+    told = filled(
+        standings,
+        question.front,
+        expect=partial(search.expect, effort_s=left_s),
+        simulate=simulate,
+        cost=cost,
+        left_s=lambda: ends_s - search.spent_s,
+    )
+    if question.front_s is not None or len(standings) * _AREA_S <= ends_s - search.spent_s:
+        most = search.largest_area(standings)
+        told = replace(told, possible=most if math.isfinite(most) else None)
+    return replace(found, filled=told, runs=search.ran)
 
 
 def _walk(search: Search, told: Told | None, *, exhaustive: bool, effort_s: float) -> Walk:
@@ -258,18 +306,9 @@ def _walk(search: Search, told: Told | None, *, exhaustive: bool, effort_s: floa
     )
 
 
-def _filled(search: Search, standings: Sequence[Standing], share: float) -> FrontRuns:
-    """Simulate plans for the front, for as much effort as the best ones may take."""
-    walk = _walk(search, None, exhaustive=True, effort_s=search.spent_s + search.question.effort_s)
-
-    def simulate(chances: Sequence[Chance]) -> None:
-        walk.simulate([one for one, below in chances if not below])
-        lower = [(one, one.passed or (one.ceiling or 0) - _NEAR, below) for one, below in chances if below]
-        walk.probe([(one, step - below) for one, step, below in lower])
-
-    told = filled(standings, share, search.expect, simulate, partial(walk.is_spent, 0.0))
-    most = search.largest_area(standings)
-    return replace(told, possible=most if math.isfinite(most) else None)
+def _step(one: Standing) -> int:
+    """Return the step of the grid that a plan reaches, or is expected to."""
+    return one.passed or (one.ceiling or 0) - _NEAR
 
 
 def _nearness(one: Standing) -> float:
