@@ -139,6 +139,7 @@ CASES: Final = {
     "short of blocks, swap": Case(BASE, (*SHORT, "serving.preemption=swap"), 0.3, 0.13),
     "own scheduler": Case(BASE, (azure(2_000), f"serving={{{OWN}}}"), 0.15, 0.12),
     "a cost table": Case(BASE, (azure(3_000), "cost={table: TABLE}"), 0.7, 0.8),
+    "a cost table, compiled": Case(BASE, (azure(30_000), "cost={table: TABLE}"), 0.7, 3, "always"),
     "gpt-oss": Case(BASE, (azure(3_000), "model=gpt-oss-120b"), 0.7, 0.44),
     "gpt-oss, compiled": Case(BASE, (azure(5_000), "model=gpt-oss-120b"), 0.7, 5, "always"),
     "Vidur's workload, 8B on TP 1": Case(BASE, vidur(5_000, "model=llama-3.1-8b", "plan={tp: 1}"), 1, 1),
