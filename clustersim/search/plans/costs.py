@@ -1,8 +1,9 @@
 """What runs of plans take, in seconds of CPU on a core of 2026: expected before, and counted after by what was done.
 
-Neither looks at a clock, so that a search does the same on any machine. Fitted to 17 runs of as many kinds of plans
-(DeepSeek-V3 on 32 H200, Llama-3.1-70B on 64 H100, conversations, 50 to 270 requests): what is counted is 0.63 to 1.36
-times what they took; what is expected, by the kind of plan alone, 0.3 to 3 times.
+Neither looks at a clock, so that a search does the same on any machine. Fitted to 20 runs of as many kinds of plans
+(DeepSeek-V3 on 32 H200, Llama-3.1-70B on 64 H100, conversations, 50 to 270 requests), and to four of 5,400 to 15,200
+requests for SP ranks and lockstep, whose rows take half as long there: what is counted is 0.8 to 1.3 times what these
+took, and 0.4 to 1.4 times what the short ones did; what is expected, by the kind of plan alone, 0.3 to 3 times.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ _EACH_S: Final = 28e-6
 """Of a request …"""
 _PASS_S: Final = 130e-6
 """… of a row of steps on each stage …"""
-_SP_PASS_S: Final = 1.8e-3
+_SP_PASS_S: Final = 1.1e-3
 """… of SP ranks …"""
-_LOCKSTEP_S: Final = 1.4e-3
+_LOCKSTEP_S: Final = 0.75e-3
 """… of a replica in lockstep, on a clock …"""
 _CALL_S: Final = 5.9e-6
 """… of whatever its clock is told to do …"""
