@@ -70,7 +70,7 @@ FRONT: Final = 0.002
     type=options.Number(0, 1),
     metavar="SHARE",
     help="For the front, simulate until no run is expected to add more than this share of its area, for as much effort "
-    f"again; 1: none [{FRONT}, for what the best plans leave of it].",
+    f"again; 1: none [{FRONT}; of more than 512 plans for a tenth of it, or what is left].",
 )
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan up to its capacity.")
 @click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")

@@ -46,6 +46,12 @@ _NEAR: Final = 3
 """… and below that at which it is looked at what it serves."""
 _AT_ONCE: Final = 64
 """Plans that are looked at for the front before it is asked whether there is time for more."""
+_FEW_PLANS: Final = 512
+"""Plans of which all can be looked at in seconds, so that the front comes to its end …"""
+_OF_FEW: Final = 1.0
+"""… with so much of the effort for itself, at least …"""
+_OF_MANY: Final = 0.1
+"""… and of more."""
 _CLIMB: Final = 4.0
 """Runs up to a capacity, or so (3 with two pools, 5 to 7 with one)."""
 _AREA_S: Final = 2.2e-3
@@ -263,8 +269,9 @@ def with_front(search: Search, found: Found) -> Found:
     question, standings = search.question, found.standings
     if question.front is None or not found.hypervolume():  # where requests have one token, no user waits for a second
         return found
-    effort_s = question.effort_s - search.spent_s if question.front_s is None else question.front_s
-    left_s = math.inf if question.exhaustive else max(effort_s, 0.0)
+    own = _OF_FEW if len(standings) <= _FEW_PLANS else _OF_MANY
+    effort_s = max(search.left_s(), own * question.effort_s) if question.front_s is None else question.front_s
+    left_s = math.inf if question.exhaustive else effort_s
     ends_s = search.spent_s + left_s
     walk = _walk(search, None, exhaustive=True, effort_s=ends_s)
 
