@@ -35,7 +35,7 @@ def _made(cls: type, options: dict[str, bool]) -> Any:
     hashes = "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own)
     chosen = {name: options[name] for name in ("slots", "kw_only")}
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, **chosen)(cls)
-    made.__init__ = _init(made, frozen=options["frozen"])
+    made.__init__ = _LazyInit(made, frozen=options["frozen"])
     if options["repr"] and "__repr__" not in own:
         made.__repr__ = _told([one.name for one in fields(made) if one.repr])
     if options["eq"]:
@@ -49,6 +49,21 @@ def _made(cls: type, options: dict[str, bool]) -> Any:
         if options["slots"]:
             made.__getstate__, made.__setstate__ = _state, _set_state
     return made
+
+
+class _LazyInit:
+    """``__init__`` of a class until somebody asks for it: most classes that a command imports have no instance."""
+
+    __slots__ = ("_cls", "_frozen")
+
+    def __init__(self, cls: Any, *, frozen: bool) -> None:
+        self._cls, self._frozen = cls, frozen
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Compile it, and leave it where this was found."""
+        init = _init(self._cls, frozen=self._frozen)
+        self._cls.__init__ = init
+        return init if instance is None else init.__get__(instance)
 
 
 def _init(cls: Any, *, frozen: bool) -> Any:

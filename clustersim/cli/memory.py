@@ -17,20 +17,23 @@ from typing import Final
 TRIM_THRESHOLD: Final = -1
 MMAP_THRESHOLD: Final = -3
 """Numbers of options of ``mallopt`` (glibc, malloc.h)."""
-KEPT_BYTES: Final = 128 << 20
-"""Memory at the end of the heap that is kept for the next array."""
+KEPT_BYTES: Final = 256 << 20
+"""Memory at the end of the heap that is kept for the next array; large runs give it back (:mod:`clustersim.memory`)."""
 LARGEST_BYTES: Final = 32 << 20
 """Arrays up to here are put on the heap: the most that glibc allows."""
 PLAIN_PAGES: Final = ("NUMPY_MADVISE_HUGEPAGE", "0")
 """numpy asks for pages of 2 MB, for which Linux moves others out of the way: the system's share of an audit of a
 million requests was 9 to 11 s with them and 4 s without, and the rest was the same."""
-OBJECTS: Final = 50_000
-"""New objects after which cycles among them are looked for: some 10 MB."""
+ONE_THREAD: Final = ("OPENBLAS_NUM_THREADS", "1")
+"""Nothing here is a large product of matrices; the others' threads would wait for one all the same, and spin."""
+OBJECTS: Final = 250_000
+"""New objects after which cycles among them are looked for: some 50 MB, and 20 ms each time."""
 
 
 def keep_memory() -> None:
     """Take memory as one command does best that ends when its work is done."""
-    os.environ.setdefault(*PLAIN_PAGES)  # read when numpy is imported, here and in workers
+    for setting in (PLAIN_PAGES, ONE_THREAD):  # read when numpy is imported, here and in workers
+        os.environ.setdefault(*setting)
     gc.set_threshold(OBJECTS, 20, 20)
     atexit.register(gc.freeze)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None

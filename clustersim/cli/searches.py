@@ -78,7 +78,7 @@ def _startable_words(deployments: Deployments, one: Standing) -> str:
     return "all" if len(found) == len(TARGETS) else ",".join(found) or "none"
 
 
-def print_found(found: Standings, deployments: Deployments, folder: Path, target: str | None) -> None:
+def print_answer(found: Standings, deployments: Deployments, target: str | None) -> None:
     """Print the best plan, how it was found, and those next to it."""
     legal = plural(found.legal, "legal plan") + (f" that launch for {target}" if target else "")
     pruned = ", ".join(f"{count:,} by {reason}" for reason, count in found.pruned.items() if count)
@@ -94,6 +94,12 @@ def print_found(found: Standings, deployments: Deployments, folder: Path, target
     print_table(columns, rows, numbers_from=1)
     if found.is_next_shorter and any(one.rank == "next" for one in found.shown()):
         click.echo("next: found in shorter runs than those of the best")
+
+
+def print_written(found: Standings, deployments: Deployments, folder: Path) -> None:
+    """Print what was found beside the answer, what was written, and the command that runs the best plan."""
+    for line in found.notes():
+        click.echo(line)
     best = found.answers()[0]
     click.echo(f"page     {folder / 'search.html'}")
     click.echo(kept_and_command(folder, search_command(found, deployments, best.standing, best.rate)))

@@ -25,7 +25,7 @@ from clustersim.clock import NS_PER_S
 from clustersim.cost.curves import Curves, Ratios
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost, decode_family
-from clustersim.cost.table import FIXED, TableCost
+from clustersim.cost.table import TableCost, fixed_keys
 from clustersim.values import dataclass
 
 DecodeNs = Callable[[int], int]
@@ -54,6 +54,8 @@ class Measured:
         Where None, the roofline alone counts.
     along : callable, optional
         The curves in plain numbers.
+    known : bool
+        Whether they were measured at this shape, not at the nearest.
 
     Attributes
     ----------
@@ -61,8 +63,11 @@ class Measured:
         Ratios.
     """
 
-    def __init__(self, curves: Curves | None, along: Ratios = lambda outer: lambda inner: 1.0) -> None:
+    def __init__(
+        self, curves: Curves | None, along: Ratios = lambda outer: lambda inner: 1.0, known: bool = True
+    ) -> None:
         self.curves = curves
+        self.known = known
         self.at = along
         """Returns measured / roofline along one value of the outer axis."""
         ratios = np.ones(1) if curves is None else curves.ratio
@@ -73,8 +78,8 @@ class Measured:
         """Return what the points of a model make of an operator at the fixed parts of its shape."""
         if not isinstance(cost, TableCost) or not cost.measures(op):
             return ALONE
-        keys = tuple(float(shape[key]) for key in FIXED[op])
-        return cls(cost.curves(op, shape), cost.along(op, keys))
+        curves, known = cost.curves(op, shape)
+        return cls(curves, cost.along(op, fixed_keys(op, shape)), known)
 
 
 ALONE: Final = Measured(None)

@@ -151,15 +151,17 @@ class TableCost:
         found = self._along.get((op, keys))
         if found is None:
             group, known = self._nearest(op, keys)
-            count = partial(self._count, op) if op in self.outside else _nothing
+            count = partial(self.count_outside, op, 1) if op in self.outside else _nothing
             self._along[op, keys] = found = _counted(count) if group is None else group.plain(count, known=known)
         return found
 
-    def _count(self, op: str) -> None:
-        self.outside[op] += 1
+    def count_outside(self, op: str, many: int) -> None:
+        """Count durations that lay outside the measured points of a table."""
+        if op in self.outside:
+            self.outside[op] += many
 
-    def curves(self, op: str, shape: Shape) -> Curves | None:
-        """Return the curves that scale the roofline at these fixed keys; None where nothing does.
+    def curves(self, op: str, shape: Shape) -> tuple[Curves | None, bool]:
+        """Return the curves that scale the roofline at fixed keys, None where nothing does, and if they are theirs.
 
         Parameters
         ----------
@@ -167,9 +169,7 @@ class TableCost:
         shape : mapping
             Has the fixed keys of the operator, as numbers.
         """
-        if op not in self._groups:
-            return None
-        return self._nearest(op, tuple(float(shape[key]) for key in FIXED[op]))[0]
+        return self._nearest(op, fixed_keys(op, shape)) if op in self._groups else (None, True)
 
     def measures(self, op: str) -> bool:
         """Whether the table has points of ``op``; where not, it costs what the fallback says."""
@@ -199,6 +199,11 @@ class TableCost:
             self._neighbours[op, keys] = nearest_shape(op, keys, groups)
         nearest = self._neighbours[op, keys]
         return None if nearest is None else groups[nearest], False
+
+
+def fixed_keys(op: str, shape: Shape) -> tuple[float, ...]:
+    """Return the fixed keys of a shape that has them as numbers."""
+    return tuple(float(shape[key]) for key in FIXED[op])
 
 
 def _nothing() -> None:
@@ -245,7 +250,7 @@ class LeastCost:
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the least device time of ``op`` in seconds; the fixed keys of ``shape`` are single numbers."""
-        curves = self._table.curves(op, shape)
+        curves, _ = self._table.curves(op, shape)
         least = 1.0 if curves is None else min(1.0, float(curves.ratio.min()))
         return np.asarray(self._table.fallback.seconds(op, shape) * least)
 

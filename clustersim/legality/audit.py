@@ -160,6 +160,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     if "RUN-4" in looked and not any(violations.values()):
         take("RUN-4", spent.time_is_spent(reading))
         reading.forget()
+        give_back(many)
     if "RUN-5" in looked and not any(violations.values()):
         take("RUN-5", followed.as_declared(reading, parts))
     return _verdict(violations, looked, lacks)

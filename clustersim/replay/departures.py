@@ -8,12 +8,13 @@ A run of steps of which one ends at that very instant is ended first: in ``full`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
-
-from simpy import Environment
+from typing import TYPE_CHECKING, Final
 
 from clustersim.replay.instant import DEPARTURE, at, now_ns
 from clustersim.replay.replica import ClockReplica
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 FAULT: Final = 0
 TIMEOUT: Final = 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-
-from simpy import Environment
+from typing import TYPE_CHECKING
 
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.prices.step_prices import step_prices
@@ -31,6 +30,9 @@ from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 OnDone = Callable[[int, tuple[Sequence, ...]], None]
 """Called with (replica, sequences that ended)."""

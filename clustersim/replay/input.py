@@ -166,6 +166,8 @@ class ReplayResult:
         Why there were not more; empty where there was one per replica.
     interpreted : str
         Why lanes were not compiled; empty where all were.
+    calls : int
+        What its clock was told to do; 0 without one.
     """
 
     timeline: Timeline
@@ -178,3 +180,4 @@ class ReplayResult:
     processes: int = 1
     undivided: str = "the events of all replicas are in one queue"
     interpreted: str = "replicas that share a clock are not"
+    calls: int = 0

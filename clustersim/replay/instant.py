@@ -11,12 +11,13 @@ its own, and goes through its participants in the order of their numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
-from typing import Any, Final
-
-from simpy import Environment
+from heapq import heappush
+from typing import TYPE_CHECKING, Any, Final
 
 from clustersim.clock import LATEST_NS, too_late
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 COMPLETION: Final = 0
 NETWORK: Final = 1
@@ -27,34 +28,9 @@ SCHEDULING: Final = 5
 END: Final = 6
 
 
-class Clock(Environment):
-    """The clock of a run.
-
-    Attributes
-    ----------
-    asked_ns : int
-        The last instant at which schedulers were asked: what happens then and afterwards finds the steps begun that
-        begin at that instant.
-    """
-
-    asked_ns: int = -1
-
-    def step(self) -> None:
-        """Make the calls that come next, and process the event of SimPy's behind them."""
-        queue: list[Any] = self._queue
-        while queue and len(queue[0]) == _CALL:
-            self._now, _, _, action, value = heappop(queue)
-            action(value)
-        super().step()
-
-
-_CALL: Final = 5
-"""Fields of a call in the queue: time, phase, serial number, what is called, and with what; of an event there are 4."""
-
-
 def asked(env: Environment, now: int) -> bool:
     """Whether schedulers have been asked at this instant already."""
-    return isinstance(env, Clock) and env.asked_ns == now
+    return getattr(env, "asked_ns", None) == now
 
 
 def now_ns(env: Environment) -> int:
@@ -63,7 +39,9 @@ def now_ns(env: Environment) -> int:
 
 
 def at(env: Environment, delay: int, phase: int, action: Callable[[Any], Any], value: Any = None) -> None:
-    """Call ``action(value)`` after ``delay`` ns, in the given phase of that instant; the clock is a :class:`Clock`.
+    """Call ``action(value)`` after ``delay`` ns, in the given phase of that instant.
+
+    The clock is a :class:`clustersim.replay.events.clock.Clock`.
 
     Raises
     ------

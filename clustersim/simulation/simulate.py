@@ -305,11 +305,11 @@ def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, .
 
 
 def _outside_table(cost: CostModel) -> tuple[str, ...]:
-    """Say where durations were asked for that a measured table does not cover."""
+    """Say where durations were asked for that a measured table does not cover; how many depends on the replay."""
     if not isinstance(cost, TableCost):
         return ()
     return tuple(
-        f"{count:,} prices of {op} lay outside the measured table; the roofline, scaled at its edge, stood in."
+        f"prices of {op} lay outside the measured table; the roofline, scaled at its edge, stood in."
         for op, count in cost.outside.items()
         if count
     )

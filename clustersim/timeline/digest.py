@@ -114,11 +114,8 @@ def _passes(passes: Passes, template: int) -> Iterator[tuple[str, bytes]]:
     mine = np.flatnonzero((table["template"] == template) & (table["irregular"] < 0))
     places, starts, durations = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for block in passes.blocks(in_order(table, ("replica", "stage", "first_step"), mine)):
-        place = np.empty((len(block.of), 3), "<i8")
-        place[:, 0] = table["replica"][block.runs][block.of]
-        place[:, 1] = table["stage"][block.runs][block.of]
-        place[:, 2] = table["first_step"][block.runs][block.of] + block.index
-        places.update(place.data)
+        replica, stage, step = (table[name][block.runs][block.of] for name in ("replica", "stage", "first_step"))
+        places.update(_beside(replica, stage, step + block.index).data)
         starts.update(_bytes(passes.starts(block)))
         durations.update(_bytes(passes.durations(block, template)))
     yield f"places {template}", places.digest()
@@ -161,7 +158,15 @@ def _rows(table: Table, columns: tuple[str, ...]) -> Iterator[Any]:
     order = in_order(table, columns)
     for first in range(0, len(order), BLOCK_STEPS):
         rows = order[first : first + BLOCK_STEPS]
-        yield np.stack([table[name][rows].astype(np.int64) for name in columns], axis=1)
+        yield _beside(*(table[name][rows] for name in columns))
+
+
+def _beside(*columns: Any) -> Any:
+    """Return columns beside each other, as they are hashed."""
+    found = np.empty((len(columns[0]), len(columns)), "<i8")
+    for at, column in enumerate(columns):
+        found[:, at] = column
+    return found
 
 
 def _steps(table: Table) -> Iterator[Any]:
@@ -170,6 +175,5 @@ def _steps(table: Table) -> Iterator[Any]:
     for some in blocks(counts):
         rows = order[some]
         of, index = np.repeat(np.arange(len(rows)), counts[some]), within(counts[some])
-        columns = (table["replica"][rows][of], table["step"][rows][of] + index, table["kind"][rows][of],
-                   table["slot"][rows][of])  # fmt: skip
-        yield np.stack([column.astype(np.int64) for column in columns], axis=1)
+        replica, step, kind, slot = (table[name][rows][of] for name in ("replica", "step", "kind", "slot"))
+        yield _beside(replica, step + index, kind, slot)

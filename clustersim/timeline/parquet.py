@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from clustersim import inputs
 from clustersim.errors import InputError, Problem
+from clustersim.timeline.columns import is_one
 
 _WANTED: Final = "expected what `clustersim run` wrote"
 
@@ -17,7 +18,11 @@ def arrow_table(columns: Any) -> Any:
     import pyarrow as pa
 
     def column(values: Any) -> Any:  # the type is that of the column, not that of what happens to be in it
-        return pa.array(values, pa.string() if values.dtype.hasobject else None)
+        if not values.dtype.hasobject:
+            return pa.array(values)
+        if is_one(values):
+            return pa.repeat(pa.scalar(values[0], pa.string()), len(values))
+        return pa.array(values, pa.string())
 
     return pa.table({name: column(values) for name, values in columns.items()})
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.columns import is_one
 from clustersim.timeline.passes import Passes, blocks, within
 from clustersim.timeline.tables import Tables
 
@@ -38,6 +41,9 @@ class Steps:
         if (steps["count"] > 1).any():
             self._ends_inside_runs(tables)
         self.end_ns[self.base[steps["replica"]] + last - 1] = steps["end_ns"]
+        if is_one(steps["replica"]) and _follow(steps["step"], steps["count"], total):
+            self.slot = np.repeat(steps["slot"].astype(np.int16, copy=False), steps["count"])
+            return
         self.slot = np.full(total, MISSING, np.int16)
         for some in blocks(steps["count"]):
             count = steps["count"][some]
@@ -48,6 +54,14 @@ class Steps:
         """Fill in the ends of all steps that end when the next one of their replica starts."""
         passes = Passes(tables)
         table, layout = tables.passes, tables.layout
+        alone = is_one(table["replica"]) and is_one(table["stage"]) and not layout.values("lockstep").max() > 1
+        if alone and table["stage"][0] == 0 and _follow(table["first_step"], table["steps"], len(self.end_ns)):
+            at = 0
+            for block in passes.blocks(np.arange(len(table["steps"]))):
+                starts = passes.starts(block)
+                self.end_ns[max(at - 1, 0) : at - 1 + len(starts)] = starts[at == 0 :]
+                at += len(starts)
+            return
         for block in passes.blocks(np.flatnonzero(table["stage"] == 0)):
             after_another = table["first_step"][block.runs][block.of] + block.index > 0
             ends = passes.starts(block)[after_another]
@@ -61,6 +75,11 @@ class Steps:
     def at(self, replica: Int64Array, step: Int64Array) -> Int64Array:
         """Return the positions of steps."""
         return self.base[replica] + step
+
+
+def _follow(first: Any, count: Any, total: int) -> bool:
+    """Whether runs of steps of a lone replica, from 0 to so many, follow each other."""
+    return bool(first[0] == 0 and first[-1] + count[-1] == total and (first[1:] == first[:-1] + count[:-1]).all())
 
 
 def steps_of(tables: Tables) -> Steps:

@@ -139,11 +139,16 @@ CASES: Final = {
     "short of blocks, swap": Case(BASE, (*SHORT, "serving.preemption=swap"), 0.3, 0.13),
     "own scheduler": Case(BASE, (azure(2_000), f"serving={{{OWN}}}"), 0.15, 0.12),
     "a cost table": Case(BASE, (azure(3_000), "cost={table: TABLE}"), 0.7, 0.8),
+    "a cost table, compiled": Case(BASE, (azure(30_000), "cost={table: TABLE}"), 0.7, 3, "always"),
     "gpt-oss": Case(BASE, (azure(3_000), "model=gpt-oss-120b"), 0.7, 0.44),
     "gpt-oss, compiled": Case(BASE, (azure(5_000), "model=gpt-oss-120b"), 0.7, 5, "always"),
     "Vidur's workload, 8B on TP 1": Case(BASE, vidur(5_000, "model=llama-3.1-8b", "plan={tp: 1}"), 1, 1),
+    "Vidur's workload, 8B on TP 1, compiled": Case(
+        BASE, vidur(50_000, "model=llama-3.1-8b", "plan={tp: 1}"), 1, 10, "always"
+    ),
     "Vidur's workload, 70B on TP 4": Case(BASE, vidur(5_000, "plan={tp: 4}"), 1, 1),
     "Vidur's workload, TP 4 × PP 2": Case(BASE, vidur(1_000, "plan={tp: 4, pp: 2}"), 0.5, 0.1),
+    "Vidur's workload, TP 4 × PP 2, compiled": Case(BASE, vidur(5_000, "plan={tp: 4, pp: 2}"), 0.5, 1, "always"),
 }  # fmt: skip
 """What is replayed → how, the share that is wanted, and the share when this was written."""
 

@@ -18,8 +18,8 @@ from tests.unit.search.searching import SMALL, bounded
 from tests.unit.search.searching import search as searching
 
 KNOBS = ("--knobs", "serving.max_batch_requests=2,8,12,16,24,32")
-FEWER = ("--devices", "1", "--lasting", "2 s", "--knobs", "serving.max_batch_requests=16,32")
-FAST = ("--devices", "1", "--lasting", "2 s", *KNOBS)
+FEWER = ("--devices", "1", "--lasting", "2 s", "--knobs", "serving.max_batch_requests=16,32", "--front", "1")
+FAST = ("--devices", "1", "--lasting", "2 s", "--front", "1", *KNOBS)
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +148,10 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
     text = search(*args, "--effort", "0 s").stdout
     assert " left open, which reach" in text
     assert " plans were not simulated to the end" in Path(more["out"], "search.html").read_text()
+    default = search("--devices", "1", "--lasting", "2 s", *KNOBS, "--effort", "0 s", "--workers", "1").stdout
+    assert "front    0 plans more simulated, 0 runs at lower rates; its effort was spent" in default
+    assert default.index("TTFT p99") < default.index("front ")  # the answer comes first
+    assert "; of 6 plans nothing is known" in default
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

@@ -210,6 +210,11 @@ def test_what_is_left_is_told_in_cpu_time_as_runs_end() -> None:
         "1 of 8 runs, about 10.5 s of CPU left",
         "3 of 8 runs, about 15 s of CPU left",
     ]
+    file, clock = io.StringIO(), iter(range(0, 1000, 100))
+    told = RunsLeft("plans", file, lambda: next(clock), most=lambda: 40.0)
+    for done in (1, 8):
+        told(done, 8)
+    assert file.getvalue().splitlines() == ["1 of 8 plans, at most 40 s of CPU left for runs", "8 of 8 plans"]
 
 
 def test_what_is_finished_is_told_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

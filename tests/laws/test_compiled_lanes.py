@@ -23,10 +23,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clustersim.cost.table import TableCost
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.compiled import prices as compiled_prices
+from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import ReplayInput, replay
 from clustersim.scenario.load import load
 from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED
@@ -78,6 +80,17 @@ TOGETHER = (
     ),
 )
 """Scenarios that ship, and what makes lanes of them that can be compiled; three have stages, two devices grids."""
+MODES: tuple[CompiledMode, ...] = ("never", "always")
+POINTS = """\
+op,pairs,queries,batch,keys,heads,kv_heads,qk_dim,v_dim,seconds
+attention_prefill,8256,128,,128,8,1,128,128,9e-6
+attention_prefill,524800,1024,,1024,8,1,128,128,60e-6
+attention_decode,,,1,100,8,1,128,128,4e-6
+attention_decode,,,1,1000,8,1,128,128,5e-6
+attention_decode,,,4,400,8,1,128,128,6e-6
+attention_decode,,,4,8000,8,1,128,128,9e-6
+"""
+"""Assumed: a few measured points of attention."""
 STAGED = TOGETHER[1:4]
 WINDOWED = TOGETHER[-1]
 SHOWN = Path(__file__).with_name("machine_code.txt")
@@ -184,25 +197,38 @@ def test_sums_within_the_window_are_part_of_prices(name: str) -> None:
         agree(inputs_of(*WINDOWED))
 
 
-def test_several_windows_are_not_compiled() -> None:
-    given_ = inputs_of(*WINDOWED)
-    pool = replace(given_.entry, pricer=replace(given_.entry.pricer, windows=(128, 256)))
-    assert (
-        replay(replace(given_, pools=(pool,), compiled="always")).interpreted
-        == "the model attends within windows of several lengths"
-    )
-
-
-def test_parts_that_depend_on_large_counts_are_asked_for() -> None:
+def test_what_the_kernel_does_not_price_is_asked_for_or_not_compiled() -> None:
+    """Parts that depend on large counts, and windows of several lengths."""
     with mock.patch.object(compiled_prices, "MOST_VALUES", 100):
         agree(inputs_of(*TOGETHER[0]))
         staged = replay(replace(inputs_of(*TOGETHER[1]), compiled="always"))
     assert staged.interpreted == "prices depend on counts that are large, or on several of them"
+    given_ = inputs_of(*WINDOWED)
+    pool = replace(given_.entry, pricer=replace(given_.entry.pricer, windows=(128, 256)))
+    windowed = replay(replace(given_, pools=(pool,), compiled="always"))
+    assert windowed.interpreted == "the model attends within windows of several lengths"
+
+
+def test_what_lies_outside_a_table_is_told_as_by_python_lanes(tmp_path: Path) -> None:
+    """On one stage, on two, and where the nearest shape stands in, whose prices all lie outside; or decodes do not."""
+    (tmp_path / "points.csv").write_text(POINTS, encoding="utf-8")
+    change = f"cost={{table: {tmp_path / 'points.csv'}}}", "workload.trace.requests=40"
+    inside = "workload={arrivals: all_at_once, requests: 3, prompt_tokens: {fixed: 200}, output_tokens: {fixed: 9}}"
+    for plan, more in (("{tp: 8}", ""), ("{tp: 8, pp: 2}", ""), ("{tp: 4}", ""), ("{tp: 8}", inside)):
+        found = []
+        for mode in MODES:
+            inputs = inputs_of("quickstart", (f"plan={plan}", *change, *filter(None, [more])))
+            result, cost = replay(replace(inputs, compiled=mode)), inputs.entry.pricer.cost
+            assert isinstance(cost, TableCost)
+            found.append((result, {op for op, count in cost.outside.items() if count}))
+        (never, ours), (always, theirs) = found
+        same(never, always, "compiled")
+        assert ours == theirs == ({"attention_prefill"} | (set() if more else {"attention_decode"})), (plan, more)
 
 
 def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
     assert (k.FACT_ADMITTED, k.FACT_PREEMPTED, k.FACT_FINISHED) == (ADMITTED, PREEMPTED, FINISHED)
-    assert compiled_prices.CURVES == k.CURVES
+    assert (compiled_prices.CURVES, compiled_prices.OUTSIDE) == (k.CURVES, k.OUTSIDE)
     assert (STEP_KINDS[k.STEP_PREFILL], STEP_KINDS[k.STEP_DECODE], STEP_KINDS[k.STEP_MIXED]) == (
         "prefill", "decode", "mixed",
     )  # fmt: skip

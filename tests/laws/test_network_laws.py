@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.collective import plan_collective
-from clustersim.replay.instant import COMPLETION, Clock, at
+from clustersim.replay.events.clock import Clock
+from clustersim.replay.instant import COMPLETION, at
 from clustersim.replay.links.sharing_by_events import Network
 from tests.effort import examples
 from tests.round_numbers import two_leaves

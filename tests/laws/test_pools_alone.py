@@ -11,9 +11,10 @@ from clustersim.search.plans.bounds import limits
 from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.looks import alone
-from clustersim.search.plans.looks.lockstep import LockstepTimes
+from clustersim.search.plans.looks.lockstep import LockstepDecodes, LockstepTimes
 from clustersim.search.plans.looks.mixed import MixedTimes
 from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes
+from clustersim.search.plans.looks.two_pools import PoolTimes
 from clustersim.search.plans.trial import try_rate
 from tests.effort import is_whole
 from tests.unit.search.searching import SMALL, bounded, look, search
@@ -27,7 +28,10 @@ LOADS = {
         "low: 5, high: 40", "low: 60, high: 90"
     ),
     "few places": SMALL.replace("max_batch_requests: 32", "max_batch_requests: 6"),
-}
+    "wide decodes": SMALL.replace("dgx-h100", "dgx-h200").replace("llama-2-7b", "gpt-oss-20b")
+    .replace("low: 200, high: 1200", "low: 10, high: 60").replace("low: 5, high: 40", "low: 30, high: 60")
+    .replace("25 ms", "12 ms"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("load", LOADS)
@@ -36,12 +40,18 @@ def test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_pa
         plain = [one for one in bounded(found) if len(one.candidate.replicas) == 2]
         plain = [one for one in plain if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
         plain = [one for one in plain if one.bound.why == limits.RATE and one.bound.step is not None]
-        plain = plain if is_whole() else plain[::3]
+        if load == "wide decodes":
+            plain = [
+                one for one in plain if one.candidate.replicas[-1].plan.is_lockstep and one.candidate.counts == (1, 1)
+            ]
+        plain = plain if is_whole() else plain[::3] if load != "wide decodes" else plain[:1]
         look(found, [(one, one.bound.step - 150) for one in plain])
+        apart = {one.words: one.alone for one in plain}
+        found.looks.look_at_both([(one, one.alone - 100) for one in plain])
         looked = 0
         for one in plain:
-            assert one.alone is not None
-            assert one.alone <= one.bound.step
+            assert one.is_paired
+            assert one.alone <= apart[one.words] <= one.bound.step
             row = try_rate(found.trial_at(one, one.alone + SPARE, 0.9))
             assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(one.alone))
             looked += one.alone < one.bound.step
@@ -144,18 +154,14 @@ def test_prompts_that_come_together_take_as_many_steps_as_their_tokens_need():
     assert not _prefill().does(_demand(4, prompt=100.0, decodes=0.0), 0)
     assert _prefill().does(_demand(4, prompt=100.0, decodes=0.0), 1)
     assert _prefill().does(_demand(6, prompt=50.0, decodes=0.0), 0)
+    assert not _prefill(pair=10.0).does(_demand(3, prompt=100.0, decodes=0.0), 0)  # pairs make steps longer
 
 
 def test_stages_overlap_and_the_last_one_is_waited_for():
     assert _prefill(stages=2).does(_demand(2, prompt=100.0, decodes=0.0), 0)
     assert not _prefill(stages=2).does(_demand(3, prompt=100.0, decodes=0.0), 0)
-
-
-def test_a_chunk_waits_for_the_one_before_it_to_leave_the_last_stage():
-    assert _prefill(stages=2).does(_demand(1, prompt=100.0, decodes=0.0), 0)
-    assert not _prefill(stages=2).does(
-        _demand(1, prompt=200.0, decodes=0.0), 0
-    )  # 40 ms; a stage is busy for 20 of them
+    # A chunk waits for the one before it to leave the last stage: 40 ms, of which a stage is busy for 20.
+    assert not _prefill(stages=2).does(_demand(1, prompt=200.0, decodes=0.0), 0)
 
 
 def test_a_short_step_behind_a_long_one_waits_on_each_stage():
@@ -166,20 +172,27 @@ def test_a_short_step_behind_a_long_one_waits_on_each_stage():
     assert times.does(mixed, 2)
 
 
-def test_pairs_that_prompts_attend_to_make_steps_longer():
-    assert _prefill(pair=0.0).does(_demand(3, prompt=100.0, decodes=0.0), 0)
-    assert not _prefill(pair=10.0).does(_demand(3, prompt=100.0, decodes=0.0), 0)
-
-
-def test_who_has_no_place_among_those_that_decode_waits_for_one():
+def test_who_has_no_place_among_those_that_decode_or_no_room_in_the_cache_waits_for_it():
     assert _decode().does(_demand(4, prompt=10.0, decodes=5.0), 0)
     assert not _decode().does(_demand(5, prompt=10.0, decodes=5.0), 0)
     assert _decode().does(_demand(5, prompt=10.0, decodes=5.0), 1)
-
-
-def test_who_has_no_room_in_the_cache_waits_for_it():
     assert _decode(kv_tokens=60).does(_demand(4, prompt=10.0, decodes=5.0), 0)
     assert not _decode(kv_tokens=30).does(_demand(4, prompt=10.0, decodes=5.0), 0)
+
+
+def test_each_request_counts_once_that_is_late_in_either_of_two_pools():
+    # Prompts come out at 10, 20, 30 and 40 ms, the last one too late; a fifth sequence waits for a place.
+    both = PoolTimes(prefill=_prefill(), decode=_decode(), replicas=(1, 1))
+    four, five = (_demand(count, prompt=100.0, decodes=5.0) for count in (4, 5))
+    assert both.does(four, 1)
+    assert not both.does(four, 0)
+    assert both.does(five, 2)  # who waits for a place was late before
+    assert not both.does(five, 1)
+    assert both.does(replace(five, decodes=np.array([5.0, 5.0, 5.0, 0.0, 0.0])), 2)  # the last two are not handed over
+    two = replace(both, replicas=(2, 1))  # 10, 10, 20, 20, 30 ms: all in time, and the fifth waits for its place
+    assert two.does(five, 1)
+    assert not two.does(five, 0)
+    assert replace(two, replicas=(2, 2)).does(five, 0)
 
 
 def _lockstep(ranks: int) -> LockstepTimes:
@@ -199,6 +212,24 @@ def test_who_decodes_waits_for_prompts_of_others_in_lockstep():
     for ranks in (1, 2):
         assert not _lockstep(ranks).does(demand, 0)  # 1 + 9 + 1 + 1 ms for 4 tokens of at most 2 ms
         assert _lockstep(ranks).does(demand, 1)
+
+
+def test_decodes_in_lockstep_wait_for_the_fullest_rank_and_for_experts_of_all():
+    # A sequence takes a millisecond, two on a rank two: of two ranks that have one each no one waits for the other.
+    times = LockstepDecodes(
+        ranks=2, requests=4, kv_tokens=1000, own_ns=1e6 * np.arange(5), key_ns=np.zeros(5),
+        shared_ns=np.zeros(17), padded=np.zeros(5, np.int64), tpot_ns=1e6,
+    )  # fmt: skip
+    two, three = (_demand(count, prompt=8.0, decodes=4.0) for count in (2, 3))
+    assert times.does(two, 0)
+    assert not times.does(three, 2)
+    assert replace(times, tpot_ns=2e6).does(three, 0)
+    assert times.does(replace(three, decodes=np.array([4.0, 4.0, 0.0])), 0)
+    assert not replace(times, shared_ns=np.arange(17) * 1e5).does(two, 1)  # 1.2 ms
+    padded = replace(times, shared_ns=np.where(np.arange(17) > 2, 1e5, 0.0))
+    assert padded.does(two, 0)
+    assert not replace(padded, padded=np.array([0, 2, 2, 4, 4])).does(two, 1)  # four are computed
+    assert not replace(times, tpot_ns=1.9e6, requests=1).does(three, 0)  # the third waits for four steps
 
 
 def test_prompts_on_several_ranks_in_lockstep_are_computed_together():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import click
 
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
-from clustersim.cli.searches import plain_of, print_found
+from clustersim.cli.searches import plain_of, print_answer, print_written
 from clustersim.errors import InputError, Problem
 from clustersim.interop.launch.launch import TARGETS, launch_of, refusal_of
 from clustersim.limits import Limits
@@ -28,10 +30,13 @@ from clustersim.search.plans.fixed.page import fixed_searched_of
 from clustersim.search.plans.fixed.search import FixedSearch, fixed_by
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.room import AskedLaunch, room_of
-from clustersim.search.plans.search import Search, found_by
+from clustersim.search.plans.search import Search, found_by, with_front
 from clustersim.search.plans.standings import Standings
 from clustersim.search.runs import Variants
 from clustersim.search.varied import varied_of
+
+FRONT: Final = 0.002
+"""Of the area below the front, that no run may be expected to add (measured: 0.99 of what all runs have)."""
 
 
 @click.command()
@@ -64,7 +69,8 @@ from clustersim.search.varied import varied_of
     "--front",
     type=options.Number(0, 1),
     metavar="SHARE",
-    help="Simulate plans for the front, too, until none is expected to add more than this share of its area: 0.01.",
+    help="For the front, simulate until no run is expected to add more than this share of its area, for as much effort "
+    f"again; 1: none [{FRONT}; of more than 512 plans for a tenth of it, or what is left].",
 )
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan up to its capacity.")
 @click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")
@@ -129,7 +135,8 @@ def search(
         exhaustive=exhaustive,
         effort_s=effort,
         rate_per_s=rate,
-        front=front,
+        front=None if front == 1.0 or (front is None and exhaustive) else FRONT if front is None else front,
+        front_s=None if front is None else effort,
     )
     room.refuse_unpriced(chosen)
     deployments = Deployments(variants, varied, always)
@@ -139,9 +146,19 @@ def search(
     name = deployments.base.name
     folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"
     told = None if as_json or quiet else RunsLeft("plans")
+
+    answered = began
+
+    def say(found: Standings) -> None:
+        nonlocal answered
+        answered = time.monotonic()
+        if told is not None:
+            told.close()
+            print_answer(found, deployments, target)
+
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
         try:
-            found, searched = _found(deployments, question, executors, journal, told)
+            found, searched = _found(deployments, question, executors, journal, told, say)
         except KeyboardInterrupt:
             click.echo(f"\nkept     {folder} (a second start goes on there)", err=True)
             raise
@@ -153,19 +170,30 @@ def search(
     files = write_search(folder, found, deployments, searched, search_html(searched, page))
     if as_json:
         plain = {"for": target} | plain_of(found, deployments, files, folder)
-        click.echo(json.dumps(plain | {"wall_s": time.monotonic() - began}))
+        click.echo(json.dumps(plain | {"answer_s": answered - began, "wall_s": time.monotonic() - began}))
     elif not quiet:
-        print_found(found, deployments, folder, target)
+        print_written(found, deployments, folder)
 
 
 def _found(
-    deployments: Deployments, question: Question, executors: Executors, journal: Journal, told: RunsLeft | None
+    deployments: Deployments,
+    question: Question,
+    executors: Executors,
+    journal: Journal,
+    told: RunsLeft | None,
+    say: Callable[[Standings], None],
 ) -> tuple[Standings, Searched]:
-    """Search by capacity, or by a number at one rate; return what was found, and what its page shows."""
+    """Search by capacity, or by a number at one rate; say what is best, and return all, and what its page shows.
+
+    The front comes behind the answer.
+    """
     if question.is_fixed:
         fixed = fixed_by(FixedSearch(deployments, question, executors, journal), told)
+        say(fixed)
         return fixed, fixed_searched_of(fixed, deployments, question)
-    found = found_by(Search(deployments, question, executors, journal), told)
+    made = Search(deployments, question, executors, journal)
+    say(found := found_by(made, told))
+    found = with_front(made, found)
     return found, searched_of(found, deployments, question)
 
 

@@ -81,7 +81,9 @@ class Contents:
         count = self._running(first, many, np.ones(len(first)))
         growing = count if window is None else self._running(first, grows, np.ones(len(first)))
         keys = self._running(first, grows, (before + 1 - first).astype(np.float64))
-        keys += growing * np.arange(self.places)
+        ramp = np.arange(self.places, dtype=np.float64)
+        ramp *= growing
+        keys += ramp
         if window is not None:
             keys += self._running(first + grows, many - grows, np.full(len(first), float(window)))
         count[-1] = keys[-1] = 0.0
@@ -96,10 +98,9 @@ class Contents:
 
     def _running(self, first: Int64Array, many: Int64Array, weight: FloatArray) -> FloatArray:
         """Return sums over the episodes that run at each place."""
-        change: FloatArray = np.bincount(first, weights=weight, minlength=self.places + 1).astype(np.float64)
-        change -= np.bincount(first + many, weights=weight, minlength=self.places + 1)
-        found: FloatArray = np.cumsum(change)[: self.places]
-        return found
+        found: FloatArray = np.bincount(first, weights=weight, minlength=self.places + 1).astype(np.float64, copy=False)
+        found -= np.bincount(first + many, weights=weight, minlength=self.places + 1)
+        return np.cumsum(found, out=found)[: self.places]
 
     def prompts(self, window: int | None) -> Mapping[str, FloatArray]:
         """Return what prompt chunks of each run of steps come to."""
@@ -107,7 +108,7 @@ class Contents:
             each = prompts_of(self.start, self.count, window)
             many = len(self.runs)
             self._prompts[window] = {
-                name: np.bincount(self.chunk_run, weights=values, minlength=many).astype(np.float64)
+                name: np.bincount(self.chunk_run, weights=values, minlength=many).astype(np.float64, copy=False)
                 for name, values in each.items()
             }
         return self._prompts[window]

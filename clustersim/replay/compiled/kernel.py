@@ -128,7 +128,15 @@ PREFILL_TERMS: Final = (
 )  # fmt: skip
 """Fields of ``cost.scalar``'s records, in the order of their columns here."""
 CURVES: Final = max(len(DECODE_TERMS), len(PREFILL_TERMS))
-"""Column behind them: how many curves were measured; then their outer axes, starts, places, inner axes and ratios."""
+"""Column behind them: how many curves were measured."""
+KNOWN: Final = CURVES + 1
+"""Whether at these fixed keys: where not, all lies outside."""
+OUTSIDE: Final = CURVES + 2
+"""How many durations lay outside what was measured: counted here. Then come the curves' outer axes, starts, places,
+inner axes and ratios."""
+OUTERS: Final = CURVES + 3
+ROOM: Final = 1e-6
+"""``cost.curves``' room at the ends of curves."""
 
 
 @INNER
@@ -157,8 +165,8 @@ def _first_from(terms, at, low, high, sought):
 
 @INNER
 def _along(terms, count, curve, inner):
-    """Return the ratio along one curve of ``CURVES``."""
-    starts = CURVES + 1 + count
+    """Return the ratio along one of the curves, and whether it lies outside."""
+    starts = OUTERS + count
     points = np.int64(terms[starts + count])
     places = starts + count + 1
     first, last = np.int64(terms[starts + curve]), np.int64(terms[starts + curve + 1]) - 1
@@ -168,7 +176,8 @@ def _along(terms, count, curve, inner):
     inners = places + points
     share = _share(terms[inners + below], terms[inners + above], inner)
     ratios = inners + points
-    return terms[ratios + below] + share * (terms[ratios + above] - terms[ratios + below])
+    outside = inner < terms[inners + first] - ROOM or inner > terms[inners + last] + ROOM
+    return terms[ratios + below] + share * (terms[ratios + above] - terms[ratios + below]), outside
 
 
 @INNER
@@ -178,12 +187,15 @@ def _measured(terms, outer, inner):
     if count == 0:
         return 1.0
     here, at = _octave(outer), _octave(inner)
-    outers = CURVES + 1
-    above = min(max(_first_from(terms, outers, 0, count, here), 1), max(1, count - 1))
+    above = min(max(_first_from(terms, OUTERS, 0, count, here), 1), max(1, count - 1))
     below, above = above - 1, min(above, count - 1)
-    share = _share(terms[outers + below], terms[outers + above], here)
-    first = _along(terms, count, below, at)
-    return first + share * (_along(terms, count, above, at) - first)
+    share = _share(terms[OUTERS + below], terms[OUTERS + above], here)
+    first, first_off = _along(terms, count, below, at)
+    second, second_off = _along(terms, count, above, at)
+    off = terms[KNOWN] == 0.0 or here < terms[OUTERS] - ROOM or here > terms[OUTERS + count - 1] + ROOM
+    if off or (share < 1.0 and first_off) or (share > 0.0 and second_off):
+        terms[OUTSIDE] += 1.0
+    return first + share * (second - first)
 
 
 @INNER

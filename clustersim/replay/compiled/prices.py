@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.cost.curves import Curves
 from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, roofline_of
 from clustersim.cost.table import TableCost
 from clustersim.graph.prices.parts import ALIASES, COUNTS, window_of
@@ -25,7 +24,8 @@ from clustersim.graph.program import CostClass
 
 UNKNOWN: Final = -1
 CURVES: Final = max(len(fields(DecodeTerms)), len(fields(PrefillTerms)))
-"""The kernel's column of this name: that module is read where something is compiled, and only there."""
+OUTSIDE: Final = CURVES + 2
+"""The kernel's columns of these names: that module is read where something is compiled, and only there."""
 FEW_ROWS: Final = (1 << 12) - 1
 """Places of the first table of rows; it grows when it is half full."""
 MOST_VALUES: Final = 1 << 16
@@ -126,7 +126,7 @@ class KernelPrices:
             for place, (cls, instances) in enumerate(classes):
                 kinds[table, place] = cls.node.op != "attention_prefill", instances, window_of(cls) is not None
                 rows[table, place] = self._terms_of(cls)
-        terms = np.zeros((3, most, max([CURVES + 1, *map(len, rows.values())])))
+        terms = np.zeros((3, most, max(map(len, rows.values()), default=OUTSIDE + 1)))
         for at, row in rows.items():
             terms[at][: len(row)] = row
         return kinds, terms
@@ -136,21 +136,21 @@ class KernelPrices:
         pricer, shape = self.prices.pricer, attention_shape(cls.node)
         prefills = cls.node.op == "attention_prefill"
         roofline = roofline_of(pricer.cost)
-        counted = isinstance(pricer.cost, TableCost) and cls.node.op in pricer.cost.outside
         plain = False
         record: DecodeTerms | PrefillTerms | None = None
         measured = Measured.of(pricer.cost, cls.node.op, shape)
-        if roofline is not None and not counted and prefills:
+        if roofline is not None and prefills:
             record = PrefillTerms.of(roofline, shape)
             plain = record.plain(pricer.gap_s(graph=False), measured.least)
-        elif roofline is not None and not counted:
+        elif roofline is not None:
             record = DecodeTerms.of(roofline, shape)
             plain = record.plain(1, min(pricer.gap_s(graph=False), pricer.gap_s(graph=True)), measured.least)
         self.plain = self.plain and plain
         if record is None or not plain:
-            return [*[0.0] * (len(fields(PrefillTerms if prefills else DecodeTerms)) - 1), -1.0]
+            none = [*[0.0] * (len(fields(PrefillTerms if prefills else DecodeTerms)) - 1), -1.0]
+            return [*none, *[0.0] * (OUTSIDE + 1 - len(none))]
         row = [getattr(record, one.name) for one in fields(record)]
-        return [*row, *[0.0] * (CURVES - len(row)), *_in_a_row(measured.curves)]
+        return [*row, *[0.0] * (CURVES - len(row)), *_in_a_row(measured)]
 
     def learn_decode(self, count: int) -> None:
         """Fill in what steps of so many decodes cost."""
@@ -193,6 +193,16 @@ class KernelPrices:
                     found += rows[values[part.places[0]] if part.places else 0]
                 prompts.rows.extend((row, prompts.columns) for row in found)
         self.made[:, 0] = [len(prompts.rows) for prompts in self.prompts]
+        self._count_outside()
+
+    def _count_outside(self) -> None:
+        """Tell a table how many durations lay outside of its points."""
+        cost = self.prices.pricer.cost
+        if isinstance(cost, TableCost):
+            for table, classes in enumerate(self.classes):
+                for place, (cls, _) in enumerate(classes):
+                    cost.count_outside(cls.node.op, int(self.terms[table, place, OUTSIDE]))
+            self.terms[:, :, OUTSIDE] = 0.0
 
     def widen(self) -> None:
         """Make room for more rows."""
@@ -216,9 +226,10 @@ def _empty(size: int) -> tuple[Int64Array, Int64Array]:
     return np.full((2, size), UNKNOWN, np.int64), np.zeros((2, size, 2), np.int64)
 
 
-def _in_a_row(curves: Curves | None) -> list[float]:
-    """Return curves as the kernel reads them behind the terms of a class."""
+def _in_a_row(measured: Measured) -> list[float]:
+    """Return measured points as the kernel reads them behind the terms of a class."""
+    curves = measured.curves
     if curves is None:
-        return [0.0]
+        return [0.0, 1.0, 0.0]
     each = (curves.outer, curves.starts, curves.place, curves.inner, curves.ratio)
-    return [float(len(curves.outer)), *np.concatenate(each).tolist()]
+    return [float(len(curves.outer)), float(measured.known), 0.0, *np.concatenate(each).tolist()]

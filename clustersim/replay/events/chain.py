@@ -19,16 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from simpy import Environment
 
 from clustersim.clock import Int64Array
 from clustersim.graph.program import StageProgram
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.values import dataclass
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from simpy import Environment
 
 from clustersim.clock import Int64Array
 from clustersim.collective.communications import CommTable
@@ -28,6 +27,9 @@ from clustersim.replay.events.wiring import MicroBatch, StageWiring
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.slowdown import Slowdown, Slowdowns
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 COMPUTE: Final = STREAMS.index("compute")
 

@@ -12,10 +12,11 @@ import simpy
 
 from clustersim.replay.admission import Admission
 from clustersim.replay.departures import FAULT, Departures, Due
+from clustersim.replay.events.clock import Clock
 from clustersim.replay.events.stall import stall_error
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.input import UNREACHED, Progress, ReplayResult
-from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, Clock, at, now_ns
+from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.links.sharing_by_events import Network
@@ -296,4 +297,5 @@ class EventReplay:
             preemptions=self.preemptions,
             contention=self.prepared.contention,
             obstacle=self.obstacle,
+            calls=next(self.env._eid),
         )

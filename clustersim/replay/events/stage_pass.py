@@ -8,14 +8,16 @@ times as much.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from simpy import Environment
 
 from clustersim.clock import Int64Array
 from clustersim.replay.events.pass_program import EventProgram
 from clustersim.replay.instant import COMPLETION, at, now_ns
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 Communicate = Callable[[int, int, tuple[int, ...], int, Callable[[Any], None]], None]
 """(operator, cost class, local ranks, duration in ns, done) starts a communication; it calls ``done(operator)``."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-
-from simpy import Environment
+from typing import TYPE_CHECKING
 
 from clustersim.clock import in_time
 from clustersim.collective.communications import CommTable
@@ -17,6 +16,9 @@ from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.replay.events.wiring import MicroBatch, StageWiring
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network, Owner
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 
 class StageSends:

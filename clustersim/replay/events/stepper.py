@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from simpy import Environment
 
 from clustersim.clock import in_time
 from clustersim.graph.batch import StepBatch
@@ -25,6 +25,9 @@ from clustersim.serving.halves import halves_of
 from clustersim.serving.scheduler import Outcome, Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.record import Durations, Recorder
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 
 class Stepper:

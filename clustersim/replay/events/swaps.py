@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from simpy import Environment
 
 from clustersim.clock import to_ns
 from clustersim.cluster.topology import Topology
@@ -26,6 +26,9 @@ from clustersim.replay.links.sharing_by_events import Network
 from clustersim.serving.decision import Swap
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 OUT, IN = 2, 3
 """Kind of a flow in its key, behind collectives and sends."""

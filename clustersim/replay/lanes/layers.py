@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from simpy import Environment
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STEP_KINDS
@@ -21,6 +20,9 @@ from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import COMPLETION, at
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.log import STEP_ROW
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 KIND: Final = STEP_ROW.index("kind")
 

@@ -10,9 +10,7 @@ from their start.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-from simpy import Environment
+from typing import TYPE_CHECKING, Any
 
 from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import STEP_KINDS
@@ -24,6 +22,9 @@ from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.stretched_lane import PresentStep, StretchedLane
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.links.uses import payload_features
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 
 class LinkWatch:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-
-from simpy import Environment
+from typing import TYPE_CHECKING
 
 from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import OnLaunch
@@ -24,6 +23,9 @@ from clustersim.serving.decision import Swap
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.view import ReplicaView
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 
 def _nothing(replica: LaneReplica) -> None:

@@ -10,9 +10,7 @@ shared links, and are solved anew when one of them joins or leaves (Casanova et 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
-
-from simpy import Environment
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clustersim.clock import FloatArray, Int64Array, to_ns
 from clustersim.collective.price import CommPlan
@@ -20,6 +18,9 @@ from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
 from clustersim.replay.links.fair_rates import fair_rates, left, needed_ns
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.values import dataclass
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 MOST_RATES: Final = 1_000
 """Rates that are remembered, with all links of their flows; they can be worked out again."""

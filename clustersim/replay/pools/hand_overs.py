@@ -27,8 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
 from functools import cached_property, partial
-
-from simpy import Environment
+from typing import TYPE_CHECKING
 
 from clustersim.clock import Int64Array
 from clustersim.plan.reshard import Shard
@@ -44,6 +43,9 @@ from clustersim.replay.replica import ClockReplica
 from clustersim.serving.router import Router, make_router
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.tables import ALL_LAYERS
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 
 class HandOvers(KvTransfers):

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from simpy import Environment
 
 from clustersim.clock import Int64Array, to_ns
 from clustersim.collective.communications import CommTable
@@ -23,6 +22,9 @@ from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.pools.kv_transfers import KvTransfer
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.tables import ALL_LAYERS, MOVE_COLUMNS
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 End = tuple[int, int, int]
 """Replica, global rank and device."""

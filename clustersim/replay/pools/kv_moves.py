@@ -15,7 +15,6 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from simpy import Environment
 
 from clustersim.clock import Int64Array, to_ns
 from clustersim.collective.communications import CommTable
@@ -29,6 +28,8 @@ from clustersim.timeline.tables import MOVE_COLUMNS
 from clustersim.values import dataclass
 
 if TYPE_CHECKING:
+    from simpy import Environment
+
     from clustersim.replay.pools.kv_traffic import KvTraffic
 
 RECORD_TIMES: Final = 64

@@ -12,9 +12,7 @@ put forward. Where something else is due before, the clock is left to that, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
-
-from simpy import Environment
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from clustersim.clock import FloatArray
 from clustersim.replay.events.wiring import OnLayer
@@ -29,6 +27,9 @@ from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 from clustersim.replay.links.uses import Counts
 from clustersim.replay.pools.lane_links import LaneLinks
 from clustersim.replay.pools.layer_rounds import LayerEnds, Round, passed_layers
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 
 class TransferOwner(Protocol):

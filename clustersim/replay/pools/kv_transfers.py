@@ -17,9 +17,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Sequences
 from dataclasses import field
 from operator import attrgetter
-from typing import Final
-
-from simpy import Environment
+from typing import TYPE_CHECKING, Final
 
 from clustersim.clock import Int64Array
 from clustersim.replay.instant import HAND_OVER, at
@@ -29,6 +27,9 @@ from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.sequence import Sequence
 from clustersim.values import dataclass
+
+if TYPE_CHECKING:
+    from simpy import Environment
 
 OnDone = Callable[[int, tuple[Sequence, ...]], None]
 """Called with (replica, sequences that ended)."""

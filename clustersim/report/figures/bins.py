@@ -85,12 +85,16 @@ def bin_intervals(
         is shared among bins in proportion, to 1/1,048,576 of it, so that sums are exact: whether steps are intervals of
         their own or several are one makes no difference, as long as all of these lie within a bin.
     """
-    bins = len(edges_ns) - 1
+    bins, value = len(edges_ns) - 1, np.asarray(value)
     low, high, many = np.full(bins, np.inf), np.full(bins, -np.inf), 0
     total, weighted = np.zeros(bins), np.zeros(bins)
-    told = start_ns, end_ns, np.asarray(value), edges_ns, None if steps is None else np.asarray(steps)
+    told = start_ns, end_ns, value, edges_ns, None if steps is None else np.asarray(steps)
+    inside = (end_ns > edges_ns[0]) & (start_ns < edges_ns[-1])
+    levels = _Levels(bins, value[inside]) if np.count_nonzero(inside) > MANY * bins else None
     for pairs in _pairs(*told):
         many += pairs.many
+        if levels is not None:
+            levels.add(pairs)
         opens = np.flatnonzero(np.append(True, pairs.bin[1:] != pairs.bin[:-1]))  # the pairs of a bin, part by part
         np.minimum.at(low, pairs.bin[opens], np.minimum.reduceat(pairs.held, opens))
         np.maximum.at(high, pairs.bin[opens], np.maximum.reduceat(pairs.held, opens))
@@ -100,7 +104,11 @@ def bin_intervals(
     empty = np.isinf(low)
     lower, upper = (np.where(empty, np.nan, bound) for bound in (low, high))
     if many > MANY * bins:
-        lower, upper = _band(_pairs(*told), low, high)
+        if levels is None:  # few intervals of many steps
+            levels = _Levels(bins, value[inside])
+            for pairs in _pairs(*told):
+                levels.add(pairs)
+        lower, upper = levels.band(low, high)
     low[empty] = high[empty] = np.nan
     return Binned(edges_ns=edges_ns, low=low, mean=mean, high=high, lower=lower, upper=upper)
 
@@ -144,23 +152,29 @@ def _pairs(
         yield _Pairs(bin_of, weight, value[some][inside].astype(np.float64)[row], many)
 
 
-def _band(found: Iterator[_Pairs], low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted percentiles 5 and 95 of each bin, to a level of the range; the extremes without weight."""
-    bins, least = len(low), float(low.min())
-    span = (float(high.max()) - least) or 1.0
-    share = np.zeros(bins * _LEVELS)
-    for pairs in found:
-        level = np.minimum(((pairs.held - least) / span * _LEVELS).astype(np.int64), _LEVELS - 1)
-        np.add.at(share, pairs.bin * _LEVELS + level, pairs.weight)
-    share = share.reshape(bins, _LEVELS).cumsum(axis=1)
-    total = share[:, -1:]
-    first = np.argmax(share > LEFT_OUT * total, axis=1)
-    last = np.argmax(share >= (1 - LEFT_OUT) * total, axis=1) + 1
-    low, high = (np.where(np.isinf(bound), np.nan, bound) for bound in (low, high))
-    some = total[:, 0] > 0
-    lower = np.where(some, np.clip(least + first * span / _LEVELS, low, high), low)
-    upper = np.where(some, np.clip(least + last * span / _LEVELS, low, high), high)
-    return lower, upper
+class _Levels:
+    """The weight of each level of the range of values, bin by bin."""
+
+    def __init__(self, bins: int, values: npt.NDArray[Any]) -> None:
+        self._least = float(values.min())
+        self._span = (float(values.max()) - self._least) or 1.0
+        self._share = np.zeros(bins * _LEVELS)
+
+    def add(self, pairs: _Pairs) -> None:
+        """Add some pairs."""
+        level = np.minimum(((pairs.held - self._least) / self._span * _LEVELS).astype(np.int64), _LEVELS - 1)
+        np.add.at(self._share, pairs.bin * _LEVELS + level, pairs.weight)
+
+    def band(self, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the weighted percentiles 5 and 95 of each bin, to a level; the extremes without weight."""
+        share = self._share.reshape(-1, _LEVELS).cumsum(axis=1)
+        total = share[:, -1:]
+        first = np.argmax(share > LEFT_OUT * total, axis=1)
+        last = np.argmax(share >= (1 - LEFT_OUT) * total, axis=1) + 1
+        low, high = (np.where(np.isinf(bound), np.nan, bound) for bound in (low, high))
+        some = total[:, 0] > 0
+        lower, upper = (np.clip(self._least + at * self._span / _LEVELS, low, high) for at in (first, last))
+        return np.where(some, lower, low), np.where(some, upper, high)
 
 
 def bin_function(function: StepFunction, edges_ns: Int64Array) -> Binned:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,40 +12,48 @@ from clustersim.report.folded.carried import PoolLoad
 from clustersim.report.folded.passes import FoldedPasses
 from clustersim.timeline.timeline import Timeline
 
+Segments = tuple[Any, FloatArray, FloatArray, FloatArray]
+"""Way, start and end in ns, and bytes, spread evenly; those of several collectives share their starts and ends."""
 
-def payload_parts(segments: Sequence[FloatArray], ways: int, parts: int, end_ns: int) -> FloatArray:
+
+def payload_parts(segments: Sequence[Segments], ways: int, parts: int, end_ns: int) -> FloatArray:
     """Return the bytes of payload that each way took in equal parts of a run, of shape (ways, parts).
 
     Parameters
     ----------
-    segments : sequence of float arrays of shape (segments, 4)
-        Way, start and end in ns, and bytes, spread evenly.
+    segments : sequence of Segments
     ways, parts, end_ns : int
     """
     found, edges = np.zeros((ways, parts)), np.linspace(0, max(1, end_ns), parts + 1)
     for way in range(ways):
-        mine = [some[some[:, 0] == way, 1:] for some in segments]
-        start, end, sizes = np.concatenate([np.empty((0, 3)), *mine]).T
-        found[way] = np.diff(_until(edges, start, end, sizes))
+        lasting = [(some[0] == way) & (some[2] > some[1]) for some in segments]
+        start, end, sizes = (
+            np.concatenate([np.empty(0), *(some[at][mine] for some, mine in zip(segments, lasting, strict=True))])
+            for at in (1, 2, 3)
+        )
+        found[way] = np.diff(_until(edges, start, end, sizes / (end - start)))
     return found
 
 
-def _until(edges: FloatArray, start: FloatArray, end: FloatArray, sizes: FloatArray) -> FloatArray:
+def _until(edges: FloatArray, start: FloatArray, end: FloatArray, rate: FloatArray) -> FloatArray:
     """Return what segments, which may overlap, carried until each of some instants: a sum of ramps."""
-    lasting = end > start
-    start, end, rate = start[lasting], end[lasting], sizes[lasting] / (end - start)[lasting]
     found = np.zeros(len(edges))
     for at, sign in ((start, 1.0), (end, -1.0)):
         order = np.argsort(at, kind="stable")
-        before = np.searchsorted(at[order], edges, side="right")
-        of_rate = np.append(0.0, np.cumsum(rate[order]))
-        of_start = np.append(0.0, np.cumsum(rate[order] * at[order]))
-        found += sign * (of_rate[before] * edges - of_start[before])
+        at = at[order]
+        before = np.searchsorted(at, edges, side="right")
+        each = rate[order]
+        del order
+        at *= each
+        for one in (each, at):
+            np.cumsum(one, out=one)
+        of_rate, of_start = (np.where(before > 0, one[before - 1], 0.0) if len(one) else 0.0 for one in (each, at))
+        found += sign * (of_rate * edges - of_start)
     return found
 
 
-def pass_segments(load: PoolLoad, timeline: Timeline, passes: FoldedPasses, first_replica: int) -> Iterator[FloatArray]:
-    """Yield what the collectives of passes carried: way, start, end, bytes; a row for passes of one payload."""
+def pass_segments(load: PoolLoad, timeline: Timeline, passes: FoldedPasses, first_replica: int) -> Iterator[Segments]:
+    """Yield what the collectives of passes carried, one for passes of one payload."""
     runs = passes.runs
     for replica, (rows, payloads) in load.rows.items():
         for stage in range(load.mesh.plan.pp):
@@ -55,13 +64,13 @@ def pass_segments(load: PoolLoad, timeline: Timeline, passes: FoldedPasses, firs
             program = runs["program"][mine][of]
             for place in np.unique(program).tolist():
                 chosen = np.flatnonzero(program == place)
-                template = timeline.templates[passes.programs[place]]
+                template, times = timeline.templates[passes.programs[place]], (start[chosen], end[chosen])
                 for one in load.exchanges(replica, template):
                     if not one.breaks:
                         continue
                     payload = one.share * payloads[row[chosen], one.amount]
                     sizes = payload * one.count * steps[chosen]
-                    yield np.stack([one.ways(payload), start[chosen], end[chosen], sizes], axis=1)
+                    yield one.ways(payload).astype(np.int32), *times, sizes
 
 
 def _cuts(

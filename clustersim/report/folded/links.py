@@ -19,7 +19,7 @@ from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.replay.input import ReplayInput
 from clustersim.report.folded.carried import PoolLoad, Ways
-from clustersim.report.folded.carried_parts import pass_segments, payload_parts
+from clustersim.report.folded.carried_parts import Segments, pass_segments, payload_parts
 from clustersim.report.folded.carried_transfers import move_ways, send_segments
 from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FoldedPasses
@@ -57,11 +57,11 @@ def link_part(
     if not all(load.known for load in loads):
         return None
     moved, sent = move_ways(timeline, inputs, ways), send_segments(timeline, inputs, ways)
-    sizes = [np.zeros((0, 4))]
+    sizes: list[Segments] = []
     for load, pool in zip(loads, timeline.layout.pools, strict=True):
         sizes += pass_segments(load, timeline, passes, pool.first_replica)
     parts = max(1, min(PARTS, _MOST // max(1, len(ways.loads))))
-    sizes += [some for some, _ in sent]
+    sizes += [(some[:, 0], some[:, 1], some[:, 2], some[:, 3]) for some, _ in sent]
     carried = payload_parts(sizes, len(ways.loads), parts, timeline.end_ns)
     del sizes
     links = _links(topology, ways)

@@ -30,6 +30,30 @@ def gauge(steps: Columns, column: str) -> StepFunction:
         Needs ``replica``, ``start_ns``, ``end_ns``, ``column`` and ``empties_ns``: from when on its replica had no
         request, −1 where it had some until its next step; rows in any order.
     """
+    at, total = _alone(steps, column) or _together(steps, column)
+    settled = np.append(at[1:] > at[:-1], True)[: len(at)]  # of the changes at one instant, the sum counts
+    start, value = at[settled], total[settled]
+    changes_there = np.append(True, value[1:] != value[:-1])[: len(value)]
+    end_ns = int(at[-1]) if len(at) else 0
+    return StepFunction(start_ns=start[changes_there], value=value[changes_there].astype(np.float64), end_ns=end_ns)
+
+
+def _alone(steps: Columns, column: str) -> tuple[Int64Array, Any] | None:
+    """Return instants and what holds from each on, where there is one replica whose rows are in order; else None."""
+    start, drops = steps["start_ns"], steps["empties_ns"]
+    if not is_one(steps["replica"]):
+        return None
+    last = int(steps["end_ns"].max())
+    empty = np.flatnonzero((drops >= 0) & (drops <= last))
+    at, total = np.append(start, last), np.append(steps[column], steps[column][-1])
+    if len(empty):
+        at, total = np.insert(at, empty + 1, drops[empty]), np.insert(total, empty + 1, 0)
+        total[-1] = 0 if empty[-1] == len(start) - 1 else total[-1]
+    return (at, total) if (at[1:] >= at[:-1]).all() else None
+
+
+def _together(steps: Columns, column: str) -> tuple[Int64Array, FloatArray]:
+    """Return instants and what holds from each on, of any replicas: the sum of what changes there."""
     times: list[Int64Array] = [np.zeros(0, np.int64)]
     changes: list[FloatArray] = [np.zeros(0)]
     last = int(steps["end_ns"].max(initial=0))
@@ -55,8 +79,4 @@ def gauge(steps: Columns, column: str) -> StepFunction:
         at, total = at[order], total[order]
         del order
     np.cumsum(total, out=total)
-    settled = np.append(at[1:] > at[:-1], True)[: len(at)]  # of the changes at one instant, the sum counts
-    start, value = at[settled], total[settled]
-    changes_there = np.append(True, value[1:] != value[:-1])[: len(value)]
-    end_ns = int(at[-1]) if len(at) else 0
-    return StepFunction(start_ns=start[changes_there], value=value[changes_there], end_ns=end_ns)
+    return at, total

@@ -80,7 +80,7 @@ def _add(total: FloatArray, plans: Sequence[CommPlan], payloads: FloatArray, tim
     chosen, _ = choose(plans, sizes)
     for number in np.unique(chosen).tolist():
         mine = chosen == number
-        total[plans[number].links] += plans[number].load_per_byte * float(sizes[mine] @ often[mine])
+        total[plans[number].links] += plans[number].load_per_byte * float((sizes[mine] * often[mine]).sum())
 
 
 def move_bytes(moves: Table, device_of: Callable[[int], int], comm: CommTable) -> FloatArray:
@@ -137,7 +137,7 @@ def capacity_bytes(topology: Topology, faults: Sequence[Fault], start_ns: int, e
     for link in sorted({link for fault in weak for link in fault.links}):
         mine = [fault for fault in weak if link in fault.links]
         left = [prod(fault.share for fault in mine if fault.covers(since)) for since in bounds[:-1]]
-        lasting_s[link] = float(np.diff(bounds) @ np.array(left, np.float64)) / NS_PER_S
+        lasting_s[link] = float((np.diff(bounds) * left).sum()) / NS_PER_S
     found: FloatArray = topology.link_capacity * lasting_s
     return found
 

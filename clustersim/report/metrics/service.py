@@ -129,10 +129,13 @@ def batch_sizes(steps: Columns) -> dict[str, float] | None:
 
 
 def time_mean(function: StepFunction) -> float:
-    """Return the mean over time of a step function; 0 where it lasts no time."""
+    """Return the mean over time of a step function; 0 where it lasts no time.
+
+    Products are added up by numpy: OpenBLAS (``@``) does that in another order on other processors.
+    """
     lasting = np.diff(np.append(function.start_ns, function.end_ns)).astype(np.float64)
     total = float(lasting.sum())
-    return float(lasting @ function.value / total) if total else 0.0
+    return float((lasting * function.value).sum() / total) if total else 0.0
 
 
 def service_summary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -130,6 +131,8 @@ class RunsLeft:
     cpu : callable, optional
         Seconds of CPU that runs took which are done: these are told in place of real time, which depends on what else
         a machine does.
+    most : callable, optional
+        Seconds of CPU that are left at most, where that is said: what is done tells nothing of the rest.
     """
 
     def __init__(
@@ -138,8 +141,9 @@ class RunsLeft:
         file: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] | None = None,
+        most: Callable[[], float] | None = None,
     ) -> None:
-        self._noun = noun
+        self._noun, self._most = noun, most
         self._file = sys.stderr if file is None else file
         self._clock = clock
         self._over = self._file.isatty()
@@ -157,7 +161,10 @@ class RunsLeft:
         self._next = now + (_SECONDS_BETWEEN if self._over else _SECONDS_BETWEEN_LINES)
         since, before = self._first
         left = ""
-        if done not in (before, total):
+        most = math.inf if self._most is None else self._most()
+        if math.isfinite(most) and done != total:
+            left = f", at most {format_seconds(most)} of CPU left for runs"
+        elif done not in (before, total):
             seconds = (self._spent() - since) / (done - before) * (total - done)
             left = f", about {format_seconds(seconds)}{self._unit} left"
         line = f"{done:,} of {total:,} {self._noun}{left}"

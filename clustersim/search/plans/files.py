@@ -40,7 +40,7 @@ _ORDER: Final = ("best", "tie", "simulated", "screened", "open", "failed", "prun
 
 def digest(variants: Variants, question: Any, knobs: Sequence[Varied]) -> str:
     """Return what tells a search from others of its scenario."""
-    asked = repr(replace(question, effort_s=0.0, front=None))  # which only say how far to go
+    asked = repr(replace(question, effort_s=0.0, front=None, front_s=None))  # which only say how far to go
     told = json.dumps([variants.text, variants.overrides, asked, [(one.key, one.values) for one in knobs]])
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 

@@ -1,9 +1,10 @@
 """Runs for the front of a search: of plans that were left out for their capacity, and of all at lower rates.
 
-Those come first that could add most. A plan is expected to reach what its pool that decodes reaches by itself, at the
-least times of its steps (:mod:`~clustersim.search.plans.looks`): at the last rate at which none of its pools fails, and
-at lower ones; times what plans of its kind reached of that at most. Measured, Llama-3.1-8B on 4 H100: of two pools 0.92
-to 0.98 of the tokens of a device and 0.99 to 1.12 of those of a user, of one pool with SP 0.75 to 0.82 and 0.4 to 0.7.
+Those come first that could add most for the time that they take. A plan is expected to reach what its pool that decodes
+reaches by itself, at the least times of its steps (:mod:`~clustersim.search.plans.looks`): at the last rate at which
+none of its pools fails, and at lower ones; times what plans of its kind reached of that at most. Measured,
+Llama-3.1-8B on 4 H100: of two pools 0.92 to 0.98 of the tokens of a device and 0.99 to 1.12 of those of a user, of one
+pool with SP 0.75 to 0.82 and 0.4 to 0.7.
 That is no proof.
 """
 
@@ -40,10 +41,13 @@ class FrontRuns:
         Asked: of its area, that nothing may be expected to add.
     plans, lower : int
         Plans that were simulated up to their capacity for it, and runs at lower rates.
-    most, together : float
-        What a run is still expected to add at most, and all of them, as shares of the area.
+    most, together : float or None
+        What a run of those looked at is still expected to add at most, and all of them, as shares of the area; None:
+        none was looked at.
     unknown : int
-        Plans of which nothing is expected, as their pools can't be looked at.
+        Plans of which nothing is expected: their pools can't be looked at, or there was no time for it.
+    spent : bool
+        Whether the effort ended before nothing more was expected.
     possible : float or None
         The largest area that is possible, of all plans at any rate, proven; None: nothing is.
     """
@@ -51,20 +55,23 @@ class FrontRuns:
     share: float
     plans: int
     lower: int
-    most: float
-    together: float
+    most: float | None
+    together: float | None
     unknown: int
+    spent: bool
     possible: float | None = None
 
 
 def filled(
     standings: Sequence[Standing],
     share: float,
+    *,
     expect: Callable[[Sequence[Chance]], list[Expected | None]],
     simulate: Callable[[Sequence[Chance]], None],
-    is_spent: Callable[[], bool],
+    cost: Callable[[Chance], float],
+    left_s: Callable[[], float],
 ) -> FrontRuns:
-    """Simulate until no run is expected to add more than a share to the area below the front.
+    """Simulate until no run is expected to add more than a share to the area below the front, or there is no time.
 
     Parameters
     ----------
@@ -74,8 +81,8 @@ def filled(
         Returns what runs are expected to reach; None: unknown.
     simulate : callable
         Simulates plans: up to their capacity, or so many steps below it.
-    is_spent : callable
-        Whether there is no time left.
+    cost, left_s : callable
+        The seconds of CPU that a run takes, roughly, and those that are left.
     """
     some = [one for one in standings if one.passed is not None or _is_left_out(one)]
     asked = [(one, below) for one in some for below in BELOW]
@@ -85,10 +92,11 @@ def filled(
         if one.passed is not None and (id(one), 0) in told:
             ratios.note((one, 0), one.passed, told[id(one), 0])
     left = [(one, at) for one, at in asked if (id(one), at) in told and (at or one.passed is None)]
+    costs = np.array([cost(one) for one in left])
     while True:
         area = Hypervolume(one.both for one in points_of(standings))
         hopes = np.array([ratios.hope(one, told[id(one[0]), one[1]]) for one in left]).reshape(-1, 2)
-        chosen = [] if is_spent() else _chosen(area, hopes, share)
+        chosen = _chosen(area, hopes, share, costs, left_s())
         if not chosen:
             break
         new = [left[at] for at in chosen]
@@ -99,14 +107,17 @@ def filled(
             ratios.note((one, below), passed, told[id(one), below])
         plans, lower = plans + sum(not below for _, below in new), lower + sum(below > 0 for _, below in new)
         left = [one for at, one in enumerate(left) if at not in chosen]
+        costs = np.delete(costs, chosen)
     every = Hypervolume([*area.corners, *((high, right) for high, right in hopes.tolist())])
+    most = float(area.gains(*hopes.T).max(initial=0.0)) / area.size
     return FrontRuns(
         share=share,
         plans=plans,
         lower=lower,
-        most=float(area.gains(*hopes.T).max(initial=0.0)) / area.size,
-        together=every.size / area.size - 1.0,
+        most=most if told else None,
+        together=every.size / area.size - 1.0 if told else None,
         unknown=sum((id(one), 0) not in told for one in some),
+        spent=most > share or (bool(some) and not told),
     )
 
 
@@ -115,16 +126,18 @@ def _is_left_out(one: Standing) -> bool:
     return one.fate in ("screened", "open") or (one.fate == "pruned" and one.why == RATE)
 
 
-def _chosen(area: Hypervolume, hopes: FloatArray, share: float) -> list[int]:
-    """Return the run that may add most, and those that may add most beside it."""
+def _chosen(area: Hypervolume, hopes: FloatArray, share: float, costs: FloatArray, left_s: float) -> list[int]:
+    """Return the run that may add most for its time, and those beside it, of runs that there is time for."""
     some: list[int] = []
     grown = area
     while len(some) < min(TOGETHER, len(hopes)):
         gains = grown.gains(*hopes.T)
-        best = int(gains.argmax())
-        if gains[best] <= share * area.size:
+        worth = np.where((gains > share * area.size) & (costs <= left_s), gains / costs, 0.0)
+        best = int(worth.argmax())
+        if worth[best] <= 0.0:
             break
         some.append(best)
+        left_s -= float(costs[best])
         high, right = hopes[best].tolist()
         grown = Hypervolume([*grown.corners, (high, right)])
     return some

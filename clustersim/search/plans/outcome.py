@@ -32,6 +32,8 @@ class Standing:
         of its steps; None: unknown.
     looked : frozenset of int
         Which of its pools that is known of.
+    is_paired : bool
+        Whether that is known of both pools, one behind the other.
     same : int
         How many legal plans it stands for: those with fewer of the same replicas …
     partitions : int
@@ -55,6 +57,7 @@ class Standing:
     same: int = 1
     alone: int | None = None
     looked: frozenset[int] = frozenset()
+    is_paired: bool = False
     partitions: int = 1
     fate: Fate = "open"
     why: str = ""
@@ -78,9 +81,9 @@ class Standing:
 
     @property
     def is_told(self) -> bool:
-        """Whether it is known to a few steps what it reaches: of two pools that were looked at, without lockstep."""
+        """Whether it is known to a few steps what it reaches: of two pools, looked at together in lockstep."""
         told = self.is_known and self.alone is not None and len(self.candidate.replicas) > 1
-        return told and not self.is_lockstep
+        return told and (self.is_paired or not self.is_lockstep)
 
     @property
     def is_known(self) -> bool:

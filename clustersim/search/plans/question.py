@@ -26,6 +26,8 @@ class Question:
     """At which plans are compared by a number; None: the scenario's."""
     front: float | None = None
     """Of the area below the front: plans are simulated until none is expected to add more; None: none is for it."""
+    front_s: float | None = None
+    """Seconds of CPU for that, as expected; None: a part of ``effort_s``, or what is left of that."""
 
     @property
     def is_fixed(self) -> bool:

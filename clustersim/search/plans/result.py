@@ -162,7 +162,7 @@ class Found(Standings):
         return True
 
     def head(self, legal: str) -> list[str]:
-        """Return the best plan, how many were screened and simulated, what is open, and what was done for the front."""
+        """Return the best plan, how many were screened and simulated, and what is open."""
         best, told, noun = self.best, self.certificate(), self.objective.replace("_", " ")
         on = plural(best.standing.candidate.devices, "device")
         lines = [
@@ -174,7 +174,11 @@ class Found(Standings):
         if told["open"]:
             most, tie = f"{told['nearest_open']:.4g}", " (a tie with the best)" if told["settled"] else ""
             lines.append(f"{told['open']:,} left open, which reach {most} at most{tie}, {left_for(told)}")
-        return lines if self.filled is None else [*lines, f"front: {self.front_words()}"]
+        return lines
+
+    def notes(self) -> list[str]:
+        """Return what was done for the front."""
+        return [] if self.filled is None else [f"front    {self.front_words()}"]
 
     def shown(self) -> list[PlanRow]:
         """Return the finalists, and the best of the others, as they did in short runs."""
@@ -198,11 +202,16 @@ class Found(Standings):
         assert told is not None
         lines = [
             f"{plural(told.plans, 'plan')} more simulated, {plural(told.lower, 'run')} at lower rates",
-            f"no other run is expected to add more than {told.most:.1%} to its area, and all together "
-            f"{told.together:.1%}, which is no proof",
         ]
+        if told.spent:
+            lines.append("its effort was spent (--front 0.01 goes on for as much again, or --effort)")
+        if told.most is not None and told.together is not None:
+            lines.append(
+                f"no other run of those looked at is expected to add more than {told.most:.1%} to its area, and all "
+                f"together {told.together:.1%}, which is no proof"
+            )
         if told.unknown:
-            lines.append(f"of {plural(told.unknown, 'plan')} nothing is expected")
+            lines.append(f"of {plural(told.unknown, 'plan')} nothing is known")
         if told.possible is not None:
             lines.append(
                 f"the area is {self.hypervolume() / told.possible:.0%} of what is proven to be possible at most"

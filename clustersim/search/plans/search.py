@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -18,10 +18,11 @@ from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal, key_of
 from clustersim.search.load import Load, load_of
 from clustersim.search.plans.bounds.limits import Bound, lesser
+from clustersim.search.plans.costs import expected_s
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
 from clustersim.search.plans.front_bound import largest_area
-from clustersim.search.plans.front_runs import Chance, Expected, FrontRuns, filled
+from clustersim.search.plans.front_runs import Chance, Expected, filled
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.looks.times import REPLAY_S
 from clustersim.search.plans.outcome import Standing
@@ -31,7 +32,7 @@ from clustersim.search.plans.pools.pool_looks import PoolLooks
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
-from clustersim.search.plans.trial import Trial, broken_rules, expected_s, try_rate
+from clustersim.search.plans.trial import Trial, broken_rules, try_rate
 from clustersim.search.plans.trials import Told, Trials
 from clustersim.search.plans.walk import Walk
 from clustersim.search.point import Row
@@ -45,6 +46,16 @@ _NEAR: Final = 3
 """… and below that at which it is looked at what it serves."""
 _AT_ONCE: Final = 64
 """Plans that are looked at for the front before it is asked whether there is time for more."""
+_FEW_PLANS: Final = 512
+"""Plans of which all can be looked at in seconds, so that the front comes to its end …"""
+_OF_FEW: Final = 1.0
+"""… with so much of the effort for itself, at least …"""
+_OF_MANY: Final = 0.1
+"""… and of more."""
+_CLIMB: Final = 4.0
+"""Runs up to a capacity, or so (3 with two pools, 5 to 7 with one)."""
+_AREA_S: Final = 2.2e-3
+"""Of a plan, for the largest area that is possible (34,005 of 64 H100: 76 s)."""
 
 
 class Search(Trials):
@@ -62,6 +73,11 @@ class Search(Trials):
         self.sides = PlanPools(deployments, self.load)
         self._bounds: dict[PlanPool, Bound] = {}
         self.looks = PoolLooks(self.sides, question.share, executors)
+        self._each_s: dict[int, float] = {}
+
+    def left_s(self) -> float:
+        """Return the seconds of effort that are not spent."""
+        return math.inf if self.question.exhaustive else max(0.0, self.question.effort_s - self.spent_s)
 
     def standings(self) -> list[Standing]:
         """Return every legal plan, nothing of which is known; where requests are dealt out in turn one replica does."""
@@ -84,27 +100,37 @@ class Search(Trials):
         for one, side in zip(left, sides, strict=True):
             one.bound = lesser([one.bound, self._bounds[side]])
 
-    def expect(self, asked: Sequence[Chance]) -> list[Expected | None]:
+    def expect(self, asked: Sequence[Chance], effort_s: float) -> list[Expected | None]:
         """Return what plans are expected to reach so many steps below their capacity; None: unknown.
 
         Those come first that could be farthest out as far as is proven. No more are looked at than the effort allows.
         """
         standings = list({id(one): one for one, _ in asked}.values())
-        for place in (1, 0):
-            self.bound(standings, place)
-        bounded = sorted((one for one in standings if one.ceiling is not None), key=_nearness)
-        most, known = self.looks.replayed + self.question.effort_s / REPLAY_S, set[int]()
-        for start in range(0, len(bounded), _AT_ONCE):
-            if self.looks.replayed > most:
-                break
-            some = bounded[start : start + _AT_ONCE]
+        most, known = self.looks.replayed + effort_s / REPLAY_S, set[int]()
+        for some in self._nearest(standings) if effort_s > 0.0 else ():
             for place in (1, 0):
                 self.looks.look([(one, (one.ceiling or 0) - _FAR) for one in some], place, plain=True)
-            known |= {id(one) for one in some}
+            known |= {id(one) for one in some if one.ceiling is not None}
+            if self.looks.replayed > most:
+                break
         places = [at for at, (one, _) in enumerate(asked) if id(one) in known]
         steps = [(asked[at][0], (asked[at][0].ceiling or 0) - _NEAR - asked[at][1]) for at in places]
         told = dict(zip(places, self.looks.served(steps), strict=True))
         return [told.get(at) for at in range(len(asked))]
+
+    def _nearest(self, standings: Sequence[Standing]) -> Iterator[list[Standing]]:
+        """Yield plans, some at a time, those first that could be farthest out; bounded when they come."""
+        self.bound(standings, 1)
+        whole, left = set[int](), list(standings)
+        while left:
+            left.sort(key=lambda one: (id(one) in whole or one.ceiling is not None, _nearness(one)))
+            first = [one for one in left[: 4 * _AT_ONCE] if id(one) not in whole]
+            if first:
+                self.bound(first, 0)
+                whole |= {id(one) for one in first}
+            else:
+                yield left[:_AT_ONCE]
+                left = left[_AT_ONCE:]
 
     def largest_area(self, standings: Sequence[Standing]) -> float:
         """Return the largest area below the front that is possible; infinite where nothing is proven."""
@@ -156,9 +182,10 @@ class Search(Trials):
 
     def cost(self, standing: Standing, step: int) -> float:
         """Return the seconds that a run of a plan at a step of the grid takes, roughly."""
-        one = standing.candidate
-        requests = self.load.count(rate_of(step)) / self.sides.every(one)
-        return expected_s([replica.plan for replica in one.replicas], requests)
+        if id(standing) not in self._each_s:
+            scenario, every = self.trial(standing)
+            self._each_s[id(standing)] = expected_s(scenario, 1.0 / every)
+        return self._each_s[id(standing)] * self.load.count(rate_of(step))
 
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
         """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""
@@ -224,7 +251,6 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     return Found(
         standings=standings,
         finalists=finalists,
-        filled=None if question.front is None else _filled(search, standings, question.front),
         worth=worth,
         objective=question.objective,
         share=question.share,
@@ -233,6 +259,42 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         recorded=search.recorded,
         part=search.load.part,
     )
+
+
+def with_front(search: Search, found: Found) -> Found:
+    """Simulate plans for the front, as far as the effort for it goes, and return what was found with it.
+
+    The best plan, its ties and what is left open stay what they are.
+    """
+    question, standings = search.question, found.standings
+    if question.front is None or not found.hypervolume():  # where requests have one token, no user waits for a second
+        return found
+    own = _OF_FEW if len(standings) <= _FEW_PLANS else _OF_MANY
+    effort_s = max(search.left_s(), own * question.effort_s) if question.front_s is None else question.front_s
+    left_s = math.inf if question.exhaustive else effort_s
+    ends_s = search.spent_s + left_s
+    walk = _walk(search, None, exhaustive=True, effort_s=ends_s)
+
+    def simulate(chances: Sequence[Chance]) -> None:
+        walk.simulate([one for one, below in chances if not below])
+        walk.probe([(one, _step(one) - below) for one, below in chances if below])
+
+    def cost(chance: Chance) -> float:
+        one, below = chance
+        return search.cost(one, _step(one) - below) * (1.0 if below else _CLIMB)
+
+    told = filled(
+        standings,
+        question.front,
+        expect=partial(search.expect, effort_s=left_s),
+        simulate=simulate,
+        cost=cost,
+        left_s=lambda: ends_s - search.spent_s,
+    )
+    if question.front_s is not None or len(standings) * _AREA_S <= ends_s - search.spent_s:
+        most = search.largest_area(standings)
+        told = replace(told, possible=most if math.isfinite(most) else None)
+    return replace(found, filled=told, runs=search.ran)
 
 
 def _walk(search: Search, told: Told | None, *, exhaustive: bool, effort_s: float) -> Walk:
@@ -245,23 +307,15 @@ def _walk(search: Search, told: Told | None, *, exhaustive: bool, effort_s: floa
         cost=search.cost,
         bound=search.bound,
         look=search.looks.look,
+        look_at_both=search.looks.look_at_both,
         is_spent=lambda more: not search.question.exhaustive and search.spent_s + more > effort_s,
         told=told,
     )
 
 
-def _filled(search: Search, standings: Sequence[Standing], share: float) -> FrontRuns:
-    """Simulate plans for the front, for as much effort as the best ones may take."""
-    walk = _walk(search, None, exhaustive=True, effort_s=search.spent_s + search.question.effort_s)
-
-    def simulate(chances: Sequence[Chance]) -> None:
-        walk.simulate([one for one, below in chances if not below])
-        lower = [(one, one.passed or (one.ceiling or 0) - _NEAR, below) for one, below in chances if below]
-        walk.probe([(one, step - below) for one, step, below in lower])
-
-    told = filled(standings, share, search.expect, simulate, partial(walk.is_spent, 0.0))
-    most = search.largest_area(standings)
-    return replace(told, possible=most if math.isfinite(most) else None)
+def _step(one: Standing) -> int:
+    """Return the step of the grid that a plan reaches, or is expected to."""
+    return one.passed or (one.ceiling or 0) - _NEAR
 
 
 def _nearness(one: Standing) -> float:

@@ -83,6 +83,10 @@ class Standings(ABC):
         """Return what is told first, a line each: the best plan, and how it was found among those that are legal."""
 
     @abstractmethod
+    def notes(self) -> list[str]:
+        """Return what is told last, a line each."""
+
+    @abstractmethod
     def shown(self) -> list[PlanRow]:
         """Return the plans that a terminal lists, the best first."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S
 from clustersim.errors import ClustersimError
-from clustersim.plan.parallel import ParallelPlan
 from clustersim.report.metrics.latencies import summarise, targets_ns, ttft_ns, within_targets
 from clustersim.scenario.scenario import RunConfig, Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.bounds.demand import may_miss
+from clustersim.search.plans.costs import expected_s, work_s
 from clustersim.search.plans.grid import rate_of, requests_at, requests_until
 from clustersim.search.point import Row, words_of
 from clustersim.simulation.legality import check_scenario
@@ -26,17 +26,6 @@ from clustersim.workload.requests import Requests
 
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""
-_EACH_MS: Final = {
-    "plain": 0.2, "pp": 0.25, "pools": 0.3, "sp": 0.8, "experts": 4.0, "lockstep": 8.0, "lockstep pool": 2.5,
-    "lockstep pools": 25.0,
-}  # fmt: skip
-"""What a request costs to simulate, measured (70 B, Azure conversations; DeepSeek-V3 in lockstep) …"""
-_MOVE_MS: Final = 0.09
-"""… each transfer of its K/V between pools …"""
-_STAGE_MS: Final = 0.25
-"""… and each stage of SP ranks, where there are several …"""
-_BY_EVENTS: Final = 5.0
-"""… so many times that by events."""
 _PRICES: Final = KeptPrices()
 
 
@@ -81,7 +70,7 @@ class Trial:
     def expected_s(self) -> float:
         """Seconds of CPU that it takes on a core of 2026, roughly: the same on any machine."""
         requests = self.load.count(rate_of(self.step)) / self.every
-        return expected_s([one.plan for one in self.scenario.each_pool()], requests)
+        return expected_s(self.scenario, requests)
 
     @property
     def requests(self) -> Requests:
@@ -90,58 +79,45 @@ class Trial:
         return replace(found, output_tokens=np.ones_like(found.output_tokens)) if self.prompts_only else found
 
 
-def expected_s(plans: Sequence[ParallelPlan], requests: float) -> float:
-    """Return the seconds of CPU that a run of so many requests takes with plans of one or two pools, roughly."""
-    has = {
-        "lockstep pools": len(plans) > 1 and all(one.is_lockstep for one in plans),
-        "lockstep pool": len(plans) > 1 and any(one.is_lockstep for one in plans),
-        "lockstep": any(one.is_lockstep for one in plans),
-        "experts": any(one.sp.degree > 1 and one.ep.degree > 1 for one in plans),
-        "sp": any(one.sp.degree > 1 for one in plans),
-        "pools": len(plans) > 1,
-        "pp": any(one.pp > 1 for one in plans),
-        "plain": True,
-    }
-    each_ms = next(_EACH_MS[kind] for kind, is_so in has.items() if is_so)
-    if has["lockstep pool"] and has["experts"]:
-        each_ms = max(each_ms, _EACH_MS["experts"])
-    for one in plans:
-        if one.sp.degree > 1 and one.pp > 1:
-            by_events = one.tp > 1 or has["lockstep pool"] or (len(plans) > 1 and one.sp.decode == "dp")
-            each_ms = max(each_ms, _STAGE_MS * one.pp * (_BY_EVENTS if by_events else 1.0))
-    moves = (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans) if len(plans) > 1 else 0
-    return (each_ms + _MOVE_MS * moves) * 1e-3 * requests
-
-
 def try_rate(trial: Trial) -> Row:
     """Simulate a plan at a rate, and return its row; one that can't reach its share any more is cut short."""
-    scenario, share = trial.scenario, trial.share
+    scenario, took_s = trial.scenario, 0.0
     try:
         if trial.audit and (broken := broken_rules(scenario)):
             return {"failed": broken, "numbers": {}}
         requests = trial.requests
-        free = may_miss(len(requests), share)
+        free = may_miss(len(requests), trial.share)
         last_ns = int(requests.arrived_at_ns[-1])
-        for part in () if trial.hopeful or free == len(requests) else _PARTS:
-            until_ns = int(last_ns * part)
+        for until_ns in _looked_at(trial, len(requests), last_ns):
             cut = replace(scenario, run=RunConfig(replay=scenario.run.replay, horizon_ns=until_ns))
             result = simulate(cut, requests=requests_until(requests, until_ns), kept=_PRICES)
-            missed = missed_by(result, until_ns)
+            missed, took_s = missed_by(result, until_ns), took_s + work_s(result)
             if missed > free:
-                share_at_most = (len(requests) - missed) / len(requests)
-                told = {"goodput.share": share_at_most, "cut_s": until_ns / NS_PER_S, "cut": part, **_most(result)}
-                return {"failed": None, "numbers": told}
+                told = {"goodput.share": (len(requests) - missed) / len(requests), "cut_s": until_ns / NS_PER_S}
+                told |= {"cut": until_ns / last_ns, "work_s": took_s}
+                return {"failed": None, "numbers": told | _most(result)}
     except MemoryError:
         return {"failed": "out of memory", "numbers": {}}
     except ClustersimError as error:
         return {"failed": words_of(error), "numbers": {}}
-    return numbers_at(scenario, requests)
+    row = numbers_at(scenario, requests)
+    if row["failed"] is None:
+        row["numbers"]["work_s"] += took_s
+    return row
+
+
+def _looked_at(trial: Trial, count: int, last_ns: int) -> list[int]:
+    """Return the instants at which a run is looked at before its end."""
+    if trial.hopeful or may_miss(count, trial.share) == count:
+        return []
+    return [int(last_ns * part) for part in _PARTS]
 
 
 def numbers_at(scenario: Scenario, requests: Requests) -> Row:
     """Simulate a scenario with some requests, and return its row: the numbers that follow from requests."""
     try:
-        return {"failed": None, "numbers": _numbers(simulate(scenario, requests=requests, kept=_PRICES))}
+        result = simulate(scenario, requests=requests, kept=_PRICES)
+        return {"failed": None, "numbers": _numbers(result) | {"work_s": work_s(result)}}
     except MemoryError:
         return {"failed": "out of memory", "numbers": {}}
     except ClustersimError as error:

@@ -123,5 +123,5 @@ class Trials:
                 told(len(rows))
         self.ran += len(keys)
         for number, trial in made.items():
-            self.spent_s += trial.expected_s * rows[number]["numbers"].get("cut", 1.0)
+            self.spent_s += rows[number]["numbers"].get("work_s", trial.expected_s)
         return [rows[number] for number in range(len(keys))]

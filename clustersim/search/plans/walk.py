@@ -46,8 +46,12 @@ _LOWER: Final = 48
 """… up to so many: runs at rates that are far too low last longest."""
 _SPARE: Final = 8
 """Steps below what one of their pools fails at by itself that the best of several plans reach (measured: 1 to 6) …"""
+_PAIRS: Final = 32
+"""Plans with two pools that are looked at together at a time."""
 _NEAR: Final = 3
-"""Steps below what a pool fails at by itself, doubled each time (measured: prefill pools reach 0 to 2 steps less)."""
+"""Steps below what a pool fails at by itself, doubled each time (measured: prefill pools reach 0 to 2 steps less) …"""
+_NEARER: Final = 2
+"""… and below what two pools fail at together, but for lockstep (measured: 2; in lockstep 3 to 5)."""
 
 Run = Callable[[Sequence[tuple[Standing, int]]], list[Row]]
 """Simulates plans, each at a step of the grid."""
@@ -73,6 +77,8 @@ class Walk:
         Bounds plans by one of their pools.
     look : callable
         Notes at which step one of their pools fails by itself; the plans come with the steps they have to pass.
+    look_at_both : callable
+        Notes at which step two pools fail together.
     is_spent : callable
         Whether there is no time left for a run of so many seconds, once some plan has reached something.
     told : callable, optional
@@ -84,6 +90,8 @@ class Walk:
         What the capacities of those that were simulated are worth …
     promised : list of float
         … and what looks let expect, while no level is simulated.
+    dear : list of Standing
+        What there was no time for, while there was some for others.
     """
 
     worth: Callable[[Standing], float]
@@ -94,10 +102,12 @@ class Walk:
     cost: Callable[[Standing, int], float]
     bound: Callable[[Sequence[Standing], int], None]
     look: Callable[[Sequence[tuple[Standing, int]], int], None]
+    look_at_both: Callable[[Sequence[tuple[Standing, int]]], None]
     is_spent: Callable[[float], bool]
     told: Callable[[int, int], None] | None = None
     reached: list[float] = field(default_factory=list, init=False)
     promised: list[float] = field(default_factory=list, init=False)
+    dear: list[Standing] = field(default_factory=list, init=False)
 
     def through(self, standings: Sequence[Standing]) -> None:
         """Take all plans, best bounds first; each ends pruned, screened, simulated, failed or open."""
@@ -116,6 +126,7 @@ class Walk:
                     waiting, promised = self._in_order_of([list(waiting)])[0], 0.0
                 if self.told is not None:
                     self.told(done, len(standings))
+        self._leave(self.dear)
 
     def _in_order_of(self, groups: Sequence[list[Standing]]) -> tuple[deque[Standing], float]:
         """Bound plans of several levels and look at them before any is simulated; return them with the best first.
@@ -133,9 +144,9 @@ class Walk:
     def _place(self, one: Standing) -> tuple[bool, bool, float, float]:
         """Return what plans are ordered by: the best, and the cheapest of those that tie.
 
-        Replicas in lockstep come behind those of which looks tell to a few steps what they reach.
+        Replicas in lockstep come behind those of which looks tell to a few steps what they reach, if they don't.
         """
-        return not one.is_known, one.is_lockstep, self._ties(one), self._cost(one)
+        return not one.is_known, one.is_lockstep and not one.is_told, self._ties(one), self._cost(one)
 
     def _in_order(self, group: Sequence[Standing]) -> deque[Standing]:
         """Bound plans and look at them; return them with the best first, and the cheapest of those that tie.
@@ -151,12 +162,27 @@ class Walk:
             steps = [(one, self._passing(one, left)) for one in left if one.ceiling is not None and not one.is_plain]
             self.look(steps, place)
             left = [one for one in left if self._least <= 0.0 or not self._is_beaten(one)]
-        ceilings = [(one, one.ceiling) for one in left if one.is_told and not self.exhaustive]
-        told = [rate_of(step - _SPARE) * self.worth(one) for one, step in ceilings if step is not None]
-        self.promised[:] = [max([*told, *self.promised])] if told else self.promised
+        if not self.exhaustive:
+            self._look_at_both(left)
         if self.exhaustive or all(one.is_plain for one in group):
             return deque(sorted(group, key=lambda one: -self._most(one)))
         return deque(sorted(group, key=self._place))
+
+    def _look_at_both(self, left: Sequence[Standing]) -> None:
+        """Look at both pools of plans together, best first, as far as these may be among the best.
+
+        What looks promise is noted; with ``_least`` it goes up, so that fewer and fewer are looked at.
+        """
+        pairs = [one for one in left if one.is_known and one.alone is not None and len(one.candidate.replicas) > 1]
+        pairs.sort(key=lambda one: (-self._most(one), self._cost(one)))
+        for start in range(0, len(pairs), _PAIRS):
+            some = [one for one in pairs[start : start + _PAIRS] if self._least <= 0.0 or not self._is_beaten(one)]
+            if not some:
+                return
+            least = self._least or self._most(some[0]) * _HALF
+            self.look_at_both([(one, self._step(one, least)) for one in some])
+            told = [rate_of(one.ceiling - _SPARE) * self.worth(one) for one in some if one.is_told and one.ceiling]
+            self.promised[:] = [max([*told, *self.promised])] if told else self.promised
 
     def _passing(self, one: Standing, group: Sequence[Standing]) -> int:
         """Return the step that a plan has to pass to be looked at closer: with nothing to compare, half the best."""
@@ -202,23 +228,34 @@ class Walk:
     def _next(self, waiting: deque[Standing]) -> list[Standing]:
         """Take the next plans that go on, of those that cost alike, and say of those before them why they don't."""
         some: list[Standing] = []
-        takes = 0.0
         while waiting and len(some) < (FEW if len(waiting[0].candidate.replicas) > 1 else TOGETHER):
             one = waiting.popleft()
             if self._pruned(one):
                 one.fate, one.why = "pruned", one.bound.why
             elif self._least > 0.0 and one.alone is not None and self._is_beaten(one):
-                one.fate, one.failed = "screened", one.alone
-                who = "it" if len(one.candidate.replicas) == 1 else "one of its pools by itself"
-                one.why = f"at the least times of its steps {who} fails at {rate_of(one.alone):g}/s"
-            elif self._least > 0.0 and (
-                self.is_spent(takes) or self.is_spent(takes + self.cost(one, self._first(one)))
-            ):
-                one.fate, one.why = "open", SPENT
+                self._screen(one)
+            elif self._least > 0.0 and self.is_spent(self.cost(one, self._first(one))):
+                one.why = SPENT
+                self.dear.append(one)
             else:
                 some.append(one)
-                takes += self.cost(one, self._first(one)) if self._least > 0.0 else 0.0
         return some
+
+    def _leave(self, left: Sequence[Standing]) -> None:
+        """Say of plans for which there was no time what is known now that others were simulated."""
+        for one in left:
+            if self._pruned(one):
+                one.fate, one.why = "pruned", one.bound.why
+            elif self._is_beaten(one):
+                self._screen(one)
+
+    def _screen(self, one: Standing) -> None:
+        assert one.alone is not None
+        one.fate, one.failed = "screened", one.alone
+        who = "it" if len(one.candidate.replicas) == 1 else "both pools" if one.is_paired else "one of its pools"
+        by = "" if len(one.candidate.replicas) == 1 or one.is_paired else " by itself"
+        verb = "fail" if one.is_paired else "fails"
+        one.why = f"at the least times of its steps {who}{by} {verb} at {rate_of(one.alone):g}/s"
 
     def value(self, one: Standing) -> float:
         """Return what the capacity of a plan is worth."""
@@ -252,8 +289,8 @@ class Walk:
     def _climb(self, one: Standing) -> Generator[int, Row, None]:
         """Yield the steps at which a plan is tried, and take what came of each; last say what became of it."""
         first = self._first(one)
-        screening, up, down = self._least > 0.0 and not self.exhaustive, _UP, _NEAR if one.is_told else _DOWN
-        step = max(first, one.alone - _NEAR) if one.is_told and one.alone is not None else first
+        screening, up, down = self._least > 0.0 and not self.exhaustive, _UP, _near(one)
+        step = max(first, one.alone - _near(one)) if one.is_told and one.alone is not None else first
         while True:
             row = yield step
             if row["failed"] is not None:
@@ -293,8 +330,15 @@ class Walk:
         Where the best ones tie, plans of which it is known what they reach at most have to be better than that.
         """
         if self._least <= 0.0 or self.exhaustive:
-            return (one.ceiling or 0) - (_NEAR if one.is_told else _DOWN)
+            return (one.ceiling or 0) - _near(one)
         best = max([*self.reached, *self.promised])
         if one.alone is not None and self._least >= best * (1.0 - TIES):
             return self._step(one, best * (1.0 + TIES))
         return self._step(one, self._least) + _ABOVE
+
+
+def _near(one: Standing) -> int:
+    """Return how many steps below what a plan is known to fail at it is tried."""
+    if not one.is_told:
+        return _DOWN
+    return _NEARER if one.is_paired and not one.is_lockstep else _NEAR

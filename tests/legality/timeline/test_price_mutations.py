@@ -301,7 +301,7 @@ def untabled(op: str) -> Mutation:
 def first_curve(patch: Patch) -> None:
     """Points of the shortest batch stand for all."""
     original = Curves.plain
-    patch.setattr(Curves, "plain", lambda self: lambda outer: original(self)(1.0))
+    patch.setattr(Curves, "plain", lambda self, *told, **known: lambda outer: original(self, *told, **known)(1.0))
 
 
 def placing(*changed: tuple[Any, str, Any]) -> Mutation:

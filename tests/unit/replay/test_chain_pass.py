@@ -14,7 +14,8 @@ import pytest
 from clustersim.collective import plan_collective
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.events.chain import ChainPass, ChainShape, chain_shape
-from clustersim.replay.instant import COMPLETION, Clock, at
+from clustersim.replay.events.clock import Clock
+from clustersim.replay.instant import COMPLETION, at
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.prepared import Prepared
 from tests.round_numbers import crossbar, deployment

@@ -10,8 +10,9 @@ from time import process_time
 import pytest
 
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.events.clock import Clock
 from clustersim.replay.events.replica import Replica
-from clustersim.replay.instant import ARRIVAL, COMPLETION, DEPARTURE, END, HAND_OVER, NETWORK, SCHEDULING, Clock, at
+from clustersim.replay.instant import ARRIVAL, COMPLETION, DEPARTURE, END, HAND_OVER, NETWORK, SCHEDULING, at
 from clustersim.serving.decision import ADMITTED
 from tests.round_numbers import deployment, step_ends
 

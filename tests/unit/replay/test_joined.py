@@ -10,11 +10,11 @@ import pytest
 
 from clustersim.clock import Int64Array
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
+from clustersim.replay.events.clock import Clock
 from clustersim.replay.events.joined import joined
 from clustersim.replay.events.pass_program import EventProgram, expanded_program
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.wiring import StageWiring
-from clustersim.replay.instant import Clock
 from clustersim.replay.prepared import Prepared
 from tests.round_numbers import SPARSE, deployment
 

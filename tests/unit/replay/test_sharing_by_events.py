@@ -11,7 +11,8 @@ import pytest
 from clustersim.clock import to_ns
 from clustersim.cluster.fault import Fault
 from clustersim.collective import plan_collective
-from clustersim.replay.instant import COMPLETION, Clock, at
+from clustersim.replay.events.clock import Clock
+from clustersim.replay.instant import COMPLETION, at
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.slowdown import WeakLinks
 from tests.round_numbers import crossbar, two_leaves

@@ -56,6 +56,12 @@ def test_who_holds_blocks_between_steps_is_there_and_nobody_else(name):
     assert time_mean(held) == pytest.approx(
         float((held.value * np.diff([*held.start_ns, last])).sum()) / held_for(held)
     )
+    apart = {**rows.kv_rows, "replica": np.array(rows.kv_rows["replica"])}
+    many = replace(held, start_ns=np.arange(20_001) ** 2 * 997, value=np.arange(1, 20_002) ** 1.5, end_ns=10**12)
+    lasting = np.diff(many.start_ns, append=many.end_ns)
+    assert time_mean(many) == float((lasting * many.value).sum() / 10**12)  # to the bit, on any processor
+    together = gauge(apart, "kv_blocks_used")  # as where there are several replicas
+    assert [(held.start_ns == together.start_ns).all(), (held.value == together.value).all()] == [True, True]
     present = residency_of(tables)
     assert (present.gone_ns >= present.come_ns).all()
     assert (present.gone_ns <= last + 10**7).all()

@@ -95,12 +95,18 @@ def test_those_runs_are_simulated_that_may_add_most_as_far_as_plans_of_their_kin
             other = standing((100.0, 1000.0 / 30.0))  # half of what was hoped for
             one.passed, one.passing, one.row = 0, other.passing, other.row
 
-    told = filled([best, *alike, slow, dark], 0.01, expect, simulate, lambda: False)
+    each = {"expect": expect, "simulate": simulate, "cost": lambda one: 1.0}
+    told = filled([best, *alike, slow, dark], 0.01, **each, left_s=lambda: 2.0)
     assert asked == [(alike[2], 0)]  # beside it the others add nothing, and then less than it found
     assert (told.plans, told.lower, told.unknown) == (1, 0, 1)
     assert told.most == told.together == 0.0
     asked.clear()
     alike[2].passed, alike[2].passing, alike[2].fate = None, {}, "screened"
-    told = filled([best, *alike], 0.01, expect, simulate, lambda: True)
-    assert (told.plans, asked) == (0, [])
+    told = filled([best, *alike], 0.01, **each, left_s=lambda: 0.5)
+    assert (told.plans, asked, told.spent) == (0, [], True)
     assert told.most == pytest.approx(202 * 52 / 3000)
+    each["cost"] = lambda one: 1.0 if one[0] is alike[0] else 2.0
+    told = filled([best, *alike], 0.01, **each, left_s=lambda: 1.5)  # there is time for one alone, the cheapest
+    assert (asked, told.spent) == ([(alike[0], 0)], True)
+    told = filled([best, *alike], 0.01, **{**each, "expect": lambda some: [None] * len(some)}, left_s=lambda: 9.0)
+    assert (told.plans, told.most, told.together, told.unknown, told.spent) == (0, None, None, 4, True)

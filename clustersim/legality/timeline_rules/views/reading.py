@@ -32,7 +32,7 @@ from clustersim.timeline.passes import Passes, parts
 SOON_MADE: Final = frozenset((
     "known", "finished", "gone", "preempted", "facts_in_time",
     "tokens", "computed", "turn", "turn_of", "opens", "closes", "_carried", "_by_begin", "_by_end", "_places",
-    "place", "run_at_place", "rank_in_slots", "slotted", "key",
+    "place", "_run_of", "run_at_place", "rank_in_slots", "slotted", "key",
 ))  # fmt: skip
 """Views of a history, its pieces, its steps and its passes that take less time to make again than they take memory."""
 
@@ -101,7 +101,7 @@ class Reading:
         requests, pieces = self.history.requests, self.pieces
         if requests is None or name not in requests:
             return None
-        found: Int64Array = requests[name].astype(np.int64)
+        found: Int64Array = requests[name].astype(np.int64, copy=False)
         if pieces is not None and len(pieces) and int(pieces.request.max()) >= len(found):
             return None
         return found

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import FloatArray
+from clustersim.clock import FloatArray, Int64Array
 from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
@@ -48,12 +48,14 @@ class Demand:
     def __len__(self) -> int:
         return len(self.arrived_ns)
 
-    def every(self, many: int) -> Demand:
-        """Return every so many-th request."""
-        if many == 1:
-            return self
+    def every(self, many: int, first: int = 0) -> Demand:
+        """Return every so many-th request, from one on."""
+        return self if many == 1 else self.only(slice(first, None, many))
+
+    def only(self, at: slice | Int64Array) -> Demand:
+        """Return some requests."""
         each = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "shared"}
-        return replace(self, **{name: values[::many] for name, values in each.items()})
+        return replace(self, **{name: values[at] for name, values in each.items()})
 
 
 def demand_of(requests: Requests, targets_ns: Mapping[str, float], front_end_ns: float, *, cached: bool) -> Demand:

@@ -96,6 +96,10 @@ class Fixed(Standings):
             )
         return lines
 
+    def notes(self) -> list[str]:
+        """Return nothing more."""
+        return []
+
     def shown(self) -> list[PlanRow]:
         """Return the best plan and its ties, and the next ones."""
         answers = [self.best, *self.ties]

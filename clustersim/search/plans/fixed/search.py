@@ -14,7 +14,8 @@ from clustersim.report.metrics.latencies import targets_ns
 from clustersim.report.sweep.swept import is_better_low
 from clustersim.search.load import own_rate
 from clustersim.search.plans.bounds.limits import RATE
-from clustersim.search.plans.fixed.plan_run import SHARE, PlanRun, expected_run_s, try_run
+from clustersim.search.plans.costs import expected_s
+from clustersim.search.plans.fixed.plan_run import SHARE, PlanRun, try_run
 from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, is_number, rate_words, tied
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
@@ -54,7 +55,7 @@ class FixedSearch(Trials):
             PlanRun(
                 scenario=scenario,
                 number=self.question.objective,
-                expected_s=expected_run_s(scenario, count),
+                expected_s=expected_s(scenario, count),
                 audit=audit,
             )
             for _, scenario in played

@@ -27,13 +27,13 @@ from clustersim.search.plans.bounds.exposure import attentions, exposed, exposur
 from clustersim.search.plans.bounds.stage_prices import priced_alike
 from clustersim.search.plans.bounds.stage_times import cells
 from clustersim.search.plans.grid import demand_at, requests_at, step_of
-from clustersim.search.plans.looks.lockstep import LockstepTimes
+from clustersim.search.plans.looks.lockstep import LockstepDecodes, LockstepTimes
 from clustersim.search.plans.looks.mixed import MixedTimes, mixed_times
-from clustersim.search.plans.looks.times import DecodeTimes, PrefillTimes, decode_times, prefill_times
+from clustersim.search.plans.looks.times import FINE, DecodeTimes, PrefillTimes, decode_times, prefill_times
 from clustersim.simulation.priced import Priced
 from clustersim.values import dataclass
 
-Times = PrefillTimes | DecodeTimes | MixedTimes | LockstepTimes
+Times = PrefillTimes | DecodeTimes | MixedTimes | LockstepTimes | LockstepDecodes
 _COARSE: Final = 1.08
 """Of neighbours among the amounts of a step that has both kinds."""
 _EXPERTS: Final = 1.01
@@ -100,7 +100,7 @@ def failing_all(
             continue
         times = times_of(scenario, pool, load)
         does = partial(_does, scenario, load, share, pool.replicas, times, compiled)
-        results.append(_lowest(does, low, high))
+        results.append(lowest(does, low, high))
     return results
 
 
@@ -129,8 +129,8 @@ def _times(side: _Asked) -> Times:
     scenario, pool, plan = side.scenario, side.pool, side.scenario.plan
     found, requests = priced_alike(scenario), requests_at(scenario, side.load, step_of(side.load.first), 1)
     context = float((requests.prompt_tokens + requests.output_tokens / 2.0).mean())
-    if plan.is_lockstep and plan.pp == 1 and pool.duty != "decode" and scenario.serving.router == "round_robin":
-        return _lockstep(side, found, context)
+    if plan.is_lockstep and plan.pp == 1 and scenario.serving.router == "round_robin":
+        return (_lockstep_decodes if pool.duty == "decode" else _lockstep)(side, found, context)
     if pool.duty == "both":
         return _mixed(side, found, context)
     if pool.duty == "prefill":
@@ -175,6 +175,32 @@ def _lockstep(side: _Asked, found: Priced, context: float) -> LockstepTimes:
     return LockstepTimes(ranks=ranks, alone=alone, shared_ns=shared, decodes=pool.duty == "both")
 
 
+def _lockstep_decodes(side: _Asked, found: Priced, context: float) -> LockstepDecodes:
+    """Return the least times of replicas in lockstep that only decode."""
+    scenario, pool, ranks = side.scenario, side.pool, side.pool.ranks
+    requests = pool.requests // ranks
+    columns = columns_of(
+        scenario.plan, found, tokens=requests, requests=requests, context=context, own=True, duty="decode", ratio=FINE
+    )
+    assert columns is not None
+    at = np.minimum(np.searchsorted(columns.decodes, np.arange(requests + 1)), len(columns.decodes) - 1)
+    engine = scenario.engine
+    sizes = [engine.padded(many) if many <= engine.graph_max_tokens else 0 for many in range(requests + 1)]
+    padded = np.array(sizes if engine.graph_sizes else [0] * (requests + 1), np.int64)
+    low, high = cells(max(pool.requests, ranks * int(padded.max())), FINE)
+    (stage,) = stages_of(scenario.plan.lockstep, found, (np.zeros_like(low), low), context, own=True)
+    return LockstepDecodes(
+        ranks=ranks,
+        requests=requests,
+        kv_tokens=pool.kv_tokens // ranks,
+        own_ns=columns.latency_ns[at],
+        key_ns=columns.key_ns[:, at].min(axis=0),
+        shared_ns=stage.shared_ns[np.searchsorted(high, np.arange(high[-1] + 1.0))],
+        padded=padded,
+        tpot_ns=targets_ns(scenario.targets)["tpot"],
+    )
+
+
 def _mixed(side: _Asked, found: Priced, context: float) -> MixedTimes:
     """Return the least times of a replica that computes prompts and decodes."""
     scenario, pool, sp = side.scenario, side.pool, side.pool.sp
@@ -217,7 +243,7 @@ def _does(
     return times.does(demand, free, compiled=compiled)
 
 
-def _lowest(does: Callable[[int], bool], low: int, high: int) -> int:
+def lowest(does: Callable[[int], bool], low: int, high: int) -> int:
     """Return the lowest step from ``low`` to ``high`` at which something does not; ``high`` is one."""
     if low >= high or not does(low):
         return min(low, high)

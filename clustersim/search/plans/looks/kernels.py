@@ -6,7 +6,7 @@ Both give the same: the same floating-point numbers are added, multiplied and co
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 
 from clustersim.clock import FloatArray, Int64Array
 
@@ -17,7 +17,7 @@ Told = tuple[int, float, int, float]
 
 def prompts_late(
     budget: int, kinds: Whole, own: Floats, sending: Floats, pair: Floats,
-    arrived: Floats, prompt: Floats, by: Floats, free: int,
+    arrived: Floats, prompt: Floats, by: Floats, done: MutableSequence[float] | FloatArray, free: int,
 ) -> int:  # fmt: skip
     """Return how many prompts are computed too late; where they are more than may be, only that.
 
@@ -33,6 +33,8 @@ def prompts_late(
         What a pair that is attended to adds, by kind.
     arrived, prompt, by : sequence of float
         When each prompt comes, its tokens, and when it has to be computed.
+    done : array
+        Where it is noted when each is computed.
     free : int
         How many may be late.
     """
@@ -77,11 +79,14 @@ def prompts_late(
         flying += 1
         for one in range(fresh, coming - (begun - known)):
             late += end > by[one]
+            done[one] = end
         kept = 0
         for here in range(begun):
             if taken[here]:
                 ends[here] = end
-                late += left[here] == 0.0 and end > by[place[here]]
+            if taken[here] and left[here] == 0.0:
+                late += end > by[place[here]]
+                done[place[here]] = end
             if left[here] > 0.0:
                 place[kept], left[kept], computed[kept], ends[kept] = (
                     place[here],
@@ -97,8 +102,8 @@ def prompts_late(
 
 
 def decodes_late(
-    step_ns: Floats, key_ns: Floats, tpot_ns: float, room: float,
-    arrived: Floats, decodes: Whole, context: Floats, free: int,
+    step_ns: Floats, key_ns: Floats, room: float,
+    arrived: Floats, decodes: Whole, context: Floats, within: Floats, free: int,
 ) -> Told:  # fmt: skip
     """Return how many requests get their tokens too slowly; where they are more than may be, only that. With it come
     the nanoseconds that were waited for tokens, for how many, and when the last one came.
@@ -107,12 +112,11 @@ def decodes_late(
     ----------
     step_ns, key_ns : sequence of float
         By the sequences of a pool: nanoseconds of a token of each, and what each of their keys adds.
-    tpot_ns : float
-        Target.
     room : float
         Tokens that the K/V pool has room for.
-    arrived, decodes, context : sequence
-        When each request comes with its first token, how many tokens follow, and those of its prompt.
+    arrived, decodes, context, within : sequence
+        When each request comes with its first token, how many tokens follow, those of its prompt, and how long those
+        that follow may take.
     free : int
         How many may be late.
     """
@@ -143,12 +147,75 @@ def decodes_late(
         while one >= 0:
             running -= 1
             keys -= context[one] + 1.0 + decodes[one]
-            late += now - arrived[one] > decodes[one] * tpot_ns
+            late += now - arrived[one] > within[one]
             waited, tokens = waited + (now - arrived[one]), tokens + decodes[one]
             one = behind[one]
         if late > free:
             break
     return late, waited, tokens, now
+
+
+def lockstep_decodes_late(
+    ranks: int, most: int, room: float, own: Floats, key: Floats, shared: Floats, padded: Whole,
+    arrived: Floats, decodes: Whole, context: Floats, within: Floats, longest: int, free: int,
+) -> Told:  # fmt: skip
+    """Return what :func:`decodes_late` tells, of replicas in lockstep to which requests come in turn, each with a token
+    to decode at least. A step takes what the rank that takes longest does.
+
+    Parameters
+    ----------
+    ranks, most, room : int, int, float
+        Most sequences, and tokens in the K/V pool, of a rank.
+    own, key : sequence of float
+        By the sequences of a rank: nanoseconds of its part of a step, and what each of their keys adds.
+    shared, padded : sequence of float, of int
+        Sequences that all ranks compute → nanoseconds that they take more for these; those of the fullest rank → how
+        many each of them computes, 0 where it is what it has.
+    arrived, decodes, context, within, free
+        See :func:`decodes_late`.
+    longest : int
+        Most decodes of one.
+    """
+    count, size = len(arrived), longest + 1
+    coming, running, keys = list(range(ranks)), [0] * ranks, [0.0] * ranks
+    after, ending = [-1] * count, [-1] * size
+    now, late, steps, waited, tokens = 0.0, 0, 0, 0.0, 0
+    while True:
+        together, fullest, longest_ns, comes = 0, 0, 0.0, -1.0
+        for rank in range(ranks):
+            one = coming[rank]
+            while one < count and arrived[one] <= now and running[rank] < most:
+                if running[rank] > 0 and keys[rank] + context[one] > room:
+                    break
+                slot = (steps + decodes[one]) % size
+                after[one], ending[slot] = ending[slot], one
+                running[rank], keys[rank] = running[rank] + 1, keys[rank] + context[one] + 1.0
+                one += ranks
+            coming[rank] = one
+            if running[rank] > 0:
+                together, fullest = together + running[rank], max(fullest, running[rank])
+                longest_ns = max(longest_ns, own[running[rank]] + key[running[rank]] * keys[rank])
+            elif one < count and (comes < 0.0 or arrived[one] < comes):
+                comes = arrived[one]
+        if together == 0:
+            if comes < 0.0:
+                return late, waited, tokens, now
+            now = max(now, comes)
+            continue
+        now += longest_ns + shared[ranks * padded[fullest] if padded[fullest] > 0 else together]
+        steps += 1
+        for rank in range(ranks):
+            keys[rank] += running[rank]
+        one = ending[steps % size]
+        ending[steps % size] = -1
+        while one >= 0:
+            rank = one % ranks
+            running[rank], keys[rank] = running[rank] - 1, keys[rank] - (context[one] + 1.0 + decodes[one])
+            late += now - arrived[one] > within[one]
+            waited, tokens = waited + (now - arrived[one]), tokens + decodes[one]
+            one = after[one]
+        if late > free:
+            return late, waited, tokens, now
 
 
 def lockstep_late(

@@ -78,12 +78,19 @@ class PrefillTimes:
 
     def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
         """Whether no more prompts than may are late."""
+        return self._late(demand, free, compiled)[0] <= free
+
+    def ends(self, demand: Demand, *, compiled: bool = False) -> FloatArray:
+        """Return when each prompt is computed."""
+        return np.asarray(self._late(demand, len(demand), compiled)[1], np.float64)
+
+    def _late(self, demand: Demand, free: int, compiled: bool) -> tuple[int, npt.ArrayLike]:
         arrays = (
             self.kinds, self.own.ravel(), self.sending.ravel(), self.pair,
-            demand.arrived_ns, demand.prompt, demand.prompt_by_ns,
+            demand.arrived_ns, demand.prompt, demand.prompt_by_ns, np.zeros(len(demand)),
         )  # fmt: skip
-        late: int = kernels_of(compiled).prompts_late(self.budget, *handed(arrays, compiled), free)
-        return late <= free
+        found = handed(arrays, compiled)
+        return kernels_of(compiled).prompts_late(self.budget, *found, free), found[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,14 +116,22 @@ class DecodeTimes:
         """Whether no more requests than may get their tokens too slowly."""
         return self.replayed(demand, free, compiled=compiled)[0] <= free
 
-    def replayed(self, demand: Demand, free: int, *, compiled: bool = False) -> Told:
-        """Return how many requests get their tokens too slowly, and how long all wait."""
+    def replayed(
+        self, demand: Demand, free: int, *, compiled: bool = False, counts: npt.NDArray[np.bool_] | None = None
+    ) -> Told:
+        """Return how many requests get their tokens too slowly (of those that count: all), and how long all wait."""
         room = float("inf") if demand.shared else float(self.kv_tokens)
         steps, context = (self.step_ns, self.key_ns), demand.tokens - demand.decodes
-        asked = demand.arrived_ns, demand.decodes.astype(np.int64), context
+        asked = demand.arrived_ns, demand.decodes.astype(np.int64), context, within_ns(demand, self.tpot_ns, counts)
         steps, asked = handed(steps, compiled), handed(asked, compiled)
-        told: Told = kernels_of(compiled).decodes_late(*steps, self.tpot_ns, room, *asked, free)
+        told: Told = kernels_of(compiled).decodes_late(*steps, room, *asked, free)
         return told
+
+
+def within_ns(demand: Demand, tpot_ns: float, counts: npt.NDArray[np.bool_] | None) -> FloatArray:
+    """Return how long the tokens of each request may take that follow the first; those that don't count, for ever."""
+    found = demand.decodes * tpot_ns
+    return found if counts is None else np.where(counts, found, np.inf)
 
 
 def handed(arrays: tuple[npt.NDArray[Any], ...], compiled: bool) -> tuple[Any, ...]:

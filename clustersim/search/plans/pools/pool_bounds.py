@@ -15,6 +15,7 @@ from clustersim.search.plans.bounds.limits import Bound, bound_all
 from clustersim.search.plans.bounds.token_rates import most_tokens_all
 from clustersim.search.plans.looks.alone import failing_all
 from clustersim.search.plans.looks.served import served_all
+from clustersim.search.plans.looks.two_pools import failing_both
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools, with_experts
 
 
@@ -97,6 +98,35 @@ def failing_of(
     for number, found in _called(executors, failing_all, calls, "a pool could not be looked at"):
         failing |= dict(zip(members[number], found, strict=True))
     return failing
+
+
+def failing_both_of(
+    sides: PlanPools,
+    asked: Mapping[tuple[PlanPool, PlanPool], tuple[int, int, int]],
+    share: float,
+    executors: Executors,
+    compiled: bool = False,
+) -> dict[tuple[PlanPool, PlanPool], int | None]:
+    """Return the lowest step at which two pools fail together; None where that is not known.
+
+    Parameters
+    ----------
+    sides, share, executors, compiled
+        See :func:`failing_of`.
+    asked : mapping
+        Two pools → how many parts of the plan one stands for, the lowest step that is of interest, and one at which
+        they are known to fail.
+    """
+    found: dict[tuple[PlanPool, PlanPool], int | None] = dict.fromkeys(asked)
+    known = {both: tuple(map(sides.pool_alone, both)) for both in asked}
+    left = [both for both, pools in known.items() if None not in pools]
+    calls = [
+        (tuple(map(sides.alone, both)), sides.load, share, (*known[both], asked[both][0]), asked[both][1:], compiled)
+        for both in left
+    ]
+    for number, failed in _called(executors, failing_both, calls, "two pools could not be looked at"):
+        found[left[number]] = failed
+    return found
 
 
 def served_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,7 +11,7 @@ from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.looks.times import is_worth_compiling
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
-from clustersim.search.plans.pools.pool_bounds import failing_of, served_of
+from clustersim.search.plans.pools.pool_bounds import failing_both_of, failing_of, served_of
 
 _LOOKS: Final = 4
 """Times that a pool is replayed to find where it fails, or so …"""
@@ -37,6 +38,7 @@ class PoolLooks:
         self._sides, self._share, self._executors = sides, share, executors
         self._fails: dict[PlanPool, int | None] = {}
         self._passes: dict[PlanPool, int] = {}
+        self._both: dict[tuple[PlanPool, PlanPool], tuple[int, int | None]] = {}
         self.replayed = 0
 
     def look(self, asked: Sequence[tuple[Standing, int]], place: int = 0, *, plain: bool = False) -> None:
@@ -53,6 +55,28 @@ class PoolLooks:
             if self._fails[side] is not None:
                 one.looked |= {place}
             one.alone = min(told, default=None)
+
+    def look_at_both(self, asked: Sequence[tuple[Standing, int]]) -> None:
+        """Note at which step two pools fail together, one behind the other; each plan with a step it has to pass."""
+        new: dict[tuple[PlanPool, PlanPool], tuple[int, int, int]] = {}
+        keys = []
+        for one, step in asked:
+            first, second = self._sides.of(one.candidate)
+            keys.append((first, second))
+            low, failed = self._both.get((first, second), (math.inf, None))
+            if one.alone is not None and one.alone > step and (failed is None or step < low):
+                new[first, second] = self._sides.every(one.candidate), step, one.alone
+        self.replayed += sum(
+            _LOOKS * 2 * self._sides.load.count(rate_of(high)) // every for every, _, high in new.values()
+        )
+        compiled = is_worth_compiling(self.replayed)
+        found = failing_both_of(self._sides, new, self._share, self._executors, compiled)
+        for both, failed in found.items():
+            self._both[both] = new[both][1], failed
+        for (one, _), both in zip(asked, keys, strict=True):
+            _, failed = self._both.get(both, (0, None))
+            if failed is not None:
+                one.alone, one.is_paired = min(one.alone or failed, failed), True
 
     def served(self, asked: Sequence[tuple[Standing, int]]) -> list[tuple[float, float] | None]:
         """Return what is expected of plans at a step of the grid: output tokens per second and device, and of a user.

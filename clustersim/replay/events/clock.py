@@ -1,0 +1,32 @@
+"""The clock of a run: SimPy's, which takes calls beside events (:mod:`clustersim.replay.instant`)."""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import Any, Final
+
+from simpy import Environment
+
+_CALL: Final = 5
+"""Fields of a call in the queue: time, phase, serial number, what is called, and with what; of an event there are 4."""
+
+
+class Clock(Environment):
+    """The clock of a run.
+
+    Attributes
+    ----------
+    asked_ns : int
+        The last instant at which schedulers were asked: what happens then and afterwards finds the steps begun that
+        begin at that instant.
+    """
+
+    asked_ns: int = -1
+
+    def step(self) -> None:
+        """Make the calls that come next, and process the event of SimPy's behind them."""
+        queue: list[Any] = self._queue
+        while queue and len(queue[0]) == _CALL:
+            self._now, _, _, action, value = heappop(queue)
+            action(value)
+        super().step()
