@@ -356,6 +356,29 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {"horizon": "20 ms"},
         "faults": [{"device": 2, "at": "11196875 ns"}],
     },
+    "a request that a failure sends to a decode replica with a smaller number, before the horizon": {
+        "name": "again", "seed": 732, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {
+            "hidden_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 14336,
+            "num_hidden_layers": 9,
+        }},
+        "plan": {"prefill": {"dp": 3, "pp": 1, "tp": 2}, "decode": {"dp": 2, "pp": 1, "tp": 1}},
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 4, "max_batch_tokens": 8, "kv_block_tokens": 1,
+            "kv_blocks": 48, "router": "round_robin", "engine": "ideal", "prefix_caching": True,
+            "prefill": {"scheduler": "continuous", "router": "round_robin"},
+            "decode": {"scheduler": "continuous", "router": "round_robin"}, "transfer": "layerwise", "queue_limit": 2,
+            "order": {"by": "priority", "patience": "1 ms"}, "context_window": 60,
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "200000/s"},
+            "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 10,
+            "shared_prefixes": {"groups": 1, "tokens": 3}, "priority": {"values": [0, 1], "weights": [1, 2]},
+        },
+        "run": {"horizon": "6344700 ns"},
+        "faults": [{"device": 7, "at": "3.5 ms"}],
+    },
 }  # fmt: skip
 
 

@@ -105,8 +105,9 @@ class Reserved:
         self.piece = np.where(mine, at, NONE)
         self.until = np.full(len(rows), LATEST_NS)
         if history.declared.horizon_ns is not None:
-            last = np.append(self.request[1:] != self.request[:-1], True)[: len(rows)]
-            self.until[last & np.isin(self.request, found.unused)] = history.declared.horizon_ns
+            by_time = np.lexsort((self.time, self.request))
+            last = by_time[np.append(np.diff(self.request[by_time]) != 0, True)[: len(rows)]]
+            self.until[last[np.isin(self.request[last], found.unused)]] = history.declared.horizon_ns
         if found.reservations is not None:
             order = np.argsort(rows)
             vain = order[np.searchsorted(rows[order], found.reservations.of_vain)]
