@@ -107,8 +107,11 @@ class CompiledLanes(ABC):
         del order
         return ()
 
-    def _hand_on(self, now: int) -> int:
-        """Hand on what was logged since the last time; return when the last step of it ends."""
+    def _hand_on(self, now: int, *, stops: bool = False) -> int:
+        """Hand on what was logged since the last time; return when the last step of it ends.
+
+        ``stops``: at the horizon, which cuts off what is under way.
+        """
         rows, varying, chunks, decodes, facts = self._taken()
         self.prices.settle()
         if len(rows):
@@ -130,6 +133,9 @@ class CompiledLanes(ABC):
         parts += [(table, cuts) for table in self._besides(order)]
         for number, lane in enumerate(self.lanes):
             lane.log.extend(*(table[places[number] : places[number + 1]] for table, places in parts))
+            if stops:  # lane by lane, as Python lanes hand on what they have in the end
+                self._stop_lane(number)
+                lane.log.flush_steps()
         return now
 
     @abstractmethod
@@ -142,12 +148,12 @@ class CompiledLanes(ABC):
 
     def run(self) -> int:
         """Simulate to the end, and log it; return how many requests arrived."""
-        g, fixed = self.clock, self._fixed()
+        g, fixed, endless = self.clock, self._fixed(), self.intake.horizon == NEVER - 1
         status, now, ended = k.FULL, 0, 0
         while status != k.DONE:
             status = self._advance(fixed)
             if status in (k.FULL, k.DONE):
-                now = self._hand_on(now)
+                now = self._hand_on(now, stops=status == k.DONE and not endless)
                 more, ended = int(g[k.ENDED]) - ended, int(g[k.ENDED])
                 if more:
                     self.intake.end(more, now)
@@ -157,10 +163,9 @@ class CompiledLanes(ABC):
                 raise too_late()
             else:
                 self._answer(status)
-        if self.intake.horizon != NEVER - 1:
-            for number in range(len(self.lanes)):
-                self._stop_lane(number)
-        elif (self.state[:, [k.WAITING, k.ORDER]] > 0).any():  # those that can never run were refused when they came
+        if (
+            endless and (self.state[:, [k.WAITING, k.ORDER]] > 0).any()
+        ):  # those that can never run were refused when they came
             raise BrokenLawError("requests wait in a compiled lane, but nothing happens any more")
         return int(g[k.NEXT])
 

@@ -81,7 +81,7 @@ class LinkLanes(StagedLanes):
         assert use is not None
         return use
 
-    def _hand_on(self, now: int) -> int:
+    def _hand_on(self, now: int, *, stops: bool = False) -> int:
         """Say where passes lost time whose steps are handed on now, and hand them on."""
         filled = int(self.clock[k.STRETCH_AT])
         rows, found = self.logged[0][: self.clock[k.ROW_AT]], self.stretches[:filled].copy()
@@ -94,7 +94,7 @@ class LinkLanes(StagedLanes):
             self._make_room(4 * len(left))
         self.stretches[: len(left)] = left
         self.clock[k.STRETCH_AT] = len(left)
-        return super()._hand_on(now)
+        return super()._hand_on(now, stops=stops)
 
     def _tell(self, stretches: Int64Array) -> None:
         order = np.lexsort((stretches[:, 1], stretches[:, 0], stretches[:, 4]))

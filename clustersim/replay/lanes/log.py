@@ -108,7 +108,7 @@ class LaneLog:
         steps.extend((*row, count, in_time(end), number))
         self._varying.extend(varying)
         if len(steps) >= self._full:
-            self._flush_steps()
+            self.flush_steps()
 
     def step(
         self,
@@ -141,7 +141,7 @@ class LaneLog:
         self._sends.extend(sends)
         self._carried.extend(carried)
         if len(self._steps) >= self._full:
-            self._flush_steps()
+            self.flush_steps()
 
     def stretch(self, stage: int, pairs: Sequence[int], after: int = 0) -> None:
         """Say where a pass lost time, instance and ns in turns: of the step that is appended next, or so many later."""
@@ -200,7 +200,7 @@ class LaneLog:
 
     def flush(self) -> None:
         """Hand everything to the recorder."""
-        self._flush_steps()
+        self.flush_steps()
         recorder = self.recorder
         chunks, decodes, facts = self._many
         self._hand(recorder.chunks, chunks, self._chunks, ("step", "request", "start", "count", "sampled"))
@@ -223,7 +223,8 @@ class LaneLog:
         self.recorder.steps.extend_columns(replica=replica, step=first, kv_blocks_total=blocks, **found)
         return found, first
 
-    def _flush_steps(self) -> None:
+    def flush_steps(self) -> None:
+        """Hand on the steps that were appended one by one."""
         if self._steps:
             table, varying = taken_rows(self._steps, self._width), taken_rows(self._varying, 1)
             passes = table[:, [0, -1]] if self.stages == 1 else taken_rows(self._passes, 2 * self.stages)

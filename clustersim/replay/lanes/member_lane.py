@@ -23,7 +23,7 @@ class MemberLog(LaneLog):
     def __init__(self, replica: int, blocks: int, recorder: Recorder) -> None:
         super().__init__(replica, (), (), blocks, 0, (), recorder)
 
-    def _flush_steps(self) -> None:
+    def flush_steps(self) -> None:
         if self._steps:
             self._hand_rows(taken_rows(self._steps, self._width))
 

@@ -204,7 +204,7 @@ class Found(Standings):
             f"{plural(told.plans, 'plan')} more simulated, {plural(told.lower, 'run')} at lower rates",
         ]
         if told.spent:
-            lines.append("its effort was spent (--front 0.01 goes on for as much again, or --effort)")
+            lines.append("its effort was spent: a longer --effort goes on")
         if told.most is not None and told.together is not None:
             lines.append(
                 f"no other run of those looked at is expected to add more than {told.most:.1%} to its area, and all "

@@ -315,7 +315,7 @@ def _walk(search: Search, told: Told | None, *, exhaustive: bool, effort_s: floa
 
 def _step(one: Standing) -> int:
     """Return the step of the grid that a plan reaches, or is expected to."""
-    return one.passed or (one.ceiling or 0) - _NEAR
+    return (one.ceiling or 0) - _NEAR if one.passed is None else one.passed
 
 
 def _nearness(one: Standing) -> float:
