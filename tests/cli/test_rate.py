@@ -96,7 +96,10 @@ def test_any_number_of_workers_finds_the_same():
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--targets", "ttft=1 ms"], "--targets: ttft: 1 ms is met by 0.0% of requests even when they come one by one"),
+        (
+            ["--targets", "ttft=1 ms"],
+            "--targets: targets.ttft: 1 ms is met by 0.0% of requests even when they come one by one",
+        ),
         (["--targets", "ttft=1000 s"], "the run ends before its queue is as long as they allow"),
         (["--targets", "ttf=1 s"], "unknown key 'ttf'; did you mean 'ttft'?"),
         (["--targets", "ttft"], "expected NAME=TIME"),

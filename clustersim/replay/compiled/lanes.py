@@ -118,21 +118,18 @@ class CompiledLanes(ABC):
             now = int(rows[:, k.ROW_END].max())
         logged = rows[:, : -self.unlogged]
         if len(self.lanes) == 1:
-            self.lanes[0].log.extend(
-                logged,
-                varying,
-                *(table[:, :-1] for table in (chunks, decodes, facts)),
-                *self._besides(slice(len(rows))),
-            )
-            return now
-        order, cuts = by_lane(rows, len(self.lanes))
-        parts = [(logged[order], cuts), spread(varying, self._sizes(rows), order, cuts)]
-        for table in (chunks, decodes, facts):
-            mine, places = by_lane(table, len(self.lanes))
-            parts.append((table[mine, :-1], places))
-        parts += [(table, cuts) for table in self._besides(order)]
+            tables = [table[:, :-1] for table in (chunks, decodes, facts)]
+            self.lanes[0].log.extend(logged, varying, *tables, *self._besides(slice(len(rows))))
+        else:
+            order, cuts = by_lane(rows, len(self.lanes))
+            parts = [(logged[order], cuts), spread(varying, self._sizes(rows), order, cuts)]
+            for table in (chunks, decodes, facts):
+                mine, places = by_lane(table, len(self.lanes))
+                parts.append((table[mine, :-1], places))
+            parts += [(table, cuts) for table in self._besides(order)]
         for number, lane in enumerate(self.lanes):
-            lane.log.extend(*(table[places[number] : places[number + 1]] for table, places in parts))
+            if len(self.lanes) > 1:
+                lane.log.extend(*(table[places[number] : places[number + 1]] for table, places in parts))
             if stops:  # lane by lane, as Python lanes hand on what they have in the end
                 self._stop_lane(number)
                 lane.log.flush_steps()
@@ -163,9 +160,7 @@ class CompiledLanes(ABC):
                 raise too_late()
             else:
                 self._answer(status)
-        if (
-            endless and (self.state[:, [k.WAITING, k.ORDER]] > 0).any()
-        ):  # those that can never run were refused when they came
+        if endless and (self.state[:, [k.WAITING, k.ORDER]] > 0).any():  # what can never run was refused as it came
             raise BrokenLawError("requests wait in a compiled lane, but nothing happens any more")
         return int(g[k.NEXT])
 
