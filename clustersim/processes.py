@@ -127,27 +127,50 @@ def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of so many processes of this machine; where the block raises they are killed, whatever they do."""
     context = _context()
     pool = _Pool(workers, mp_context=context, initializer=_end_with_parent)
-    try:
-        yield pool
-    except BaseException:
-        _kill(context.started)
-        _unread(pool)
-        raise
-    finally:
-        if getattr(pool, "_broken", False):
-            _unread(pool)
-        pool.shutdown(cancel_futures=True)
-        _kill(context.started)  # where another could not be started, nobody told those that were
+    with _unread(pool) as empty:
+        try:
+            yield pool
+        except BaseException:
+            _kill(context.started)
+            empty()
+            raise
+        finally:
+            if getattr(pool, "_broken", False):
+                empty()
+            pool.shutdown(cancel_futures=True)
+            _kill(context.started)  # where another could not be started, nobody told those that were
 
 
-def _unread(pool: ProcessPoolExecutor) -> None:
-    """Let nobody wait to write what no process reads any more: before Python 3.11.5 a shutdown waits for that forever.
+@contextmanager
+def _unread(pool: ProcessPoolExecutor) -> Iterator[Callable[[], None]]:
+    """Give what reads all that no worker reads any more, so that nobody waits to write it.
 
-    CPython does so itself since then (gh-94777), in a thread of its own: nobody may close it beside that.
+    Before Python 3.11.5 a shutdown waits for that forever (gh-94777). A thread of CPython closes what workers read, and
+    a number closed twice may be another's by then: so a copy is read, which nobody else closes.
     """
-    if sys.version_info < (3, 11, 5):
-        with suppress(AttributeError, OSError):
-            pool._call_queue._reader.close()  # type: ignore[attr-defined]
+    if sys.version_info >= (3, 11, 5):
+        yield lambda: None
+        return
+    copy = os.dup(pool._call_queue._reader.fileno())  # type: ignore[attr-defined]
+
+    def read() -> None:
+        with open(copy, "rb", buffering=0) as pipe:
+            while pipe.read(1 << 16):
+                pass
+
+    reader = threading.Thread(target=read, daemon=True)
+
+    def empty() -> None:
+        if reader.ident is None and pool._executor_manager_thread is not None:
+            reader.start()
+
+    try:
+        yield empty
+    finally:
+        if reader.ident is None:
+            os.close(copy)
+        else:
+            reader.join(1.0)  # whoever writes is gone with the pool
 
 
 def _kill(started: list[Any]) -> None:
