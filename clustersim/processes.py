@@ -154,9 +154,9 @@ def _unread(pool: ProcessPoolExecutor) -> Iterator[Callable[[], None]]:
     copy = os.dup(pool._call_queue._reader.fileno())  # type: ignore[attr-defined]
 
     def read() -> None:
-        with open(copy, "rb", buffering=0) as pipe:
-            while pipe.read(1 << 16):
-                pass
+        while os.read(copy, 1 << 16):
+            pass
+        os.close(copy)
 
     reader = threading.Thread(target=read, daemon=True)
 
