@@ -8,6 +8,7 @@ positions that the merged values have where they are written.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, Final
 
@@ -24,16 +25,17 @@ DEEPEST: Final = 60
 _Parser: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CORE: Final = "tag:yaml.org,2002:"
+_NO_VALUE: Final = "mapping values are not allowed in this context"
+_NO_COLON: Final = "could not find expected ':'"
 _WORDS: Final = {
-    "mapping values are not allowed in this context": "a ':' does not fit here; quote the text, or check the "
-    "indentation of this line",
+    _NO_VALUE: "a ':' does not fit here; quote the text, or check the indentation of this line",
     "found character that cannot start any token": "this character cannot start a value; quote the text "
     "(and indent with spaces, not tabs)",
     "did not find expected key": "expected a key here; check the indentation of this and the lines before",
     "did not find expected ',' or ']'": "expected ',' or ']': the list opened at line {line} has no end",
     "did not find expected ',' or '}'": "expected ',' or '}}': the mapping opened at line {line} has no end",
     "found unexpected end of stream": "the quoted text opened at line {line} has no end",
-    "could not find expected ':'": "expected a key followed by ': '",
+    _NO_COLON: "expected a key followed by ': '",
     "did not find expected '-' indicator": "expected '- ' of a list item; check the indentation of this line",
     "did not find expected node content": "expected a value here",
     "exceeded maximum nesting depth": f"nested deeper than {DEEPEST} levels",
@@ -199,7 +201,7 @@ def _check_characters(text: str, file: str) -> None:
         raise InputError(Problem(message=message, file=file, line=line, column=column))
 
 
-def _syntax_problem(error: yaml.YAMLError, file: str) -> Problem:
+def _syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Problem:
     mark = getattr(error, "problem_mark", None)
     context_mark = getattr(error, "context_mark", None)
     problem = str(getattr(error, "problem", None) or error)
@@ -207,7 +209,21 @@ def _syntax_problem(error: yaml.YAMLError, file: str) -> Problem:
     words = _WORDS[problem].format(line=opened) if problem in _WORDS else problem
     if mark is None:
         return Problem(message=f"not valid YAML: {words}", file=file)
+    if problem in (_NO_COLON, _NO_VALUE) and (place := _keyless(text.splitlines(), mark)):
+        return Problem(message=f"not valid YAML: {_WORDS[_NO_COLON]}", file=file, line=place[0], column=place[1])
     return Problem(message=f"not valid YAML: {words}", file=file, line=mark.line + 1, column=mark.column + 1)
+
+
+def _keyless(lines: Sequence[str], mark: Any) -> tuple[int, int] | None:
+    """Return where the line before a key that does not fit begins, if it is neither a key nor an item of a list."""
+    if ":" in lines[mark.line][: mark.column]:
+        return None
+    for number, line in reversed(list(enumerate(lines[: mark.line], start=1))):
+        words = line.split("#")[0].strip()
+        if words:
+            is_key = ":" in words or words[0] in "-[]{},|>\"'%&*!"
+            return None if is_key else (number, line.index(words[0]) + 1)
+    return None
 
 
 def compose(text: str, file: str) -> Node:
@@ -224,6 +240,6 @@ def compose(text: str, file: str) -> Node:
     try:
         return _Composer(parser, file).document()
     except yaml.YAMLError as error:
-        raise InputError(_syntax_problem(error, file)) from None
+        raise InputError(_syntax_problem(error, text, file)) from None
     finally:
         parser.dispose()
