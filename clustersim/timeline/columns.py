@@ -54,6 +54,22 @@ class Columns:
         self._settle()
         self._add(columns)
 
+    def without(self, name: str) -> Columns:
+        """Return an empty table of the same columns but one."""
+        return Columns({other: of.name for other, of in self.types.items() if other != name})
+
+    def take(self, other: Columns, **lacks: int) -> None:
+        """Append all rows of another table, which gives up its own; the columns that it lacks have one value each."""
+        self._settle()
+        other._settle()
+        for name, parts in self._parts.items():
+            if name in lacks:
+                parts.append(np.broadcast_to(self.types[name].type(lacks[name]), other._rows))
+            else:
+                parts += other._parts[name]
+                other._parts[name] = []
+        self._rows, other._rows = self._rows + other._rows, 0
+
     def _settle(self) -> None:
         if self._staged:
             rows = np.array(self._staged, np.int64).reshape(-1, len(self.types))
@@ -146,7 +162,7 @@ def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
     if is_one(values):
         return np.broadcast_to(_narrowed(name, values[:1].copy(), to)[0], values.shape)
     types = np.iinfo(to)
-    if len(values) and not types.min <= values.min() <= values.max() <= types.max:
+    if values.dtype != to and len(values) and not types.min <= values.min() <= values.max() <= types.max:
         raise OverflowError(f"column {name!r}: a value does not fit into {to}")
     return np.array(values, to)
 

@@ -198,25 +198,38 @@ def _measured(terms, outer, inner):
     return first + share * (second - first)
 
 
-@INNER
-def _decode_ns(terms, batch, keys, gap_s, longest_ns):
-    """Return nanoseconds of decode attention (``cost.scalar.decode_ns``), or −1 where arrays have to tell."""
-    if keys > terms[11]:
-        return -1
+@INLINED
+def _decode_fixed(terms, batch):
+    """Return what decode attention of a batch has in common, whatever its keys: as :func:`_decode_step` takes it."""
     blocks = batch * terms[3]
     hidden = blocks * terms[10]
-    hidden *= hidden
-    compute = keys * terms[4] / terms[6]
-    reading = (keys * terms[5] + batch * terms[0] * terms[1] * terms[2]) / terms[7]
+    least_s, other_bytes = terms[8] + blocks * terms[9], batch * terms[0] * terms[1] * terms[2]
+    return terms[11], terms[4], terms[6], terms[5], other_bytes, terms[7], hidden * hidden, least_s
+
+
+@INLINED
+def _decode_step(terms, fixed, batch, keys, gap_s, longest_ns):
+    """Return nanoseconds of decode attention (``cost.scalar.decode_ns``), or −1 where arrays have to tell."""
+    most, flops, flop_rate, read, other_bytes, byte_rate, hidden, least_s = fixed
+    if keys > most:
+        return -1
+    compute = keys * flops / flop_rate
+    reading = (keys * read + other_bytes) / byte_rate
     if hidden > 0.0:
         reading = math.sqrt(reading * reading + hidden)
-    seconds = terms[8] + blocks * terms[9] + math.sqrt(compute * compute + reading * reading)
+    seconds = least_s + math.sqrt(compute * compute + reading * reading)
     if terms[CURVES] > 0.0:
         seconds *= _measured(terms, batch, keys / batch)
     ns = (seconds + gap_s) * 1e9
     if not ns < longest_ns:
         return -1
     return np.int64(np.rint(ns))
+
+
+@INNER
+def _decode_ns(terms, batch, keys, gap_s, longest_ns):
+    """Return nanoseconds of decode attention of a step by itself, or −1 where arrays have to tell."""
+    return _decode_step(terms, _decode_fixed(terms, batch), batch, keys, gap_s, longest_ns)
 
 
 @INNER
@@ -732,10 +745,15 @@ def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step):
 @INLINED
 def _entered(s, phases, size, steps):
     """Return the blocks that members enter in the next ``steps`` steps but the first."""
-    rounds, rest = (steps - 1) // size, (steps - 1) % size
-    entered = rounds * s[COUNT]
-    for step in range(1, rest + 1):
-        entered += phases[(s[CLOCK] + step) % size]
+    entered, left, at = 0, steps - 1, s[CLOCK] % size
+    while left >= size:
+        entered += s[COUNT]
+        left -= size
+    for _ in range(left):
+        at += 1
+        if at == size:
+            at = 0
+        entered += phases[at]
     return entered
 
 
@@ -993,11 +1011,14 @@ def _price_decodes(
     gap = seconds[1] if decode_rows[count, 2] else seconds[0]
     steps, end, limit = s[STEPS], ends[mine], s[LIMIT]
     keys, near, first = s[ATTENDED] + steps * count, s[NEAR_ATTENDED] + steps * s[NEAR_GROWTH], steps
+    longest_ns, fixed = seconds[2] * 1e9, _decode_fixed(terms[2, 0], count)
     while True:
         total = base
         for core in range(classes):
             seen = near if core_kinds[2, core, 2] else keys
-            ns = answer[core] if g[ANSWERED] else _decode_ns(terms[2, core], count, seen, gap, seconds[2] * 1e9)
+            if classes > 1:
+                fixed = _decode_fixed(terms[2, core], count)
+            ns = answer[core] if g[ANSWERED] else _decode_step(terms[2, core], fixed, count, seen, gap, longest_ns)
             if ns < 0:
                 total = -1
                 break

@@ -82,9 +82,7 @@ class CompiledLanes(ABC):
         self.finishes = np.zeros((count, slots), np.int64)
         self.ends = np.full(count, k.NEVER, np.int64)
         spare = {"rows": 2, "varying": longest_run * classes, "chunks": slots, "decodes": 4 * slots, "facts": 8 * slots}
-        self.logged: list[Int64Array] = [
-            np.zeros((room[name] + spare[name], width)[: 1 + (width > 1)], np.int64) for name, width in WIDTHS.items()
-        ]
+        self.logged = [_by_column(room[name] + spare[name], width) for name, width in WIDTHS.items()]
 
     @abstractmethod
     def _classes(self) -> int:
@@ -122,10 +120,10 @@ class CompiledLanes(ABC):
             self.lanes[0].log.extend(logged, varying, *tables, *self._besides(slice(len(rows))))
         else:
             order, cuts = by_lane(rows, len(self.lanes))
-            parts = [(logged[order], cuts), spread(varying, self._sizes(rows), order, cuts)]
+            parts = [(reordered(logged, order), cuts), spread(varying, self._sizes(rows), order, cuts)]
             for table in (chunks, decodes, facts):
                 mine, places = by_lane(table, len(self.lanes))
-                parts.append((table[mine, :-1], places))
+                parts.append((reordered(table[:, :-1], mine), places))
             parts += [(table, cuts) for table in self._besides(order)]
         for number, lane in enumerate(self.lanes):
             if len(self.lanes) > 1:
@@ -235,6 +233,16 @@ def tournament(lanes: int) -> Int64Array:
     for at in range(size - 1, 0, -1):
         tree[at] = tree[2 * at]
     return tree
+
+
+def _by_column(rows: int, width: int) -> Int64Array:
+    """Return room for rows of which each column lies together, as they are handed on; a vector where there is one."""
+    return np.zeros((width, rows), np.int64).T if width > 1 else np.zeros(rows, np.int64)
+
+
+def reordered(table: Int64Array, order: Int64Array) -> Int64Array:
+    """Return rows in another order, each column together as before."""
+    return np.take(table.T, order, axis=1).T
 
 
 def by_lane(table: Int64Array, lanes: int) -> tuple[Int64Array, Int64Array]:

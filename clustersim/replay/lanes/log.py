@@ -85,8 +85,8 @@ class LaneLog:
         """Whether ranks do different work in decode steps, so that each run of them tells when they start."""
         self._width = len(STEP_ROW) + 2 + (self.stages <= 1)
         self._full = FLUSH_STEPS * self._width
-        self._many: tuple[list[Int64Array], ...] = [], [], []
-        """Chunks, episodes and facts that came many at once, by column."""
+        self._many: list[Columns] = []
+        """Chunks, episodes and facts that came many at once, as narrow as they are recorded."""
         self._recorded: defaultdict[tuple[int, int], Int64Array] = defaultdict(lambda: NOTHING)
         """Stage and kind of step → the recorder's numbers of its rows, −1 of those that no step has used."""
 
@@ -181,10 +181,13 @@ class LaneLog:
 
         ``of_stages`` are passes and sends, where there are stages.
         """
+        if not self._many:
+            tables = (self.recorder.chunks, self.recorder.decodes, self.recorder.facts)
+            self._many = [table.without("replica") for table in tables]
         for kept, some in zip(self._many, (chunks, decodes, facts), strict=True):
-            kept.append(some.T.copy())
+            kept.extend(some)
         if len(rows):
-            passes, sends = of_stages or (rows[:, [0, -1]], NOTHING)
+            passes, sends = of_stages or (rows.T[[0, -1]].T, NOTHING)
             self._hand_steps(rows, varying, passes, sends)
 
     def arrivals(self, times: Int64Array, kinds: Int64Array, requests: Int64Array, prompts: Int64Array) -> None:
@@ -202,17 +205,18 @@ class LaneLog:
         """Hand everything to the recorder."""
         self.flush_steps()
         recorder = self.recorder
-        chunks, decodes, facts = self._many
-        self._hand(recorder.chunks, chunks, self._chunks, ("step", "request", "start", "count", "sampled"))
-        self._hand(recorder.decodes, decodes, self._decodes, ("slot", "request", "first_step", "last_step"))
-        self._hand(recorder.facts, facts, self._facts, ("time_ns", "kind", "request", "value", "used"))
-        self._hand(recorder.owners, [], self._kept, ("request", "time_ns", "owner"))
+        for kept, table in zip(self._many, (recorder.chunks, recorder.decodes, recorder.facts), strict=False):
+            table.take(kept, replica=self.replica)
+        self._many = []
+        self._hand(recorder.chunks, self._chunks)
+        self._hand(recorder.decodes, self._decodes)
+        self._hand(recorder.facts, self._facts)
+        self._hand(recorder.owners, self._kept)
 
-    def _hand(self, table: Columns, many: list[Int64Array], flat: array[int], names: tuple[str, ...]) -> None:
-        for found in (*many, np.ascontiguousarray(taken_rows(flat, len(names)).T)):
-            replica = same(self.replica, found.shape[1])
-            table.extend_columns(replica=replica, **dict(zip(names, found, strict=True)))
-        many.clear()
+    def _hand(self, table: Columns, flat: array[int]) -> None:
+        names = [name for name in table.types if name != "replica"]
+        found = np.ascontiguousarray(taken_rows(flat, len(names)).T)
+        table.extend_columns(replica=same(self.replica, found.shape[1]), **dict(zip(names, found, strict=True)))
 
     def _hand_rows(self, table: Int64Array) -> tuple[dict[str, Int64Array], Int64Array]:
         """Hand on rows of steps; return them by column, and the first step of each."""
@@ -237,15 +241,15 @@ class LaneLog:
         passes = passes.reshape(-1, self.stages, 2)
         numbered = [self._numbered(stage, kinds, passes[:, stage, 1]) for stage in range(self.stages)]
         rows, templates, widths = (_by_stage(columns) for columns in zip(*numbered, strict=True))
-        sizes = widths * np.repeat(counts, self.stages)
+        sizes = widths * self._by_pass(counts)
         varying_at = recorder.varying.extend(varying.ravel()) + np.cumsum(sizes) - sizes
         flat = many * self.stages
         recorder.passes.extend_columns(
             replica=same(self.replica, flat),
             stage=same(0, flat) if self.stages == 1 else np.tile(np.arange(self.stages), many),
             template=templates,
-            first_step=np.repeat(first, self.stages),
-            steps=np.repeat(counts, self.stages),
+            first_step=self._by_pass(first),
+            steps=self._by_pass(counts),
             start_ns=passes[:, :, 0].ravel(),
             row=rows,
             starts_at=self._starts_at(kinds, counts) if self.stages == 1 else same(-1, flat),
@@ -253,6 +257,10 @@ class LaneLog:
             irregular=self._irregular(flat),
         )
         self._hand_sends(first, found["prefill_tokens"] + found["decode_tokens"], sends)
+
+    def _by_pass(self, of_steps: Int64Array) -> Int64Array:
+        """Return for each pass what is known of its step."""
+        return of_steps if self.stages == 1 else np.repeat(of_steps, self.stages)
 
     def _starts_at(self, kinds: Int64Array, counts: Int64Array) -> Int64Array:
         """Hand on the starts of runs whose ranks do different work; return where those of each run are, −1 of most."""
@@ -291,21 +299,23 @@ class LaneLog:
 
     def _numbered(self, stage: int, kinds: Int64Array, numbers: Int64Array) -> tuple[Any, Any, Any]:
         """Return, for each run of steps, the recorder's number of its row, its template, and how many columns vary."""
-        rows, templates, widths = (np.empty(len(kinds), np.int64) for _ in range(3))
+        rows = np.empty(len(kinds), np.int64)
+        templates, widths = np.zeros((2, len(STEP_KINDS)), np.int64)
         for place, kind in enumerate(STEP_KINDS):
             chosen = np.flatnonzero(kinds == place)
             if not len(chosen):
                 continue
-            template, known = self.templates[stage][kind], self.rows[stage][kind]
+            templates[place], known = self.templates[stage][kind], self.rows[stage][kind]
             used = numbers[chosen]
             recorded = self._recorded[stage, place] = grown(self._recorded[stage, place], len(known))
-            # in order of use, so that numbers tell nothing of other replicas
-            new = first_of_each(used[recorded[used] < 0], len(known))
-            recorded[new] = self.recorder.numbers_of(template, [known[at] for at in new.tolist()])
-            rows[chosen] = recorded[used]
-            templates[chosen] = template
-            widths[chosen] = len(known[int(used[0])][1])
-        return rows, templates, widths
+            mine = recorded[used]
+            if mine.min() < 0:  # in order of use, so that numbers tell nothing of other replicas
+                new = first_of_each(used[mine < 0], len(known))
+                recorded[new] = self.recorder.numbers_of(int(templates[place]), [known[at] for at in new.tolist()])
+                mine = recorded[used]
+            rows[chosen] = mine
+            widths[place] = len(known[int(used[0])][1])
+        return rows, templates[kinds], widths[kinds]
 
 
 class ClockLog(LaneLog):
