@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -58,9 +59,14 @@ def active_experts(node: Node, rows: float) -> float:
         return _active_unevenly(node.visits[0], rows)
     share = node.top_k / node.num_experts
     tokens = rows / (share * node.experts)
+    return node.experts * (1.0 - _missed(share, tokens))
+
+
+@lru_cache(maxsize=1 << 15)
+def _missed(share: float, tokens: float) -> float:
+    """Return with which probability so many tokens all leave out an expert that gets a share; asked again and again."""
     whole = int(tokens)
-    missed = _power(1.0 - share, whole) * (1.0 - (tokens - whole) * share)
-    return node.experts * (1.0 - missed)
+    return _power(1.0 - share, whole) * (1.0 - (tokens - whole) * share)
 
 
 def _active_unevenly(shares: tuple[float, ...], rows: float) -> float:

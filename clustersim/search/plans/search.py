@@ -24,7 +24,7 @@ from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
 from clustersim.search.plans.front_bound import largest_area
 from clustersim.search.plans.front_runs import Chance, Expected, filled
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
-from clustersim.search.plans.looks.times import REPLAY_S
+from clustersim.search.plans.looks.replays import REPLAY_S
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
 from clustersim.search.plans.pools.pool_bounds import bounds_of

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clustersim.search.plans.looks import kernels
-from clustersim.search.plans.looks.times import COMPILER_S, REPLAY_S, is_worth_compiling
+from clustersim.search.plans.looks.kernels import decodes_late, prompts_late
+from clustersim.search.plans.looks.lockstep_kernels import lockstep_decodes_late, lockstep_late
+from clustersim.search.plans.looks.mixed_kernel import mixed_late
+from clustersim.search.plans.looks.replays import COMPILER_S, REPLAY_S, is_worth_compiling, kernel
 from tests.effort import is_whole
 
 BUDGET = 512
@@ -71,11 +73,18 @@ def _lockstep_decodes(seed: int) -> tuple:
     )  # fmt: skip
 
 
+def _mixed(stages: int, load: float, seed: int) -> tuple:
+    """Return a replica whose steps are filled up to 512 tokens, 4 sequences."""
+    _, budget, most, room, rows, columns, width, ns, _, *rest, _ = _lockstep(load, seed)
+    return stages, budget, most, room, rows, columns, width, ns / stages, ns, *rest
+
+
 CASES = [
-    *(("lockstep_decodes_late", _lockstep_decodes(seed)) for seed in (1, 2)),
-    *(("lockstep_late", _lockstep(load, seed)) for load in (0.3, 1.5) for seed in (1, 2)),
-    *(("prompts_late", _prompts(stages, load, seed)) for stages in (1, 2, 5) for load in (0.8, 1.3) for seed in (1, 2)),
-    *(("decodes_late", _decodes(room, seed)) for room in (3000.0, 1e6) for seed in (1, 2)),
+    *((mixed_late, _mixed(stages, load, seed)) for stages in (1, 3) for load in (0.3, 1.5) for seed in (1, 2)),
+    *((lockstep_decodes_late, _lockstep_decodes(seed)) for seed in (1, 2)),
+    *((lockstep_late, _lockstep(load, seed)) for load in (0.3, 1.5) for seed in (1, 2)),
+    *((prompts_late, _prompts(stages, load, seed)) for stages in (1, 2, 5) for load in (0.8, 1.3) for seed in (1, 2)),
+    *((decodes_late, _decodes(room, seed)) for room in (3000.0, 1e6) for seed in (1, 2)),
 ]
 
 
@@ -86,17 +95,15 @@ def _lists(arrays: tuple) -> list:
 @pytest.mark.skipif(not is_whole(), reason="the compiler takes seconds: --long=1")
 def test_machine_code_and_python_find_the_same_late_ones():
     pytest.importorskip("numba")
-    from clustersim.search.plans.looks import compiled
-
-    late = [getattr(kernels, name)(*_lists(case), 10**6) for name, case in CASES]
-    assert late == [getattr(compiled, name)(*case, 10**6) for name, case in CASES]
+    late = [replay(*_lists(case), 10**6) for replay, case in CASES]
+    assert late == [kernel(replay, True)(*case, 10**6) for replay, case in CASES]
     assert 0 in late
     assert len(set(late)) > 4
 
 
 def test_a_replay_ends_once_more_than_may_are_late():
-    for name, case in CASES:
-        whole, some = (np.ravel(getattr(kernels, name)(*_lists(case), free))[0] for free in (10**6, 5))
+    for replay, case in CASES:
+        whole, some = (np.ravel(replay(*_lists(case), free))[0] for free in (10**6, 5))
         assert min(whole, 6) <= some <= whole
 
 

@@ -1,12 +1,14 @@
-"""The replays of :mod:`~clustersim.search.plans.looks.kernels` as machine code, which is kept on disk."""
+"""Replays of pools as machine code, which is kept on disk."""
 
 from __future__ import annotations
 
 from numba import njit
 
-from clustersim.search.plans.looks import kernels
+from clustersim.search.plans.looks import kernels, lockstep_kernels, mixed_kernel
 
-prompts_late = njit(cache=True, error_model="numpy")(kernels.prompts_late)
-decodes_late = njit(cache=True, error_model="numpy")(kernels.decodes_late)
-lockstep_late = njit(cache=True, error_model="numpy")(kernels.lockstep_late)
-lockstep_decodes_late = njit(cache=True, error_model="numpy")(kernels.lockstep_decodes_late)
+_made = njit(cache=True, error_model="numpy")
+prompts_late = _made(kernels.prompts_late)
+decodes_late = _made(kernels.decodes_late)
+lockstep_late = _made(lockstep_kernels.lockstep_late)
+lockstep_decodes_late = _made(lockstep_kernels.lockstep_decodes_late)
+mixed_late = _made(mixed_kernel.mixed_late)

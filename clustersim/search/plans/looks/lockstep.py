@@ -16,8 +16,10 @@ import numpy.typing as npt
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.looks.kernels import Told
+from clustersim.search.plans.looks.lockstep_kernels import lockstep_decodes_late, lockstep_late
 from clustersim.search.plans.looks.mixed import MixedTimes
-from clustersim.search.plans.looks.times import handed, kernels_of, within_ns
+from clustersim.search.plans.looks.replays import handed, kernel
+from clustersim.search.plans.looks.times import within_ns
 from clustersim.values import dataclass
 
 
@@ -55,7 +57,7 @@ class LockstepTimes:
             table, self.shared_ns, demand.arrived_ns, demand.prompt, decodes, demand.prompt_by_ns, demand.decodes_by_ns,
         )  # fmt: skip
         ns, shared, arrived, prompt, many, by, decodes_by = handed(arrays, compiled)
-        told: Told = kernels_of(compiled).lockstep_late(
+        told: Told = kernel(lockstep_late, compiled)(
             self.ranks, one.tokens, one.requests, float(one.kv_tokens), *cells, len(one.latency_ns[0]), ns, shared,
             one.key_ns, one.pair_ns, one.tpot_ns, arrived, prompt, many, by, decodes_by,
             int(decodes.max(initial=0)), free,
@@ -106,7 +108,7 @@ class LockstepDecodes:
         own, key, shared, padded = handed((self.own_ns, self.key_ns, self.shared_ns, self.padded), compiled)
         within = within_ns(demand, self.tpot_ns, counts)[some]
         asked = handed((demand.arrived_ns[some], decodes, (demand.tokens - demand.decodes)[some], within), compiled)
-        told: Told = kernels_of(compiled).lockstep_decodes_late(
+        told: Told = kernel(lockstep_decodes_late, compiled)(
             self.ranks, self.requests, room, own, key, shared, padded, *asked, int(decodes.max()), free
         )  # fmt: skip
         return told

@@ -10,22 +10,15 @@ Not replayed: K/V that runs out while sequences decode, a limit on chunks of lon
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from dataclasses import field
-from heapq import heappop, heappush
-from typing import NamedTuple
-
 import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.search.plans.bounds.columns import Columns
 from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.looks.kernels import Told
+from clustersim.search.plans.looks.mixed_kernel import mixed_late
+from clustersim.search.plans.looks.replays import handed, kernel
 from clustersim.values import dataclass
-
-_Part = tuple[int, float, float]
-"""Of a prompt: whose it is, and how many tokens are left and computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,154 +56,16 @@ class MixedTimes:
         return demand.shared or self.replayed(demand, free, compiled=compiled)[0] <= free
 
     def replayed(self, demand: Demand, free: int, *, compiled: bool = False) -> Told:
-        """Return how many requests miss a target, and how long those that began in time wait; it is not compiled."""
-        return _MixedReplay(times=self, demand=demand).late_up_to(free)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Group:
-    """Sequences that decode together: at which step of theirs each ends, and how many keys they attend to."""
-
-    ends: list[tuple[int, int]] = field(default_factory=list)
-    steps: int = 0
-    keys: float = 0.0
-
-
-class _Chunks(NamedTuple):
-    """Of a step: tokens of prompts, the pairs that they attend to, whose prompt it ends, and what it leaves open."""
-
-    tokens: float
-    pairs: float
-    ended: list[int]
-    opened: list[_Part]
-
-
-@dataclass(slots=True, kw_only=True)
-class _MixedReplay:
-    """A replay under way: who is next, runs and decodes, tokens in the pool, and who missed a target."""
-
-    times: MixedTimes
-    demand: Demand
-    now: float = 0.0
-    next: int = 0
-    running: int = 0
-    decoding: int = 0
-    held: float = 0.0
-    missed: int = 0
-    waited: float = 0.0
-    tokens: int = 0
-    ended: float = 0.0
-    flight: deque[tuple[float, _Group, list[int], list[_Part]]] = field(default_factory=deque)
-    ready: deque[_Group] = field(default_factory=deque)
-    begun: deque[_Part] = field(default_factory=deque)
-    first_at: dict[int, float] = field(default_factory=dict)
-
-    def late_up_to(self, free: int) -> Told:
-        """Replay until all have their tokens, or more than so many miss a target."""
-        times, arrived = self.times, self.demand.arrived_ns.tolist()
-        while self.next < len(arrived) or self.running:
-            while self.flight and self.flight[0][0] <= self.now:
-                self._land(*self.flight.popleft())
-            group = self._decodes() if len(self.flight) < times.stages else None
-            chunk = self._prompts(arrived, times.tokens - len(group.ends)) if group is not None else None
-            if group is None or chunk is None or not (group.ends or chunk.tokens):
-                comes = arrived[self.next] if self.next < len(arrived) else math.inf
-                lands = self.flight[0][0] if self.flight else math.inf
-                self.now = lands if group is None or comes <= self.now else min(comes, lands)
-                continue
-            self._launch(group, chunk)
-            if self.missed > free:
-                break
-        return self.missed, self.waited, self.tokens, self.ended
-
-    def _decodes(self) -> _Group:
-        """Take the share of the sequences that decode that one step has, of those that are ready."""
-        share = min(-(-self.decoding // self.times.stages), self.times.tokens)
-        group = self.ready.popleft() if self.ready else _Group()
-        while len(group.ends) < share and self.ready:
-            self._move(self.ready[0], group, share - len(group.ends))
-            if not self.ready[0].ends:
-                self.ready.popleft()
-        if len(group.ends) > share:
-            rest = _Group()
-            self._move(group, rest, len(group.ends) - share)
-            self.ready.appendleft(rest)
-        return group
-
-    def _move(self, one: _Group, other: _Group, many: int) -> None:
-        """Let so many sequences go from one group to another, those that end last."""
-        for _ in range(min(many, len(one.ends))):
-            end, at = one.ends.pop()
-            left = end - one.steps
-            has = float(self.demand.tokens[at]) - left
-            one.keys, other.keys = one.keys - has, other.keys + has
-            heappush(other.ends, (other.steps + left, at))
-
-    def _prompts(self, arrived: list[float], room: float) -> _Chunks:
-        """Fill a step with prompts."""
-        left, pairs, ended, opened = room, 0.0, list[int](), list[_Part]()
-        while left > 0.0 and (self.begun or self._admits(arrived)):
-            at, rest, computed = self.begun.popleft() if self.begun else self._admit()
-            took = min(rest, left)
-            left, pairs = left - took, pairs + took * computed + took * (took + 1.0) / 2.0
-            if took < rest:
-                opened.append((at, rest - took, computed + took))
-            else:
-                ended.append(at)
-        return _Chunks(room - left, pairs, ended, opened)
-
-    def _admits(self, arrived: list[float]) -> bool:
-        """Whether one that waits has a place, and room for its prompt."""
-        if self.next == len(arrived) or arrived[self.next] > self.now or self.running == self.times.requests:
-            return False
-        return not self.running or self.held + float(self.demand.prompt[self.next]) <= self.times.kv_tokens
-
-    def _admit(self) -> _Part:
-        at, prompt = self.next, float(self.demand.prompt[self.next])
-        self.next, self.running, self.held = at + 1, self.running + 1, self.held + prompt
-        return at, prompt, 0.0
-
-    def _launch(self, group: _Group, chunk: _Chunks) -> None:
-        """Let a step pass: it takes the slowest stage for its time there, and ends after that of all."""
-        times = self.times
-        row, column = times.prompt_cell[int(chunk.tokens)], times.decode_cell[len(group.ends)]
-        more = times.key_ns * group.keys + times.pair_ns * chunk.pairs
-        end = self.now + times.latency_ns[row][column] + times.stages * more
-        self.flight.append((end, group, chunk.ended, chunk.opened))
-        self.now = end if times.stages == 1 else self.now + times.slowest_ns[row][column] + more
-
-    def _land(self, at: float, group: _Group, ended: list[int], opened: list[_Part]) -> None:
-        """End a step: a token for each sequence that decodes, the first one for each prompt that it ended."""
-        demand = self.demand
-        group.steps, self.ended = group.steps + 1, at
-        group.keys += len(group.ends)
-        self.held += len(group.ends)
-        self.begun.extendleft(reversed(opened))
-        while group.ends and group.ends[0][0] == group.steps:
-            _, one = heappop(group.ends)
-            group.keys -= float(demand.tokens[one])
-            self.decoding -= 1
-            self._leave(one)
-            took, by = at - self.first_at.pop(one), demand.decodes[one] * self.times.tpot_ns
-            self.missed += bool(took > by or (math.isfinite(took) and at > demand.decodes_by_ns[one]))
-            if math.isfinite(took):
-                self.waited, self.tokens = self.waited + took, self.tokens + int(demand.decodes[one])
-        for one in ended:
-            late = bool(at > demand.prompt_by_ns[one])
-            self.missed += late
-            if demand.decodes[one]:
-                self.first_at[one] = math.inf if late else at  # who is late counts once
-                group.keys += float(demand.prompt[one])
-                heappush(group.ends, (group.steps + int(demand.decodes[one]), one))
-                self.decoding += 1
-            else:
-                self._leave(one)
-        if group.ends:
-            self.ready.append(group)
-
-    def _leave(self, one: int) -> None:
-        self.running -= 1
-        self.held -= float(self.demand.tokens[one])
+        """Return how many requests miss a target, and how long those that began in time wait."""
+        cells = handed((np.array(self.prompt_cell), np.array(self.decode_cell)), compiled)
+        ns = handed((np.array(self.slowest_ns).ravel(), np.array(self.latency_ns).ravel()), compiled)
+        decodes = demand.decodes.astype(np.int64)
+        asked = demand.arrived_ns, demand.prompt, decodes, demand.prompt_by_ns, demand.decodes_by_ns
+        told: Told = kernel(mixed_late, compiled)(
+            self.stages, self.tokens, self.requests, float(self.kv_tokens), *cells, len(self.latency_ns[0]), *ns,
+            self.key_ns, self.pair_ns, self.tpot_ns, *handed(asked, compiled), free,
+        )  # fmt: skip
+        return told
 
 
 def mixed_times(

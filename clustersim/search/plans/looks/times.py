@@ -11,10 +11,8 @@ Not replayed: blocks of the prefill pool, a limit on chunks of long prompts, and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -25,33 +23,13 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.plans.bounds.columns import columns_of, spread, stages_of
 from clustersim.search.plans.bounds.demand import Demand
 from clustersim.search.plans.bounds.stage_times import cells
-from clustersim.search.plans.looks import kernels
-from clustersim.search.plans.looks.kernels import Told
+from clustersim.search.plans.looks.kernels import Told, decodes_late, prompts_late
+from clustersim.search.plans.looks.replays import handed, kernel
 from clustersim.simulation.priced import Priced
 from clustersim.values import dataclass
 
 FINE: Final = 1.002
 """Of neighbours among the amounts of a step: it has one kind of them only, so that there may be many."""
-REPLAY_S: Final = 10e-6
-"""What a request costs to replay in Python, measured; compiled, a hundredth of it …"""
-COMPILER_S: Final = 5.0
-"""… and what the compiler takes, once on a machine, and a second to read what it made."""
-
-
-def is_worth_compiling(requests: int) -> bool:
-    """Whether replays of so many requests in all take longer than the compiler; without one none does."""
-    if requests * REPLAY_S < COMPILER_S or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
-        return False
-    return find_spec("numba") is not None
-
-
-def kernels_of(compiled: bool) -> Any:
-    """Return the kernels, compiled or not."""
-    if not compiled:
-        return kernels
-    from clustersim.search.plans.looks import compiled as found  # here, since the compiler takes a while
-
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,7 +68,7 @@ class PrefillTimes:
             demand.arrived_ns, demand.prompt, demand.prompt_by_ns, np.zeros(len(demand)),
         )  # fmt: skip
         found = handed(arrays, compiled)
-        return kernels_of(compiled).prompts_late(self.budget, *found, free), found[-1]
+        return kernel(prompts_late, compiled)(self.budget, *found, free), found[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,7 +102,7 @@ class DecodeTimes:
         steps, context = (self.step_ns, self.key_ns), demand.tokens - demand.decodes
         asked = demand.arrived_ns, demand.decodes.astype(np.int64), context, within_ns(demand, self.tpot_ns, counts)
         steps, asked = handed(steps, compiled), handed(asked, compiled)
-        told: Told = kernels_of(compiled).decodes_late(*steps, room, *asked, free)
+        told: Told = kernel(decodes_late, compiled)(*steps, room, *asked, free)
         return told
 
 
@@ -132,11 +110,6 @@ def within_ns(demand: Demand, tpot_ns: float, counts: npt.NDArray[np.bool_] | No
     """Return how long the tokens of each request may take that follow the first; those that don't count, for ever."""
     found = demand.decodes * tpot_ns
     return found if counts is None else np.where(counts, found, np.inf)
-
-
-def handed(arrays: tuple[npt.NDArray[Any], ...], compiled: bool) -> tuple[Any, ...]:
-    """Return arrays as they are replayed: one after the other in memory, or as lists."""
-    return tuple(np.ascontiguousarray(one) if compiled else one.tolist() for one in arrays)
 
 
 def prefill_times(

@@ -8,7 +8,7 @@ from typing import Final
 
 from clustersim.search.executors import Executors
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.looks.times import is_worth_compiling
+from clustersim.search.plans.looks.replays import is_worth_compiling
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
 from clustersim.search.plans.pools.pool_bounds import failing_both_of, failing_of, served_of
@@ -16,7 +16,9 @@ from clustersim.search.plans.pools.pool_bounds import failing_both_of, failing_o
 _LOOKS: Final = 4
 """Times that a pool is replayed to find where it fails, or so …"""
 _IN_LOCKSTEP: Final = 20
-"""… and how many times as long each replay takes where every step is one of all ranks (measured: 17)."""
+"""… and how many times as long each replay takes where every step is one of all ranks (measured: 17) …"""
+_MIXED: Final = 5
+"""… or has prompts and decodes (30 to 50 µs a request, in Python)."""
 
 
 class PoolLooks:
@@ -90,8 +92,8 @@ class PoolLooks:
         return [None if told is None else (told[0] / one.candidate.devices, 1.0 / told[1]) for (one, _), told in each]
 
     def _requests(self, side: PlanPool, step: int) -> int:
-        """Return how many requests are replayed for a pool, those of replicas in lockstep by what they take."""
-        times = _IN_LOCKSTEP if side.replica.plan.is_lockstep else 1
+        """Return how many requests are replayed for a pool, those that take longer by what they take."""
+        times = _IN_LOCKSTEP if side.replica.plan.is_lockstep else _MIXED if side.pools == 1 else 1
         return times * self._sides.load.count(rate_of(step)) // side.replicas
 
     def _look_at(self, sides: Sequence[PlanPool], steps: Sequence[tuple[int, int]], plain: bool) -> None:
