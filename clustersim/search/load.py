@@ -36,7 +36,7 @@ class Load:
     requests : int
         It has at least so many …
     own : int
-        … and so many where nothing is asked for: a trace with more is played again and again.
+        … and so many where nothing is asked for; a trace that has fewer than are played is played again and again.
     lasting_s : float
         Its arrivals last as long, if it has not more requests.
     part : int or None
@@ -66,14 +66,14 @@ class Load:
         assert self.recorded is not None
         scale = rate / _rate_of(self.recorded(), played)
         more = (f"workload.trace.requests={played.requests}", "workload.trace.repeat=true")
-        return f"workload.trace.rate_scale={scale!r}", *(more if self.count(rate) > self.own else ())
+        return f"workload.trace.rate_scale={scale!r}", *(more if self.count(rate) != self.own else ())
 
     def played(self, rate: float) -> TraceWorkload | DrawnWorkload:
         """Return the workload with as many requests as there are at a rate: drawn ones at it, a trace as recorded."""
         count, workload = self.count(rate), self.workload
         if isinstance(workload, TraceWorkload):
             found = replace(workload, rate_scale=1.0)
-            return replace(found, requests=count, repeat=True) if count > self.own else found
+            return replace(found, requests=count, repeat=True) if count != self.own else found
         assert isinstance(workload.arrivals, WITH_RATE)
         return replace(workload, arrivals=replace(workload.arrivals, rate_per_s=rate), requests=count)
 

@@ -19,11 +19,14 @@ from clustersim.workload.requests import Requests
 
 GRID: Final = 1.01
 """A step: rates are powers of it."""
-_MOST: Final = 256
-"""Rates whose requests are kept."""
-_SOME: Final = 64
-"""… and their demands: a million numbers or two each at most, where there are many requests."""
+_RATES: Final = 256
+"""Rates whose requests are kept …"""
+_DEMANDS: Final = 64
+"""… and their demands …"""
 _FEW: Final = 4
+"""… where requests are few, and otherwise."""
+_MANY: Final = 50_000
+"""Requests that are many: ten columns or so of half a megabyte."""
 
 
 def rate_of(step: int) -> float:
@@ -60,17 +63,45 @@ def _recorded(scenario: Scenario, trace: TraceWorkload) -> Requests:
     return _drawn(_Asked(scenario, replace(trace, requests=None, rate_scale=1.0, repeat=False)))
 
 
-@lru_cache(maxsize=_MOST)
+@lru_cache(maxsize=_FEW)
+def _repeated(asked: _Asked, part: int | None) -> list[Requests]:
+    """Return the requests that a trace repeats, and the most repetitions asked for so far: fewer share theirs."""
+    trace = asked.scenario.workload
+    assert isinstance(trace, TraceWorkload)
+    whole = _recorded(asked.scenario, trace)
+    return [whole if part is None else whole.take(part)] * 2
+
+
+def _played(asked: _Asked, part: int | None) -> Requests:
+    """Return the requests of a trace that are played, at its own rate."""
+    trace, scenario = asked.scenario.workload, asked.scenario
+    assert isinstance(trace, TraceWorkload)
+    whole, count = _recorded(scenario, trace), trace.requests
+    if count is None or count <= len(whole):
+        return rows_of(whole, trace)
+    kept = _repeated(_Asked(scenario, replace(trace, requests=None, rate_scale=1.0, repeat=False)), part)
+    if count > len(kept[1]):
+        kept[1] = kept[0].repeat_to(count)
+    return kept[1].take(count)
+
+
+def _made(asked: _Asked, part: int | None, rate: float) -> Requests:
+    if not isinstance(asked.scenario.workload, TraceWorkload):
+        return _drawn(asked)
+    played = _played(asked, part)
+    return played.scaled(rate / rate_per_s(played))
+
+
+_CACHES: Final = lru_cache(maxsize=_RATES)(_made), lru_cache(maxsize=_FEW)(_made)
+
+
 def _at(asked: _Asked, part: int | None, rate: float) -> Requests:
     """Return requests; a trace is read once for all rates."""
-    workload = asked.scenario.workload
-    if not isinstance(workload, TraceWorkload):
-        return _drawn(asked)
-    whole = _recorded(asked.scenario, workload)
-    if workload.requests is not None and workload.requests > len(whole) and part is not None:
-        whole = whole.take(part)
-    played = rows_of(whole, workload)
-    return played.scaled(rate / rate_per_s(played))
+    return _CACHES[_are_many(asked)](asked, part, rate)
+
+
+def _are_many(asked: _Asked) -> bool:
+    return (asked.scenario.workload.requests or 0) > _MANY
 
 
 def recorded(scenario: Scenario) -> int | None:
@@ -106,10 +137,10 @@ def demand_at(scenario: Scenario, load: Load, step: int, every: int) -> Demand:
     rate = rate_of(step)
     asked = _Asked(scenario, load.played(rate))
     limits, front_end_ns = tuple(targets_ns(scenario.targets).items()), to_ns(scenario.engine.front_end_s)
-    return _demand(asked, load.part, rate, limits, front_end_ns, scenario.serving.prefix_caching).every(every)
+    told = _CACHED_DEMANDS[_are_many(asked)]
+    return told(asked, load.part, rate, limits, front_end_ns, scenario.serving.prefix_caching).every(every)
 
 
-@lru_cache(maxsize=_SOME)
 def _demand(
     asked: _Asked,
     part: int | None,
@@ -119,6 +150,9 @@ def _demand(
     cached: bool,
 ) -> Demand:
     return demand_of(_at(asked, part, rate), dict(limits), front_end_ns, cached=cached)
+
+
+_CACHED_DEMANDS: Final = lru_cache(maxsize=_DEMANDS)(_demand), lru_cache(maxsize=_FEW)(_demand)
 
 
 def requests_until(requests: Requests, until_ns: int) -> Requests:

@@ -68,6 +68,7 @@ class Search(Trials):
         deployments.variants.requests(played)  # refuses more than may be simulated, before bounds draw it
         self.recorded = recorded(self.base)
         self._given = load
+        load = replace(load, requests=min(load.requests, REQUESTS))
         part = None if self.recorded is None else prime_up_to(self.recorded)
         self.load: Load = replace(load, part=part, recorded=None)
         self.sides = PlanPools(deployments, self.load)
@@ -88,7 +89,8 @@ class Search(Trials):
 
     def load_changes(self, candidate: Candidate, rate: float, long: bool) -> tuple[str, ...]:
         """Return what makes requests come to a plan at a rate, as many as in a short run or a long one."""
-        load = _long(self._given, candidate) if long else self._given
+        load = self._given
+        load = self._long(load, candidate) if long else replace(load, requests=self.load.requests)
         return load.changes(rate)
 
     def bound(self, standings: Iterable[Standing], place: int = 0) -> None:
@@ -219,13 +221,12 @@ class Search(Trials):
 
     def _load(self, standing: Standing, step: int) -> Load:
         """Return the load of a finalist; the short one where it has as many requests at a step."""
-        long = _long(self.load, standing.candidate)
+        long = self._long(self.load, standing.candidate)
         return self.load if self.load.count(rate_of(step)) == long.count(rate_of(step)) else long
 
-
-def _long(load: Load, candidate: Candidate) -> Load:
-    """Return a load with as many requests as finalists get."""
-    return replace(load, requests=max(load.requests, REQUESTS * max(candidate.counts)))
+    def _long(self, load: Load, candidate: Candidate) -> Load:
+        """Return a load with as many requests as finalists get."""
+        return replace(load, requests=max(self._given.requests, REQUESTS * max(candidate.counts)))
 
 
 def found_by(search: Search, told: Told | None = None) -> Found:

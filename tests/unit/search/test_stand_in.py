@@ -9,6 +9,7 @@ import pytest
 
 from clustersim.search.plans import search as plans
 from clustersim.search.plans.bounds.limits import Bound
+from clustersim.search.plans.finals import REQUESTS
 from clustersim.search.plans.grid import prime_up_to, requests_at, step_of
 from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.outcome import Standing
@@ -77,7 +78,7 @@ def test_the_share_of_one_replica_is_that_of_all(tmp_path: Path, rate: float):
 
 def test_a_finalist_of_a_trace_is_simulated_once_at_its_capacity_and_checked(tmp_path: Path, monkeypatch):
     with search(tmp_path, traced(tmp_path, ROWS), devices=1) as opened:
-        opened.load = replace(opened.load, requests=1200)  # as many as finalists get
+        opened.load = replace(opened.load, requests=REQUESTS)  # as many as finalists get
         one, step = standing(opened, "tp 1 × dp 1"), step_of(40.0)
         (short,) = opened.run([(one, step)])
         assert short["numbers"]["goodput.share"] > 0.9
