@@ -28,9 +28,10 @@ from clustersim.search.plans.deployments import Deployments, refuse_no_knob
 from clustersim.search.plans.files import digest, searched_of, write_search
 from clustersim.search.plans.fixed.page import fixed_searched_of
 from clustersim.search.plans.fixed.search import FixedSearch, fixed_by
+from clustersim.search.plans.front_search import with_front
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.room import AskedLaunch, room_of
-from clustersim.search.plans.search import Search, found_by, with_front
+from clustersim.search.plans.search import Search, found_by
 from clustersim.search.plans.standings import Standings
 from clustersim.search.runs import Variants
 from clustersim.search.varied import varied_of
@@ -61,16 +62,16 @@ FRONT: Final = 0.002
     "--effort",
     callback=options.most_seconds,
     metavar="TIME",
-    default="60 s",
+    default="120 s",
     show_default=True,
-    help="Simulate for so long, of CPU and about; all: to the end.",
+    help="Take so long, of CPU and about, the front included; all: to the end.",
 )
 @click.option(
     "--front",
     type=options.Number(0, 1),
     metavar="SHARE",
     help="For the front, simulate until no run is expected to add more than this share of its area, for as much effort "
-    f"again; 1: none [{FRONT}; of more than 512 plans for a tenth of it, or what is left].",
+    f"again; 1: none [{FRONT}, for half of the effort, of more than 512 plans a tenth, or what is left].",
 )
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan up to its capacity.")
 @click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
+from clustersim.search.plans.looks.replays import REPLAY_S
 from clustersim.simulation.simulate import RunResult
 
+_LANE_S: Final = (15e-3, 33e-6, 33e-6)
+"""Of a plain plan, of each of its requests, and of each row of its steps (126 runs of Llama-3.1-8B and DeepSeek-V3)."""
 _EACH_S: Final = 28e-6
-"""Of a request …"""
+"""Of a request of another one …"""
 _PASS_S: Final = 130e-6
 """… of a row of steps on each stage …"""
 _SP_PASS_S: Final = 1.1e-3
@@ -25,10 +29,23 @@ _LOCKSTEP_S: Final = 0.75e-3
 _CALL_S: Final = 5.9e-6
 """… of whatever its clock is told to do …"""
 _PREPARED_S: Final = 0.2
-"""… and, but for a plain plan, before it begins: programs, and the links that meet."""
+"""… and before it begins: programs, and the links that meet."""
 
-_PLAIN_MS: Final = 0.2
-"""What a request is expected to take …"""
+PLAN_S: Final = 0.14e-3
+"""Of a legal plan: made, and put in order (7,546 of DeepSeek-V3 took 1.0 s, 34,005 of Llama-3.1-70B 2.2 s)."""
+_BOUND_S: Final = 12e-3
+"""Of a pool that is bounded (Llama-3.1: 8 to 15 ms) …"""
+_MOE_BOUND_S: Final = 50e-3
+"""… of a model with experts (DeepSeek-V3: 17 to 90 ms)."""
+_LOOK_S: Final = 0.3e-6
+"""Of a request in a look that is compiled (0.2 to 0.4 µs) …"""
+_READ_S: Final = 1.0
+"""… when that was read; before, what it takes in Python."""
+
+_PLAIN_MS: Final = 0.1
+"""What a request is expected to take in one pool …"""
+_POOLS_MS: Final = 0.2
+"""… in two of them …"""
 _STAGES_MS: Final = 0.05
 """… for there being stages …"""
 _MOVE_MS: Final = 0.03
@@ -47,23 +64,37 @@ _STAGED_MS: Final = 1.0
 
 def work_s(result: RunResult) -> float:
     """Return the seconds that a run took, by what was done in it."""
-    pools, steps = result.scenario.each_pool(), result.timeline.steps
-    first = steps["replica"] < pools[0].plan.dp
-    calls, found = result.replayed.calls, 0.0
+    pools, steps, requests = result.scenario.each_pool(), result.timeline.steps, len(result.columns["outcome"])
+    if len(pools) == 1 and pools[0].plan.sp.degree == pools[0].plan.pp == 1 and not result.replayed.calls:
+        began, each, row = _LANE_S
+        return began + each * requests + row * len(steps["replica"])
+    first, found = steps["replica"] < pools[0].plan.dp, _PREPARED_S
     for one, rows in zip(pools, (int(first.sum()), int((~first).sum())), strict=False):
         plan = one.plan
-        alone_s = _SP_PASS_S if plan.sp.degree > 1 else _LOCKSTEP_S if plan.is_lockstep and calls else _PASS_S
+        is_on_clock = plan.is_lockstep and result.replayed.calls
+        alone_s = _SP_PASS_S if plan.sp.degree > 1 else _LOCKSTEP_S if is_on_clock else _PASS_S
         found += rows * plan.pp * alone_s
-    plain = len(pools) == 1 and pools[0].plan.sp.degree == pools[0].plan.pp == 1
-    return found + _EACH_S * len(result.columns["outcome"]) + _CALL_S * calls + (0.0 if plain else _PREPARED_S)
+    return found + _EACH_S * requests + _CALL_S * result.replayed.calls
+
+
+def bound_s(model: ModelSpec) -> float:
+    """Return the seconds that the bound of a pool takes."""
+    return _MOE_BOUND_S if any(isinstance(layer.ffn, Moe) for layer in model.layers) else _BOUND_S
+
+
+def looks_s(requests: int) -> float:
+    """Return the seconds of looks in which so many requests were replayed; where many are, by compiled code."""
+    return min(requests * REPLAY_S, _READ_S) + requests * _LOOK_S
 
 
 def expected_s(scenario: Scenario, requests: float) -> float:
     """Return the seconds that a run of so many requests takes, by the kind of plan."""
     plans = [one.plan for one in scenario.each_pool()]
     meets = len(plans) > 1 and _share_nodes(scenario)
-    each_ms = _PLAIN_MS + sum(_of_plan_ms(one, len(plans) > 1, meets or _spans_nodes(scenario, one)) for one in plans)
-    if len(plans) > 1:
+    pools = len(plans) > 1
+    each_ms = _POOLS_MS if pools else _PLAIN_MS
+    each_ms += sum(_of_plan_ms(one, pools, meets or _spans_nodes(scenario, one)) for one in plans)
+    if pools:
         each_ms += _MOVE_MS * (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans)
         each_ms += _STAGED_MS if meets and any(one.pp > 1 for one in plans) else 0.0
     return each_ms * 1e-3 * requests

@@ -22,7 +22,7 @@ from clustersim.search.plans.front import Point, at_capacity
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
-from clustersim.search.plans.result import Found, left_for
+from clustersim.search.plans.result import Found, left_for, most_open
 from clustersim.search.plans.standings import Standings, metrics
 from clustersim.search.runs import Variants
 from clustersim.search.sweep import POINTS, command_of
@@ -163,10 +163,8 @@ def _sentences(found: Found, question: Question) -> list[str]:
             f"rates is {told['nearest_screened']:.4g} {unit}."
         )
     if told["open"]:
-        lines.append(
-            f"{told['open']:,} plans were not simulated to the end, {left_for(told)}: the best of them can "
-            f"reach {told['nearest_open']:.4g} {unit} at most{', which ties with the best' if told['settled'] else ''}."
-        )
+        most = most_open(told, f" {unit}")
+        lines.append(f"{told['open']:,} plans were not simulated to the end, {most}, {left_for(told)}.")
     lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
     if found.filled is not None:
         lines.append(f"For the front {found.front_words()}.")

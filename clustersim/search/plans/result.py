@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -33,6 +34,8 @@ class Found(Standings):
         What makes requests come to a plan at a rate, as many as in a short run or a long one, as ``--set`` takes it.
     filled : FrontRuns or None
         What was simulated for the front.
+    shorter : int
+        Plans that tie with the best in short runs, and for whose long runs there was no time.
     recorded, part : int or None
         Requests of the trace, and how many of them are played again and again; None where requests are drawn.
     """
@@ -41,6 +44,7 @@ class Found(Standings):
     worth: Callable[[Standing], float]
     load: Callable[[Candidate, float, bool], tuple[str, ...]]
     filled: FrontRuns | None = None
+    shorter: int = 0
     recorded: int | None = None
     part: int | None = None
 
@@ -102,6 +106,7 @@ class Found(Standings):
         nearest = max((one.most * self.worth(one) for one in lost), default=None)
         screened = [one for one in self.standings if one.fate == "screened"]
         opened = [one.highest * self.worth(one) for one in self.standings if one.fate == "open"]
+        bounded = [value for value in opened if math.isfinite(value)]
         failing = [rate_of(one.failed) * self.worth(one) for one in screened if one.failed is not None]
         uncertain = [
             "capacities are found with one seed and runs of the length asked for; those of the finalists at length",
@@ -111,6 +116,10 @@ class Found(Standings):
             uncertain.append(
                 "where requests are dealt out in turn one replica stands for all (measured: within 4 %), and of two "
                 "pools the smallest numbers in their ratio do"
+            )
+        if self.shorter:
+            uncertain.append(
+                f"for {plural(self.shorter, 'plan')} that tied in short runs there was no time for long ones"
             )
         uncertain += self._repeated()
         if any(one.row is not None and "alone" in one.row["numbers"] for one in screened):
@@ -138,7 +147,8 @@ class Found(Standings):
             "simulated": fates["simulated"],
             "open": fates["open"],
             "flattered": sum(one.why == FLATTERED for one in self.standings),
-            "nearest_open": max(opened, default=None),
+            "nearest_open": max(bounded, default=None),
+            "unbounded": len(opened) - len(bounded),
             "settled": self.settled,
             "failed": dict(why),
             "runs": self.runs,
@@ -172,8 +182,7 @@ class Found(Standings):
             f"({plural(self.runs, 'run')})",
         ]
         if told["open"]:
-            most, tie = f"{told['nearest_open']:.4g}", " (a tie with the best)" if told["settled"] else ""
-            lines.append(f"{told['open']:,} left open, which reach {most} at most{tie}, {left_for(told)}")
+            lines.append(f"{told['open']:,} left open, {most_open(told)}, {left_for(told)}")
         return lines
 
     def notes(self) -> list[str]:
@@ -217,6 +226,15 @@ class Found(Standings):
                 f"the area is {self.hypervolume() / told.possible:.0%} of what is proven to be possible at most"
             )
         return "; ".join(lines)
+
+
+def most_open(told: Mapping[str, Any], unit: str = "") -> str:
+    """Return what plans that are open reach at most, as a certificate tells; behind a number of them."""
+    if told["nearest_open"] is None:
+        return "of which nothing is proven"
+    some = f" ({told['unbounded']:,} were not bounded)" if told["unbounded"] else ""
+    tie = " (a tie with the best)" if told["settled"] else ""
+    return f"which reach {told['nearest_open']:.4g}{unit} at most{some}{tie}"
 
 
 def left_for(told: Mapping[str, Any]) -> str:

@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from clustersim.scenario.scenario import Scenario
@@ -18,18 +18,17 @@ from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal, key_of
 from clustersim.search.load import Load, load_of
 from clustersim.search.plans.bounds.limits import Bound, lesser
-from clustersim.search.plans.costs import expected_s
+from clustersim.search.plans.costs import PLAN_S, bound_s, expected_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import REQUESTS, SEEDS, last_longest, reopen
-from clustersim.search.plans.front_bound import largest_area
-from clustersim.search.plans.front_runs import Chance, Expected, filled
+from clustersim.search.plans.finals import REQUESTS, SEEDS, TIES, last_longest, reopen
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
-from clustersim.search.plans.looks.replays import REPLAY_S
+from clustersim.search.plans.order import Order
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
 from clustersim.search.plans.pools.pool_bounds import bounds_of
 from clustersim.search.plans.pools.pool_looks import PoolLooks
 from clustersim.search.plans.question import Question
+from clustersim.search.plans.reached import Reached
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.trial import Trial, broken_rules, try_rate
@@ -40,22 +39,6 @@ from clustersim.workload.draws import DrawnWorkload
 
 _SURE: Final = 1
 """Steps below what two pools fail at by themselves, from which on they are taken to pass."""
-_FAR: Final = 256
-"""Steps below its bound down to which it is looked for where a plan fails: a thirteenth …"""
-_NEAR: Final = 3
-"""… and below that at which it is looked at what it serves."""
-_AT_ONCE: Final = 64
-"""Plans that are looked at for the front before it is asked whether there is time for more."""
-_FEW_PLANS: Final = 512
-"""Plans of which all can be looked at in seconds, so that the front comes to its end …"""
-_OF_FEW: Final = 1.0
-"""… with so much of the effort for itself, at least …"""
-_OF_MANY: Final = 0.1
-"""… and of more."""
-_CLIMB: Final = 4.0
-"""Runs up to a capacity, or so (3 with two pools, 5 to 7 with one)."""
-_AREA_S: Final = 2.2e-3
-"""Of a plan, for the largest area that is possible (34,005 of 64 H100: 76 s)."""
 
 
 class Search(Trials):
@@ -72,17 +55,26 @@ class Search(Trials):
         part = None if self.recorded is None else prime_up_to(self.recorded)
         self.load: Load = replace(load, part=part, recorded=None)
         self.sides = PlanPools(deployments, self.load)
-        self._bounds: dict[PlanPool, Bound] = {}
+        self.bounds: dict[PlanPool, Bound] = {}
         self.looks = PoolLooks(self.sides, question.share, executors)
         self._each_s: dict[int, float] = {}
+        self._bound_s = bound_s(self.base.model)
+        self.prepared_s = 0.0
+        self.ends_s = math.inf
 
-    def left_s(self) -> float:
-        """Return the seconds of effort that are not spent."""
-        return math.inf if self.question.exhaustive else max(0.0, self.question.effort_s - self.spent_s)
+    @property
+    def spent_s(self) -> float:
+        """The seconds of effort that were spent: on plans, bounds, looks and runs."""
+        return self.prepared_s + looks_s(self.looks.replayed) + self.ran_s
+
+    def is_spent(self, more_s: float) -> bool:
+        """Whether there is no time left for so many seconds more."""
+        return not self.question.exhaustive and self.spent_s + more_s > self.ends_s
 
     def standings(self) -> list[Standing]:
         """Return every legal plan, nothing of which is known; where requests are dealt out in turn one replica does."""
         found = super().standings()
+        self.prepared_s += PLAN_S * len(found)
         for one in found:
             one.row_devices = one.candidate.devices // self.sides.every(one.candidate)
         return found
@@ -95,50 +87,24 @@ class Search(Trials):
 
     def bound(self, standings: Iterable[Standing], place: int = 0) -> None:
         """Bound plans by one of their pools."""
-        left = [one for one in standings if place < len(one.candidate.replicas)]
-        sides = [self.sides.of(one.candidate)[place] for one in left]
-        new = [side for side in dict.fromkeys(sides) if side not in self._bounds]
-        self._bounds |= bounds_of(self.sides, new, self.question.share, self._executors)
+        left, sides = self._pools(standings, place)
+        new = self._unbounded(sides)
+        self.prepared_s += self._bound_s * len(new)
+        self.bounds |= bounds_of(self.sides, new, self.question.share, self.executors)
         for one, side in zip(left, sides, strict=True):
-            one.bound = lesser([one.bound, self._bounds[side]])
+            one.bound = lesser([one.bound, self.bounds[side]])
 
-    def expect(self, asked: Sequence[Chance], effort_s: float) -> list[Expected | None]:
-        """Return what plans are expected to reach so many steps below their capacity; None: unknown.
+    def lacks_time(self, standings: Sequence[Standing], place: int) -> bool:
+        """Whether there is no time left to bound plans by one of their pools."""
+        return self.is_spent(self._bound_s * len(self._unbounded(self._pools(standings, place)[1])))
 
-        Those come first that could be farthest out as far as is proven. No more are looked at than the effort allows.
-        """
-        standings = list({id(one): one for one, _ in asked}.values())
-        most, known = self.looks.replayed + effort_s / REPLAY_S, set[int]()
-        for some in self._nearest(standings) if effort_s > 0.0 else ():
-            for place in (1, 0):
-                self.looks.look([(one, (one.ceiling or 0) - _FAR) for one in some], place, plain=True)
-            known |= {id(one) for one in some if one.ceiling is not None}
-            if self.looks.replayed > most:
-                break
-        places = [at for at, (one, _) in enumerate(asked) if id(one) in known]
-        steps = [(asked[at][0], (asked[at][0].ceiling or 0) - _NEAR - asked[at][1]) for at in places]
-        told = dict(zip(places, self.looks.served(steps), strict=True))
-        return [told.get(at) for at in range(len(asked))]
+    def _pools(self, standings: Iterable[Standing], place: int) -> tuple[list[Standing], list[PlanPool]]:
+        """Return the plans that have so many pools, and these pools."""
+        left = [one for one in standings if place < len(one.candidate.replicas)]
+        return left, [self.sides.of(one.candidate)[place] for one in left]
 
-    def _nearest(self, standings: Sequence[Standing]) -> Iterator[list[Standing]]:
-        """Yield plans, some at a time, those first that could be farthest out; bounded when they come."""
-        self.bound(standings, 1)
-        whole, left = set[int](), list(standings)
-        while left:
-            left.sort(key=lambda one: (id(one) in whole or one.ceiling is not None, _nearness(one)))
-            first = [one for one in left[: 4 * _AT_ONCE] if id(one) not in whole]
-            if first:
-                self.bound(first, 0)
-                whole |= {id(one) for one in first}
-            else:
-                yield left[:_AT_ONCE]
-                left = left[_AT_ONCE:]
-
-    def largest_area(self, standings: Sequence[Standing]) -> float:
-        """Return the largest area below the front that is possible; infinite where nothing is proven."""
-        for place in (1, 0):
-            self.bound(standings, place)
-        return largest_area(standings, self.sides, self._bounds, self._executors)
+    def _unbounded(self, sides: Sequence[PlanPool]) -> list[PlanPool]:
+        return [side for side in dict.fromkeys(sides) if side not in self.bounds]
 
     def worth(self, standing: Standing) -> float:
         """Return what one request per second is worth on a plan."""
@@ -188,6 +154,44 @@ class Search(Trials):
             scenario, every = self.trial(standing)
             self._each_s[id(standing)] = expected_s(scenario, 1.0 / every)
         return self._each_s[id(standing)] * self.load.count(rate_of(step))
+
+    def last_s(self, standing: Standing) -> float:
+        """Return the seconds that a plan takes at length, roughly; 0 where its short runs are as long."""
+        step = standing.passed if standing.passed is not None else (standing.failing or 0)
+        drawn = isinstance(self.base.workload, DrawnWorkload)
+        long = _long(self.load, standing.candidate).count(rate_of(step))
+        if not drawn and long == self.load.count(rate_of(step)):
+            return 0.0
+        self.cost(standing, step)
+        return self._each_s[id(standing)] * long * (SEEDS if drawn else 1)
+
+    def walk(self, told: Told | None, *, exhaustive: bool) -> Walk:
+        """Return what compares and simulates plans."""
+        reached = Reached(worth=self.worth, exhaustive=exhaustive)
+        order = Order(
+            reached=reached,
+            cost=self.cost,
+            bound=self.bound,
+            lacks_time=self.lacks_time,
+            look=self.looks.look,
+            look_at_both=self.looks.look_at_both,
+        )
+        return Walk(
+            reached=reached,
+            order=order,
+            share=self.question.share,
+            run=self.run,
+            effort=lambda one: _effort(one.candidate),
+            cost=self.cost,
+            last=self.last_s,
+            is_spent=self.is_spent,
+            told=told,
+        )
+
+    def last_in_time(self, simulated: Sequence[Standing]) -> int:
+        """Return how many of the best plans there is time for at length; one at least."""
+        taken_s = itertools.accumulate(map(self.last_s, simulated))
+        return max(1, sum(not one_s or not self.is_spent(one_s) for one_s in taken_s))
 
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
         """Return the run of a plan at a step of the grid, which ends once that share can't be reached any more."""
@@ -240,15 +244,19 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     question, standings = search.question, search.standings()
     if not standings:
         raise none_legal(search.base, search.refused, question.room)
-    worth, walk = search.worth, _walk(search, told, exhaustive=question.exhaustive, effort_s=question.effort_s)
+    search.ends_s = question.answer_s(len(standings))
+    worth, walk = search.worth, search.walk(told, exhaustive=question.exhaustive)
     standings.sort(key=lambda one: _effort(one.candidate))
     walk.through(standings)
-    simulated = sorted((one for one in standings if one.passed is not None), key=walk.value, reverse=True)
+    simulated = sorted((one for one in standings if one.passed is not None), key=walk.reached.value, reverse=True)
     if not simulated:
         raise none_serves(standings, question.share)
     drawn = isinstance(search.base.workload, DrawnWorkload)
-    finalists = last_longest(simulated, worth, search.run_at_length, seeds=SEEDS if drawn else 1, share=question.share)
+    search.ends_s = question.effort_s
+    able = simulated[: search.last_in_time(simulated)]
+    finalists = last_longest(able, worth, search.run_at_length, seeds=SEEDS if drawn else 1, share=question.share)
     reopen(standings, worth, finalists[0])
+    alike = walk.reached.value(simulated[0]) * (1.0 - TIES)
     return Found(
         standings=standings,
         finalists=finalists,
@@ -259,69 +267,8 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         load=search.load_changes,
         recorded=search.recorded,
         part=search.load.part,
+        shorter=sum(walk.reached.value(one) >= alike for one in simulated[len(able) :]),
     )
-
-
-def with_front(search: Search, found: Found) -> Found:
-    """Simulate plans for the front, as far as the effort for it goes, and return what was found with it.
-
-    The best plan, its ties and what is left open stay what they are.
-    """
-    question, standings = search.question, found.standings
-    if question.front is None or not found.hypervolume():  # where requests have one token, no user waits for a second
-        return found
-    own = _OF_FEW if len(standings) <= _FEW_PLANS else _OF_MANY
-    effort_s = max(search.left_s(), own * question.effort_s) if question.front_s is None else question.front_s
-    left_s = math.inf if question.exhaustive else effort_s
-    ends_s = search.spent_s + left_s
-    walk = _walk(search, None, exhaustive=True, effort_s=ends_s)
-
-    def simulate(chances: Sequence[Chance]) -> None:
-        walk.simulate([one for one, below in chances if not below])
-        walk.probe([(one, _step(one) - below) for one, below in chances if below])
-
-    def cost(chance: Chance) -> float:
-        one, below = chance
-        return search.cost(one, _step(one) - below) * (1.0 if below else _CLIMB)
-
-    told = filled(
-        standings,
-        question.front,
-        expect=partial(search.expect, effort_s=left_s),
-        simulate=simulate,
-        cost=cost,
-        left_s=lambda: ends_s - search.spent_s,
-    )
-    if question.front_s is not None or len(standings) * _AREA_S <= ends_s - search.spent_s:
-        most = search.largest_area(standings)
-        told = replace(told, possible=most if math.isfinite(most) else None)
-    return replace(found, filled=told, runs=search.ran)
-
-
-def _walk(search: Search, told: Told | None, *, exhaustive: bool, effort_s: float) -> Walk:
-    return Walk(
-        worth=search.worth,
-        share=search.question.share,
-        run=search.run,
-        exhaustive=exhaustive,
-        effort=lambda one: _effort(one.candidate),
-        cost=search.cost,
-        bound=search.bound,
-        look=search.looks.look,
-        look_at_both=search.looks.look_at_both,
-        is_spent=lambda more: not search.question.exhaustive and search.spent_s + more > effort_s,
-        told=told,
-    )
-
-
-def _step(one: Standing) -> int:
-    """Return the step of the grid that a plan reaches, or is expected to."""
-    return (one.ceiling or 0) - _NEAR if one.passed is None else one.passed
-
-
-def _nearness(one: Standing) -> float:
-    """Return a number that is less the more requests a plan may serve for each device, and the faster."""
-    return -rate_of(one.ceiling or 0) / one.candidate.devices / (one.bound.tpot_ms or math.inf)
 
 
 def _is_hopeful(standing: Standing, step: int) -> bool:

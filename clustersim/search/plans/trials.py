@@ -50,11 +50,11 @@ class Trials:
 
     def __init__(self, deployments: Deployments, question: Question, executors: Executors, journal: Journal) -> None:
         self.deployments, self.question = deployments, question
-        self._executors, self._journal = executors, journal
+        self.executors, self._journal = executors, journal
         self.base = deployments.base
         self.refused = Refused()
         self.ran = 0
-        self.spent_s = 0.0
+        self.ran_s = 0.0
         self._total = TimeSum(deployments.variants.limits, executors.workers, _LESS)
         self._partitions = PARTITIONS if question.exhaustive else (TYPICAL,)
 
@@ -114,7 +114,7 @@ class Trials:
                 self._total.add(1, trial.expected_s)
                 yield number, (trial,)
 
-        for number, outcome in outcomes(self._executors, call, calls()):
+        for number, outcome in outcomes(self.executors, call, calls()):
             row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
             if not isinstance(outcome, Lost):
                 self._journal.add(keys[number], row)
@@ -123,5 +123,5 @@ class Trials:
                 told(len(rows))
         self.ran += len(keys)
         for number, trial in made.items():
-            self.spent_s += rows[number]["numbers"].get("work_s", trial.expected_s)
+            self.ran_s += rows[number]["numbers"].get("work_s", trial.expected_s)
         return [rows[number] for number in range(len(keys))]

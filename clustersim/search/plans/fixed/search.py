@@ -30,13 +30,16 @@ from clustersim.search.plans.walk import SPENT
 class FixedSearch(Trials):
     """Searches the plans of one scenario by a number of the summary, at its rate."""
 
+    prepared_s = 0.0
+
     def prune(self, standings: Sequence[Standing]) -> None:
         """Leave out plans of which it is proven that they can't meet the targets at the rate of the scenario."""
-        search = Search(self.deployments, replace(self.question, lasting_s=0.0), self._executors, self._journal)
+        search = Search(self.deployments, replace(self.question, lasting_s=0.0), self.executors, self._journal)
         search.load = replace(search.load, part=None)  # the very requests of the scenario, and all of them
         search.sides = PlanPools(self.deployments, search.load, stand_in=False)
         for place in (1, 0):
             search.bound(standings, place)
+        self.prepared_s = search.spent_s
         for one in standings:
             step = one.bound.step
             if step is not None and (one.bound.why != RATE or rate_of(step) <= search.load.first):
@@ -72,7 +75,7 @@ class FixedSearch(Trials):
 
     def _within_effort(self, order: Sequence[int], runs: Sequence[PlanRun]) -> Iterator[int]:
         """Yield those that can be simulated within the effort; one at least."""
-        spent = 0.0
+        spent = self.prepared_s
         for place, at in enumerate(order):
             spent += runs[at].expected_s
             if place and not self.question.exhaustive and spent > self.question.effort_s:

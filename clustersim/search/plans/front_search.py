@@ -1,0 +1,139 @@
+"""The search for the front, behind the answer: what may be farthest out is looked at, and simulated in time.
+
+The best plan, its ties, what became of each plan, and what is left open stay what they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from clustersim.search.plans.front_bound import largest_area
+from clustersim.search.plans.front_runs import Chance, Expected, filled
+from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.result import Found
+from clustersim.search.plans.search import Search
+
+_LOOKS: Final = 0.5
+"""Of the effort, after which no plan is looked at any more."""
+_FAR: Final = 256
+"""Steps below its bound down to which it is looked for where a plan fails: a thirteenth …"""
+_NEAR: Final = 3
+"""… and below that at which it is looked at what it serves."""
+_AT_ONCE: Final = 64
+"""Plans that are looked at before it is asked whether there is time for more."""
+_CLIMB: Final = 4.0
+"""Runs up to a capacity, or so (3 with two pools, 5 to 7 with one)."""
+_AREA_S: Final = 2.2e-3
+"""Of a plan, for the largest area that is possible (34,005 of 64 H100: 76 s)."""
+
+
+class FrontSearch:
+    """Searches for the front among the plans of a search that has its answer.
+
+    Parameters
+    ----------
+    search : Search
+    found : Found
+    """
+
+    def __init__(self, search: Search, found: Found) -> None:
+        self._search, self._found = search, found
+        question = search.question
+        search.ends_s = question.effort_s if question.front_s is None else search.spent_s + question.front_s
+        self._looks_end_s = search.spent_s + _LOOKS * self._left_s()
+        self._walk = search.walk(None, exhaustive=True)
+
+    def _left_s(self) -> float:
+        return math.inf if self._search.question.exhaustive else self._search.ends_s - self._search.spent_s
+
+    def filled(self, share: float) -> Found:
+        """Simulate plans until no run is expected to add more than a share, or there is no time; return all with it."""
+        search, found = self._search, self._found
+        told = filled(
+            found.standings,
+            share,
+            expect=self._expect,
+            simulate=self._simulate,
+            cost=self._cost,
+            left_s=self._left_s,
+        )
+        area_s = len(found.standings) * _AREA_S
+        if search.question.front_s is not None or area_s <= self._left_s():
+            search.prepared_s += area_s
+            most = self._largest_area()
+            told = replace(told, possible=most if math.isfinite(most) else None)
+        return replace(found, filled=told, runs=search.ran)
+
+    def _simulate(self, chances: Sequence[Chance]) -> None:
+        climbing = [one for one, below in chances if not below]
+        fates = [(one, one.fate, one.why) for one in climbing]
+        self._walk.simulate(climbing)
+        for one, fate, why in fates:  # what became of it is told of the search for the best
+            one.fate, one.why = fate, why
+        self._walk.probe([(one, _step(one) - below) for one, below in chances if below])
+
+    def _cost(self, chance: Chance) -> float:
+        one, below = chance
+        return self._search.cost(one, _step(one) - below) * (1.0 if below else _CLIMB)
+
+    def _expect(self, asked: Sequence[Chance]) -> list[Expected | None]:
+        """Return what plans are expected to reach so many steps below their capacity; None: unknown.
+
+        Those come first that could be farthest out as far as is proven. No more are looked at than the effort allows.
+        """
+        looks, known = self._search.looks, set[int]()
+        for some in self._nearest(list({id(one): one for one, _ in asked}.values())):
+            for place in (1, 0):
+                looks.look([(one, (one.ceiling or 0) - _FAR) for one in some], place, plain=True)
+            known |= {id(one) for one in some if one.ceiling is not None}
+        places = [at for at, (one, _) in enumerate(asked) if id(one) in known]
+        steps = [(asked[at][0], (asked[at][0].ceiling or 0) - _NEAR - asked[at][1]) for at in places]
+        told = dict(zip(places, looks.served(steps), strict=True))
+        return [told.get(at) for at in range(len(asked))]
+
+    def _nearest(self, standings: Sequence[Standing]) -> Iterator[list[Standing]]:
+        """Yield plans, some at a time, those first that could be farthest out; bounded when they come, in time."""
+        whole, left, place = set[int](), list(standings), 1
+        first = left
+        while left and self._search.spent_s < self._looks_end_s:
+            if first:
+                if self._search.lacks_time(first, place):
+                    return
+                self._search.bound(first, place)
+                whole |= {id(one) for one in first if not place}
+            else:
+                yield left[:_AT_ONCE]
+                left = left[_AT_ONCE:]
+            place = 0
+            left.sort(key=lambda one: (id(one) in whole or one.ceiling is not None, _nearness(one)))
+            first = [one for one in left[: 4 * _AT_ONCE] if id(one) not in whole]
+
+    def _largest_area(self) -> float:
+        """Return the largest area below the front that is possible; infinite where nothing is proven."""
+        search, standings = self._search, self._found.standings
+        for place in (1, 0):
+            search.bound(standings, place)
+        return largest_area(standings, search.sides, search.bounds, search.executors)
+
+
+def with_front(search: Search, found: Found) -> Found:
+    """Return what was found with the front as far as the effort for it goes.
+
+    Where requests have one token, no user waits for a second, and there is none.
+    """
+    share = search.question.front
+    return found if share is None or not found.hypervolume() else FrontSearch(search, found).filled(share)
+
+
+def _step(one: Standing) -> int:
+    """Return the step of the grid that a plan reaches, or is expected to."""
+    return (one.ceiling or 0) - _NEAR if one.passed is None else one.passed
+
+
+def _nearness(one: Standing) -> float:
+    """Return a number that is less the more requests a plan may serve for each device, and the faster."""
+    return -rate_of(one.ceiling or 0) / one.candidate.devices / (one.bound.tpot_ms or math.inf)
