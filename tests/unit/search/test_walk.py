@@ -1,0 +1,63 @@
+"""Plans that are simulated while there is time: no run is begun that has none left for itself and what must follow."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.search.plans.bounds.limits import RATE, Bound
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.reached import Reached
+from clustersim.search.plans.walk import SPENT, Walk
+
+BEARS = 80
+
+
+def plan(step: int) -> Standing:
+    """Return a plan with one pool that may reach a step."""
+    candidate: Any = SimpleNamespace(replicas=(SimpleNamespace(plan=ParallelPlan(tp=1)),), counts=(1,))
+    return Standing(candidate=candidate, words=f"{step}", bound=Bound(step=step, why=RATE, tpot_ms=None))
+
+
+def test_no_run_is_begun_that_has_no_time_left():
+    """Four plans bear step 80; each run takes a second, of the last three plans four, and their last run one more."""
+    first, *others = plans = [plan(step) for step in (100, 99, 98, 97)]
+    late, dear = plan(96), plan(95)
+    asked: list[Standing] = []
+
+    def run(some):
+        asked.extend(one for one, _ in some)
+        return [{"failed": None, "numbers": {"goodput.share": 0.95 if step <= BEARS else 0.5}} for _, step in some]
+
+    def spent_s() -> float:
+        return sum(1.0 if one in plans else 4.0 for one in asked)
+
+    def walked(effort_s: float) -> int:
+        asked.clear()
+        for one in (*plans, dear):
+            one.fate, one.why, one.passed, one.failed, one.passing = "open", "", None, None, {}
+        reached = Reached(worth=lambda one: 1.0, exhaustive=False)
+        order: Any = SimpleNamespace(of=lambda groups: (groups[0], [late], 0.0) if groups else ([], [], 0.0))
+        made = Walk(
+            reached=reached,
+            order=order,
+            share=0.9,
+            run=run,
+            effort=lambda one: 0,
+            cost=lambda one, step: 1.0 if one in plans else 4.0,
+            last=lambda one: 1.0,
+            is_spent=lambda more_s: spent_s() + more_s > effort_s,
+        )
+        made.through([*plans, dear])
+        return len(asked)
+
+    whole = walked(1000.0)
+    assert (first.fate, first.passed, late.fate, late.why) == ("simulated", BEARS, "open", SPENT)
+    asked_dear = asked.count(dear)
+    assert asked_dear
+    for effort_s, dear_runs in ((spent_s() - 4.0 * asked_dear + 4.9, 0), (spent_s() - 4.0 * asked_dear + 5.0, 1)):
+        assert walked(effort_s) == whole - asked_dear + dear_runs
+        assert {one.fate for one in others} == {"simulated"}
+    assert (walked(6.0), dear.why) == (6, SPENT)  # all four have a run, and two of them another one
+    assert [one.fate for one in plans[2:]] == ["open"] * 2
