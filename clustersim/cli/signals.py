@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+_AGAIN_S: Final = 0.05
+"""Seconds after which a signal comes once more that was lost."""
 _ASKING: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -28,17 +32,32 @@ class TerminatedError(BaseException):
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Raise :class:`TerminatedError` in the body when a signal asks to end; a signal that is ignored stays so."""
+    """Raise :class:`TerminatedError` in the body when a signal asks to end; a signal that is ignored stays so.
+
+    What is raised while Python calls back for a weak reference (a compiler has many) is lost there, and raised again.
+    """
     if threading.current_thread() is not threading.main_thread():  # only it may say what signals do
         yield
         return
     earlier = {number: signal.getsignal(number) for number in _ASKING}
+    hook = sys.unraisablehook
+
+    def lost(what: sys.UnraisableHookArgs) -> None:
+        if not isinstance(what.exc_value, TerminatedError):
+            hook(what)
+            return
+        number = what.exc_value.status - 128
+        signal.signal(number, _raise)
+        threading.Timer(_AGAIN_S, os.kill, [os.getpid(), number]).start()
+
     try:
+        sys.unraisablehook = lost
         for number, handler in earlier.items():
             if handler is signal.SIG_DFL:
                 signal.signal(number, _raise)
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in earlier.items():
             if handler is signal.SIG_DFL:
                 signal.signal(number, handler)

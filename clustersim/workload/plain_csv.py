@@ -193,12 +193,10 @@ def _one(
         return file.problem(f"columns {' and '.join(present)} mean the same; expected one of them", line=1)
     if present or (given is None and not needed):
         return present[0] if present else None
-    lacking = missing_column(
-        file, names[0] if given is None else given, header, spare, named=given is not None or bool(key)
-    )
+    lacking = missing_column(file, names[0] if given is None else given, header, spare, named=given is not None)
     if given is not None or not key:
         return lacking
-    return replace(lacking, message=f"{lacking.message}; name it with workload.trace.columns.{key}")
+    return replace(lacking, message=f"{lacking.message}; or name it with workload.trace.columns.{key}")
 
 
 def _instants(file: TraceText, name: str, named: NamedColumns) -> ParseCells:

@@ -6,11 +6,14 @@ import json
 import signal
 import subprocess
 import sys
+import time
+import weakref
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from clustersim.cli.signals import TerminatedError, unwinding
 from clustersim.files import folder_written_whole, written_whole
 
 DRIVER: Final = """
@@ -134,3 +137,18 @@ def test_folders_made_on_the_way_are_removed_when_nothing_comes_of_them(tmp_path
     with pytest.raises(ValueError, match="no"), folder_written_whole(tmp_path / "a" / "b" / "c"):
         raise ValueError("no")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_is_lost_in_a_callback_of_a_weak_reference_comes_again() -> None:
+    class Held:
+        pass
+
+    def lose_it() -> None:
+        held = Held()
+        kept = weakref.ref(held, lambda _: signal.raise_signal(signal.SIGTERM))
+        del held
+        assert kept() is None
+        time.sleep(10.0)
+
+    with unwinding(), pytest.raises(TerminatedError):
+        lose_it()

@@ -189,10 +189,10 @@ def test_mooncake_hashes_that_do_not_fit_are_named(problems, line, expected):
         (
             "arrival_s,prompts,n",
             [
-                "t:1: no column 'prompt_tokens'; did you mean 'prompts'?; "
-                "name it with workload.trace.columns.prompt_tokens",
+                "t:1: no column 'prompt_tokens'; rename 'prompts' if that is it; "
+                "or name it with workload.trace.columns.prompt_tokens",
                 "t:1: no column 'output_tokens'; the header has: arrival_s, prompts, n; "
-                "name it with workload.trace.columns.output_tokens",
+                "or name it with workload.trace.columns.output_tokens",
             ],
         ),
         (
