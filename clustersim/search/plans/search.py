@@ -159,7 +159,7 @@ class Search(Trials):
         """Return the seconds that a plan takes at length, roughly; 0 where its short runs are as long."""
         step = standing.passed if standing.passed is not None else (standing.failing or 0)
         drawn = isinstance(self.base.workload, DrawnWorkload)
-        long = _long(self.load, standing.candidate).count(rate_of(step))
+        long = self._long(self.load, standing.candidate).count(rate_of(step))
         if not drawn and long == self.load.count(rate_of(step)):
             return 0.0
         self.cost(standing, step)
