@@ -14,7 +14,9 @@ from clustersim.values import dataclass
 
 SEEDS: Final = 3
 REQUESTS: Final = 1000
-"""Of each replica, at least."""
+"""Of each replica, at least; of a short run, at least, where the scenario has as many."""
+OWN: Final = 20_000
+"""Of a scenario that are all simulated: seconds of a run."""
 TIES: Final = 0.03
 """Plans that differ by less are alike: as much as a seed changes."""
 KEPT: Final = 3

@@ -20,7 +20,7 @@ from clustersim.search.load import Load, load_of
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.costs import PLAN_S, bound_s, expected_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import REQUESTS, SEEDS, TIES, last_longest, reopen
+from clustersim.search.plans.finals import OWN, REQUESTS, SEEDS, TIES, last_longest, reopen
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.order import Order
 from clustersim.search.plans.outcome import Standing
@@ -230,7 +230,7 @@ class Search(Trials):
 
     def _long(self, load: Load, candidate: Candidate) -> Load:
         """Return a load with as many requests as finalists get."""
-        return replace(load, requests=max(self._given.requests, REQUESTS * max(candidate.counts)))
+        return replace(load, requests=max(min(self._given.requests, OWN), REQUESTS * max(candidate.counts)))
 
 
 def found_by(search: Search, told: Told | None = None) -> Found:

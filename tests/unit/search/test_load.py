@@ -10,7 +10,7 @@ import pytest
 from clustersim.limits import Limits
 from clustersim.scenario.scenario import TraceWorkload
 from clustersim.search.load import Load, load_of, rate_per_s
-from clustersim.search.plans.finals import REQUESTS
+from clustersim.search.plans.finals import OWN, REQUESTS
 from clustersim.search.plans.grid import rate_of, requests_at, step_of
 from clustersim.search.runs import Variants
 from tests.unit.search.searching import SMALL, search
@@ -54,10 +54,10 @@ def test_what_a_search_plays_has_the_rate_that_is_said(tmp_path: Path, text: str
         for step in (step_of(0.3), step_of(3.0), step_of(30.0)):
             load = replace(opened.load, lasting_s=100.0)
             assert rate_per_s(requests_at(opened.base, load, step, 1)) == pytest.approx(rate_of(step), rel=1e-6)
-    with search(tmp_path, text.replace("requests: 20", "requests: 5000, repeat: true"), devices=2) as opened:
+    with search(tmp_path, text.replace("requests: 20", "requests: 50000, repeat: true"), devices=2) as opened:
         step, (first, *_) = step_of(3.0), opened.standings()
         assert len(requests_at(opened.base, opened.load, step, 1)) == REQUESTS
-        for long, count in ((False, REQUESTS), (True, 5000)):
+        for long, count in ((False, REQUESTS), (True, OWN)):
             changes = opened.load_changes(first.candidate, 3.0, long)
             assert len(opened.deployments.variants.scenario(changes).requests()) == count
 
