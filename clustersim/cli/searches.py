@@ -12,6 +12,7 @@ from clustersim.cli.tables import print_table
 from clustersim.interop.launch.launch import TARGETS, refusal_of
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import search_command
+from clustersim.search.plans.finals import TIES
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.standings import Standings, metrics
 from clustersim.units import plural
@@ -92,6 +93,8 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
     ]  # fmt: skip
     columns = ("plan", "devices", *found.columns, "TTFT p99 ms", "TPOT p99 ms", "launch --for", "")
     print_table(columns, rows, numbers_from=1)
+    if any(one.rank == "tie" for one in found.shown()):
+        click.echo(f"tie: less than {TIES:.0%} from the best, as much as a seed changes")
     if found.is_next_shorter and any(one.rank == "next" for one in found.shown()):
         click.echo("next: found in shorter runs than those of the best")
 

@@ -75,6 +75,9 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert told["certificate"]["front"]["most"] <= 0.1
     assert told["certificate"]["front"]["lower"] > 0
     assert told["certificate"]["hypervolume"] < told["certificate"]["front"]["possible"]
+    alone = found(*FEWER, "--workers", "1", "--out", "alone")["certificate"]  # what is told of plans stays as it was
+    changed = {key for key, value in alone.items() if value != told["certificate"][key]}
+    assert changed == {"runs", "hypervolume", "front"}
     rates = [one["metrics"]["user_tokens_per_s"] for one in told["front"]]
     assert rates == sorted(rates)
     assert max(rates) > 1.1 * min(rates)
@@ -92,7 +95,10 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     for key in ("tpot_ms.p99", "ttft_ms.p50"):  # of the long run, in the table as in the answer, and by the command
         part, _, name = key.partition(".")
         assert rows[0][key] == told["best"]["metrics"][key] == again[part][name]
-    assert all(row["why"] for row in rows if row["fate"] not in ("best", "tie"))
+    assert all(row["why"] for row in rows if row["fate"] != "best")
+    assert all(" of the best at length: a tie" in row["why"] for row in rows if row["fate"] == "tie")
+    best = next(one["metrics"] for one in told["front"] if one["metrics"]["rate_per_s"] == rows[0]["requests_per_s"])
+    assert rows[0]["tokens_per_device"] == best["tokens_per_s_per_device"]  # its dot is on the front's line
     page = (folder / "kept" / "search.html").read_text()
     assert "Why each of the others lost" in page
     assert "of the best in runs as short" in page
@@ -170,6 +176,15 @@ def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: 
         "",
         "clustersim: interrupted",
     ]
+    monkeypatch.undo()
+    monkeypatch.setattr("clustersim.search.plans.front_search.FrontSearch.filled", interrupted)
+    monkeypatch.chdir(folder)
+    result = search(*FEWER, "--front", "0.1", "--out", "front", "--workers", "1")
+    assert result.exit_code == 130
+    assert "kept     front (a second start goes on there)" in result.stderr
+    assert "front    is looked for: about 120 s of CPU at most" in result.stderr
+    assert result.stdout.splitlines()[-1].startswith("command  clustersim run")  # the answer, and the page of it
+    assert "were not bounded" not in Path("front/search.html").read_text()
 
 
 def test_outputs_of_one_token_have_no_gaps_to_be_late(folder: Path):

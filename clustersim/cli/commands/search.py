@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,6 @@ from clustersim.interop.launch.launch import TARGETS, launch_of, refusal_of
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
 from clustersim.report.search.page import check_layout, search_html
-from clustersim.report.search.searched import Searched
 from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import Executors, opened
 from clustersim.search.journal import Journal, opened_journal
@@ -27,14 +27,16 @@ from clustersim.search.load import at_rate
 from clustersim.search.plans.deployments import Deployments, refuse_no_knob
 from clustersim.search.plans.files import digest, searched_of, write_search
 from clustersim.search.plans.fixed.page import fixed_searched_of
+from clustersim.search.plans.fixed.result import Fixed
 from clustersim.search.plans.fixed.search import FixedSearch, fixed_by
 from clustersim.search.plans.front_search import with_front
 from clustersim.search.plans.question import OBJECTIVES, Question
+from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import AskedLaunch, room_of
 from clustersim.search.plans.search import Search, found_by
-from clustersim.search.plans.standings import Standings
 from clustersim.search.runs import Variants
 from clustersim.search.varied import varied_of
+from clustersim.units import format_seconds
 
 FRONT: Final = 0.002
 """Of the area below the front, that no run may be expected to add (measured: 0.99 of what all runs have)."""
@@ -146,59 +148,81 @@ def search(
         deployments = Deployments(variants, varied, (*always, *rated))
     name = deployments.base.name
     folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"
-    told = None if as_json or quiet else RunsLeft("plans")
-
-    answered = began
-
-    def say(found: Standings) -> None:
-        nonlocal answered
-        answered = time.monotonic()
-        if told is not None:
-            told.close()
-            print_answer(found, deployments, target)
-
-    with opened(executor, workers) as executors, opened_journal(folder) as journal:
-        try:
-            found, searched = _found(deployments, question, executors, journal, told, say)
-        except KeyboardInterrupt:
-            click.echo(f"\nkept     {folder} (a second start goes on there)", err=True)
+    told = _Told(deployments, target, is_quiet=as_json or quiet)
+    stopped = False
+    try:
+        with opened(executor, workers) as executors, opened_journal(folder) as journal:
+            _search(deployments, question, executors, journal, told)
+    except KeyboardInterrupt:
+        click.echo(f"\nkept     {folder} (a second start goes on there)", err=True)
+        if told.found is None:
             raise
-        finally:
-            if told is not None:
-                told.close()
+        stopped = True
+    finally:
+        told.close()
+    found = told.found
+    assert found is not None
+    if isinstance(found, Found):
+        searched = searched_of(found, deployments, question)
+    else:
+        searched = fixed_searched_of(found, deployments, question)
     if target is not None and (other := _simulated_as(deployments, found, target)):
         click.echo(f"simulated as {other}, launched for {target}; --set serving.engine=… simulates another", err=True)
     files = write_search(folder, found, deployments, searched, search_html(searched, page))
     if as_json:
         plain = {"for": target} | plain_of(found, deployments, files, folder)
-        click.echo(json.dumps(plain | {"answer_s": answered - began, "wall_s": time.monotonic() - began}))
+        click.echo(json.dumps(plain | {"answer_s": told.answered - began, "wall_s": time.monotonic() - began}))
     elif not quiet:
         print_written(found, deployments, folder)
+    if stopped:
+        raise KeyboardInterrupt
 
 
-def _found(
-    deployments: Deployments,
-    question: Question,
-    executors: Executors,
-    journal: Journal,
-    told: RunsLeft | None,
-    say: Callable[[Standings], None],
-) -> tuple[Standings, Searched]:
-    """Search by capacity, or by a number at one rate; say what is best, and return all, and what its page shows.
+class _Told:
+    """What is told of a search under way, and what it found so far."""
 
-    The front comes behind the answer.
-    """
+    def __init__(self, deployments: Deployments, target: str | None, *, is_quiet: bool) -> None:
+        self._deployments, self._target, self._is_quiet = deployments, target, is_quiet
+        self.found: Found | Fixed | None = None
+        self.answered = 0.0
+        self.left: RunsLeft | None = None
+
+    def begin(self, work: Callable[[], tuple[float, float]] | None = None) -> RunsLeft | None:
+        """Return what tells how far it is."""
+        self.left = None if self._is_quiet else RunsLeft("plans", work=work)
+        return self.left
+
+    def answer(self, found: Found | Fixed) -> None:
+        """Print the answer."""
+        self.close()
+        self.found, self.answered = found, time.monotonic()
+        if not self._is_quiet:
+            print_answer(found, self._deployments, self._target)
+
+    def front(self, left_s: float) -> None:
+        """Say that runs for the front begin; Ctrl-C leaves it at what there is."""
+        if self.left is not None:
+            self.left.noun = "plans; the front"
+            most = f" about {format_seconds(left_s)} of CPU at most," if math.isfinite(left_s) else ""
+            click.echo(f"front    is looked for:{most} and Ctrl-C leaves it at what there is", err=True)
+
+    def close(self) -> None:
+        """Clear the line of a terminal."""
+        if self.left is not None:
+            self.left.close()
+
+
+def _search(deployments: Deployments, question: Question, executors: Executors, journal: Journal, told: _Told) -> None:
+    """Search by capacity, or by a number at one rate, and tell what is best; the front comes behind the answer."""
     if question.is_fixed:
-        fixed = fixed_by(FixedSearch(deployments, question, executors, journal), told)
-        say(fixed)
-        return fixed, fixed_searched_of(fixed, deployments, question)
+        told.answer(fixed_by(FixedSearch(deployments, question, executors, journal), told.begin()))
+        return
     made = Search(deployments, question, executors, journal)
-    say(found := found_by(made, told))
-    found = with_front(made, found)
-    return found, searched_of(found, deployments, question)
+    told.answer(found := found_by(made, told.begin(made.work)))
+    told.found = with_front(made, found, told.front)
 
 
-def _simulated_as(deployments: Deployments, found: Standings, target: str) -> str:
+def _simulated_as(deployments: Deployments, found: Found | Fixed, target: str) -> str:
     """Return the engine whose host times and policy the best plan has, where that is not the one it is launched for."""
     scenario = deployments.scenario(found.answers()[0].standing.candidate)
     return launch_of(scenario, target, model=scenario.model.name).simulated_as

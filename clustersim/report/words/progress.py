@@ -131,8 +131,8 @@ class RunsLeft:
     cpu : callable, optional
         Seconds of CPU that runs took which are done: these are told in place of real time, which depends on what else
         a machine does.
-    most : callable, optional
-        Seconds of CPU that are left at most, where that is said: what is done tells nothing of the rest.
+    work : callable, optional
+        Seconds of work that are done, and left, where that is known: the rest takes as long for each as what is done.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class RunsLeft:
         file: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] | None = None,
-        most: Callable[[], float] | None = None,
+        work: Callable[[], tuple[float, float]] | None = None,
     ) -> None:
-        self._noun, self._most = noun, most
+        self.noun, self._work, self._began = noun, work, clock()
         self._file = sys.stderr if file is None else file
         self._clock = clock
         self._over = self._file.isatty()
-        self._next = clock() + (0.0 if self._over else _SECONDS_BETWEEN_LINES)
+        self._next = self._began + (0.0 if self._over else _SECONDS_BETWEEN_LINES)
         self._spent, self._unit = (clock, "") if cpu is None else (cpu, " of CPU")
         self._first: tuple[float, int] | None = None
 
@@ -161,13 +161,14 @@ class RunsLeft:
         self._next = now + (_SECONDS_BETWEEN if self._over else _SECONDS_BETWEEN_LINES)
         since, before = self._first
         left = ""
-        most = math.inf if self._most is None else self._most()
-        if math.isfinite(most) and done != total:
-            left = f", at most {format_seconds(most)} of CPU left for runs"
+        if self._work is not None:
+            spent, more = self._work()
+            if 0.0 < more < math.inf and spent > 0.0:
+                left = f", about {format_seconds((now - self._began) * more / spent)} left"
         elif done not in (before, total):
             seconds = (self._spent() - since) / (done - before) * (total - done)
             left = f", about {format_seconds(seconds)}{self._unit} left"
-        line = f"{done:,} of {total:,} {self._noun}{left}"
+        line = f"{done:,} of {total:,} {self.noun}{left}"
         self._file.write(f"\r\x1b[K{line}" if self._over else f"{line}\n")
         self._file.flush()
 

@@ -17,7 +17,7 @@ from clustersim.files import written_whole
 from clustersim.report.search.searched import Plan, Searched
 from clustersim.scenario.resolve import to_yaml
 from clustersim.search.plans.deployments import Deployments
-from clustersim.search.plans.finals import Finalist
+from clustersim.search.plans.finals import TIES, Finalist
 from clustersim.search.plans.front import Point, at_capacity
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
@@ -109,9 +109,10 @@ def _step_value(one: Standing) -> float:
 
 
 def _final_why(one: Finalist, fate: str, found: Found) -> str:
-    if fate in ("best", "tie"):
-        return ""
-    return f"reaches {found.value(one) / found.value(found.best):.1%} of the best at length"
+    if fate == "best":
+        return "reaches most at length" if found.ties else ""
+    tie = f": a tie, as it is less than {TIES:.0%} apart" if fate == "tie" else ""
+    return f"reaches {found.value(one) / found.value(found.best):.1%} of the best at length{tie}"
 
 
 def _why(one: Standing, fate: str, found: Found) -> str:
@@ -121,7 +122,7 @@ def _why(one: Standing, fate: str, found: Found) -> str:
         return f"proven: {one.why}" + (
             f" is {one.bound.tpot_ms:.4g} ms" if one.why == "least TPOT" and one.bound.tpot_ms else ""
         )
-    if fate == "screened" and one.row is not None:
+    if fate == "screened" and one.row is not None and one.passed is None:
         cut = one.row["numbers"].get("cut_s")
         share = one.row["numbers"]["goodput.share"]
         return f"{one.why}: {'at most ' if cut else ''}{share:.1%} meet their targets" + (

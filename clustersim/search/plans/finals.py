@@ -95,6 +95,17 @@ def reopen(standings: Sequence[Standing], worth: Callable[[Standing], float], be
             one.fate, one.why = "open", FLATTERED
 
 
+def settle(finalists: Sequence[Finalist]) -> None:
+    """Let of the runs of finalists those count that what they do at length does not contradict, and the long ones."""
+    for one in finalists:
+        short = one.standing.passing
+        if one.step is None or one.row is None:
+            short.clear()
+        else:
+            lower = {step: row for step, row in short.items() if step < one.step}
+            one.standing.passing = lower | {one.step: one.row}
+
+
 def at_length(chosen: Sequence[Standing], run: Long, *, seeds: int, share: float) -> list[Finalist]:
     """Simulate plans at length: at their capacities, and on up or down to the highest rates at which the mean does."""
     found = [Finalist(standing=one, step=None, shares=[], row=None) for one in chosen]

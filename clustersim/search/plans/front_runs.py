@@ -90,7 +90,7 @@ def filled(
     ratios, plans, lower = _Calibration(), 0, 0
     for one in some:
         if one.passed is not None and (id(one), 0) in told:
-            ratios.note((one, 0), one.passed, told[id(one), 0])
+            ratios.note((one, 0), max(one.passing, default=None), told[id(one), 0])
     left = [(one, at) for one, at in asked if (id(one), at) in told and (at or one.passed is None)]
     costs = np.array([cost(one) for one in left])
     while True:

@@ -6,7 +6,7 @@ The best plan, its ties, what became of each plan, and what is left open stay wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -43,11 +43,14 @@ class FrontSearch:
     def __init__(self, search: Search, found: Found) -> None:
         self._search, self._found = search, found
         question = search.question
+        search.kept_s, search.waiting = 0.0, None
         search.ends_s = question.effort_s if question.front_s is None else search.spent_s + question.front_s
-        self._looks_end_s = search.spent_s + _LOOKS * self._left_s()
-        self._walk = search.walk(None, exhaustive=True)
+        self._looks_end_s = search.spent_s + _LOOKS * self.left_s
+        self._walk = search.walk(exhaustive=True)
 
-    def _left_s(self) -> float:
+    @property
+    def left_s(self) -> float:
+        """The seconds of effort that are left."""
         return math.inf if self._search.question.exhaustive else self._search.ends_s - self._search.spent_s
 
     def filled(self, share: float) -> Found:
@@ -59,10 +62,10 @@ class FrontSearch:
             expect=self._expect,
             simulate=self._simulate,
             cost=self._cost,
-            left_s=self._left_s,
+            left_s=lambda: self.left_s,
         )
         area_s = len(found.standings) * _AREA_S
-        if search.question.front_s is not None or area_s <= self._left_s():
+        if search.question.front_s is not None or area_s <= self.left_s:
             search.prepared_s += area_s
             most = self._largest_area()
             told = replace(told, possible=most if math.isfinite(most) else None)
@@ -71,9 +74,11 @@ class FrontSearch:
     def _simulate(self, chances: Sequence[Chance]) -> None:
         climbing = [one for one, below in chances if not below]
         fates = [(one, one.fate, one.why) for one in climbing]
-        self._walk.simulate(climbing)
-        for one, fate, why in fates:  # what became of it is told of the search for the best
-            one.fate, one.why = fate, why
+        try:
+            self._walk.simulate(climbing)
+        finally:
+            for one, fate, why in fates:  # what became of it is told of the search for the best
+                one.fate, one.why = fate, why
         self._walk.probe([(one, _step(one) - below) for one, below in chances if below])
 
     def _cost(self, chance: Chance) -> float:
@@ -120,13 +125,17 @@ class FrontSearch:
         return largest_area(standings, search.sides, search.bounds, search.executors)
 
 
-def with_front(search: Search, found: Found) -> Found:
-    """Return what was found with the front as far as the effort for it goes.
+def with_front(search: Search, found: Found, begun: Callable[[float], None]) -> Found:
+    """Return what was found with the front as far as the effort for it goes; call before with the seconds of that.
 
     Where requests have one token, no user waits for a second, and there is none.
     """
     share = search.question.front
-    return found if share is None or not found.hypervolume() else FrontSearch(search, found).filled(share)
+    if share is None or not found.hypervolume():
+        return found
+    front = FrontSearch(search, found)
+    begun(front.left_s)
+    return front.filled(share)
 
 
 def _step(one: Standing) -> int:

@@ -36,6 +36,8 @@ class Found(Standings):
         What was simulated for the front.
     shorter : int
         Plans that tie with the best in short runs, and for whose long runs there was no time.
+    told : dict or None
+        The certificate of the answer, which runs for the front leave as it is.
     recorded, part : int or None
         Requests of the trace, and how many of them are played again and again; None where requests are drawn.
     """
@@ -45,6 +47,7 @@ class Found(Standings):
     load: Callable[[Candidate, float, bool], tuple[str, ...]]
     filled: FrontRuns | None = None
     shorter: int = 0
+    told: dict[str, Any] | None = None
     recorded: int | None = None
     part: int | None = None
 
@@ -100,6 +103,10 @@ class Found(Standings):
 
     def certificate(self) -> dict[str, Any]:
         """Return what the answer rests on, and what remains uncertain."""
+        front = None if self.filled is None else asdict(self.filled)
+        beside = {"runs": self.runs, "hypervolume": self.hypervolume(), "front": front}
+        if self.told is not None:
+            return self.told | beside
         fates = Counter(one.fate for one in self.standings)
         why = Counter(one.why for one in self.standings if one.fate == "failed")
         lost = [one for one in self.standings if one.fate == "pruned" and one.why == "most requests per second"]
@@ -151,9 +158,7 @@ class Found(Standings):
             "unbounded": len(opened) - len(bounded),
             "settled": self.settled,
             "failed": dict(why),
-            "runs": self.runs,
-            "hypervolume": self.hypervolume(),
-            "front": None if self.filled is None else asdict(self.filled),
+            **beside,
             "finalists": [
                 {"plan": one.standing.words, "per_s": one.capacity, "value": self.value(one), "shares": one.shares}
                 for one in self.finalists

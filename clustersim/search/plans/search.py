@@ -20,7 +20,7 @@ from clustersim.search.load import Load, load_of
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.costs import PLAN_S, bound_s, expected_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import OWN, REQUESTS, SEEDS, TIES, last_longest, reopen
+from clustersim.search.plans.finals import OWN, REQUESTS, SEEDS, TIES, last_longest, reopen, settle
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.order import Order
 from clustersim.search.plans.outcome import Standing
@@ -61,11 +61,24 @@ class Search(Trials):
         self._bound_s = bound_s(self.base.model)
         self.prepared_s = 0.0
         self.ends_s = math.inf
+        self.kept_s = 0.0
+        self.waiting: Walk | None = None
+        self.done = 0, 0
 
     @property
     def spent_s(self) -> float:
         """The seconds of effort that were spent: on plans, bounds, looks and runs."""
         return self.prepared_s + looks_s(self.looks.replayed) + self.ran_s
+
+    def work(self) -> tuple[float, float]:
+        """Return the seconds of effort that were spent here, what was looked up left out, and those that are left."""
+        done = self.spent_s - self.ran_s + self.fresh_s
+        waits = math.inf if self.waiting is None else self.waiting.left_s
+        return done, max(0.0, min(self.ends_s - self.spent_s, waits)) + self.kept_s
+
+    def _note(self, done: int, total: int) -> None:
+        self.done = done, total
+        self.tell()
 
     def is_spent(self, more_s: float) -> bool:
         """Whether there is no time left for so many seconds more."""
@@ -91,6 +104,7 @@ class Search(Trials):
         new = self._unbounded(sides)
         self.prepared_s += self._bound_s * len(new)
         self.bounds |= bounds_of(self.sides, new, self.question.share, self.executors)
+        self.tell()
         for one, side in zip(left, sides, strict=True):
             one.bound = lesser([one.bound, self.bounds[side]])
 
@@ -165,7 +179,7 @@ class Search(Trials):
         self.cost(standing, step)
         return self._each_s[id(standing)] * long * (SEEDS if drawn else 1)
 
-    def walk(self, told: Told | None, *, exhaustive: bool) -> Walk:
+    def walk(self, *, exhaustive: bool) -> Walk:
         """Return what compares and simulates plans."""
         reached = Reached(worth=self.worth, exhaustive=exhaustive)
         order = Order(
@@ -185,7 +199,7 @@ class Search(Trials):
             cost=self.cost,
             last=self.last_s,
             is_spent=self.is_spent,
-            told=told,
+            told=self._note,
         )
 
     def last_in_time(self, simulated: Sequence[Standing]) -> int:
@@ -244,8 +258,13 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     question, standings = search.question, search.standings()
     if not standings:
         raise none_legal(search.base, search.refused, question.room)
+    search.done = 0, len(standings)
+    if told is not None:
+        search.tell = lambda: told(*search.done)
     search.ends_s = question.answer_s(len(standings))
-    worth, walk = search.worth, search.walk(told, exhaustive=question.exhaustive)
+    search.kept_s = question.kept_s(len(standings))
+    worth, walk = search.worth, search.walk(exhaustive=question.exhaustive)
+    search.waiting = walk
     standings.sort(key=lambda one: _effort(one.candidate))
     walk.through(standings)
     simulated = sorted((one for one in standings if one.passed is not None), key=walk.reached.value, reverse=True)
@@ -256,8 +275,9 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     able = simulated[: search.last_in_time(simulated)]
     finalists = last_longest(able, worth, search.run_at_length, seeds=SEEDS if drawn else 1, share=question.share)
     reopen(standings, worth, finalists[0])
+    settle(finalists)
     alike = walk.reached.value(simulated[0]) * (1.0 - TIES)
-    return Found(
+    found = Found(
         standings=standings,
         finalists=finalists,
         worth=worth,
@@ -269,6 +289,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         part=search.load.part,
         shorter=sum(walk.reached.value(one) >= alike for one in simulated[len(able) :]),
     )
+    return replace(found, told=found.certificate())
 
 
 def _is_hopeful(standing: Standing, step: int) -> bool:

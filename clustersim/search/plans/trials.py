@@ -55,6 +55,11 @@ class Trials:
         self.refused = Refused()
         self.ran = 0
         self.ran_s = 0.0
+        """Seconds of effort that runs took, added up in the order in which these were asked for."""
+        self.fresh_s = 0.0
+        """Of those that were not looked up, as they ended: only to tell how long the rest takes."""
+        self.tell: Callable[[], None] = lambda: None
+        """Called whenever something is done that takes a while."""
         self._total = TimeSum(deployments.variants.limits, executors.workers, _LESS)
         self._partitions = PARTITIONS if question.exhaustive else (TYPICAL,)
 
@@ -119,9 +124,15 @@ class Trials:
             if not isinstance(outcome, Lost):
                 self._journal.add(keys[number], row)
             rows[number] = row
+            self.fresh_s += _work_s(row, made[number])
+            self.tell()
             if told is not None:
                 told(len(rows))
         self.ran += len(keys)
         for number, trial in made.items():
-            self.ran_s += rows[number]["numbers"].get("work_s", trial.expected_s)
+            self.ran_s += _work_s(rows[number], trial)
         return [rows[number] for number in range(len(keys))]
+
+
+def _work_s(row: Row, trial: _Told) -> float:
+    return float(row["numbers"].get("work_s", trial.expected_s))

@@ -14,6 +14,8 @@ at a time, however many workers there are: the answer is the same for any number
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
@@ -58,13 +60,15 @@ class Walk:
         … and those of its runs at length.
     is_spent : callable
         Whether there is no time left for so many seconds, once some plan has reached something.
-    told : callable, optional
+    told : callable
         Called with how many plans are done, and how many there are.
 
     Attributes
     ----------
     waiting : deque of Standing
-        Those of one level that are to come, best first.
+        Those of one level that are to come, best first …
+    later : list of Standing
+        … and those of the next ones.
     dear : list of Standing
         What there was no time for, while there was some for others.
     """
@@ -77,15 +81,17 @@ class Walk:
     cost: Callable[[Standing, int], float]
     last: Callable[[Standing], float]
     is_spent: Callable[[float], bool]
-    told: Callable[[int, int], None] | None = None
+    told: Callable[[int, int], None]
     waiting: deque[Standing] = field(default_factory=deque, init=False)
+    later: list[Standing] = field(default_factory=list, init=False)
     dear: list[Standing] = field(default_factory=list, init=False)
 
     def through(self, standings: Sequence[Standing]) -> None:
         """Take all plans, best bounds first; each ends pruned, screened, simulated, failed or open."""
         done, waiting = 0, self.waiting
         levels = [list(group) for _, group in groupby(standings, key=self.effort)]
-        for groups in (levels[:1], levels[1:]):
+        for groups, later in ((levels[:1], levels[1:]), (levels[1:], [])):
+            self.later[:] = itertools.chain.from_iterable(later)
             promised = self._wait(groups)
             done += sum(map(len, groups)) - len(waiting)
             while waiting:
@@ -99,8 +105,7 @@ class Walk:
                     before, promised = len(waiting), 0.0
                     self._wait([list(waiting)])
                     done += before - len(waiting)
-                if self.told is not None:
-                    self.told(done, len(standings))
+                self.told(done, len(standings))
         self._leave(self.dear)
 
     def _wait(self, groups: Sequence[list[Standing]]) -> float:
@@ -117,13 +122,15 @@ class Walk:
         self.dear.append(one)
 
     @property
-    def next_s(self) -> float:
-        """The seconds that one run takes of each plan that is next, roughly."""
-        found = 0.0
-        for one, _ in zip(self.waiting, range(_NEXT), strict=False):
-            if not self.reached.is_pruned(one) and not (self.reached.least > 0.0 and self.reached.is_beaten(one)):
-                found += self.cost(one, self.reached.start(one))
-        return found
+    def left_s(self) -> float:
+        """The seconds that one run of each plan takes that waits, of those that are next; infinite: who knows."""
+        if self.later:
+            return math.inf
+        reached, found = self.reached, 0.0
+        for one in itertools.islice(self.waiting, _NEXT):
+            if not reached.is_pruned(one) and not (reached.least > 0.0 and reached.is_beaten(one)):
+                found += self.cost(one, reached.start(one))
+        return found * len(self.waiting) / _NEXT if len(self.waiting) > _NEXT and reached.exhaustive else found
 
     def _next(self) -> list[Standing]:
         """Take the next plans that go on, of those that cost alike, and say of those before them why they don't."""

@@ -48,6 +48,7 @@ def test_no_run_is_begun_that_has_no_time_left():
             cost=lambda one, step: 1.0 if one in plans else 4.0,
             last=lambda one: 1.0,
             is_spent=lambda more_s: spent_s() + more_s > effort_s,
+            told=lambda done, total: None,
         )
         made.through([*plans, dear])
         return len(asked)
