@@ -115,6 +115,19 @@ def stages_apart(plan: ParallelPlan) -> Topology:
     return topology_from_edges("stages apart", device(), names, edges)
 
 
+def hosted(count: int, *, shared: bool = False, apart: bool = False) -> Topology:
+    """``count`` devices on one switch and on one host: each by a link of its own, or all by one; or on a host each.
+
+    On one host their own communications may go over it.
+    """
+    names = [f"g{i}" for i in range(count)]
+    hosts = [f"host{i}" for i in range(count)] if apart else ["host"]
+    edges = [(name, "switch", GB_S, 0.0, "scaleup") for name in names]
+    edges += [(name, "port" if shared else hosts[i % len(hosts)], GB_S, 0.0, "host") for i, name in enumerate(names)]
+    edges += [("port", "host", GB_S, 0.0, "host")] if shared else []
+    return topology_from_edges("hosted", device(), names, edges, vertex_kinds=[(host, "host") for host in hosts])
+
+
 def requests(arrivals: Sequence[Arrival], concurrency: int | None = None) -> Requests:
     """Requests as (instant in ns, prompt tokens, output tokens)."""
     columns = np.array(arrivals, np.int64).reshape(-1, 3).T

@@ -127,7 +127,7 @@ class ReplayInput:
 
     @property
     def needs_clock(self) -> bool:
-        """Whether more than lengths and loads decides, K/V is copied, requests end by themselves, or any fails."""
+        """Whether more than lengths and loads decides, K/V is handed over, requests end by themselves, or any fails."""
         serving, cancels = self.entry.serving, self.requests.cancel_after_ns
         return (
             len(self.pools) > 1
@@ -135,7 +135,6 @@ class ReplayInput:
             or serving.router not in ("round_robin", "least_outstanding")
             or serving.prefix_caching
             or serving.queue_limit is not None
-            or serving.preemption == "swap"
             or isinstance(serving.scheduler, UserClass)
             or serving.queue_timeout_ns is not None
             or (cancels is not None and bool((cancels >= 0).any()))

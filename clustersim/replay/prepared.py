@@ -6,11 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
+from clustersim.clock import Int64Array
 from clustersim.cluster.fault import Fault
 from clustersim.collective.communications import CommTable
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.input import PoolInput, ReplayInput
 from clustersim.replay.links.contention import StageLinks, find_contention
+from clustersim.replay.links.host_copies import copies_ns
 from clustersim.replay.outages import Outage, links_of_stage, outages
 from clustersim.replay.programs import programs_of
 from clustersim.replay.slowdown import Slowdowns
@@ -192,6 +196,21 @@ class Prepared:
     def new_scheduler(self, replica: int) -> Scheduler:
         """Return a scheduler with nothing in it, as a replica has it at the start and when it comes back."""
         return self.pool_of(replica).new_scheduler()
+
+    @cached_property
+    def copies_ns(self) -> Int64Array | None:
+        """What copies in from hosts and out there take, by blocks; None where nobody copies, or others change that."""
+        pool = self.pools[0]
+        if pool.input.host is None or self.contention.copies_meet:
+            return None
+        devices = [device for replica in pool.replicas for device in pool.stage_devices(replica, 0)]
+        payloads = np.arange(pool.input.kv_blocks + 1) * pool.input.host.block_bytes[0]
+        return copies_ns(self.input.topology, devices, payloads)
+
+    @property
+    def needs_clock(self) -> bool:
+        """Whether lanes are not all that it takes: there is more to decide, or copies have to be followed in time."""
+        return self.input.needs_clock or (self.input.entry.host is not None and self.copies_ns is None)
 
     @cached_property
     def outages(self) -> tuple[Outage, ...]:

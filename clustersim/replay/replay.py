@@ -42,7 +42,7 @@ def replay(
     """
     prepared = Prepared(inputs)
     lanes = LaneBuilder(prepared)
-    if lanes.obstacle or inputs.needs_clock:
+    if lanes.obstacle or prepared.needs_clock:
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
         if lanes.obstacle and by_events is not None and inputs.mode != "full":

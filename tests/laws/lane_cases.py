@@ -20,6 +20,7 @@ from clustersim.cluster.fault import Fault
 from clustersim.cost.captured import Sizes
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.replay.events.run import EventReplay
+from clustersim.replay.input import HostPool
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
 from clustersim.serving.order import Order
 from clustersim.serving.user_class import UserClass
@@ -31,10 +32,12 @@ from tests.round_numbers import (
     SPARSE,
     Arrival,
     deployment,
+    hosted,
     pools,
     prefixed,
     stages_apart,
     step_ends,
+    with_entry,
 )
 
 Case = dict[str, Any]
@@ -42,10 +45,12 @@ Case = dict[str, Any]
 
 Replicas share experts where the plan is ``wide``.
 
-With ``apart`` each stage has links of its own (``stages_apart``). With ``decode``, keywords of the decode pool, there
-are two pools: its ``plan``, its ``kv_blocks`` and fields of its ``ServingConfig``. Besides, ``order`` is (by, patience
-in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, ``failures`` are (instant, end or None,
-device), and ``shares`` are the tokens of a hash, and of requests in turn a group and how many hashes it has in common.
+With ``apart`` each stage has links of its own (``stages_apart``). With ``host`` sequences are swapped to hosts with so
+many blocks, one each but where ``port`` says whether all devices share a link to one (``hosted``). With ``decode``,
+keywords of the decode pool, there are two pools: its ``plan``, its ``kv_blocks`` and fields of its ``ServingConfig``.
+Besides, ``order`` is (by, patience in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, ``failures``
+are (instant, end or None, device), and ``shares`` are the tokens of a hash, and of requests in turn a group and how
+many hashes it has in common.
 """
 
 OWN = UserClass(
@@ -89,7 +94,15 @@ def case_input(case: Case) -> ReplayInput:
         options["order"] = Order(by=by, patience_ns=patience_ns)
     if options.pop("apart", False):
         options["topology"] = stages_apart(plan)
+    host = options.pop("host", None)
+    if host is not None:
+        port = options.pop("port", None)
+        topology = hosted(plan.world, shared=bool(port), apart=port is None)
+        options |= {"topology": topology, "preemption": "swap", "host_kv_bytes": 1.0}
     given = _deployed(options.pop("arrivals"), plan, {"layers": plan.pp, **options})
+    if host is not None:
+        block_bytes = (1_000 * options["kv_block_tokens"] // plan.tp,) * plan.pp
+        given = with_entry(given, host=HostPool(blocks=host, block_bytes=block_bytes))
     if shares is not None:
         given = prefixed(given, _hashes(given.requests.prompt_tokens.tolist(), *shares), shares[0])
     faults = tuple(Fault(at_ns=at, until_ns=until, devices=(device,)) for at, until, device in failures)
@@ -121,9 +134,10 @@ def by_events(given: ReplayInput) -> ReplayResult:
 
 
 def ends_of(timeline: Timeline) -> set[int]:
-    """Return the instants at which a step or a pass of a first stage ends."""
+    """Return the instants at which a step, a pass of a first stage or K/V on its way ends."""
     replicas = int(timeline.steps["replica"].max(initial=-1)) + 1
     ends = {end for replica in range(replicas) for end in step_ends(timeline, replica)}
+    ends.update(timeline.moves["end_ns"].tolist())
     if any(pool.stages > 1 for pool in timeline.layout.pools):
         for run in np.flatnonzero(timeline.passes["stage"] == 0).tolist():
             shape = timeline.templates[int(timeline.passes["template"][run])]
@@ -184,7 +198,7 @@ def splits(draw: st.DrawFn) -> Case:
     case = _one_pool(draw)
     plan = case["plan"]
     plan["pp"] = draw(st.sampled_from((1, 1, 1, 2, 2, 3)))
-    if plan["pp"] > 1 and draw(st.integers(0, 3)):
+    if plan["pp"] > 1 and draw(st.integers(0, 3)) and "host" not in case:
         case["apart"] = True
     degree = draw(st.sampled_from((2, 2, 3, 4)))
     schemes = ("ring", "ring", "all_gather", *(("all_to_all",) if 4 // plan.get("tp", 1) % degree == 0 else ()))
@@ -232,6 +246,8 @@ def _one_pool(draw: st.DrawFn) -> Case:
     }
     if draw(st.integers(0, 3)) == 0:
         case["preemption"] = "never"
+    elif draw(st.integers(0, 3)) == 0:
+        case |= {"host": draw(st.sampled_from((1, 4, 100))), "port": draw(st.sampled_from((None, None, True, False)))}
     if draw(st.integers(0, 5)) == 0:
         case["window"] = draw(st.sampled_from((1, 6, 20)))
     if draw(st.booleans()):
@@ -250,6 +266,8 @@ def sharing(draw: st.DrawFn) -> Case:
     """Draw a case whose prompts share cached prefixes, mostly with more that decides; most can go by lanes."""
     case = _one_pool(draw) if draw(st.integers(0, 2)) else _two_pools(draw)
     size = draw(st.sampled_from((1, 4, 4, 5)))
+    for unshared in ("host", "port"):
+        case.pop(unshared, None)
     case |= {"prefix_caching": True, "preemption": "recompute", "kv_block_tokens": size}
     case["kv_blocks"] = -(-draw(st.sampled_from((44, 60, 80, 100, 160))) // size)
     shares = st.tuples(st.integers(0, 1), st.integers(0, 6))
@@ -326,7 +344,7 @@ def _clocked(draw: st.DrawFn, case: Case) -> Case:
     if draw(st.booleans()):
         case["order"] = draw(st.sampled_from(("priority", "shortest_prompt"))), draw(st.sampled_from((-1, 0, 100_000)))
         case["priorities"] = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
-    if "decode" not in case and draw(st.integers(0, 3)) == 0:
+    if "decode" not in case and "host" not in case and draw(st.integers(0, 3)) == 0:
         static = case.get("preemption") == "never" or "decode_overlap" in case["plan"]  # which it does not heed
         static = static or case["max_batch_tokens"] < case["max_batch_requests"]
         case["scheduler"] = "static" if static else draw(st.sampled_from(("static", OWN)))

@@ -18,7 +18,9 @@ from clustersim.graph.prices.lockstep_steps import LockstepSteps
 from clustersim.graph.prices.split_features import SplitFeatures
 from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
-from clustersim.replay.compiled import kernel, links, stages
+from clustersim.replay import prepared
+from clustersim.replay.compiled import choice, kernel, links, stages
+from clustersim.replay.compiled.single_lanes import SingleLanes
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane
 from clustersim.replay.lanes import prices as lane_prices
@@ -26,6 +28,7 @@ from clustersim.replay.lanes.clocks import alone
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock, LockstepPasses
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
+from clustersim.replay.lanes.host_copies import HostCopies
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
@@ -44,6 +47,7 @@ from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.stretched_lane import StretchedLane
+from clustersim.replay.lanes.swapping_lane import SwappingLane
 from clustersim.replay.pools import kv_forecast
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.pools.kv_forecast import KvForecast
@@ -261,6 +265,21 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "steps begin anew after a failure": Mutation(AskedScheduler, "follow", "predecessor.step", "0"),
     "who is given up leaves what was decided open": Mutation(
         AskedScheduler, "cancel", "self.episodes.close((sequence.request,))", "pass"
+    ),
+    # swapping_lane.py, host_copies.py
+    "who comes beside a copy waits for its end": Mutation(SwappingLane, "arrive", "self.end = NEVER", "pass"),
+    "copies end with the step beside them": Mutation(
+        SwappingLane,
+        "begin",
+        "min(self.step_end, self.copies.end)",
+        "self.step_end if self.steps else self.copies.end",
+    ),
+    "a run that has ended goes on with a copy": Mutation(SwappingLane, "go_on", "self.copies.end == NEVER and", ""),
+    "a step ends with a copy beside it": Mutation(SwappingLane, "land", "self.step_end == now", "True"),
+    "copies in one direction overlap": Mutation(HostCopies, "begin", "len(queue) == 1", "True"),
+    "a copy that waits never begins": Mutation(HostCopies, "ended", "if queue:", "if False:"),
+    "copies that meet others take what they take alone": Mutation(
+        prepared, "find_contention", 'copies_meet |= kind == "swap"', "pass"
     ),
     # prompt_queue.py
     "long prompts are not cut": Mutation(PromptQueue, "_admit_from_queue", "count < longest", "True"),
@@ -538,6 +557,32 @@ COMPILED: Final[dict[str, Mutation]] = {
     "a stage takes a pass beside another": Mutation(links, "_sent", "if p[STARTED] == p[ENDED]", "if True"),
     "the first stage is free while it computes": Mutation(links, "start", "w[FREE][0] = k.NEVER", "pass"),
     "a boundary sends beside another send": Mutation(links, "_end", "elif p[SENDING] == IDLE", "elif True"),
+    "a victim leaves though blocks are coming": Mutation(kernel, "_grow", "if s[COMING] > 0 and", "if False and"),
+    "others take the blocks that are coming": Mutation(kernel, "_grow", "if missing > 0 and s[SHORT]", "if False"),
+    "a host has room for all": Mutation(kernel, "_grow", "blocks <= s[HOST]", "s[HOST] > 0"),
+    "who leaves comes back": Mutation(kernel, "_swap_in", "slot[LEAVES, one] or ", ""),
+    "who comes back needs no room for a token": Mutation(kernel, "_swap_in", "(done + 1)", "done"),
+    "who comes back leaves no block free": Mutation(kernel, "_swap_in", " + margin", ""),
+    "who comes back comes before decodes": Mutation(kernel, "_decide", "if s[EVICTED] == 0 and (lim", "if (lim"),
+    "who comes back comes beside prompts": Mutation(kernel, "_decide", "lim[CHUNKED] or s[CHUNKS] == 0", "True"),
+    "nobody is admitted as the last comes back": Mutation(kernel, "_decide", "away == 0 or s[SWAPPED] > 0", "True"),
+    "requests overtake who is away": Mutation(kernel, "_careful_prefills", "if s[SWAPPED] == 0 else 0", ""),
+    "requests take the places of who comes back": Mutation(kernel, "_careful_prefills", " - s[INBOUND]", ""),
+    "nobody counts who comes back": Mutation(kernel, "_next", "s[SWAPPED] + s[INBOUND] > 0", "s[SWAPPED] > 0"),
+    "who leaves leaves its episode open": Mutation(
+        kernel, "_careful", "_close(s, g, slot, decodes, one, slot[LAST_STEP, one])", "pass"
+    ),
+    "copies begin anew with each decision": Mutation(kernel, "_begin_copies", " and s[OUT_END] == NEVER", ""),
+    "who comes back keeps its place": Mutation(kernel, "_end_copies", "slot[PLACE, one] = s[PLACES]", "pass"),
+    "who comes back begins its prompt": Mutation(kernel, "_end_copies", "if _decoding(slot, one)", "if False"),
+    "a compiled step ends with a copy beside it": Mutation(kernel, "advance", "mine[STEP_END] == now", "True"),
+    "a compiled run that has ended goes on with a copy": Mutation(
+        kernel, "advance", "if not beside and mine[STEPS] < mine[LIMIT]", "if mine[STEPS] < mine[LIMIT]"
+    ),
+    "a copy is a step at the horizon": Mutation(SingleLanes, "_stop_lane", "s[k.STEPS] > 0", "True"),
+    "lanes that swap decide for all that decode": Mutation(
+        choice, "_swaps_alone", ' and not replace(config, preemption="recompute").decided_singly', ""
+    ),
     "compiled sends take no time": Mutation(links, "_send", "_later(now, w[COSTS][here, kind, 2])", "now"),
 }
 """Of compiled lanes with stages."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,7 @@ from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
+from clustersim.replay.lanes.swapping_lane import SwappingLane
 from clustersim.serving.grouped.asked_scheduler import AskedScheduler
 from clustersim.workload.requests import Requests
 
@@ -44,7 +46,7 @@ _SINGLE: Final = "kernel", "advance"
 _STAGED: Final = "stages", "*advance_stages"
 """Modules of what is compiled, and the functions that the compiler keeps."""
 _PRICES: Final[dict[type[Lane], type[KernelPrices | StagePrices]]] = {
-    DecodeJumpLane: KernelPrices, PipeLane: StagePrices, SharedLane: LinkPrices,
+    DecodeJumpLane: KernelPrices, SwappingLane: KernelPrices, PipeLane: StagePrices, SharedLane: LinkPrices,
 }  # fmt: skip
 
 
@@ -145,7 +147,7 @@ class Compiled:
         if self.mode == "never":
             return "it was not asked for"
         stages = lanes[0].prices.stages
-        if isinstance(lanes[0].scheduler, AskedScheduler):
+        if isinstance(lanes[0].scheduler, AskedScheduler) and not _swaps_alone(lanes[0]):
             return "schedulers that decide each step are not"
         if lanes[0].prices.split:
             return "prompts that are split over SP ranks are not"
@@ -162,6 +164,12 @@ class Compiled:
             if work < needed:
                 return f"it would save less than the compiler takes ({work:.2g} s of work, worth it from {needed:g} s)"
         return ""
+
+
+def _swaps_alone(lane: Lane) -> bool:
+    """Whether nothing but that it swaps has each step of a lane decided singly."""
+    config = lane.scheduler.scheduler.config
+    return isinstance(lane, SwappingLane) and not replace(config, preemption="recompute").decided_singly
 
 
 def expected_s(requests: Requests) -> float:

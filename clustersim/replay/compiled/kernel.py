@@ -7,6 +7,7 @@ Everything is in this file, so that what is compiled is what is cached. It is Py
 many numbers as a replica may have sequences, and lists in ``line[name, position]``. A sequence is *loose* (decodes, in
 no group yet), in the *group* (a heap by the clock at which it has its last token), *begun* (its prompt), carried as a
 *chunk*, or preempted. The group's clock counts decode steps; members are brought up to date only where somebody looks.
+While any is swapped to the host or copied, every step is decided as where a block is missing (:func:`_careful`).
 
 **The clock of all lanes.** What happens at one instant happens in three phases, as in
 ``replay.lanes.clocks.shared_clock``: steps end, requests arrive, schedulers decide. A run of decode steps is priced up
@@ -43,10 +44,10 @@ DONE, FULL, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_FLOWS, WIDEN, TOO_LATE 
 
 CLOCK_SCALARS: Final = (
     "now", "phase", "next", "freed", "awake", "awoken", "lane", "answered", "row_at", "varying_at", "chunk_at",
-    "decode_at", "fact_at", "stretch_at", "ended",
+    "decode_at", "fact_at", "stretch_at", "copy_at", "ended",
 )  # fmt: skip
 (NOW, PHASE, NEXT, FREED, AWAKE, AWOKEN, LANE, ANSWERED, ROW_AT, VARYING_AT, CHUNK_AT,
- DECODE_AT, FACT_AT, STRETCH_AT, ENDED) = range(len(CLOCK_SCALARS))  # fmt: skip
+ DECODE_AT, FACT_AT, STRETCH_AT, COPY_AT, ENDED) = range(len(CLOCK_SCALARS))  # fmt: skip
 ENDS, ARRIVALS, DECISIONS = range(3)
 """Phases of an instant."""
 
@@ -55,31 +56,52 @@ SCALARS: Final = (
     "order", "loose", "begun", "chunks", "given_up", "spare", "launched", "is_awake", "goes_on", "new", "context",
     "pairs", "keys", "decodes", "attended", "steady", "steps", "limit", "evicted", "decodes_flying",
     "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
+    "swapped", "inbound", "outbound", "in_since", "out_since", "in_end", "out_end", "copy_end", "step_end", "host",
+    "coming", "short",
 )  # fmt: skip
 (
     CLOCK, COUNT, COMPUTED, LAST, FRESH, REPLICA, HEAD, WAITING, FREE, STEP, BEFORE, PLACES,
     ORDER, LOOSE, BEGUN, CHUNKS, GIVEN_UP, SPARE, LAUNCHED, IS_AWAKE, GOES_ON, NEW, CONTEXT,
     PAIRS, KEYS, DECODES, ATTENDED, STEADY, STEPS, LIMIT, EVICTED, DECODES_FLYING,
     NEAR_PAIRS, NEAR_KEYS, NEAR_ATTENDED, NEAR_GROWTH, NEAR_STEPS,
+    SWAPPED, INBOUND, OUTBOUND, IN_SINCE, OUT_SINCE, IN_END, OUT_END, COPY_END, STEP_END, HOST,
+    COMING, SHORT,
 ) = range(len(SCALARS))  # fmt: skip
-"""The first five are those of a group: where there are stages, each group has its own (``q`` below). The last five are
-sums within the model's sliding window, how the last of them grows step by step, and for how many steps it does."""
+"""The first five are those of a group: where there are stages, each group has its own (``q`` below). The five that are
+near are sums within the model's sliding window, how the last of them grows step by step, and for how many steps it
+does. Then come sequences that leave or are at rest, and those being copied; since when the first in each direction is,
+and when it ends; when any of them does; when the step beside them does; blocks free at the host; those that copies will
+give back; whether the next free ones are for who waits for that."""
 
 FIELDS: Final = (
     "request", "prompt", "output", "done", "generated", "joined", "blocks", "place", "first_step", "last_step",
-    "is_fresh", "chosen", "taken", "slot", "flies",
+    "is_fresh", "chosen", "taken", "slot", "flies", "copied", "leaves",
 )  # fmt: skip
 (REQUEST, PROMPT, OUTPUT, DONE_TOKENS, GENERATED, JOINED, BLOCKS, PLACE, FIRST_STEP, LAST_STEP,
- IS_FRESH, CHOSEN, TAKEN, SLOT, FLIES) = range(len(FIELDS))  # fmt: skip
+ IS_FRESH, CHOSEN, TAKEN, SLOT, FLIES, COPIED, LEAVES) = range(len(FIELDS))  # fmt: skip
 
-LINES: Final = ("heap", "fresh", "order", "loose", "begun", "chunks", "given_up", "spare", "ready")
-HEAP, FRESHLY, ORDERED, LOOSENED, BEGINNING, CARRIED, PREEMPTED_ONES, SPARES, READY = range(len(LINES))
+LINES: Final = (
+    "heap",
+    "fresh",
+    "order",
+    "loose",
+    "begun",
+    "chunks",
+    "given_up",
+    "spare",
+    "ready",
+    "away",
+    "coming_in",
+    "going_out",
+)
+(HEAP, FRESHLY, ORDERED, LOOSENED, BEGINNING, CARRIED, PREEMPTED_ONES, SPARES, READY, AWAY, COMING_IN,
+ GOING_OUT) = range(len(LINES))  # fmt: skip
 """Slots: the group; not carried yet; those that run by admission; loose; begun; chunks of the step; preempted by
-request; free. The first two are those of a group."""
+request; free; ready; swapped by request; copied in, and out, in turn. The first two are those of a group."""
 
 LIMITS: Final = (
     "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "max_run", "stride", "first",
-    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "window", "rows", "varying", "chunks",
+    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "window", "margin", "rows", "varying", "chunks",
     "decodes", "facts", "stretches",
 )  # fmt: skip
 (
@@ -99,6 +121,7 @@ LIMITS: Final = (
     OVERLAP,
     KEEPS_ROOM,
     WINDOW,
+    MARGIN,
     ROOM_ROWS,
     ROOM_VARYING,
     ROOM_CHUNKS,
@@ -107,7 +130,7 @@ LIMITS: Final = (
     ROOM_STRETCHES,
 ) = range(len(LIMITS))
 
-FACT_ADMITTED, FACT_PREEMPTED, FACT_FINISHED = 2, 3, 4
+FACT_ADMITTED, FACT_PREEMPTED, FACT_FINISHED, FACT_SWAPPED_OUT, FACT_SWAPPED_IN = 2, 3, 4, 6, 7
 """``serving.decision``'s numbers of these facts (a test compares them)."""
 ROW: Final = (
     "start", "kind", "slot", "requests", "new", "decodes", "context", "waiting", "running", "used", "count", "end",
@@ -535,6 +558,9 @@ def _launch(s, g, slot, line, lim, decodes, group):
 def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
     """Decide the next step (``GroupedScheduler.next``); it is launched, or there is nothing to run."""
     s[CHUNKS] = 0
+    if s[SWAPPED] + s[INBOUND] > 0:
+        _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
+        return
     asked = s[WAITING] > 0 or s[BEGUN] > 0
     if asked and not lim[CHUNKED]:
         if _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS], s[FREE]):
@@ -566,6 +592,106 @@ def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, dec
 
 
 @INNER
+def _put_by_request(slot, line, name, count, one):
+    """Put a slot into a list of so many in order of requests."""
+    row, at = line[name], count
+    while at > 0 and slot[REQUEST, row[at - 1]] > slot[REQUEST, one]:
+        row[at] = row[at - 1]
+        at -= 1
+    row[at] = one
+
+
+@INNER
+def _swap_out(s, slot, line, one, blocks):
+    """Let a victim leave for the host, which has room for it (``SwappingScheduler._preempt``)."""
+    s[HOST] -= blocks
+    s[COMING] += blocks
+    slot[COPIED, one] = blocks
+    slot[LEAVES, one] = 1
+    _put_by_request(slot, line, AWAY, s[SWAPPED], one)
+    s[SWAPPED] += 1
+    line[GOING_OUT, s[OUTBOUND]] = one
+    s[OUTBOUND] += 1
+
+
+@INNER
+def _swap_in(s, g, slot, line, lim, facts, now):
+    """Let come back whoever was swapped out and has room (``SwappingScheduler._swap_in``)."""
+    size = lim[SIZE]
+    while s[SWAPPED] > 0:  # for whom there are places: nobody was admitted meanwhile
+        one = line[AWAY, 0]
+        done = slot[DONE_TOKENS, one]
+        margin = lim[MARGIN] if s[ORDER] + s[INBOUND] > 0 else 0
+        if slot[LEAVES, one] or s[SHORT] or -(-(done + 1) // size) + margin > s[FREE]:
+            return
+        _remove(line, AWAY, s[SWAPPED], one)
+        s[SWAPPED] -= 1
+        blocks = -(-done // size)
+        s[FREE] -= blocks
+        slot[BLOCKS, one] = slot[COPIED, one] = blocks
+        line[COMING_IN, s[INBOUND]] = one
+        s[INBOUND] += 1
+        _fact(s, g, facts, now, FACT_SWAPPED_IN, slot[REQUEST, one], done, lim[TOTAL] - s[FREE])
+
+
+@INNER
+def _begin_copies(s, slot, line, copies_ns, now):
+    """Start the first copy in each direction where none is under way (``HostCopies``)."""
+    if s[INBOUND] > 0 and s[IN_END] == NEVER:
+        s[IN_SINCE] = now
+        s[IN_END] = now + copies_ns[0, slot[COPIED, line[COMING_IN, 0]]]
+    if s[OUTBOUND] > 0 and s[OUT_END] == NEVER:
+        s[OUT_SINCE] = now
+        s[OUT_END] = now + copies_ns[1, slot[COPIED, line[GOING_OUT, 0]]]
+    s[COPY_END] = min(s[IN_END], s[OUT_END])
+
+
+@INNER
+def _log_copy(s, g, slot, copies, one, out, since, now):
+    at = g[COPY_AT]
+    copies[at, 0] = slot[REQUEST, one]
+    copies[at, 1] = out
+    copies[at, 2] = slot[DONE_TOKENS, one]
+    copies[at, 3] = slot[COPIED, one]
+    copies[at, 4] = since
+    copies[at, 5] = now
+    copies[at, 6] = s[REPLICA]
+    g[COPY_AT] = at + 1
+
+
+@INNER
+def _end_copies(s, g, slot, line, lim, copies_ns, facts, copies, now):
+    """Account for copies that end now, and start those behind them (``SwappingScheduler.copied``)."""
+    if s[OUT_END] == now:
+        one = line[GOING_OUT, 0]
+        _remove(line, GOING_OUT, s[OUTBOUND], one)
+        s[OUTBOUND] -= 1
+        s[OUT_END] = NEVER
+        slot[LEAVES, one] = 0
+        s[COMING] -= slot[COPIED, one]
+        s[FREE] += slot[COPIED, one]
+        _log_copy(s, g, slot, copies, one, 1, s[OUT_SINCE], now)
+        _fact(s, g, facts, now, FACT_SWAPPED_OUT, slot[REQUEST, one], slot[DONE_TOKENS, one], lim[TOTAL] - s[FREE])
+    if s[IN_END] == now:
+        one = line[COMING_IN, 0]
+        _remove(line, COMING_IN, s[INBOUND], one)
+        s[INBOUND] -= 1
+        s[IN_END] = NEVER
+        s[HOST] += slot[COPIED, one]
+        slot[PLACE, one] = s[PLACES]
+        s[PLACES] += 1
+        line[ORDERED, s[ORDER]] = one
+        s[ORDER] += 1
+        _log_copy(s, g, slot, copies, one, 0, s[IN_SINCE], now)
+        if _decoding(slot, one):
+            line[LOOSENED, s[LOOSE]] = one
+            s[LOOSE] += 1
+        else:
+            _put_back(s, slot, line, one)
+    _begin_copies(s, slot, line, copies_ns, now)
+
+
+@INNER
 def _decoding(slot, one):
     return slot[GENERATED, one] > 0 and slot[PROMPT, one] + slot[GENERATED, one] == slot[DONE_TOKENS, one] + 1
 
@@ -575,11 +701,16 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens):
     """Take the blocks that ``tokens`` need, from those admitted later if need be; return whether it has them."""
     while True:
         missing = -(-tokens // lim[SIZE]) - slot[BLOCKS, one]
+        if missing > 0 and s[SHORT]:
+            return False
         if missing <= s[FREE]:
             if missing > 0:
                 s[FREE] -= missing
                 slot[BLOCKS, one] += missing
             return True
+        if s[COMING] > 0 and missing <= s[FREE] + s[COMING]:
+            s[SHORT] = 1
+            return False
         victim = -1
         for place in range(s[ORDER] - 1, -1, -1):
             other = line[ORDERED, place]
@@ -591,16 +722,16 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens):
         if victim < 0:
             return False
         s[EVICTED] += 1
-        s[FREE] += slot[BLOCKS, victim]
-        slot[BLOCKS, victim] = 0
-        slot[DONE_TOKENS, victim] = 0
         _remove(line, ORDERED, s[ORDER], victim)
         s[ORDER] -= 1
-        row, at = line[PREEMPTED_ONES], s[GIVEN_UP]
-        while at > 0 and slot[REQUEST, row[at - 1]] > slot[REQUEST, victim]:
-            row[at] = row[at - 1]
-            at -= 1
-        row[at] = victim
+        blocks = slot[BLOCKS, victim]
+        slot[BLOCKS, victim] = 0
+        if blocks <= s[HOST]:
+            _swap_out(s, slot, line, victim, blocks)
+            continue
+        s[FREE] += blocks
+        slot[DONE_TOKENS, victim] = 0
+        _put_by_request(slot, line, PREEMPTED_ONES, s[GIVEN_UP], victim)
         s[GIVEN_UP] += 1
         s[WAITING] += 1
         _fact(s, g, facts, now, FACT_PREEMPTED, slot[REQUEST, victim], slot[GENERATED, victim], lim[TOTAL] - s[FREE])
@@ -655,7 +786,8 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
             budget -= count
         else:
             exhausted = True
-    while s[WAITING] > 0 and budget > 0 and s[ORDER] < lim[MAX_REQUESTS]:
+    places = lim[MAX_REQUESTS] - s[INBOUND] if s[SWAPPED] == 0 else 0
+    while s[WAITING] > 0 and budget > 0 and s[ORDER] < places:
         one = _first_waiting(s, line)
         need = _needed(s, slot, prompts, one)
         count = min(need, budget, limit)
@@ -675,9 +807,9 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
 @INNER
 def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now):
     """Choose decodes and chunks (``Scheduler.schedule``); return how many decode."""
-    chosen = 0
+    chosen, away = 0, s[SWAPPED]
     while True:
-        s[EVICTED] = s[CHUNKS] = 0
+        s[EVICTED] = s[CHUNKS] = s[SHORT] = 0
         for place in range(s[ORDER]):
             slot[CHOSEN, line[ORDERED, place]] = 0
         if lim[CHUNKED]:
@@ -689,8 +821,14 @@ def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now):
             chosen = 0
             if s[CHUNKS] == 0:
                 chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS])
-        if chosen + s[CHUNKS] > 0 or s[EVICTED] == 0:
+        if s[EVICTED] == 0 and (lim[CHUNKED] or s[CHUNKS] == 0):
+            _swap_in(s, g, slot, line, lim, facts, now)
+        if chosen + s[CHUNKS] > 0:
             break
+        if s[EVICTED] == 0:
+            if away == 0 or s[SWAPPED] > 0:
+                break
+            away = 0  # others may be admitted again
     return chosen
 
 
@@ -709,7 +847,11 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
     s[COUNT] = s[COMPUTED] = s[LOOSE] = s[FRESH] = s[BEGUN] = 0
     for phase in range(size):
         phases[phase] = 0
+    out = s[OUTBOUND]
     chosen = _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now)
+    for place in range(out, s[OUTBOUND]):
+        one = line[GOING_OUT, place]
+        _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
         if slot[DONE_TOKENS, one] == 0:
@@ -860,7 +1002,7 @@ def _head(s, lim, head, now, context, number):
     head[ROW_NEW] = s[NEW]
     head[ROW_DECODES] = s[DECODES]
     head[ROW_CONTEXT] = context
-    head[ROW_WAITING] = s[WAITING]
+    head[ROW_WAITING] = s[WAITING] + s[SWAPPED] + s[INBOUND]
     head[ROW_RUNNING] = s[ORDER]
     head[ROW_USED] = lim[TOTAL] - s[FREE]
     head[ROW_NUMBER] = number
@@ -1069,6 +1211,7 @@ def _is_full(g, lim):
         or g[DECODE_AT] >= lim[ROOM_DECODES]
         or g[FACT_AT] >= lim[ROOM_FACTS]
         or g[STRETCH_AT] >= lim[ROOM_STRETCHES]
+        or g[COPY_AT] >= lim[ROOM_ROWS]
     )
 
 
@@ -1135,6 +1278,8 @@ def advance(
     cores,
     core_kinds,
     terms,
+    copies_ns,
+    copies,
     rows,
     varying,
     chunks,
@@ -1192,6 +1337,10 @@ def advance(
         0 where one is of prefill, else 1; its instances; 1 where it attends within the window.
     terms : float64 array of shape (3, classes, 12)
         ``PREFILL_TERMS`` or ``DECODE_TERMS``.
+    copies_ns : int64 array of shape (2, blocks + 1)
+        What copies of so many blocks take, in from the host and out; without any where nobody swaps.
+    copies : int64 array of shape (…, 7)
+        Copies that ended, the lane last.
     rows, varying, chunks, decodes, facts : int64 arrays
         What is logged, the lane last: (…, len(ROW)), (…,), (…, 6), (…, 5), (…, 6).
 
@@ -1209,9 +1358,10 @@ def advance(
                     return FULL
                 lane = end_tree[1]
                 mine = s[lane]
-                if mine[STEPS] < mine[LIMIT]:
+                beside = mine[COPY_END] != NEVER  # then steps are taken singly
+                if not beside and mine[STEPS] < mine[LIMIT]:
                     mine[GOES_ON] = 1
-                else:
+                elif not beside or (mine[STEPS] > 0 and mine[STEP_END] == now):
                     width = cores[2] if mine[CHUNKS] == 0 else cores[1] if mine[DECODES] > 0 else cores[0]
                     _log_run(mine, g, head[lane], pending[lane], now, width, rows, varying)
                     _land(
@@ -1220,6 +1370,8 @@ def advance(
                     )  # fmt: skip
                     if lim[BALANCED]:
                         _settle(load_tree, loads, lane)
+                if mine[COPY_END] == now:
+                    _end_copies(mine, g, slot[lane], line[lane], lim, copies_ns, facts, copies, now)
                 _wake(mine, g, awake)
                 ends[lane] = NEVER
                 _settle(end_tree, ends, lane)
@@ -1254,13 +1406,15 @@ def advance(
         while g[AWOKEN] < g[AWAKE]:
             lane = awake[g[AWOKEN]]
             mine = s[lane]
-            if not mine[GOES_ON] and not mine[LAUNCHED] and ends[lane] == NEVER:
+            if not mine[GOES_ON] and not mine[LAUNCHED] and mine[STEPS] == 0:
                 if _is_full(g, lim):
                     return FULL
                 _next(
                     mine, g, slot[lane], line[lane], finishes[lane], phases[lane], prompts, outputs, behind, lim,
                     decodes, facts, now,
                 )  # fmt: skip
+                if mine[INBOUND] + mine[OUTBOUND] > 0:
+                    _begin_copies(mine, slot[lane], line[lane], copies_ns, now)
             asked = 0
             if mine[GOES_ON] or mine[LAUNCHED]:
                 if mine[CHUNKS] > 0:
@@ -1282,6 +1436,10 @@ def advance(
                     g[LANE] = lane
                     return asked
                 mine[GOES_ON] = mine[LAUNCHED] = 0
+                mine[STEP_END] = ends[lane]
+                _settle(end_tree, ends, lane)
+            if copies_ns.shape[1] > 0:
+                ends[lane] = min(mine[STEP_END] if mine[STEPS] > 0 else NEVER, mine[COPY_END])
                 _settle(end_tree, ends, lane)
             mine[IS_AWAKE] = 0
             g[AWOKEN] += 1

@@ -16,6 +16,7 @@ from clustersim.replay.compiled.stage_prices import StagePrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER, Lane
+from clustersim.serving.swapping import SPARE
 
 ROOM: Final = 1 << 15
 """Runs of steps between two times that what was logged is handed on; twice as many for each lane where that is more."""
@@ -66,8 +67,8 @@ class CompiledLanes(ABC):
             "chunked": chunked, "max_run": longest_run, "stride": stride, "first": first,
             "closed": requests.concurrency is not None, "balanced": intake.balanced and count > 1,
             "horizon": min(intake.horizon, k.NEVER - 1),
-            "keeps_room": config.preemption == "never", "window": sum(self.windows), "stages": scheduler.stages,
-            "overlap": scheduler.decode_overlap,
+            "keeps_room": config.preemption == "never", "window": sum(self.windows), "margin": pool.total // SPARE,
+            "stages": scheduler.stages, "overlap": scheduler.decode_overlap,
             **room,
         }  # fmt: skip
         self.limits = np.array([values[name] for name in k.LIMITS], np.int64)
@@ -76,6 +77,7 @@ class CompiledLanes(ABC):
         self.state = np.zeros((count, self.scalars), np.int64)
         self.state[:, k.REPLICA] = np.arange(count)
         self.state[:, [k.FREE, k.LAST, k.SPARE]] = pool.free[0], -1, slots
+        self.state[:, [k.IN_END, k.OUT_END, k.COPY_END]] = k.NEVER
         self.slots = np.zeros((count, len(k.FIELDS), slots), np.int64)
         self.lines = np.zeros((count, len(k.LINES), slots), np.int64)
         self.lines[:, k.SPARES] = np.arange(slots)[::-1]
@@ -158,7 +160,9 @@ class CompiledLanes(ABC):
                 raise too_late()
             else:
                 self._answer(status)
-        if endless and (self.state[:, [k.WAITING, k.ORDER]] > 0).any():  # what can never run was refused as it came
+        if (
+            endless and (self.state[:, [k.WAITING, k.ORDER, k.SWAPPED]] > 0).any()
+        ):  # what can never run was refused as it came
             raise BrokenLawError("requests wait in a compiled lane, but nothing happens any more")
         return int(g[k.NEXT])
 

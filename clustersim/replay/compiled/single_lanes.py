@@ -9,12 +9,14 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
-from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, tournament
+from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, by_lane, tournament
 from clustersim.replay.compiled.prices import DECODE, KernelPrices
 from clustersim.replay.events import decode_run
+from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.log import STEP_ROW
+from clustersim.replay.lanes.swapping_lane import SwappingLane
 
 
 class SingleLanes(CompiledLanes):
@@ -31,6 +33,12 @@ class SingleLanes(CompiledLanes):
         self.heads = np.zeros((count, len(k.ROW)), np.int64)
         self.pending = np.zeros((count, decode_run.MAX_RUN * self._classes()), np.int64)
         self.answer = np.zeros(self._classes(), np.int64)
+        swapping = [lane for lane in lanes if isinstance(lane, SwappingLane)]  # all of them, or none
+        self.copies_ns = np.zeros((2, 0), np.int64)
+        self.copied = np.zeros((int(self.limits[k.ROOM_ROWS]) + 2 if swapping else 0, 7), np.int64)
+        for number, lane in enumerate(swapping):
+            self.copies_ns = lane.copies.took_ns
+            self.state[number, k.HOST] = lane.host.free[0]
 
     def _classes(self) -> int:
         return int(self.prices.cores.max(initial=1))
@@ -39,7 +47,8 @@ class SingleLanes(CompiledLanes):
         prices = self.prices
         everything: list[Any] = [
             *fixed, prices.radix, prices.places, prices.keys, prices.values, prices.parts, prices.part_ns,
-            prices.made, prices.decode_rows, prices.cores, prices.kinds, prices.terms, *self.logged,
+            prices.made, prices.decode_rows, prices.cores, prices.kinds, prices.terms, self.copies_ns, self.copied,
+            *self.logged,
         ]  # fmt: skip
         status: int = k.advance(*everything)
         return status
@@ -49,6 +58,16 @@ class SingleLanes(CompiledLanes):
             self.clock, self.state, self.slots, self.lines, self.finishes, self.phases, self.heads, self.pending,
             self.answer, self.ends, tournament(len(self.lanes)), *self._requests(),
         )  # fmt: skip
+
+    def _hand_on(self, now: int, *, stops: bool = False) -> int:
+        """Hand on what was logged since the last time, copies too; see :meth:`CompiledLanes._hand_on`."""
+        table = self.copied[: self.clock[k.COPY_AT]]
+        self.clock[k.COPY_AT] = 0
+        order, cuts = by_lane(table, len(self.lanes))
+        for lane, mine in zip(self.lanes, np.split(table[order, :-1], cuts[1:-1]), strict=True):
+            if isinstance(lane.log, CopyLog):
+                lane.log.hand_copies(mine)
+        return super()._hand_on(now, stops=stops)
 
     def _sizes(self, rows: Int64Array) -> Int64Array:
         sizes: Int64Array = self.prices.cores[TABLES[rows[:, k.ROW_KIND]]] * rows[:, k.ROW_COUNT]
@@ -72,7 +91,7 @@ class SingleLanes(CompiledLanes):
 
     def _stop_lane(self, number: int) -> None:
         s, slot, line, log = self.state[number], self.slots[number], self.lines[number], self.lanes[number].log
-        flies, decodes = self.ends[number] != k.NEVER, int(s[k.DECODES])
+        flies, decodes = s[k.STEPS] > 0, int(s[k.DECODES])
         previous = int(s[k.BEFORE])
         ended = int(s[k.STEPS]) - 1
         if flies and not s[k.CHUNKS] and ended:  # all but the last step, which ends later

@@ -2,9 +2,7 @@
 
 Every rank of every stage that keeps entries of a sequence copies its own share, all blocks as a whole; a rank copies
 one sequence at a time in each direction, beside its steps. What a weak link makes of a copy is settled when it begins,
-and where it shares the link. A copy costs what a send between devices does (base and
-efficiency of ``send``, ``collective.constants``) over the route to the host; that blocks lie apart, and are copied
-one by one, is not modelled.
+and where it shares the link; what it costs otherwise: :mod:`clustersim.replay.links.host_copies`.
 """
 
 from __future__ import annotations
@@ -14,14 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from clustersim.clock import to_ns
 from clustersim.cluster.topology import Topology
-from clustersim.collective.constants import family
 from clustersim.collective.price import CommPlan
 from clustersim.replay.input import HostPool
 from clustersim.replay.instant import HAND_OVER, at, now_ns
+from clustersim.replay.links.host_copies import host_plan
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.serving.decision import Swap
 from clustersim.timeline.record import Recorder
@@ -32,26 +28,6 @@ if TYPE_CHECKING:
 
 OUT, IN = 2, 3
 """Kind of a flow in its key, behind collectives and sends."""
-
-
-def host_plan(topology: Topology, device: int, *, out: bool) -> CommPlan:
-    """Return what a copy between a device and its host costs."""
-    assert topology.hosts is not None
-    links = np.array(sorted(topology.hosts.host_path(device, out=out)), np.int64)
-    constants = family(topology.device, "send")
-    load = np.full(len(links), 1 / constants.efficiency)
-    return CommPlan(
-        kind="swap",
-        algorithm="direct",
-        group=(device,),
-        alpha_s=constants.base_s + constants.step_s + float(topology.link_latency_s[links].sum()),
-        own_seconds_per_byte=0.0,
-        ramp_s=constants.ramp_s,
-        ramp_half_s=constants.ramp_half_s,
-        links=links,
-        load_per_byte=load,
-        seconds_per_byte=float((load / topology.link_capacity[links]).max()),
-    )
 
 
 class Swaps:

@@ -12,6 +12,7 @@ from clustersim.graph.prices.step_prices import lockstep_prices, step_prices
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
+from clustersim.replay.lanes.host_copies import CopyLog, HostCopies
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLane, MemberLog
@@ -25,6 +26,7 @@ from clustersim.replay.lanes.pipelines.split_shared_lane import SplitSharedLane
 from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
 from clustersim.replay.lanes.pipelines.split_stage import SplitStage
 from clustersim.replay.lanes.stretched_lane import StretchedLane
+from clustersim.replay.lanes.swapping_lane import SwappingLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, told_by_counts, users_of
 from clustersim.replay.prepared import Prepared, PreparedPool
@@ -151,6 +153,9 @@ class LaneBuilder:
         prices = self._prices_of(replica)
         if len(prices) > 1:
             return self._pipe(replica, scheduler, prices, log)
+        if isinstance(log, CopyLog):
+            assert self.prepared.copies_ns is not None
+            return SwappingLane(scheduler, prices, log, HostCopies(self.prepared.copies_ns, log))
         kind = StretchedLane if self.watched(replica) else OwnerLane if len(scheduler.pool.free) > 1 else DecodeJumpLane
         return kind(scheduler, prices, log)
 
@@ -175,7 +180,10 @@ class LaneBuilder:
         senders = [one["decode"] for one in kinds[:-1]]
         token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
         blocks = prepared.schedulers[replica].pool.total
-        return kind(replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder)
+        told = replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder
+        if pool.input.host is None or kind is not LaneLog:  # on a clock that follows copies
+            return kind(*told)
+        return CopyLog(pool.input.host.block_bytes[0], *told)
 
     def _prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""

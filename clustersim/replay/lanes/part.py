@@ -10,7 +10,7 @@ from clustersim.clock import Int64Array
 from clustersim.errors import StallError
 from clustersim.replay.input import ReplayResult
 from clustersim.replay.prepared import Prepared
-from clustersim.serving.decision import PREEMPTED
+from clustersim.serving.decision import PREEMPTED, SWAPPED_OUT
 from clustersim.timeline.timeline import timeline_of
 from clustersim.units import plural
 from clustersim.values import dataclass
@@ -70,7 +70,7 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
     reasons = {request: reason for part in parts for request, reason in part.reasons.items()}
     timeline = timeline_of(prepared.recorder, prepared.layout)
     facts = timeline.facts
-    preempted = facts["request"][facts["kind"] == PREEMPTED]
+    preempted = facts["request"][np.isin(facts["kind"], (PREEMPTED, SWAPPED_OUT))]
     return ReplayResult(
         timeline=timeline,
         replica=replica,

@@ -33,6 +33,8 @@ class Contention:
         Boundaries whose sends can meet anything.
     alone : frozenset of (int, int)
         Pairs of devices between which K/V entries move and meet nothing; a device sends and receives one at a time.
+    copies_meet : bool
+        Whether copies of K/V to host memory, or from there, can meet anything.
     shared : tuple of str
         What may meet where, for people to read.
     """
@@ -41,6 +43,7 @@ class Contention:
     watched: dict[tuple[int, int], tuple[int, ...]]
     boundaries: frozenset[tuple[int, int]]
     alone: frozenset[tuple[int, int]]
+    copies_meet: bool
     shared: tuple[str, ...]
 
     @property
@@ -115,6 +118,7 @@ def find_contention(
     for link in sorted(moved):
         owners.setdefault(link, []).append(MOVES)
     watched: dict[tuple[int, int], list[int]] = {}
+    copies_meet = False
     boundaries: dict[tuple[int, int], None] = {}
     for link in sorted(owners):
         here = owners[link]
@@ -124,8 +128,8 @@ def find_contention(
         for kind, replica, stage, _ in here:
             if kind == "boundary":
                 boundaries[replica, stage] = None
-            elif kind in ("moves", "swap"):
-                continue  # these are always flows in the network
+            elif kind in ("moves", "swap"):  # what meets others is a flow in the network
+                copies_meet |= kind == "swap"
             elif len(stages) > 1:
                 crowded[replica, stage] = None
             else:
@@ -137,6 +141,7 @@ def find_contention(
         watched={stage: tuple(links) for stage, links in watched.items() if stage not in crowded},
         boundaries=frozenset(boundaries),
         alone=_alone(moved, {link for link, here in owners.items() if len(here) > 1}),
+        copies_meet=copies_meet,
         shared=tuple(shared),
     )
 

@@ -68,7 +68,9 @@ def _replayed(recorded: RecordedRun, requests: Mapping[str, Any]) -> ReplayResul
         reasons={},
         arrived_ns=arrived_ns,
         preemptions=preemptions,
-        contention=Contention(crowded=frozenset(), watched={}, boundaries=frozenset(), alone=frozenset(), shared=()),
+        contention=Contention(
+            crowded=frozenset(), watched={}, boundaries=frozenset(), alone=frozenset(), copies_meet=False, shared=()
+        ),
         obstacle="",
     )
 

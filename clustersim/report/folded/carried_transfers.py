@@ -9,8 +9,8 @@ import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.events.swaps import host_plan
 from clustersim.replay.input import ReplayInput
+from clustersim.replay.links.host_copies import host_plan
 from clustersim.report.folded.carried import Ways
 from clustersim.timeline.tables import HOST
 from clustersim.timeline.timeline import Timeline

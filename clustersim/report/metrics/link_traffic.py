@@ -20,7 +20,7 @@ from clustersim.collective.communications import CommTable
 from clustersim.collective.price import CommPlan, choose
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.events.swaps import host_plan
+from clustersim.replay.links.host_copies import host_plan
 from clustersim.report.metrics.step_features import StepFeatures
 from clustersim.timeline.tables import HOST, Table
 

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from clustersim.cluster.fault import Fault
-from clustersim.cluster.topology import Topology, topology_from_edges
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.events.run import EventReplay
-from clustersim.replay.events.swaps import host_plan
 from clustersim.replay.input import HostPool, ReplayInput, ReplayResult
+from clustersim.replay.links.host_copies import host_plan
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
 from clustersim.scenario.load import load
@@ -27,19 +26,9 @@ from clustersim.serving.decision import CANCELLED, FACT_KINDS, FINISHED, PREEMPT
 from tests.audit import replayed
 from tests.effort import crossed
 from tests.laws.agreement import agree
-from tests.round_numbers import GB_S, deployment, device, with_entry
+from tests.round_numbers import deployment, hosted, with_entry
 
 BLOCK_BYTES = 4_000
-
-
-def hosted(count: int, *, shared: bool = False) -> Topology:
-    """``count`` devices on one switch and on one host: each by a link of its own, or all by one link."""
-    names = [f"g{i}" for i in range(count)]
-    edges = [(name, "switch", GB_S, 0.0, "scaleup") for name in names]
-    above = "port" if shared else "host"
-    edges += [(name, above, GB_S, 0.0, "host") for name in names]
-    edges += [("port", "host", GB_S, 0.0, "host")] if shared else []
-    return topology_from_edges("hosted", device(), names, edges, vertex_kinds=[("host", "host")])
 
 
 def swapping(*arrivals: tuple[int, int, int], blocks: int, host: int = 100, shared: bool = False, **more: Any) -> Any:
