@@ -19,6 +19,7 @@ from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
 from clustersim.memory import give_back
+from clustersim.replay.compiled.choice import waits_for_compiler
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
 from clustersim.report.files.summary import ALSO, legality_of, summary_of
@@ -99,6 +100,9 @@ def run(
     requests = requests_within(loaded, Limits(memory_bytes=max_memory, seconds=max_time))
     with _elsewhere(executor, processes) as (pool, count), ProgressBar() as progress:
         shown, by_events = (None, None) if as_json or quiet else (progress, progress.by_events)
+        staged = any(one.plan.pp > 1 for one in loaded.each_pool())
+        if shown is not None and waits_for_compiler(requests, compiled, staged=staged):
+            click.echo("kernels may be compiled first, once on a machine: some 20 to 80 s (--compiled never)", err=True)
         result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))

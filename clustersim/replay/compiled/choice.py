@@ -177,6 +177,13 @@ def expected_s(requests: Requests) -> float:
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
 
 
+def waits_for_compiler(requests: Requests, mode: CompiledMode, *, staged: bool) -> bool:
+    """Whether lanes, if they can be compiled, wait for a compiler that has kept nothing yet."""
+    if mode == "never" or find_spec("numba") is None or compiler_s(*(_STAGED if staged else _SINGLE)) < COMPILE_S:
+        return False
+    return mode == "always" or expected_s(requests) * (STAGED if staged else 1.0) >= COMPILE_S
+
+
 def compiler_s(module: str, function: str) -> float:
     """Return from how many seconds of expected work on lanes are compiled: none where they are already."""
     if f"clustersim.replay.compiled.{module}" in sys.modules:

@@ -95,7 +95,8 @@ class Found(Standings):
             return []
         told = [
             f"runs of more requests than the {self.recorded:,} of the trace repeat its first {self.part:,}, a prime "
-            "number, so that each replica gets all of them in turn; the scenarios written have their own requests"
+            "number, so that each replica gets all of them in turn; the scenarios written have their own requests, and "
+            "commands repeat all of the trace, on all replicas: their figures differ a little"
         ]
         if any(len(one.candidate.counts) == 1 and one.candidate.counts[0] >= self.part for one in self.standings):
             told.append(f"of {self.part:,} replicas and more, as many as that repeats, none stands for the others")
