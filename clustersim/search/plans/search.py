@@ -71,10 +71,14 @@ class Search(Trials):
         return self.prepared_s + looks_s(self.looks.replayed) + self.ran_s
 
     def work(self) -> tuple[float, float]:
-        """Return the seconds of effort that were spent here, what was looked up left out, and those that are left."""
-        done = self.spent_s - self.ran_s + self.fresh_s
-        waits = math.inf if self.waiting is None else self.waiting.left_s
-        return done, max(0.0, min(self.ends_s - self.spent_s, waits)) + self.kept_s
+        """Return the seconds of effort that were spent here, what was looked up left out, and those that are left.
+
+        Runs under way are half done. Of plans that wait, those that have time for it have one run each.
+        """
+        done, half = self.spent_s - self.ran_s + self.fresh_s, 0.5 * self.pending_s
+        left = max(0.0, self.ends_s - self.spent_s - (self.fresh_s - self.counted_s) - 2.0 * half)
+        waits = left if self.waiting is None else self.waiting.left_s(left)
+        return done + half, half + waits + self.kept_s
 
     def _note(self, done: int, total: int) -> None:
         self.done = done, total

@@ -57,7 +57,9 @@ class Trials:
         self.ran_s = 0.0
         """Seconds of effort that runs took, added up in the order in which these were asked for."""
         self.fresh_s = 0.0
-        """Of those that were not looked up, as they ended: only to tell how long the rest takes."""
+        """Of those that were not looked up, as they ended: only to tell how long the rest takes …"""
+        self.pending_s = self.counted_s = 0.0
+        """… of those that are under way, as expected, and of those that ended of which ``ran_s`` tells."""
         self.tell: Callable[[], None] = lambda: None
         """Called whenever something is done that takes a while."""
         self._total = TimeSum(deployments.variants.limits, executors.workers, _LESS)
@@ -117,6 +119,7 @@ class Trials:
                     rows[number] = self._journal.rows[key]
                     continue
                 self._total.add(1, trial.expected_s)
+                self.pending_s += trial.expected_s
                 yield number, (trial,)
 
         for number, outcome in outcomes(self.executors, call, calls()):
@@ -125,10 +128,12 @@ class Trials:
                 self._journal.add(keys[number], row)
             rows[number] = row
             self.fresh_s += _work_s(row, made[number])
+            self.pending_s -= made[number].expected_s
             self.tell()
             if told is not None:
                 told(len(rows))
         self.ran += len(keys)
+        self.counted_s = self.fresh_s
         for number, trial in made.items():
             self.ran_s += _work_s(rows[number], trial)
         return [rows[number] for number in range(len(keys))]

@@ -15,7 +15,6 @@ at a time, however many workers there are: the answer is the same for any number
 from __future__ import annotations
 
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
@@ -68,7 +67,7 @@ class Walk:
     waiting : deque of Standing
         Those of one level that are to come, best first …
     later : list of Standing
-        … and those of the next ones.
+        … and those that are not in order yet.
     dear : list of Standing
         What there was no time for, while there was some for others.
     """
@@ -91,8 +90,9 @@ class Walk:
         done, waiting = 0, self.waiting
         levels = [list(group) for _, group in groupby(standings, key=self.effort)]
         for groups, later in ((levels[:1], levels[1:]), (levels[1:], [])):
-            self.later[:] = itertools.chain.from_iterable(later)
+            self.later[:] = itertools.chain.from_iterable([*groups, *later])
             promised = self._wait(groups)
+            self.later[:] = itertools.chain.from_iterable(later)
             done += sum(map(len, groups)) - len(waiting)
             while waiting:
                 before = len(waiting)
@@ -121,15 +121,15 @@ class Walk:
         one.why = SPENT
         self.dear.append(one)
 
-    @property
-    def left_s(self) -> float:
-        """The seconds that one run of each plan takes that waits, of those that are next; infinite: who knows."""
+    def left_s(self, most_s: float) -> float:
+        """Return the seconds of one run of each plan that is next and has time for it; all where none is known."""
         if self.later:
-            return math.inf
+            return most_s
         reached, found = self.reached, 0.0
         for one in itertools.islice(self.waiting, _NEXT):
             if not reached.is_pruned(one) and not (reached.least > 0.0 and reached.is_beaten(one)):
-                found += self.cost(one, reached.start(one))
+                costs_s = self.cost(one, reached.start(one))
+                found += costs_s if found + costs_s + self.last(one) <= most_s else 0.0
         return found * len(self.waiting) / _NEXT if len(self.waiting) > _NEXT and reached.exhaustive else found
 
     def _next(self) -> list[Standing]:
