@@ -25,7 +25,7 @@ FAST = ("--devices", "1", "--lasting", "2 s", "--front", "1", *KNOBS)
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("clustersim.search.plans.search.REQUESTS", 300)
+    monkeypatch.setattr("clustersim.search.plans.plan_runs.REQUESTS", 300)
     (tmp_path / "small.yaml").write_text(SMALL)
     return tmp_path
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clustersim.search.plans import search as plans
+from clustersim.search.plans import plan_runs as plans
 from clustersim.search.plans.bounds.limits import Bound
 from clustersim.search.plans.finals import REQUESTS
 from clustersim.search.plans.grid import prime_up_to, requests_at, step_of
