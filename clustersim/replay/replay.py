@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 
+from clustersim.replay.compiled.pool_replay import replay_pools
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.prepared import Prepared
@@ -45,9 +47,15 @@ def replay(
     if lanes.obstacle or prepared.needs_clock:
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
+        refused = ReplayResult.interpreted
+        if len(inputs.pools) > 1 and not lanes.obstacle:
+            found = replay_pools(lanes, progress)
+            if isinstance(found, ReplayResult):
+                return found
+            refused = found
         if lanes.obstacle and by_events is not None and inputs.mode != "full":
             by_events(lanes.obstacle)
-        return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
+        return replace(EventReplay(prepared, progress, lanes.obstacle, lanes).run(), interpreted=refused)
     return replay_lanes(lanes, progress, processes, executor)
 
 

@@ -68,6 +68,8 @@ BASE: Final = "tp-on-one-node"
 POOLS: Final = "distserve-tp2-tp1"
 WIDE: Final = "deepseek-v3-wide-ep"
 APART: Final = ("topology.nodes=2", "plan.prefill.placement=[0, 1]", "plan.decode.placement=[8]")
+FOUR_AND_FOUR: Final = ("serving={scheduler: disaggregated}", "plan={prefill: {tp: 4}, decode: {tp: 4}}")
+LAYERWISE: Final = "serving.transfer=layerwise"
 CONTINUOUS: Final = "serving.scheduler=continuous"
 SHORT: Final = (azure(3_000, 1.5), CONTINUOUS, "serving.kv_blocks=700")
 FOUR_APART: Final = (azure(6_000, 4.0), nodes(4), "plan={tp: 8, dp: 4}")
@@ -105,12 +107,15 @@ CASES: Final = {
     "shared prefixes, Mooncake": Case("mooncake-conversation", (), 0.3, 0.2),
     "prefix caching, nothing shared": Case(BASE, (azure(3_000), "serving.prefix_caching=true"), 0.9, 0.85),
     "two pools on one node": Case(POOLS, ("workload.requests=2000",), 0.3, 0.14),
-    "two pools of TP 4 on one node": Case(
-        BASE, (azure(1_000), "serving={scheduler: disaggregated}", "plan={prefill: {tp: 4}, decode: {tp: 4}}"), 0.3, 0.1
-    ),
+    "two pools of TP 4 on one node": Case(BASE, (azure(1_000), *FOUR_AND_FOUR), 0.3, 0.1),
     "two pools apart": Case(POOLS, ("workload.requests=2000", *APART), 0.3, 0.3),
-    "layerwise on one node": Case(POOLS, ("workload.requests=200", "serving.transfer=layerwise"), 0.15, 0.015),
-    "layerwise apart": Case(POOLS, ("workload.requests=1000", "serving.transfer=layerwise", *APART), 0.15, 0.12),
+    "layerwise on one node": Case(POOLS, ("workload.requests=200", LAYERWISE), 0.15, 0.015),
+    "layerwise apart": Case(POOLS, ("workload.requests=1000", LAYERWISE, *APART), 0.15, 0.12),
+    "two pools on one node, compiled": Case(POOLS, ("workload.requests=20000",), 0.3, 3, "always"),
+    "two pools of TP 4 on one node, compiled": Case(BASE, (azure(10_000), *FOUR_AND_FOUR), 0.3, 1, "always"),
+    "two pools apart, compiled": Case(POOLS, ("workload.requests=20000", *APART), 0.3, 3, "always"),
+    "layerwise on one node, compiled": Case(POOLS, ("workload.requests=2000", LAYERWISE), 0.15, 0.4, "always"),
+    "layerwise apart, compiled": Case(POOLS, ("workload.requests=5000", LAYERWISE, *APART), 0.15, 1, "always"),
     "SP 2, ring": Case(BASE, (azure(2_000), nodes(2), ring("tp: 8", 2, "idle")), 0.3, 0.5),
     "SP 4 × TP 8, ring": Case(BASE, (azure(2_000), nodes(4), ring("tp: 8", 4, "idle")), 0.3, 0.3),
     "SP 2, ring, each rank decodes": Case(BASE, (azure(2_000), nodes(2), ring("tp: 8", 2, "dp")), 0.3, 0.3),

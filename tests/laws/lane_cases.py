@@ -262,6 +262,18 @@ def hand_overs(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def two_pools(draw: st.DrawFn) -> Case:
+    """Draw a case of two pools that can be compiled, mostly with too few K/V blocks where requests decode."""
+    case = _two_pools(draw)
+    blocks, kept = case["decode"]["kv_blocks"], draw(st.sampled_from((12, 30, 100)))
+    case["decode"] = case["decode"] | {"kv_blocks": min(blocks, kept)}
+    for pool in (case, case["decode"]):
+        pool["plan"] = pool["plan"] | {"pp": 1}
+        pool["router"] = draw(st.sampled_from(("round_robin", "least_outstanding")))
+    return _with_arrivals(draw, case, least=draw(st.sampled_from((1, 3)))) | {"horizon_ns": None}
+
+
+@st.composite
 def sharing(draw: st.DrawFn) -> Case:
     """Draw a case whose prompts share cached prefixes, mostly with more that decides; most can go by lanes."""
     case = _one_pool(draw) if draw(st.integers(0, 2)) else _two_pools(draw)

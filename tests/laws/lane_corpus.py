@@ -7,6 +7,35 @@ from typing import Final
 from tests.laws.lane_cases import OWN, Case
 
 CORPUS: Final[dict[str, Case]] = {
+    "a prompt is handed over when a decode step has ended": {
+        "kv_blocks": 40,
+        "kv_block_tokens": 4,
+        "layers": 2,
+        "decode": {"plan": {}, "kv_blocks": 40},
+        "arrivals": ((0, 8, 40), (62_640, 8, 5)),
+    },
+    "layers leave beside a decode run, of which they make a step longer": {
+        "plan": {"tp": 2},
+        "kv_blocks": 32,
+        "kv_block_tokens": 1,
+        "layers": 2,
+        "scheduler": "continuous",
+        "max_batch_requests": 1,
+        "max_batch_tokens": 40,
+        "transfer": "layerwise",
+        "decode": {"plan": {"tp": 2}, "kv_blocks": 100, "max_batch_requests": 4, "max_batch_tokens": 8},
+        "arrivals": ((0, 1, 13), (0, 21, 2)),
+    },
+    "of two prompts in a step one goes on, and the other leaves layer by layer": {
+        "kv_blocks": 40,
+        "kv_block_tokens": 4,
+        "layers": 2,
+        "scheduler": "chunked_prefill",
+        "max_batch_tokens": 16,
+        "transfer": "layerwise",
+        "decode": {"plan": {}, "kv_blocks": 40},
+        "arrivals": ((0, 10, 6), (0, 20, 6)),
+    },
     "a user's own scheduler lets two decode until one lacks a block": {
         "scheduler": OWN,
         "max_batch_requests": 2,

@@ -19,7 +19,7 @@ from clustersim.graph.prices.split_features import SplitFeatures
 from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay import prepared
-from clustersim.replay.compiled import choice, kernel, links, stages
+from clustersim.replay.compiled import choice, flows, kernel, links, stages, stretched, transfers
 from clustersim.replay.compiled.single_lanes import SingleLanes
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane
@@ -546,7 +546,7 @@ COMPILED: Final[dict[str, Mutation]] = {
         stages, "_price", "1 + (k._counts(s)[at] if at >= 0 else 0)", "1 + (1 if at >= 0 else 0)"
     ),
     "a compiled collective that met a send loses no time": Mutation(links, "_change_pass", "now - leaves)", "0)"),
-    "a compiled pass that starts meets no send": Mutation(links, "start", "changes[at] = _meets", "_meets"),
+    "a compiled pass that starts meets no send": Mutation(links, "go_on_with", "changes[at] = _meets", "_meets"),
     "a compiled send meets no pass under way": Mutation(
         links, "_foresee", "meeting = _meets(w, stage, enters, meeting, lost)", "pass"
     ),
@@ -584,5 +584,50 @@ COMPILED: Final[dict[str, Mutation]] = {
         choice, "_swaps_alone", ' and not replace(config, preemption="recompute").decided_singly', ""
     ),
     "compiled sends take no time": Mutation(links, "_send", "_later(now, w[COSTS][here, kind, 2])", "now"),
+    "hand-overs are settled out of order": Mutation(transfers, "insert", "row[at - 1] > one", "row[at - 1] < one"),
+    "a step that begins with a hand-over has not begun": Mutation(stretched, "touch", "now + hands[tr.ASKED]", "now"),
+    "K/V finds no blocks that a run has taken": Mutation(
+        stretched, "touch", "pool[LIM][k.SIZE], ended + 1)", "pool[LIM][k.SIZE], 1)"
+    ),
+    "K/V meets a whole run": Mutation(stretched, "attend", "mine[k.STEPS] = mine[k.LIMIT] = step + 1", "pass"),
+    "a run goes on behind a hand-over": Mutation(stretched, "touch", "mine[k.GOES_ON] = 0", "pass"),
+    "prompts put nothing on links": Mutation(stretched, "by_class", "into[row, cls] += pool", "pool"),
+    "prompts carry nothing": Mutation(stretched, "by_class", "uses[lane, row, cls] += pool", "pool"),
+    "attention beside K/V takes no time": Mutation(stretched, "by_class", "= pending[", "= 0 * pending["),
+    "K/V carries one token": Mutation(
+        stretched, "share_out", "sizes[move[tr.PART]] * move[tr.TOKENS]", "sizes[move[tr.PART]]"
+    ),
+    "moves are asked for at once": Mutation(transfers, "ask", "hands[SERIAL] += 1", "pass"),
+    "K/V comes before what was preempted": Mutation(transfers, "reserve", "mine[k.WAITING] > 0", "False"),
+    "K/V on its way has no place": Mutation(transfers, "reserve", "mine[k.ORDER] + here[RECEIVING]", "mine[k.ORDER]"),
+    "K/V finds blocks that are not there": Mutation(transfers, "reserve", "needed > mine[k.FREE]", "False"),
+    "layers that were passed before never leave": Mutation(transfers, "reserve", "range(transfer[PASSED])", "range(0)"),
+    "what earlier chunks computed never leaves": Mutation(transfers, "reserve", "transfer[START] > 0", "False"),
+    "a request lands before its last move": Mutation(transfers, "check", "transfer[MISSING] == 0", "True"),
+    "a request lands before its first token": Mutation(transfers, "check", "transfer[SAMPLED]", "True"),
+    "who has left gives its blocks back at once": Mutation(transfers, "leave", "mine[k.FREE] -= kept", "pass"),
+    "facts beside who leaves tell of too few blocks": Mutation(transfers, "leave", "facts[at, 4] += kept", "pass"),
+    "facts of K/V that arrives tell of too few blocks": Mutation(transfers, "receive", "+ taken", "+ 0 * taken"),
+    "the last of equal replicas decodes": Mutation(
+        transfers, "route", "loads[lane] < loads[best]", "loads[lane] <= loads[best]"
+    ),
+    "the same replica decodes all": Mutation(transfers, "route", "hands[TURN] += 1", "hands[TURN] = 1"),
+    "moves overtake others": Mutation(transfers, "first_of", "MOVE_SERIAL] < moves", "MOVE_SERIAL] > moves"),
+    "the end of a move lets nothing begin": Mutation(transfers, "end_move", "reached[receiver] = 0", "pass"),
+    "a layer leaves that a longer collective holds back": Mutation(
+        stretched, "await_layers", "p[ln.PHASE] == ln.ON and", "False and"
+    ),
+    "a layer leaves as if nothing had been late": Mutation(
+        stretched, "await_layers", "p[ln.START] + p[ln.LATE]", "p[ln.START]"
+    ),
+    "a step that took longer has no row of its own": Mutation(stretched, "is_stretched", "found or w", "found and w"),
+    "chunks that are not the last let layers leave": Mutation(
+        transfers, "launched", "and slot[k.DONE_TOKENS, one] + slot[k.TAKEN, one] == slot[k.PROMPT, one]", ""
+    ),
+    "flows that meet share nothing": Mutation(flows, "enter", "touched = 1", "pass"),
+    "what is left has no more than before": Mutation(flows, "leave", "TOUCHED] = 1", "TOUCHED] = 0"),
+    "layers of other chunks count": Mutation(
+        transfers, "passed", "and slot[k.DONE_TOKENS, one] + slot[k.TAKEN, one] == slot[k.PROMPT, one]", ""
+    ),
 }
-"""Of compiled lanes with stages."""
+"""Of compiled lanes with stages, and of compiled pools."""

@@ -25,18 +25,28 @@ from hypothesis import strategies as st
 
 from clustersim.cost.table import TableCost
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.replay.compiled import flows, pool_lanes, stretched, transfers
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.compiled import prices as compiled_prices
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import ReplayInput, replay
 from clustersim.scenario.load import load
-from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, SWAPPED_IN, SWAPPED_OUT
+from clustersim.serving.decision import (
+    ADMITTED,
+    FINISHED,
+    HANDED_OVER,
+    PREEMPTED,
+    RECEIVED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+)  # fmt: skip
 from clustersim.simulation.replay_input import replay_input
 from clustersim.timeline.tables import Table
 from tests.effort import dealt, examples, is_whole
-from tests.laws.agreement import same
-from tests.laws.lane_cases import Case, case_input, lengths_of
+from tests.laws.agreement import same, states_agree
+from tests.laws.lane_cases import Case, case_input, lengths_of, two_pools
+from tests.laws.lane_corpus import CORPUS
 from tests.laws.lane_mutations import Mutation, mutated
 
 TOGETHER = (
@@ -95,6 +105,7 @@ attention_decode,,,4,8000,8,1,128,128,9e-6
 """
 """Assumed: a few measured points of attention."""
 STAGED = TOGETHER[1:4]
+POOLED = ("distserve-tp2-tp1", ("workload.requests=8", "serving.transfer=layerwise"))
 WINDOWED = TOGETHER[-1]
 SHOWN = Path(__file__).with_name("machine_code.txt")
 """Of what machine code was compared already; ``pytest --update-golden`` of its test compares and notes it."""
@@ -112,6 +123,21 @@ WINDOWS = {
     "prompts see a token more": Mutation(k, "_sum_chunks", "(short - 1)", "(short + 1)"),
     "prompts see what is behind it": Mutation(k, "_sum_chunks", "min(start, window - 1)", "start"),
     "decodes beside prompts see all": Mutation(k, "_prompts_ns", "NEAR_ATTENDED] if near", "ATTENDED] if near"),
+}
+
+
+IN_RUNS = {
+    "a hand-over cuts no run": Mutation(stretched, "touch", "mine[k.STEPS] = ended + 1", "pass"),
+    "K/V finds no blocks that a run has taken": Mutation(
+        stretched, "touch", "pool[LIM][k.SIZE], ended + 1)", "pool[LIM][k.SIZE], 1)"
+    ),
+    "flows that are alone again keep their share": Mutation(flows, "solve", "if count > 1", "if count > 0"),
+}
+"""Of pools whose runs of steps are priced at once, as those of round numbers are not."""
+LATE = {
+    "a row of one step tells the blocks of the first": Mutation(
+        stretched, "log_stretched", "head[k.ROW_USED] +=", "head[k.ROW_USED] += 0 *"
+    ),
 }
 
 
@@ -207,10 +233,39 @@ def test_compiled_lanes_price_as_python_lanes(name: str, overrides: tuple[str, .
         agree(inputs_of(name, overrides), "steps", "passes", "chunks", "decodes", "facts")  # folded alike, in one order
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-def test_sums_within_the_window_are_part_of_prices(name: str) -> None:
-    with mutated(WINDOWS[name]), pytest.raises(AssertionError):
-        agree(inputs_of(*WINDOWED))
+def test_sums_within_the_window_are_part_of_prices() -> None:
+    for mutation in WINDOWS.values():
+        with mutated(mutation), pytest.raises(AssertionError):
+            agree(inputs_of(*WINDOWED))
+
+
+@examples(30)
+@given(two_pools(), st.sampled_from((1, 3, 4096)), st.sampled_from((1, 3, 1 << 15)))
+def test_compiled_pools_decide_as_events_do(case: Case, most: int, room: int) -> None:
+    with (
+        mock.patch("clustersim.replay.events.decode_run.MAX_RUN", most),
+        mock.patch.object(compiled_lanes, "ROOM", room),
+        mock.patch.object(pool_lanes, "MOVE_ROOM", 1),
+    ):
+        agree_on_states(case_input(case))
+
+
+def test_runs_of_compiled_pools_end_where_those_of_python_lanes_do() -> None:
+    """With a hand-over, and where a step meets K/V of layers that leave."""
+    late = case_input(CORPUS["layers leave beside a decode run, of which they make a step longer"])
+    for inputs, hold, mutations in ((inputs_of(*POOLED), agree, IN_RUNS), (late, agree_on_states, LATE)):
+        hold(inputs)
+        for mutation in mutations.values():
+            with mutated(mutation), pytest.raises(AssertionError):
+                hold(inputs)
+
+
+def agree_on_states(inputs: ReplayInput) -> None:
+    """Hold compiled pools to ``full``, what each step tells, too."""
+    full, always = replay(replace(inputs, mode="full")), replay(replace(inputs, compiled="always"))
+    assert not always.interpreted, "it was not compiled"
+    same(full, always, "compiled")
+    states_agree(full, (always,), inputs.entry.serving.kv_block_tokens)
 
 
 def test_what_the_kernel_does_not_price_is_asked_for_or_not_compiled() -> None:
@@ -245,34 +300,33 @@ def test_what_lies_outside_a_table_is_told_as_by_python_lanes(tmp_path: Path) ->
 def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
     assert (k.FACT_ADMITTED, k.FACT_PREEMPTED, k.FACT_FINISHED) == (ADMITTED, PREEMPTED, FINISHED)
     assert (k.FACT_SWAPPED_OUT, k.FACT_SWAPPED_IN) == (SWAPPED_OUT, SWAPPED_IN)
+    assert (transfers.FACT_HANDED_OVER, transfers.FACT_RECEIVED) == (HANDED_OVER, RECEIVED)
     assert (compiled_prices.CURVES, compiled_prices.OUTSIDE) == (k.CURVES, k.OUTSIDE)
     assert (STEP_KINDS[k.STEP_PREFILL], STEP_KINDS[k.STEP_DECODE], STEP_KINDS[k.STEP_MIXED]) == (
         "prefill", "decode", "mixed",
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_what_is_not_compiled_says_why() -> None:
+    for change, said in (
         ({"plan": {"sp": SPLIT}}, "prompts that are split over SP ranks are not"),
         ({"prefix_caching": True}, "replicas that share a clock are not"),
-    ],
-)
-def test_what_is_not_compiled_says_why(change: dict[str, Any], said: str) -> None:
-    given_ = case_input({"arrivals": [(0, 4, 4)] * 3} | change)
-    assert replay(replace(given_, compiled="always")).interpreted == said
+        ({"decode": {"plan": {}, "kv_blocks": 20}, "horizon_ns": 9_000}, "two pools are not where more than loads and"),
+    ):
+        given_ = case_input({"arrivals": [(0, 4, 4)] * 3, "kv_block_tokens": 4} | change)
+        assert replay(replace(given_, compiled="always")).interpreted.startswith(said)
 
 
 def test_machine_code_gives_what_the_kernel_gives_as_python(request: pytest.FixtureRequest) -> None:
     """The compiler's integers wrap and its divisions round as Python's do, wherever the kernel relies on it.
 
     Compiling takes half a minute, so a plain ``pytest`` does it where kernel, compiler or machine are others than those
-    of which ``machine_code.txt`` says that this was shown, and then only what runs stages, which has most functions of
-    the other kernel in it; ``--long=1`` compiles both, whatever was shown.
+    of which ``machine_code.txt`` says that this was shown, and then only what runs stages and pools, which have most
+    functions of the other kernel in them; ``--long=1`` compiles all, whatever was shown.
     """
     if not is_whole() and shown_of() in SHOWN.read_text(encoding="utf-8").splitlines():
         pytest.skip("shown of this kernel, compiler and machine (machine_code.txt); --long=1 compiles it again")
-    tried = TOGETHER if is_whole() else STAGED
+    tried = (*(TOGETHER if is_whole() else STAGED), POOLED)
     expected = [replay(replace(inputs_of(*one), compiled="always")).timeline.digest for one in tried]
     assert digests_of_machine_code(tried) == expected
     if request.config.getoption("--update-golden"):

@@ -78,8 +78,7 @@ class Compiled:
         self.mode = mode
         self.behind_s = behind_s
         self.refused = ""
-        if mode == "always" and find_spec("numba") is None:
-            raise InputError(Problem(message="--compiled always: there is no compiler: pip install 'clustersim[fast]'"))
+        self.missing = compiler_obstacle(mode)
 
     def run(self, lanes: Sequence[Lane], first: int, stride: int) -> int | None:
         """Run lanes on one clock, and return how many requests came; None where that can't be or doesn't pay.
@@ -90,7 +89,7 @@ class Compiled:
         first, stride : int
             The requests that come to them.
         """
-        refused = self._obstacle(lanes)
+        refused = self.missing or self._obstacle(lanes)
         if not refused:
             prices = self._prices_of(lanes[0])
             refused = prices.obstacle
@@ -118,17 +117,9 @@ class Compiled:
         return count
 
     def _key_of(self, lane: Lane) -> tuple[type, tuple[int, ...], tuple[int, ...]]:
-        """Return what tells prices for the kernel: the stages, and the most that each count of a step can be.
-
-        Limits are rounded up to powers of two, so that runs with others nearby have prices in common.
-        """
-        stages = lane.prices.stages
-        config, requests = lane.scheduler.scheduler.config, self.intake.requests
-        tokens, each = ((1 << limit.bit_length()) - 1 for limit in (config.max_batch_tokens, config.max_batch_requests))
-        longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
-        context = each << longest.bit_length()
-        most = tokens, each, tokens, each, context, context + tokens, context + tokens
-        return _PRICES[type(lane)], tuple(map(id, stages)), most
+        """Return what tells prices for the kernel: the stages, and the most that each count of a step can be."""
+        most = most_counts(lane, self.intake.requests)
+        return _PRICES[type(lane)], tuple(map(id, lane.prices.stages)), most
 
     def _prices_of(self, lane: Lane) -> KernelPrices | StagePrices:
         """Return the prices of a lane, those of an earlier one that came to its end where they do."""
@@ -144,8 +135,6 @@ class Compiled:
 
     def _obstacle(self, lanes: Sequence[Lane]) -> str:
         """Return why lanes are not compiled, before their prices are looked at."""
-        if self.mode == "never":
-            return "it was not asked for"
         stages = lanes[0].prices.stages
         if isinstance(lanes[0].scheduler, AskedScheduler) and not _swaps_alone(lanes[0]):
             return "schedulers that decide each step are not"
@@ -153,17 +142,49 @@ class Compiled:
             return "prompts that are split over SP ranks are not"
         if any(one is not first for lane in lanes for one, first in zip(lane.prices.stages, stages, strict=True)):
             return "replicas that are placed differently and share a clock are not"
-        if self.mode == "auto":
-            if find_spec("numba") is None:
-                return "there is no compiler: pip install 'clustersim[fast]'"
-            if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
-                return "NUMBA_DISABLE_JIT is set"
-            staged = len(stages) > 1
-            work = self.behind_s + expected_s(self.intake.requests) * (STAGED if staged else 1.0)
-            needed = compiler_s(*(_STAGED if staged else _SINGLE))
-            if work < needed:
-                return f"it would save less than the compiler takes ({work:.2g} s of work, worth it from {needed:g} s)"
+        staged = len(stages) > 1
+        work = self.behind_s + expected_s(self.intake.requests) * (STAGED if staged else 1.0)
+        return unpaid(self.mode, work, *(_STAGED if staged else _SINGLE))
+
+
+def compiler_obstacle(mode: CompiledMode) -> str:
+    """Return why nothing is compiled at all; empty where it may be.
+
+    Raises
+    ------
+    InputError
+        When all is to be compiled and there is no compiler.
+    """
+    missing = find_spec("numba") is None
+    if mode == "always" and missing:
+        raise InputError(Problem(message="--compiled always: there is no compiler: pip install 'clustersim[fast]'"))
+    if mode == "never":
+        return "it was not asked for"
+    if mode == "auto" and missing:
+        return "there is no compiler: pip install 'clustersim[fast]'"
+    if mode == "auto" and os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return "NUMBA_DISABLE_JIT is set"
+    return ""
+
+
+def unpaid(mode: CompiledMode, work: float, module: str, function: str) -> str:
+    """Return why so many seconds of work are not worth the compiler, where it is asked whether they are."""
+    needed = compiler_s(module, function)
+    if mode == "always" or work >= needed:
         return ""
+    return f"it would save less than the compiler takes ({work:.2g} s of work, worth it from {needed:g} s)"
+
+
+def most_counts(lane: Lane, requests: Requests) -> tuple[int, ...]:
+    """Return the most that each count of a step can be, in the order of ``graph.prices.parts.ALIASES``.
+
+    Limits are rounded up to powers of two, so that runs with others nearby have prices in common.
+    """
+    config = lane.scheduler.scheduler.config
+    tokens, each = ((1 << limit.bit_length()) - 1 for limit in (config.max_batch_tokens, config.max_batch_requests))
+    longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
+    context = each << longest.bit_length()
+    return tokens, each, tokens, each, context, context + tokens, context + tokens
 
 
 def _swaps_alone(lane: Lane) -> bool:
@@ -198,7 +219,7 @@ def _is_kept(module: str, function: str) -> bool:
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
         places = [here / "__pycache__", *elsewhere.glob("*")]
-        made = max((here / f"{one}.py").stat().st_mtime for one in (module, "kernel", "links"))
+        made = max((here / f"{one}.py").stat().st_mtime for one in (module, "kernel", "links", "flows"))
         found = [one for place in places for one in place.glob(f"{module}.{function}-*.{tag}.nbi")]
         return any(one.stat().st_mtime >= made for one in found)
     except OSError:

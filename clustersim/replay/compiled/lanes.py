@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from clustersim.replay.compiled.stage_prices import StagePrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER, Lane
+from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.swapping import SPARE
 
 ROOM: Final = 1 << 15
@@ -50,33 +51,20 @@ class CompiledLanes(ABC):
         self.lanes = lanes
         self.prices = prices
         self.windows = lanes[0].prices.windows  # one at most
+        self.first, self.stride = first, stride
         count, requests = len(lanes), intake.requests
-        scheduler = lanes[0].scheduler.scheduler
-        config, pool = scheduler.config, scheduler.pool
-        slots, classes = config.max_batch_requests, self._classes()
-        longest = (
-            config.long_prompt_tokens if config.scheduler == "chunked_prefill" else None
-        ) or config.max_batch_tokens
-        chunked, longest_run = config.scheduler == "chunked_prefill", decode_run.MAX_RUN
+        schedulers = [lane.scheduler.scheduler for lane in lanes]
+        places = [one.config.max_batch_requests for one in schedulers]
+        slots, classes, longest_run = max(places), self._classes(), decode_run.MAX_RUN
         much = max(ROOM, 2 * count)
         room = {"rows": much, "varying": 4 * much * classes, "chunks": much, "decodes": much, "facts": 2 * much}
         room["stretches"] = much
-        values = {
-            "block_tokens": pool.block_tokens, "blocks": pool.total, "max_tokens": config.max_batch_tokens,
-            "max_requests": slots, "longest": longest,
-            "chunked": chunked, "max_run": longest_run, "stride": stride, "first": first,
-            "closed": requests.concurrency is not None, "balanced": intake.balanced and count > 1,
-            "horizon": min(intake.horizon, k.NEVER - 1),
-            "keeps_room": config.preemption == "never", "window": sum(self.windows), "margin": pool.total // SPARE,
-            "stages": scheduler.stages, "overlap": scheduler.decode_overlap,
-            **room,
-        }  # fmt: skip
-        self.limits = np.array([values[name] for name in k.LIMITS], np.int64)
+        self.limits = self._limits(schedulers[0], room)
         self.clock = np.zeros(len(k.CLOCK_SCALARS), np.int64)
         self.clock[[k.PHASE, k.FREED]] = k.ARRIVALS, requests.concurrency or 0
         self.state = np.zeros((count, self.scalars), np.int64)
-        self.state[:, k.REPLICA] = np.arange(count)
-        self.state[:, [k.FREE, k.LAST, k.SPARE]] = pool.free[0], -1, slots
+        self.state[:, k.REPLICA], self.state[:, k.LAST] = np.arange(count), -1
+        self.state[:, k.FREE], self.state[:, k.SPARE] = [one.pool.free[0] for one in schedulers], places
         self.state[:, [k.IN_END, k.OUT_END, k.COPY_END]] = k.NEVER
         self.slots = np.zeros((count, len(k.FIELDS), slots), np.int64)
         self.lines = np.zeros((count, len(k.LINES), slots), np.int64)
@@ -84,7 +72,24 @@ class CompiledLanes(ABC):
         self.finishes = np.zeros((count, slots), np.int64)
         self.ends = np.full(count, k.NEVER, np.int64)
         spare = {"rows": 2, "varying": longest_run * classes, "chunks": slots, "decodes": 4 * slots, "facts": 8 * slots}
-        self.logged = [_by_column(room[name] + spare[name], width) for name, width in WIDTHS.items()]
+        self.logged = [by_column(room[name] + spare[name], width) for name, width in WIDTHS.items()]
+
+    def _limits(self, scheduler: Scheduler, room: Mapping[str, int]) -> Int64Array:
+        """Return what limits the lanes of a pool."""
+        intake, config, pool = self.intake, scheduler.config, scheduler.pool
+        chunked = config.scheduler == "chunked_prefill"
+        values = {
+            "block_tokens": pool.block_tokens, "blocks": pool.total, "max_tokens": config.max_batch_tokens,
+            "max_requests": config.max_batch_requests,
+            "longest": (config.long_prompt_tokens if chunked else None) or config.max_batch_tokens,
+            "chunked": chunked, "max_run": decode_run.MAX_RUN, "stride": self.stride, "first": self.first,
+            "closed": intake.requests.concurrency is not None,
+            "balanced": intake.balanced and len(self.lanes) > 1, "horizon": min(intake.horizon, k.NEVER - 1),
+            "keeps_room": config.preemption == "never", "window": sum(self.windows), "margin": pool.total // SPARE,
+            "stages": scheduler.stages, "overlap": scheduler.decode_overlap,
+            **room,
+        }  # fmt: skip
+        return np.array([values[name] for name in k.LIMITS], np.int64)
 
     @abstractmethod
     def _classes(self) -> int:
@@ -239,7 +244,7 @@ def tournament(lanes: int) -> Int64Array:
     return tree
 
 
-def _by_column(rows: int, width: int) -> Int64Array:
+def by_column(rows: int, width: int) -> Int64Array:
     """Return room for rows of which each column lies together, as they are handed on; a vector where there is one."""
     return np.zeros((width, rows), np.int64).T if width > 1 else np.zeros(rows, np.int64)
 

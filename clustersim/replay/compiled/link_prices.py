@@ -68,7 +68,7 @@ class LinkPrices(StagePrices):
         super().learn_decode(count)
         for kind, one in enumerate(self.kinds):
             row = one.prices.decode(count).row
-            self._fill(self.classes[1][kind, count], kind, DECODE, (count, count, 0, count), row)
+            self._fill(1, (kind, count), DECODE, (count, count, 0, count), row)
 
     def learn_parts(self, table: int, counts: Sequence[int]) -> None:
         """Fill in what the parts of a step that are not known cost."""
@@ -78,11 +78,11 @@ class LinkPrices(StagePrices):
             for number, part in enumerate(one.prompts[table].parts):
                 row, _ = part.price(counts)
                 at = counts[part.places[0]] if part.places else 0
-                self._fill(self.classes[0][kind, table, number, at], kind, table, told, row)
+                self._fill(0, (kind, table, number, at), table, told, row)
 
-    def _fill(self, into: Int64Array, kind: int, table: int, counts: Counts, row: Int64Array) -> None:
-        """Fill in what classes take, and for how much of it they are on links."""
-        uses = self.shared[kind].uses[STEP_KINDS.index(KINDS[table])]
+    def _fill(self, which: int, at: tuple[int, ...], table: int, counts: Counts, row: Int64Array) -> None:
+        """Fill in what classes take, and for how much of it they are on links, at a place of one of the arrays."""
+        into, uses = self.classes[which][at], self.shared[at[0]].uses[STEP_KINDS.index(KINDS[table])]
         into[0, : len(row)] = row
         for number in np.flatnonzero(row).tolist():
             if uses.program.classes[number].comm is not None:

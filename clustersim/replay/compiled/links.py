@@ -161,15 +161,22 @@ def _ends(w, stage):
 @k.INLINED
 def start(w, stage, now):
     """Start the next pass on a stage that is free."""
-    p, changes, last = w[PIPE][stage], w[CHANGES], len(w[PIPE]) - 1
+    p = w[PIPE][stage]
     here = p[STARTED] % len(w[FLIGHTS])
     p[STARTED] += 1
     w[PASSES][here, stage, 0] = now
     w[PASSES][here, stage, 1] = w[COSTS][here, w[OF_STAGE][stage], 1]
-    p[PHASE], p[START], p[LATE], p[AT] = WHOLE, now, 0, 0
-    changes[stage] = _ends(w, stage)
     if stage == 0:
         w[FREE][0] = k.NEVER
+    go_on_with(w, stage, now, now)
+
+
+@k.INLINED
+def go_on_with(w, stage, start, now):
+    """Take note of a pass that is under way since ``start``, and whether what is sent meets it."""
+    p, changes, last = w[PIPE][stage], w[CHANGES], len(w[PIPE]) - 1
+    p[PHASE], p[START], p[LATE], p[AT] = WHOLE, start, 0, 0
+    changes[stage] = _ends(w, stage)
     if p[NEAR] > 0:
         _step(w, stage, now)
         return

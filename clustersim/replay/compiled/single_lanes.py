@@ -73,8 +73,12 @@ class SingleLanes(CompiledLanes):
         sizes: Int64Array = self.prices.cores[TABLES[rows[:, k.ROW_KIND]]] * rows[:, k.ROW_COUNT]
         return sizes
 
+    def _prices(self) -> KernelPrices:
+        """Return the prices of the lane that asks."""
+        return self.prices
+
     def _answer(self, status: int) -> None:
-        prices, s = self.prices, self.state[self.clock[k.LANE]]
+        prices, s = self._prices(), self.state[self.clock[k.LANE]]
         table, counts = self._counts(s)
         if status == k.ASK_DECODE:
             prices.learn_decode(counts[3])

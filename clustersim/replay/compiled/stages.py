@@ -15,14 +15,13 @@ There are no runs of steps: a scheduler with stages is asked for each.
 
 from __future__ import annotations
 
-import zlib
-from pathlib import Path
 from typing import Final
 
 from numba import njit
 
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import links as ln
+from clustersim.replay.compiled.sources import source_of
 
 SCALARS: Final = (
     "decoding", "flying", "oldest", "asked", "waiting_groups", "spare_groups", "group", "previous", "step_slot",
@@ -582,5 +581,5 @@ def _kept(source):
     return advance_stages
 
 
-advance_stages = _kept(zlib.crc32(b"".join(Path(str(one.__file__)).read_bytes() for one in (k, ln))))
+advance_stages = _kept(source_of(k, ln))
 """See :func:`_kept`; what was compiled with another kernel, or with other links, is not read again."""

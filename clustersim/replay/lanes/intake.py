@@ -10,7 +10,9 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.serving.decision import ARRIVED, REJECTED
+from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.timeline.tokens import BoolArray
 from clustersim.workload.requests import Requests
 
 UNREACHED: Final = -1
@@ -76,11 +78,8 @@ class Intake:
         self.ended = 0
         self.reported = 0
         scheduler = lanes[0].scheduler.scheduler
-        self.refusal, pool, window = scheduler.refusal, scheduler.pool, scheduler.config.context_window
-        needed = -(-(requests.prompt_tokens + np.maximum(requests.output_tokens - 1, 0)) // pool.block_tokens)
-        self.refused = (requests.prompt_tokens == 0) | (needed > pool.blocks)
-        if window is not None:
-            self.refused |= requests.prompt_tokens + requests.output_tokens > window
+        self.refusal = scheduler.refusal
+        self.refused = refused_by(scheduler, requests.prompt_tokens, requests.output_tokens)
 
     def record(self, lane: Lane, came: Int64Array) -> None:
         """Hand on what a lane did: the arrivals of these requests, then the rest."""
@@ -118,3 +117,11 @@ class Intake:
         for first in range(0, len(chosen[0]), BLOCK):
             yield from zip(*(column[first : first + BLOCK].tolist() for column in chosen), strict=True)
         yield NEVER, 0, 0, False
+
+
+def refused_by(scheduler: Scheduler, prompts: Int64Array, outputs: Int64Array) -> BoolArray:
+    """Return which requests a replica can never run (:meth:`Scheduler.refusal`)."""
+    pool, window = scheduler.pool, scheduler.config.context_window
+    needed = -(-(prompts + np.maximum(outputs - 1, 0)) // pool.block_tokens)
+    refused: BoolArray = (prompts == 0) | (needed > pool.blocks)
+    return refused if window is None else refused | (prompts + outputs > window)
