@@ -16,7 +16,6 @@ from clustersim.clock import Int64Array, to_ns
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError
-from clustersim.memory import give_back
 from clustersim.replay.compiled.choice import expected_s
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
@@ -91,7 +90,6 @@ class RunResult:
     def _caused(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What there is of causes: their columns, and the shares that they have."""
         causes = self.causes
-        give_back(len(self.input.requests))
         shares = cause_shares(causes, self.requests)
         return cause_columns(causes, self.requests), shares
 
@@ -205,9 +203,7 @@ def simulate(
     took = time.perf_counter() - started
     if kept is not None:
         kept.behind_s += expected_s(requests)
-    give_back(len(requests))
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
-    give_back(len(requests))
     return RunResult(
         scenario=scenario,
         requests=request_columns(requests, inputs, replayed, times, to_ns(scenario.engine.front_end_s)),

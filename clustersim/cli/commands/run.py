@@ -18,7 +18,6 @@ from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
-from clustersim.memory import give_back
 from clustersim.replay.compiled.choice import waits_for_compiler
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
@@ -107,7 +106,6 @@ def run(
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
     summary = summary_of(result, verdict, also=ALSO)
-    give_back(len(requests))
     layout, above = overview() if dashboard else None, 1 if script == "beside" else None
     write_run(target, result, summary, verdict_json(loaded, verdict), layout, above)
     if vllm_json is not None:
@@ -151,7 +149,6 @@ def _audited(result: RunResult) -> tuple[Verdict, dict[str, float]]:
     """Return whether what was recorded is legal, and how long it took to tell."""
     started = time.perf_counter()
     verdict = audit_run(result)
-    give_back(len(result.input.requests))
     return verdict, {"audit": time.perf_counter() - started}
 
 
