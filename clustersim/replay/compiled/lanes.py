@@ -20,7 +20,9 @@ from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.swapping import SPARE
 
 ROOM: Final = 1 << 15
-"""Runs of steps between two times that what was logged is handed on; twice as many for each lane where that is more."""
+"""Runs of steps between two times that what was logged is handed on, of so many lanes at most: of more lanes more, as
+handing on costs each some sixty calls, and an array for each of its columns."""
+LANES: Final = 1 << 7
 WIDTHS: Final = {"rows": len(k.ROW), "varying": 1, "chunks": 6, "decodes": 5, "facts": 6}
 """What is logged, and in how many columns."""
 
@@ -56,7 +58,7 @@ class CompiledLanes(ABC):
         schedulers = [lane.scheduler.scheduler for lane in lanes]
         places = [one.config.max_batch_requests for one in schedulers]
         slots, classes, longest_run = max(places), self._classes(), decode_run.MAX_RUN
-        much = max(ROOM, 2 * count)
+        much = max(ROOM, max(2, ROOM // LANES) * count)
         room = {"rows": much, "varying": 4 * much * classes, "chunks": much, "decodes": much, "facts": 2 * much}
         room["stretches"] = much
         self.limits = self._limits(schedulers[0], room)
