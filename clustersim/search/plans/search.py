@@ -57,9 +57,10 @@ class Search(PlanRuns):
         Runs under way are half done. Of plans that wait, those that have time for it have one run each.
         """
         done, half = self.spent_s - self.ran_s + self.fresh_s, 0.5 * self.pending_s
-        left = max(0.0, self.ends_s - self.spent_s - (self.fresh_s - self.counted_s) - 2.0 * half)
-        waits = left if self.waiting is None else self.waiting.left_s(left)
-        return done + half, half + waits + self.kept_s
+        left = self.ends_s - self.spent_s - (self.fresh_s - self.counted_s) - 2.0 * half
+        kept = max(0.0, self.kept_s + min(0.0, left))  # what runs take too long is taken from the front
+        waits = max(0.0, left) if self.waiting is None else self.waiting.left_s(max(0.0, left))
+        return done + half, half + waits + kept
 
     def _note(self, done: int, total: int) -> None:
         self.done = done, total
