@@ -18,7 +18,7 @@ from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.input import HostPool, ReplayInput, ReplayResult
-from clustersim.replay.links.host_copies import host_plan
+from clustersim.replay.links.host_copies import copies_ns, host_plan
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
 from clustersim.scenario.load import load
@@ -120,6 +120,18 @@ def test_ranks_behind_one_link_share_it():
     )
     assert set(alone) == {5_000}  # 1 µs and 4,000 bytes
     assert set(shared) == {9_000}  # twice the bytes on the link above both
+
+
+def test_what_copies_take_is_known_beforehand_where_all_ranks_copy_alike():
+    topology, payloads = hosted(2, apart=True), np.arange(3) * BLOCK_BYTES
+    found = copies_ns(topology, (0, 1), payloads)
+    assert found is not None
+    assert found.tolist() == [[1_000, 5_000, 9_000]] * 2
+    assert topology.hosts is not None
+    slower = topology.link_capacity.copy()
+    slower[list(topology.hosts.host_path(1, out=True))] /= 2
+    for capacity in (slower, topology.link_capacity * 1e-18):  # copies that int64 can't tell
+        assert copies_ns(replace(topology, link_capacity=capacity), (0, 1), payloads) is None
 
 
 @pytest.mark.parametrize(
