@@ -17,7 +17,7 @@ from clustersim.clock import Int64Array
 from clustersim.cost.scalar import DecodeNs
 from clustersim.errors import InputError
 from clustersim.graph.batch import Features
-from clustersim.graph.prices.parts import ALIASES, COUNTS, MOST_PRICES, decode_price, prefill_price, window_of
+from clustersim.graph.prices.parts import COUNTS, MOST_PRICES, decode_price, prefill_price, window_of
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.table import price_groups
 from clustersim.graph.program import CostClass
@@ -101,15 +101,25 @@ class BatchPart(StepPart):
     ----------
     place : int
         Which count it is.
+    names : tuple of str
+        What it is called.
     own : list of int
         The classes of one replica.
     """
 
     def __init__(
-        self, pricer: Pricer, classes: Sequence[CostClass], indices: list[int], place: int, own: list[int], graph: bool
+        self,
+        pricer: Pricer,
+        classes: Sequence[CostClass],
+        indices: list[int],
+        place: int,
+        names: tuple[str, ...],
+        own: list[int],
+        *,
+        graph: bool,
     ) -> None:
         super().__init__(pricer, classes, indices, itemgetter(place), graph=graph)
-        self.names = ALIASES[place]
+        self.names = names
         self.near = price_groups([replace(classes[index], s=s) for s in range(NEAR) for index in own])
 
     def learn(self, keys: Sequence[Any], features: Callable[[], Features]) -> None:

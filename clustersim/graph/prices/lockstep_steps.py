@@ -24,6 +24,8 @@ from clustersim.graph.series_walk import series_walk
 
 FEW_VALUES: Final = frozenset(COUNTS[name] for name in ("tokens", "sequences", "prefill_tokens", "decode_sequences"))
 """Counts that limits of a batch bound."""
+OF_TOKENS: Final = "stage_tokens", "peak_tokens"
+"""Features of all replicas together: the tokens of all, and the most of one."""
 
 
 class LockstepSteps:
@@ -62,7 +64,10 @@ class LockstepSteps:
                 places = {COUNTS[name] for name in _names(classes[at])}
                 by_counts.setdefault(tuple(sorted(places)), []).append(order)
         self.parts = [self._part(pricer, own, places, orders, graph) for places, orders in by_counts.items()]
-        self.shared = StepPart(pricer, classes, shared, tuple, graph=graph)
+        by_tokens: dict[frozenset[str], list[int]] = {}
+        for at in shared:  # of an exchange each value costs as much as the first
+            by_tokens.setdefault(_names(classes[at]) if classes[at].comm is None else OF_ALL, []).append(at)
+        self.shared = [self._shared(pricer, names, some, graph) for names, some in by_tokens.items()]
         every = [[some[order] for some in own] for order in attend]
         self.attention = [ReplicaAttention(pricer, classes, some, graph=graph) for some in every]
         self.columns = tuple(sorted([at for some in every for at in some]))
@@ -72,10 +77,18 @@ class LockstepSteps:
     ) -> StepPart:
         """Return the classes at these places of each replica's own ones."""
         classes, some = self.program.classes, [mine[order] for mine in own for order in orders]
-        counts = isinstance(pricer.cost, TableCost) and pricer.cost.outside  # what is asked for beyond its points
-        if len(places) == 1 and places[0] in FEW_VALUES and not counts:
-            return BatchPart(pricer, classes, some, places[0], [own[0][order] for order in orders], graph)
+        if len(places) == 1 and places[0] in FEW_VALUES and not _counts(pricer):
+            mine = [own[0][order] for order in orders]
+            return BatchPart(pricer, classes, some, places[0], ALIASES[places[0]], mine, graph=graph)
         return StepPart(pricer, classes, some, itemgetter(*places), graph=graph)
+
+    def _shared(self, pricer: Pricer, names: frozenset[str], some: list[int], graph: bool) -> StepPart:
+        """Return the classes of all replicas together that depend on these sums of their tokens."""
+        classes = self.program.classes
+        if len(names) == 1 and not _counts(pricer):
+            (name,) = names
+            return BatchPart(pricer, classes, some, OF_TOKENS.index(name), (name,), some, graph=graph)
+        return StepPart(pricer, classes, some, tuple, graph=graph)
 
     def row(self, brought: Sequence[Brought], size: int = 0) -> Int64Array:
         """Return nanoseconds by class but for attention.
@@ -93,7 +106,8 @@ class LockstepSteps:
         row = np.zeros(len(self.program.classes), np.int64)
         for part in self.parts:
             part.price(row, counts, lambda: features_of_counts(counts))
-        self.shared.price(row, [told], lambda: features_of_all(told, len(counts)))
+        for part in self.shared:
+            part.price(row, [told], lambda: features_of_all(told, len(counts)))
         return row
 
     def time(self, row: Int64Array) -> int:
@@ -109,8 +123,13 @@ def features_of_counts(counts: Sequence[tuple[int, ...]]) -> Features:
 
 def features_of_all(told: tuple[int, int], replicas: int) -> Features:
     """Return those that the tokens of all tell, and the most of one."""
-    named = zip(("stage_tokens", "peak_tokens"), told, strict=True)
+    named = zip(OF_TOKENS, told, strict=True)
     return {name: (float(value),) * replicas for name, value in named}
+
+
+def _counts(pricer: Pricer) -> bool:
+    """Whether it is counted what is asked for beyond the points of a table."""
+    return isinstance(pricer.cost, TableCost) and bool(pricer.cost.outside)
 
 
 def _names(cls: CostClass) -> frozenset[str]:
