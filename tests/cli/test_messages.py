@@ -161,8 +161,11 @@ def test_a_compiler_that_is_not_there_is_told_of_the_option_and_one_that_takes_l
     scenario = load("tp-on-one-node", (f"workload={workload}", "expect={}"))
     for kept_s, always in ((READ_S, False), (COMPILE_S, True)):  # where a compiler kept what it made, nobody waits
         monkeypatch.setattr("clustersim.replay.compiled.choice.compiler_s", lambda *_, kept_s=kept_s: kept_s)
-        waits = [waits_for_compiler(scenario.requests(), mode, staged=False) for mode in ("always", "auto", "never")]
+        waits = [
+            waits_for_compiler(scenario.requests(), mode, staged=False, pooled=False)
+            for mode in ("always", "auto", "never")
+        ]
         assert waits == [always, False, False]
-    monkeypatch.setattr("clustersim.cli.commands.run.waits_for_compiler", lambda *_, staged: True)
+    monkeypatch.setattr("clustersim.cli.commands.run.waits_for_compiler", lambda *_, **_named: True)
     result = invoke("run", "tp-on-one-node", "--set", f"workload={workload}", "--set", "expect={}", "--out", "out")
     assert "kernels may be compiled first, once on a machine" in result.stderr

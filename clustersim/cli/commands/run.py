@@ -99,8 +99,9 @@ def run(
     requests = requests_within(loaded, Limits(memory_bytes=max_memory, seconds=max_time))
     with _elsewhere(executor, processes) as (pool, count), ProgressBar() as progress:
         shown, by_events = (None, None) if as_json or quiet else (progress, progress.by_events)
-        staged = any(one.plan.pp > 1 for one in loaded.each_pool())
-        if shown is not None and waits_for_compiler(requests, compiled, staged=staged):
+        each = loaded.each_pool()
+        staged, pooled = any(one.plan.pp > 1 for one in each), len(each) > 1
+        if shown is not None and waits_for_compiler(requests, compiled, staged=staged, pooled=pooled):
             click.echo("kernels may be compiled first, once on a machine: some 20 to 80 s (--compiled never)", err=True)
         result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})

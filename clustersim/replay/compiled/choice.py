@@ -42,8 +42,11 @@ COMPILE_S: Final = 20.0
 """Expected work from which on it pays to read what was compiled, and to compile: about twice what they take."""
 STAGED: Final = 7.0
 """How many times that of one stage a lane with stages costs: each of its steps is decided (6.7 to 7.6 as measured)."""
+POOLED: Final = 6.0
+"""How many times what lanes of one pool take two pools cost in Python (4 to 11 as measured)."""
 _SINGLE: Final = "kernel", "advance"
 _STAGED: Final = "stages", "*advance_stages"
+POOLS: Final = "pools", "*advance_pools"
 """Modules of what is compiled, and the functions that the compiler keeps."""
 _PRICES: Final[dict[type[Lane], type[KernelPrices | StagePrices]]] = {
     DecodeJumpLane: KernelPrices, SwappingLane: KernelPrices, PipeLane: StagePrices, SharedLane: LinkPrices,
@@ -198,11 +201,12 @@ def expected_s(requests: Requests) -> float:
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
 
 
-def waits_for_compiler(requests: Requests, mode: CompiledMode, *, staged: bool) -> bool:
+def waits_for_compiler(requests: Requests, mode: CompiledMode, *, staged: bool, pooled: bool) -> bool:
     """Whether lanes, if they can be compiled, wait for a compiler that has kept nothing yet."""
-    if mode == "never" or find_spec("numba") is None or compiler_s(*(_STAGED if staged else _SINGLE)) < COMPILE_S:
+    kept, times = (POOLS, POOLED) if pooled else (_STAGED, STAGED) if staged else (_SINGLE, 1.0)
+    if mode == "never" or find_spec("numba") is None or compiler_s(*kept) < COMPILE_S:
         return False
-    return mode == "always" or expected_s(requests) * (STAGED if staged else 1.0) >= COMPILE_S
+    return mode == "always" or expected_s(requests) * times >= COMPILE_S
 
 
 def compiler_s(module: str, function: str) -> float:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
-from clustersim.replay.compiled.choice import compiler_obstacle, expected_s, most_counts, unpaid
+from clustersim.replay.compiled.choice import POOLED, POOLS, compiler_obstacle, expected_s, most_counts, unpaid
 from clustersim.replay.compiled.pool_prices import PoolPrices, PoolsPrices
 from clustersim.replay.input import Progress, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
@@ -19,9 +18,6 @@ from clustersim.replay.links.contention import moves_meet
 from clustersim.replay.prepared import Prepared
 from clustersim.serving.sequence import Sequence as Request
 
-POOLED: Final = 6.0
-"""How many times what lanes of one pool take two pools cost in Python (4 to 11 as measured)."""
-
 
 def replay_pools(builder: LaneBuilder, progress: Progress | None) -> ReplayResult | str:
     """Replay two pools whose replicas can all be lanes, or return why they are not compiled."""
@@ -29,7 +25,7 @@ def replay_pools(builder: LaneBuilder, progress: Progress | None) -> ReplayResul
     inputs, requests = prepared.input, prepared.input.requests
     work = inputs.behind_s + POOLED * expected_s(requests)
     refused = compiler_obstacle(inputs.compiled) or _obstacle(prepared)
-    refused = refused or unpaid(inputs.compiled, work, "pools", "*advance_pools")
+    refused = refused or unpaid(inputs.compiled, work, *POOLS)
     if refused:
         return refused
     replicas = [one for pool in prepared.pools for one in pool.replicas]

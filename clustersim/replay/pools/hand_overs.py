@@ -30,19 +30,18 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from clustersim.clock import Int64Array
-from clustersim.plan.reshard import Shard
 from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.pools.kv_forecast import KvForecast
 from clustersim.replay.pools.kv_moves import KvMoves, Move
+from clustersim.replay.pools.kv_parts import KvParts
 from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.router import Router, make_router
 from clustersim.serving.sequence import Sequence
-from clustersim.timeline.tables import ALL_LAYERS
 
 if TYPE_CHECKING:
     from simpy import Environment
@@ -83,21 +82,18 @@ class HandOvers(KvTransfers):
         self.traffic = traffic
         if traffic is not None:
             traffic.owner = self
-        self.shards = inputs.shards
+        self.parts = KvParts(prepared)
         self.forecast: KvForecast | None = None
         self.layerwise = inputs.entry.serving.transfer == "layerwise"
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
-        self.heads: dict[tuple[tuple[int, int], tuple[int, int], int], tuple[int, int]] = {}
-        """Ends of a shard and layer → :meth:`Shard.head_range`."""
-        self.ends: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}
         for replica in self.decoders:
             self.attach(replica)
         if self.decoders and self.layerwise:
             for index in prepared.pools[0].replicas:
                 replicas[index].on_launch = self._launched
         if self.decoders and self.layerwise and self._foreseen():
-            self.forecast = KvForecast(env, inputs.comm, prepared.recorder, self.shards, self._ends_of, self._all_moved)
+            self.forecast = KvForecast(env, inputs.comm, moves.log, inputs.shards, self.parts.ends_of, self._all_moved)
 
     def _foreseen(self) -> bool:
         """Whether moves meet nothing and are not broken off, and it is known beforehand when layers are passed."""
@@ -169,13 +165,8 @@ class HandOvers(KvTransfers):
         return self.moves.asked
 
     def goes_on_alike(self, layer: int, following: int) -> bool:
-        """Whether what leaves with two layers is alike: as many bytes of the same heads, from and to the same ranks."""
-        return self._leaving_with(layer) == self._leaving_with(following)
-
-    def _leaving_with(self, layer: int) -> list[tuple[object, ...]]:
-        parts = [one for one in self.shards if layer in one.layers]
-        sizes = [one.layer_bytes[one.layers.index(layer)] for one in parts]
-        return [(one.source, one.target, size, one.head_range(layer)) for one, size in zip(parts, sizes, strict=True)]
+        """Whether what leaves with two layers is alike."""
+        return self.parts.are_alike(layer, following)
 
     def repeat(self, on_layer: OnLayer, moves: Sequences[tuple[Move, int]], layers: Sequences[int], later: int) -> None:
         """Take note of moves (and their ends) that happen again with each of some layers, so much later each time."""
@@ -263,59 +254,17 @@ class HandOvers(KvTransfers):
             transfer.missing = 1
             self.forecast.plan(transfer)
             return
-        whole = transfer.start > 0
-        by_layer = transfer.start < transfer.sequence.computed
-        layers = sum(len(shard.layers) for shard in self.shards) if by_layer else 0
-        transfer.missing = whole * len(self.shards) + layers
-        if whole:
-            for shard in self.shards:
-                self._ask(transfer, shard, ALL_LAYERS, 0, transfer.start, shard.token_bytes)
+        transfer.missing = self.parts.count(transfer)
+        for move in self.parts.before(transfer):
+            self.moves.ask(move)
         for layer in transfer.passed:
             self._ask_layer(transfer, layer)
         self._arm()
 
     def _ask_layer(self, transfer: KvTransfer, layer: int) -> None:
-        """Ask for the transfers of what the last chunk adds to a layer."""
-        tokens = transfer.sequence.computed - transfer.start
-        for shard in self.shards:
-            if layer in shard.layers:
-                each = shard.layer_bytes[shard.layers.index(layer)]
-                self._ask(transfer, shard, layer, transfer.start, tokens, each)
-
-    def _ask(self, transfer: KvTransfer, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
-        key = shard.source, shard.target, layer
-        if key not in self.heads:
-            self.heads[key] = shard.head_range(layer)
-        head, heads = self.heads[key]
-        source, target = self._ends_of(transfer, shard)
-        self.moves.ask(
-            Move(
-                request=transfer.sequence.request,
-                layer=layer,
-                head=head,
-                heads=heads,
-                first=first,
-                tokens=tokens,
-                source=source,
-                target=target,
-                payload_bytes=token_bytes * tokens,
-            )
-        )
-
-    def _ends_of(self, transfer: KvTransfer, shard: Shard) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return both ends of a shard of a transfer."""
-        return (
-            self._end(transfer.source, *shard.source, transfer.left.owner),
-            self._end(transfer.target, *shard.target, transfer.sequence.owner),
-        )
-
-    def _end(self, replica: int, stage: int, t: int, owner: int) -> tuple[int, int, int]:
-        """Return replica, global rank and device of a TP rank of the SP coordinate that keeps a sequence."""
-        key = replica, stage, t, owner
-        if key not in self.ends:
-            rank, device = self.prepared.pool_of(replica).ranks_of(replica, stage, t)[owner]
-            self.ends[key] = replica, rank, device
-        return self.ends[key]
+        """Ask for the moves of what the last chunk adds to a layer."""
+        for move in self.parts.of_layer(transfer, layer):
+            self.moves.ask(move)
 
     def _moved(self, move: Move) -> None:
         self._all_moved(move.request)
@@ -351,9 +300,7 @@ class HandOvers(KvTransfers):
 
     def flush(self) -> None:
         """Hand everything to the recorder."""
-        self.moves.flush()
-        if self.forecast is not None:
-            self.forecast.flush()
+        self.moves.log.flush()
 
     def story(self) -> list[str]:
         """Return who waits for what, a sentence each."""

@@ -20,7 +20,7 @@ from clustersim.collective.communications import CommTable
 from clustersim.plan.reshard import Shard
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.pools.kv_transfers import KvTransfer
-from clustersim.timeline.record import Recorder
+from clustersim.replay.pools.move_log import MoveLog
 from clustersim.timeline.tables import ALL_LAYERS, MOVE_COLUMNS
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ REQUEST, FROM, TO, LAYER, FIRST, TOKENS, BYTES, START, END = (
     PLAN.index(name)
     for name in ("request", "from_rank", "to_rank", "layer", "first", "tokens", "bytes", "start_ns", "end_ns")
 )
-RECORD_TIMES: Final = 64
-"""After so many requests what has ended is handed on."""
 MOST_KINDS: Final = 10_000
 """Pairs of replicas whose moves are remembered; they can be worked out again."""
 
@@ -88,7 +86,7 @@ class KvForecast:
 
     Parameters
     ----------
-    env, comm, recorder, shards
+    env, comm, log, shards
     ends_of : callable
         Returns both ends of a shard of a transfer.
     on_moved : callable
@@ -99,14 +97,14 @@ class KvForecast:
         self,
         env: Environment,
         comm: CommTable,
-        recorder: Recorder,
+        log: MoveLog,
         shards: Sequence[Shard],
         ends_of: Callable[[KvTransfer, Shard], tuple[End, End]],
         on_moved: Callable[[int], None],
     ) -> None:
         self.env = env
         self.comm = comm
-        self.recorder = recorder
+        self.log = log
         self.shards = shards
         self.ends_of = ends_of
         self.on_moved = on_moved
@@ -121,8 +119,6 @@ class KvForecast:
         """Both ends of all shards → moves of whole shards, and of single layers."""
         self.planned = np.empty((0, len(PLAN)), np.int64)
         """Moves that are not recorded, in the order of asking but for those that have started."""
-        self.ended: list[Int64Array] = []
-        """The record of those that have ended, and are not handed on."""
         self.ends: dict[int, int] = {}
         """Request → when the last one of its moves ends."""
         self._asked = 0
@@ -194,16 +190,8 @@ class KvForecast:
         """Record what has ended."""
         ended = self.planned[:, END] <= now
         if ended.any():
-            self.ended.append(self.planned[ended][:, REQUEST:])
+            self.log.add(self.planned[ended][:, REQUEST:])
             self.planned = self.planned[~ended]
-        if len(self.ended) >= RECORD_TIMES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand on what is recorded."""
-        if self.ended:
-            self.recorder.moves.extend(np.concatenate(self.ended))
-            self.ended.clear()
 
 
 def _column(moves: Int64Array) -> int | None:

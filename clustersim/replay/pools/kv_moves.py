@@ -12,16 +12,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clustersim.clock import Int64Array, to_ns
+from clustersim.clock import to_ns
 from clustersim.collective.communications import CommTable
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.links.sharing_by_lanes import Use
 from clustersim.replay.links.uses import MOST_USES
+from clustersim.replay.pools.move_log import MoveLog
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.tables import MOVE_COLUMNS
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from clustersim.replay.pools.kv_traffic import KvTraffic
 
-RECORD_TIMES: Final = 64
-"""After so many layers what has ended is handed on."""
 LAYER, START = (tuple(MOVE_COLUMNS).index(name) for name in ("layer", "start_ns"))
 """When a move started; when it ended is behind that."""
 
@@ -106,8 +105,7 @@ class KvMoves:
         self.traffic = traffic
         self.uses: dict[tuple[int, int, float], Use | None] = {}
         """Pair of devices and bytes → what a transfer of so many puts on links, where that is asked for."""
-        self.ended: list[Int64Array] = []
-        """The record of moves that were not looked at one by one, and are not handed on."""
+        self.log = MoveLog(recorder)
         self.numbers: dict[tuple[int, int], int] = {}
         """Pair of devices → its number in ``comm``."""
         self.asked = 0
@@ -231,16 +229,8 @@ class KvMoves:
         rows = np.array([_row(move, end) for move, end in moves] * len(layers), np.int64).reshape(-1, len(MOVE_COLUMNS))
         rows[:, START:] += np.repeat(np.arange(1, len(layers) + 1) * later, len(moves))[:, None]
         rows[:, LAYER] = np.repeat(layers, len(moves))
-        self.ended.append(rows)
+        self.log.add(rows)
         self.asked += len(rows)
-        if len(self.ended) >= RECORD_TIMES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand on what is recorded."""
-        if self.ended:
-            self.recorder.moves.extend(np.concatenate(self.ended))
-            self.ended.clear()
 
     def story(self) -> list[str]:
         """Return what waits, a sentence each."""

@@ -12,7 +12,7 @@ put forward. Where something else is due before, the clock is left to that, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim.clock import FloatArray
 from clustersim.replay.events.wiring import OnLayer
@@ -27,33 +27,10 @@ from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 from clustersim.replay.links.uses import Counts
 from clustersim.replay.pools.lane_links import LaneLinks
 from clustersim.replay.pools.layer_rounds import LayerEnds, Round, passed_layers
+from clustersim.replay.pools.transfer_owner import TransferOwner
 
 if TYPE_CHECKING:
     from simpy import Environment
-
-
-class TransferOwner(Protocol):
-    """Who asks for moves, and waits for their ends and for layers."""
-
-    @property
-    def asked(self) -> int:
-        """How many moves have been asked for."""
-
-    def goes_on_alike(self, layer: int, following: int) -> bool:
-        """Whether what leaves with two layers is alike."""
-
-    def repeat(self, on_layer: Any, moves: Sequence[tuple[Any, int]], layers: Sequence[int], later: int) -> None:
-        """Take note of moves (and their ends) that happen again with each of some layers, so much later each time."""
-
-    @property
-    def is_due(self) -> bool:
-        """Whether something is to be settled at this instant."""
-
-    def settle(self) -> None:
-        """Settle it now."""
-
-    def settle_in_turn(self) -> None:
-        """Settle it when it has its turn at this instant."""
 
 
 class LanePass(NamedTuple):

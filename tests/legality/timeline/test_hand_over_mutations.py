@@ -161,7 +161,7 @@ def sends_half(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: HandOvers, *more: Any, **named: Any) -> None:
         init(self, *more, **named)
-        self.shards = self.shards[:-1]
+        self.parts.shards = self.parts.shards[:-1]
 
     patch.setattr(HandOvers, "__init__", forgetful)
 

@@ -11,6 +11,8 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import HANDED_OVER, RECEIVED, History
 from clustersim.replay.pools.hand_overs import HandOvers
+from clustersim.replay.pools.kv_parts import KvParts
+from clustersim.replay.pools.kv_transfers import KvTransfer
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.tables import ALL_LAYERS
@@ -127,15 +129,13 @@ def one_layer_early(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_earlier_chunks(patch: pytest.MonkeyPatch) -> None:
     """Only what the last chunk computed moves."""
-    ask = HandOvers._ask
+    count = KvParts.count
 
-    def some(self: HandOvers, transfer: Any, shard: Any, layer: int, *more: Any) -> None:
-        if layer == ALL_LAYERS:
-            transfer.missing -= 1
-        else:
-            ask(self, transfer, shard, layer, *more)
+    def fewer(self: KvParts, transfer: KvTransfer) -> int:
+        return count(self, transfer) - (len(self.shards) if transfer.start > 0 else 0)
 
-    patch.setattr(HandOvers, "_ask", some)
+    patch.setattr(KvParts, "count", fewer)
+    patch.setattr(KvParts, "before", lambda self, transfer: iter(()))
 
 
 def skips_a_layer(patch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def ranks_turned_round(patch: Patch) -> None:
 
     def init(self: HandOvers, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
-        self.shards = self.shards[::-1]
+        self.parts.shards = self.parts.shards[::-1]
 
     patch.setattr(HandOvers, "__init__", init)
 

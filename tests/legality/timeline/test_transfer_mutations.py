@@ -19,7 +19,7 @@ from clustersim.replay.events import swaps
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.pools import kv_moves
-from clustersim.replay.pools.hand_overs import HandOvers
+from clustersim.replay.pools.kv_parts import KvParts
 from clustersim.simulation import priced as made
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.declared import setting_of
@@ -99,8 +99,8 @@ def sends(share: float) -> Callable[[Patch], None]:
 
 def half_a_cache(patch: Patch) -> None:
     """Half of the bytes of each hand-over are sent."""
-    own = HandOvers._ask
-    patch.setattr(HandOvers, "_ask", lambda self, *told: own(self, *told[:-1], told[-1] / 2))
+    own = KvParts._move
+    patch.setattr(KvParts, "_move", lambda self, *told: own(self, *told[:-1], told[-1] / 2))
 
 
 def in_no_time(module: Any) -> Callable[[Patch], None]:
