@@ -13,6 +13,9 @@ from clustersim.clock import Int64Array
 
 STAGED_VALUES: Final = 1 << 18
 """Values appended one by one that wait, as int64, to be put into typed columns."""
+_TYPES: Final = [np.iinfo(name) for name in ("int8", "int16", "int32", "int64")]
+_LEAST: Final = {types.dtype: types.min for types in _TYPES}
+_MOST: Final = {types.dtype: types.max for types in _TYPES}
 MANY_VALUES: Final = 1 << 14
 """Values appended at once that are not gathered with others."""
 
@@ -161,8 +164,7 @@ def _joined(parts: list[Any], rows: int, to: np.dtype[Any]) -> Any:
 def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
     if is_one(values):
         return np.broadcast_to(_narrowed(name, values[:1].copy(), to)[0], values.shape)
-    types = np.iinfo(to)
-    if values.dtype != to and len(values) and not types.min <= values.min() <= values.max() <= types.max:
+    if values.dtype != to and len(values) and not _LEAST[to] <= values.min() <= values.max() <= _MOST[to]:
         raise OverflowError(f"column {name!r}: a value does not fit into {to}")
     return np.array(values, to)
 

@@ -22,7 +22,7 @@ from clustersim.serving.swapping import SPARE
 ROOM: Final = 1 << 15
 """Runs of steps between two times that what was logged is handed on, of so many lanes at most: of more lanes more, as
 handing on costs each some sixty calls, and an array for each of its columns."""
-LANES: Final = 1 << 7
+LANES: Final = 1 << 5
 WIDTHS: Final = {"rows": len(k.ROW), "varying": 1, "chunks": 6, "decodes": 5, "facts": 6}
 """What is logged, and in how many columns."""
 
