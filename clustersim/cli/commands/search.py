@@ -203,8 +203,8 @@ class _Told:
         """Say that runs for the front begin; Ctrl-C leaves it at what there is."""
         if self.left is not None:
             self.left.noun = "plans; the front"
-            most = f" about {format_seconds(left_s)} of CPU at most," if math.isfinite(left_s) else ""
-            click.echo(f"front    is looked for:{most} and Ctrl-C leaves it at what there is", err=True)
+            most = f", for {format_seconds(left_s)} of CPU at most" if math.isfinite(left_s) else ""
+            click.echo(f"front    is looked for{most}; Ctrl-C leaves it at what there is", err=True)
 
     def close(self) -> None:
         """Clear the line of a terminal."""
