@@ -64,7 +64,7 @@ FRONT: Final = 0.002
     "--effort",
     callback=options.most_seconds,
     metavar="TIME",
-    default="120 s",
+    default="150 s",
     show_default=True,
     help="Take so long, of CPU and about, the front included; all: to the end.",
 )
