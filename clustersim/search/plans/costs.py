@@ -65,16 +65,19 @@ _STAGED_MS: Final = 1.0
 def work_s(result: RunResult) -> float:
     """Return the seconds that a run took, by what was done in it."""
     pools, steps, requests = result.scenario.each_pool(), result.timeline.steps, len(result.columns["outcome"])
-    if len(pools) == 1 and pools[0].plan.sp.degree == pools[0].plan.pp == 1 and not result.replayed.calls:
+    plans = [one.plan for one in pools]
+    if len(plans) == 1 and plans[0].sp.degree == plans[0].pp == 1 and not plans[0].is_lockstep:
         began, each, row = _LANE_S
         return began + each * requests + row * len(steps["replica"])
+    compiles = all(one.sp.degree == 1 and not one.is_lockstep for one in plans)
+    calls = 0 if compiles else result.replayed.calls  # whether it was compiled depends on what a process did before
     first, found = steps["replica"] < pools[0].plan.dp, _PREPARED_S
     for one, rows in zip(pools, (int(first.sum()), int((~first).sum())), strict=False):
         plan = one.plan
-        is_on_clock = plan.is_lockstep and result.replayed.calls
+        is_on_clock = plan.is_lockstep and calls
         alone_s = _SP_PASS_S if plan.sp.degree > 1 else _LOCKSTEP_S if is_on_clock else _PASS_S
         found += rows * plan.pp * alone_s
-    return found + _EACH_S * requests + _CALL_S * result.replayed.calls
+    return found + _EACH_S * requests + _CALL_S * calls
 
 
 def bound_s(model: ModelSpec) -> float:
