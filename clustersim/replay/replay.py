@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
 
-from clustersim.replay.compiled.pool_replay import replay_pools
+from clustersim.replay.compiled.pools.replay import replay_pools
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.prepared import Prepared

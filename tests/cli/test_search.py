@@ -177,7 +177,7 @@ def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: 
         "clustersim: interrupted",
     ]
     monkeypatch.undo()
-    monkeypatch.setattr("clustersim.search.plans.front_search.FrontSearch.filled", interrupted)
+    monkeypatch.setattr("clustersim.search.plans.front.search.FrontSearch.filled", interrupted)
     monkeypatch.chdir(folder)
     result = search(*FEWER, "--front", "0.1", "--out", "front", "--workers", "1")
     assert result.exit_code == 130

@@ -19,7 +19,8 @@ from clustersim.graph.prices.split_features import SplitFeatures
 from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay import prepared
-from clustersim.replay.compiled import choice, flows, kernel, links, stages, stretched, transfers
+from clustersim.replay.compiled import choice, kernel, links, stages
+from clustersim.replay.compiled.pools import flows, stretched, transfers
 from clustersim.replay.compiled.single_lanes import SingleLanes
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane

@@ -25,10 +25,11 @@ from hypothesis import strategies as st
 
 from clustersim.cost.table import TableCost
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.replay.compiled import flows, pool_lanes, stretched, transfers
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.compiled import prices as compiled_prices
+from clustersim.replay.compiled.pools import flows, stretched, transfers
+from clustersim.replay.compiled.pools import lanes as pool_lanes
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import ReplayInput, replay
 from clustersim.scenario.load import load
@@ -356,7 +357,7 @@ def digests_of_machine_code(tried: tuple[tuple[str, tuple[str, ...]], ...]) -> l
 
 def shown_of() -> str:
     """What machine code is made of: the kernel and what calls it, the compiler, and the machine that it is for."""
-    room = sorted(Path(k.__file__).parent.glob("*.py"))
+    room = sorted(Path(k.__file__).parent.rglob("*.py"))
     whole = b"".join(path.read_bytes() for path in room if path.name not in DECIDES)
     sources = hashlib.sha256(whole).hexdigest()
     python = ".".join(platform.python_version_tuple()[:2])

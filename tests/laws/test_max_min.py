@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.replay.compiled import flows as compiled
-from clustersim.replay.compiled.pool_links import no_flows
-from clustersim.replay.compiled.pool_prices import LinkPlans
+from clustersim.replay.compiled.pools import flows as compiled
+from clustersim.replay.compiled.pools.links import no_flows
+from clustersim.replay.compiled.pools.prices import LinkPlans
 from clustersim.replay.links.fair_rates import Load, fair_rates, needed_ns, solo_rate
 from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 from tests.effort import examples

@@ -29,7 +29,7 @@ from clustersim.search.plans.files import digest, searched_of, write_search
 from clustersim.search.plans.fixed.page import fixed_searched_of
 from clustersim.search.plans.fixed.result import Fixed
 from clustersim.search.plans.fixed.search import FixedSearch, fixed_by
-from clustersim.search.plans.front_search import with_front
+from clustersim.search.plans.front.search import with_front
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import AskedLaunch, room_of

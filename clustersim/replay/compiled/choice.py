@@ -46,7 +46,7 @@ POOLED: Final = 6.0
 """How many times what lanes of one pool take two pools cost in Python (4 to 11 as measured)."""
 _SINGLE: Final = "kernel", "advance"
 _STAGED: Final = "stages", "*advance_stages"
-POOLS: Final = "pools", "*advance_pools"
+POOLS: Final = "pools.kernel", "*advance_pools"
 """Modules of what is compiled, and the functions that the compiler keeps."""
 _PRICES: Final[dict[type[Lane], type[KernelPrices | StagePrices]]] = {
     DecodeJumpLane: KernelPrices, SwappingLane: KernelPrices, PipeLane: StagePrices, SharedLane: LinkPrices,
@@ -219,12 +219,14 @@ def compiler_s(module: str, function: str) -> float:
 def _is_kept(module: str, function: str) -> bool:
     """Whether the compiler has kept what it made of a module and of the kernel as they stand."""
     here = Path(__file__).parent
+    file = here.joinpath(*module.split(".")).with_suffix(".py")
+    beside = [] if file.parent == here else file.parent.glob("*.py")
     tag = f"py{sys.version_info[0]}{sys.version_info[1]}"
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
-        places = [here / "__pycache__", *elsewhere.glob("*")]
-        made = max((here / f"{one}.py").stat().st_mtime for one in (module, "kernel", "links", "flows"))
-        found = [one for place in places for one in place.glob(f"{module}.{function}-*.{tag}.nbi")]
+        places = [file.parent / "__pycache__", *elsewhere.glob("*")]
+        made = max(one.stat().st_mtime for one in (file, here / "kernel.py", here / "links.py", *beside))
+        found = [one for place in places for one in place.glob(f"{file.stem}.{function}-*.{tag}.nbi")]
         return any(one.stat().st_mtime >= made for one in found)
     except OSError:
         return False

@@ -18,7 +18,7 @@ from clustersim.report.search.searched import Plan, Searched
 from clustersim.scenario.resolve import to_yaml
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.finals import TIES, Finalist
-from clustersim.search.plans.front import Point, at_capacity
+from clustersim.search.plans.front.points import Point, at_capacity
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question

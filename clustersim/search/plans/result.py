@@ -10,8 +10,8 @@ from typing import Any
 
 from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.finals import KEPT, TIES, Finalist
-from clustersim.search.plans.front import Point
-from clustersim.search.plans.front_runs import FrontRuns
+from clustersim.search.plans.front.points import Point
+from clustersim.search.plans.front.runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, RankedPlan, Standing
 from clustersim.search.plans.space import TYPICAL

@@ -18,18 +18,18 @@ from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.costs import PLAN_S, bound_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import SEEDS, TIES, last_longest, reopen, settle
-from clustersim.search.plans.order import Order
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.plan_runs import PlanRuns
 from clustersim.search.plans.pools.plan_pools import PlanPool
 from clustersim.search.plans.pools.pool_bounds import bounds_of
 from clustersim.search.plans.pools.pool_looks import PoolLooks
 from clustersim.search.plans.question import Question
-from clustersim.search.plans.reached import Reached
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.trials import Told
-from clustersim.search.plans.walk import Walk
+from clustersim.search.plans.walk.order import Order
+from clustersim.search.plans.walk.reached import Reached
+from clustersim.search.plans.walk.walk import Walk
 
 
 class Search(PlanRuns):

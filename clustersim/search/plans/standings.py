@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from clustersim.search.plans.front import Hypervolume, Point, front_of, points_of
+from clustersim.search.plans.front.points import Hypervolume, Point, front_of, points_of
 from clustersim.search.plans.outcome import RankedPlan, Standing
 from clustersim.search.point import Row
 from clustersim.values import dataclass

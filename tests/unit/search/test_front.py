@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.search.plans.front import Hypervolume
-from clustersim.search.plans.front_runs import Chance, Expected, filled
+from clustersim.search.plans.front.points import Hypervolume
+from clustersim.search.plans.front.runs import Chance, Expected, filled
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.result import Found
 

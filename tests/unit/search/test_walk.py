@@ -8,8 +8,8 @@ from typing import Any
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.plans.bounds.limits import RATE, Bound
 from clustersim.search.plans.outcome import Standing
-from clustersim.search.plans.reached import Reached
-from clustersim.search.plans.walk import SPENT, Walk
+from clustersim.search.plans.walk.reached import Reached
+from clustersim.search.plans.walk.walk import SPENT, Walk
 
 BEARS = 80
 

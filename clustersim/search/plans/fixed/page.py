@@ -8,7 +8,7 @@ from clustersim.report.search.searched import Plan, Searched
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import legal_words, search_command
 from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, rate_words
-from clustersim.search.plans.front import Point
+from clustersim.search.plans.front.points import Point
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.standings import PARTITIONS, metrics

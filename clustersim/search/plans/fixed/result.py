@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from clustersim.report.sweep.swept import is_better_low
 from clustersim.search.plans.finals import FINALISTS, TIES
-from clustersim.search.plans.front import Point
+from clustersim.search.plans.front.points import Point
 from clustersim.search.plans.outcome import RankedPlan, Standing
 from clustersim.search.plans.space import TYPICAL
 from clustersim.search.plans.standings import NEXT, PlanRow, Standings

@@ -24,7 +24,7 @@ from clustersim.search.plans.question import OBJECTIVES
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.search import Search
 from clustersim.search.plans.trials import Told, Trials
-from clustersim.search.plans.walk import SPENT
+from clustersim.search.plans.walk.walk import SPENT
 
 
 class FixedSearch(Trials):

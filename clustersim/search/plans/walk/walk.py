@@ -21,11 +21,11 @@ from dataclasses import field
 from itertools import groupby
 from typing import Final
 
-from clustersim.search.plans.climb import climb
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.order import Order
 from clustersim.search.plans.outcome import Standing
-from clustersim.search.plans.reached import Reached
+from clustersim.search.plans.walk.climb import climb
+from clustersim.search.plans.walk.order import Order
+from clustersim.search.plans.walk.reached import Reached
 from clustersim.search.point import Row
 from clustersim.values import dataclass
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.replay.compiled import flows as fl
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import links as ln
-from clustersim.replay.compiled.pool_prices import LinkPlans, PoolPrices
+from clustersim.replay.compiled.pools import flows as fl
+from clustersim.replay.compiled.pools.prices import LinkPlans, PoolPrices
 from clustersim.replay.lanes.pipelines.link_stage import SharedStage
 
 

@@ -1,8 +1,9 @@
 """Two pools as arrays of integers: their lanes, hand-overs, and K/V on its way, for a compiler.
 
 Lanes are those of :mod:`clustersim.replay.compiled.kernel`, of both pools side by side; what is on links is that of
-``compiled.links`` and ``compiled.flows``: here a *stage* is a lane, and what is sent at a *boundary* is the move from
-one rank. What hand-overs decide is that of ``replay.pools.hand_overs`` and ``kv_moves``.
+:mod:`clustersim.replay.compiled.links` and of :mod:`~clustersim.replay.compiled.pools.flows`: here a *stage* is a lane,
+and what is sent at a *boundary* is the move from one rank. What hand-overs decide is that of
+``replay.pools.hand_overs`` and ``kv_moves``.
 
 **An instant.** As on the clock of a run, what is due comes first by phase: steps end and links change; hand-overs;
 arrivals; decisions. A hand-over that a decision brings comes at the same instant behind it. A run of decode steps is
@@ -16,11 +17,11 @@ from typing import Final
 
 from numba import njit
 
-from clustersim.replay.compiled import flows as fl
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import links as ln
-from clustersim.replay.compiled import stretched as to
-from clustersim.replay.compiled import transfers as tr
+from clustersim.replay.compiled.pools import flows as fl
+from clustersim.replay.compiled.pools import stretched as to
+from clustersim.replay.compiled.pools import transfers as tr
 from clustersim.replay.compiled.sources import source_of
 
 FULL_OF_MOVES: Final = k.TOO_LATE + 1

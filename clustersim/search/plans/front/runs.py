@@ -17,7 +17,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.search.plans.bounds.limits import RATE
-from clustersim.search.plans.front import Hypervolume, points_of
+from clustersim.search.plans.front.points import Hypervolume, points_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.values import dataclass
 

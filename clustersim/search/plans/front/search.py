@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from clustersim.search.plans.front_bound import largest_area
-from clustersim.search.plans.front_runs import Chance, Expected, filled
+from clustersim.search.plans.front.bound import largest_area
+from clustersim.search.plans.front.runs import Chance, Expected, filled
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.result import Found

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array, to_ns_array
-from clustersim.replay.compiled import transfers as tr
-from clustersim.replay.compiled.pool_prices import LinkPlans
+from clustersim.replay.compiled.pools import transfers as tr
+from clustersim.replay.compiled.pools.prices import LinkPlans
 from clustersim.replay.lanes.pipelines.link_stage import SharedStage
 from clustersim.replay.prepared import Prepared
 from clustersim.timeline.tables import ALL_LAYERS

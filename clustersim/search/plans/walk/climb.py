@@ -7,7 +7,7 @@ from typing import Final
 
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
-from clustersim.search.plans.reached import Reached, near
+from clustersim.search.plans.walk.reached import Reached, near
 from clustersim.search.point import Row
 
 _FAR: Final = 700

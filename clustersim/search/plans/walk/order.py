@@ -8,7 +8,7 @@ from typing import Final
 
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
-from clustersim.search.plans.reached import Reached
+from clustersim.search.plans.walk.reached import Reached
 from clustersim.values import dataclass
 
 _SPARE: Final = 8

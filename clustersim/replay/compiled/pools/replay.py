@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from clustersim.replay.compiled.choice import POOLED, POOLS, compiler_obstacle, expected_s, most_counts, unpaid
-from clustersim.replay.compiled.pool_prices import PoolPrices, PoolsPrices
+from clustersim.replay.compiled.pools.prices import PoolPrices, PoolsPrices
 from clustersim.replay.input import Progress, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.intake import Intake, refused_by
@@ -74,7 +74,7 @@ def _replayed(
     builder: LaneBuilder, progress: Progress | None, lanes: list[Lane], prices: Sequence[PoolPrices]
 ) -> ReplayResult:
     """Simulate to the end."""
-    from clustersim.replay.compiled.pool_lanes import PoolLanes  # imported here, since the compiler takes a while
+    from clustersim.replay.compiled.pools.lanes import PoolLanes  # imported here, since the compiler takes a while
 
     prepared, entry = builder.prepared, len(builder.prepared.pools[0].replicas)
     inputs, requests = prepared.input, prepared.input.requests

@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.replay.compiled import flows as fl
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import links as ln
-from clustersim.replay.compiled import transfers as tr
+from clustersim.replay.compiled.pools import flows as fl
+from clustersim.replay.compiled.pools import transfers as tr
 
 POOL: Final = (
     "limits", "seconds", "radix", "places", "keys", "values", "parts", "part_ns", "made", "decode_rows", "cores",

@@ -1,4 +1,4 @@
-"""What drives :mod:`clustersim.replay.compiled.pools`, the lanes of two pools: their state, prices, moves and log."""
+"""What drives :mod:`~clustersim.replay.compiled.pools.kernel`, lanes of two pools: state, prices, moves and log."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
-from clustersim.replay.compiled import pools as pl
-from clustersim.replay.compiled import transfers as tr
 from clustersim.replay.compiled.lanes import TABLES, WIDTHS, by_column, tournament
-from clustersim.replay.compiled.pool_links import PoolLinks
-from clustersim.replay.compiled.pool_moves import PoolMoves
-from clustersim.replay.compiled.pool_prices import LinkPlans, PoolsPrices
+from clustersim.replay.compiled.pools import kernel as pl
+from clustersim.replay.compiled.pools import transfers as tr
+from clustersim.replay.compiled.pools.links import PoolLinks
+from clustersim.replay.compiled.pools.moves import PoolMoves
+from clustersim.replay.compiled.pools.prices import LinkPlans, PoolsPrices
 from clustersim.replay.compiled.prices import KernelPrices
 from clustersim.replay.compiled.single_lanes import SingleLanes
 from clustersim.replay.lanes.build import LaneBuilder
