@@ -164,10 +164,10 @@ class RunsLeft:
         if self._work is not None:
             spent, more = self._work()
             if 0.0 < more < math.inf and spent > 0.0:
-                left = f", about {format_seconds((now - self._began) * more / spent)} left"
+                left = _left((now - self._began) * more / spent)
         elif done not in (before, total):
             seconds = (self._spent() - since) / (done - before) * (total - done)
-            left = f", about {format_seconds(seconds)}{self._unit} left"
+            left = _left(seconds, self._unit)
         line = f"{done:,} of {total:,} {self.noun}{left}"
         self._file.write(f"\r\x1b[K{line}" if self._over else f"{line}\n")
         self._file.flush()
@@ -177,3 +177,8 @@ class RunsLeft:
         if self._over:
             self._file.write("\r\x1b[K")
             self._file.flush()
+
+
+def _left(seconds: float, unit: str = "") -> str:
+    """Return about how long the rest takes, behind what is done."""
+    return f", about {format_seconds(seconds)}{unit} left" if seconds >= 1.0 else f", under a second{unit} left"
