@@ -209,7 +209,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Problem:
     words = _WORDS[problem].format(line=opened) if problem in _WORDS else problem
     if mark is None:
         return Problem(message=f"not valid YAML: {words}", file=file)
-    if problem in (_NO_COLON, _NO_VALUE) and (place := _keyless(text.splitlines(), mark)):
+    if problem in (_NO_COLON, _NO_VALUE) and (place := _keyless([*text.splitlines(), ""], mark)):
         return Problem(message=f"not valid YAML: {_WORDS[_NO_COLON]}", file=file, line=place[0], column=place[1])
     return Problem(message=f"not valid YAML: {words}", file=file, line=mark.line + 1, column=mark.column + 1)
 

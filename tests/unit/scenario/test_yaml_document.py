@@ -84,6 +84,7 @@ def test_every_key_that_is_here_twice_is_reported() -> None:
         ("a: b: c", "f.yaml:1:5: not valid YAML: a ':' does not fit here"),
         ("a: b\n  d\n\ne: f: g", "f.yaml:4:5: not valid YAML: a ':' does not fit here"),
         ("a:\n  b c\n\n  e: f", "f.yaml:2:3: not valid YAML: expected a key followed by ': '"),
+        ("a: 1\nb c\n", "f.yaml:2:1: not valid YAML: expected a key followed by ': '"),
         (
             "a: [1, 2\nb: 3\n",
             "f.yaml:2:2: not valid YAML: expected ',' or ']': the list opened at line 1 has no end",
