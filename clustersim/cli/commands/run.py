@@ -100,8 +100,9 @@ def run(
     with _elsewhere(executor, processes) as (pool, count), ProgressBar() as progress:
         shown, by_events = (None, None) if as_json or quiet else (progress, progress.by_events)
         each = loaded.each_pool()
-        staged, pooled = any(one.plan.pp > 1 for one in each), len(each) > 1
-        if shown is not None and waits_for_compiler(requests, compiled, staged=staged, pooled=pooled):
+        staged = any(one.plan.pp > 1 for one in each)
+        pools = each[0].serving.transfer if len(each) > 1 else None
+        if shown is not None and waits_for_compiler(requests, compiled, staged=staged, pools=pools):
             click.echo("kernels may be compiled first, once on a machine: some 20 to 80 s (--compiled never)", err=True)
         result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})

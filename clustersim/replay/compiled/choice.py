@@ -28,6 +28,7 @@ from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
 from clustersim.replay.lanes.swapping_lane import SwappingLane
+from clustersim.serving.config import TransferName
 from clustersim.serving.grouped.asked_scheduler import AskedScheduler
 from clustersim.workload.requests import Requests
 
@@ -42,8 +43,8 @@ COMPILE_S: Final = 20.0
 """Expected work from which on it pays to read what was compiled, and to compile: about twice what they take."""
 STAGED: Final = 7.0
 """How many times that of one stage a lane with stages costs: each of its steps is decided (6.7 to 7.6 as measured)."""
-POOLED: Final = 6.0
-"""How many times what lanes of one pool take two pools cost in Python (4 to 11 as measured)."""
+POOLED: Final[dict[TransferName, float]] = {"whole": 6.0, "layerwise": 14.0}
+"""How many times what lanes of one pool take two pools cost in Python (4 to 11, and 7 to 24 as measured)."""
 _SINGLE: Final = "kernel", "advance"
 _STAGED: Final = "stages", "*advance_stages"
 POOLS: Final = "pools.kernel", "*advance_pools"
@@ -201,9 +202,12 @@ def expected_s(requests: Requests) -> float:
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
 
 
-def waits_for_compiler(requests: Requests, mode: CompiledMode, *, staged: bool, pooled: bool) -> bool:
-    """Whether lanes, if they can be compiled, wait for a compiler that has kept nothing yet."""
-    kept, times = (POOLS, POOLED) if pooled else (_STAGED, STAGED) if staged else (_SINGLE, 1.0)
+def waits_for_compiler(requests: Requests, mode: CompiledMode, *, staged: bool, pools: TransferName | None) -> bool:
+    """Whether lanes, if they can be compiled, wait for a compiler that has kept nothing yet.
+
+    ``pools``: how K/V goes from one pool to the other, where there are two.
+    """
+    kept, times = (POOLS, POOLED[pools]) if pools else (_STAGED, STAGED) if staged else (_SINGLE, 1.0)
     if mode == "never" or find_spec("numba") is None or compiler_s(*kept) < COMPILE_S:
         return False
     return mode == "always" or expected_s(requests) * times >= COMPILE_S

@@ -158,9 +158,10 @@ def _sentences(found: Found, question: Question) -> list[str]:
             f"Of those left out by their bound the best can reach {told['nearest_pruned']:.4g} {unit} at most."
         )
     if told["screened"]:
+        ran = told["screened"] - told["looked_at"]
         lines.append(
             f"{told['screened']:,} plans fail at a rate above what the third best reaches, {told['looked_at']:,} of "
-            "them at the least times of their steps (which is no proof), the others in a run; the highest of these "
+            f"them at the least times of their steps (which is no proof), {ran:,} in a run; the highest of these "
             f"rates is {told['nearest_screened']:.4g} {unit}."
         )
     if told["open"]:

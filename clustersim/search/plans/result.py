@@ -181,10 +181,12 @@ class Found(Standings):
         """Return the best plan, how many were screened and simulated, and what is open."""
         best, told, noun = self.best, self.certificate(), self.objective.replace("_", " ")
         on = plural(best.standing.candidate.devices, "device")
+        fails = "a run or a look that fails" if told["looked_at"] else "a run that fails"
+        each = f": {', '.join(f'{one:.1%}' for one in best.shares)}, a seed each" if len(best.shares) > 1 else ""
         lines = [
             f"{best.standing.words} on {on}: {best.capacity:g} requests/s ({noun} {self.value(best):.4g})",
-            f"a rate counts where {self.share:.0%} of requests meet every target",
-            f"{legal}; {told['screened']:,} screened by a run that fails; {told['simulated']:,} simulated "
+            f"a rate counts where {self.share:.0%} of requests meet every target{each}",
+            f"{legal}; {told['screened']:,} screened by {fails}; {told['simulated']:,} simulated "
             f"({plural(self.runs, 'run')})",
         ]
         if told["open"]:
@@ -240,7 +242,7 @@ def most_open(told: Mapping[str, Any], unit: str = "") -> str:
         return "of which nothing is proven"
     some = f" ({told['unbounded']:,} were not bounded)" if told["unbounded"] else ""
     tie = " (a tie with the best)" if told["settled"] else ""
-    return f"which reach {told['nearest_open']:.4g}{unit} at most{some}{tie}"
+    return f"which reach {told['nearest_open']:.4g}{unit} at most by bounds and looks{some}{tie}"
 
 
 def left_for(told: Mapping[str, Any]) -> str:
@@ -249,4 +251,4 @@ def left_for(told: Mapping[str, Any]) -> str:
     some = f", and {told['flattered']:,} of them since {short}"
     if told["flattered"] == told["open"]:
         return f"since {short}"
-    return f"since the effort was spent (more --effort goes on){some if told['flattered'] else ''}"
+    return f"since too little of the effort is left for them (more --effort goes on){some if told['flattered'] else ''}"

@@ -23,7 +23,7 @@ def replay_pools(builder: LaneBuilder, progress: Progress | None) -> ReplayResul
     """Replay two pools whose replicas can all be lanes, or return why they are not compiled."""
     prepared = builder.prepared
     inputs, requests = prepared.input, prepared.input.requests
-    work = inputs.behind_s + POOLED * expected_s(requests)
+    work = inputs.behind_s + POOLED[inputs.pools[0].serving.transfer] * expected_s(requests)
     refused = compiler_obstacle(inputs.compiled) or _obstacle(prepared)
     refused = refused or unpaid(inputs.compiled, work, *POOLS)
     if refused:
