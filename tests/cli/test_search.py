@@ -100,6 +100,7 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     best = next(one["metrics"] for one in told["front"] if one["metrics"]["rate_per_s"] == rows[0]["requests_per_s"])
     assert rows[0]["tokens_per_device"] == best["tokens_per_s_per_device"]  # its dot is on the front's line
     page = (folder / "kept" / "search.html").read_text()
+    assert all(f"{one.name}: " in page for one in (folder / "kept").glob("front-*.yaml"))
     assert "Why each of the others lost" in page
     assert "of the best in runs as short" in page
     told = search("--devices", "1", "--lasting", "1 s", "--workers", "1", "--out", "kept").stdout

@@ -64,13 +64,16 @@ def _front(searched: Searched, panel: Panel, identity: str) -> Drawn:
     chosen = [at for at, plan in enumerate(searched.plans) if plan.tokens_per_device is not None]
     figure = Figure()
     figure.add_scatter(
-        x=[right for _, right in searched.front], y=[high for high, _ in searched.front], mode="lines", name="front",
-        hoverinfo="skip", line={"color": "#D55E00", "dash": "dot", "width": 1.5},
+        x=[right for _, right, _ in searched.front], y=[high for high, _, _ in searched.front], name="front",
+        mode="lines+markers", line={"color": "#D55E00", "dash": "dot", "width": 1.5},
+        marker={"symbol": "circle-open", "size": 9}, text=[escape(words) for _, _, words in searched.front],
+        hovertemplate="%{text}<br>%{x:.4~g} · %{y:.4~g}<extra></extra>",
     )  # fmt: skip
     _points(figure, searched, chosen, lambda plan: plan.tokens_per_user, lambda plan: plan.tokens_per_device)
     return _drawn(
         figure, panel, identity, "Tokens of a device against those of a user",
-        f"Each simulated plan at {searched.at}; none of its runs lies above and to the right of the dotted line.",
+        f"Each simulated plan at {searched.at}; none of its runs lies above and to the right of the dotted line, "
+        "whose circles are runs of their own, at lower rates, too: their scenarios are beside this page.",
         "output tokens/s that a user gets", "output tokens/s per device",
     )  # fmt: skip
 

@@ -66,8 +66,8 @@ class Searched:
     subtitle : str
     plans : sequence of Plan
         The best first.
-    front : sequence of (float, float)
-        Tokens per second of a device and of a user, of the runs that none beats in both.
+    front : sequence of (float, float, str)
+        Tokens per second of a device and of a user, of the runs that none beats in both, and what each is in words.
     certificate : sequence of str
         What the answer rests on, a sentence each.
     at : str
@@ -80,7 +80,7 @@ class Searched:
     unit: str
     subtitle: str
     plans: Sequence[Plan]
-    front: Sequence[tuple[float, float]]
+    front: Sequence[tuple[float, float, str]]
     certificate: Sequence[str]
     at: str = "its capacity"
     is_fixed: bool = False

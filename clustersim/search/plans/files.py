@@ -86,7 +86,7 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
         unit=UNITS[found.objective],
         subtitle=f"{legal_words(found, question)}; best: {best.standing.words}",
         plans=plans,
-        front=[one.both for one in front],
+        front=[(*one.both, f"front-{at}.yaml: {one.standing.words}") for at, one in enumerate(front, 1)],
         certificate=_sentences(found, question),
     )
 

@@ -50,7 +50,7 @@ def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question
         unit=found.objective,
         subtitle=f"{legal_words(found, question)}; best by {found.objective}: {found.best.words}",
         plans=plans,
-        front=[one.both for one in front],
+        front=[(*one.both, f"front-{at}.yaml: {one.standing.words}") for at, one in enumerate(front, 1)],
         certificate=_fixed_sentences(found),
         at=rate_words(found.rate_per_s),
         is_fixed=True,
