@@ -158,7 +158,9 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
     text = search(*args, "--effort", "0 s").stdout
     assert " left open, which reach" in text
     assert " plans were not simulated to the end" in Path(more["out"], "search.html").read_text()
-    default = search("--devices", "1", "--lasting", "2 s", *KNOBS, "--effort", "0 s", "--workers", "1").stdout
+    result = search("--devices", "1", "--lasting", "2 s", *KNOBS, "--effort", "0 s", "--workers", "1")
+    assert "front    is not looked for: no effort is left" in result.stderr
+    default = result.stdout
     assert "front    0 plans more simulated, 0 runs at lower rates; its effort was spent" in default
     assert default.index("TTFT p99") < default.index("front ")  # the answer comes first
     assert "; of 6 plans nothing is known" in default

@@ -203,6 +203,9 @@ class _Told:
         """Say that runs for the front begin; Ctrl-C leaves it at what there is."""
         if self.left is not None:
             self.left.noun = "plans; the front"
+            if left_s <= 0.0:
+                click.echo("front    is not looked for: no effort is left (more --effort goes on)", err=True)
+                return
             most = f", for {format_seconds(left_s)} of CPU at most" if math.isfinite(left_s) else ""
             click.echo(f"front    is looked for{most}; Ctrl-C leaves it at what there is", err=True)
 

@@ -53,7 +53,7 @@ class FrontSearch:
     @property
     def left_s(self) -> float:
         """The seconds of effort that are left."""
-        return math.inf if self._search.question.exhaustive else self._search.ends_s - self._search.spent_s
+        return math.inf if self._search.question.exhaustive else max(0.0, self._search.ends_s - self._search.spent_s)
 
     def filled(self, share: float) -> Found:
         """Simulate plans until no run is expected to add more than a share, or there is no time; return all with it."""
