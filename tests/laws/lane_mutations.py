@@ -21,7 +21,7 @@ from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay import prepared
 from clustersim.replay.compiled import choice, kernel, links, stages
 from clustersim.replay.compiled.pools import flows, stretched, transfers
-from clustersim.replay.compiled.single_lanes import SingleLanes
+from clustersim.replay.compiled.single_lanes import StageLanes
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane
 from clustersim.replay.lanes import prices as lane_prices
@@ -580,7 +580,7 @@ COMPILED: Final[dict[str, Mutation]] = {
     "a compiled run that has ended goes on with a copy": Mutation(
         kernel, "advance", "if not beside and mine[STEPS] < mine[LIMIT]", "if mine[STEPS] < mine[LIMIT]"
     ),
-    "a copy is a step at the horizon": Mutation(SingleLanes, "_stop_lane", "s[k.STEPS] > 0", "True"),
+    "a copy is a step at the horizon": Mutation(StageLanes, "_stop_lane", "s[k.STEPS] > 0", "True"),
     "lanes that swap decide for all that decode": Mutation(
         choice, "_swaps_alone", ' and not replace(config, preemption="recompute").decided_singly', ""
     ),

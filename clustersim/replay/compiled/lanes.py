@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from clustersim.clock import Int64Array, too_late
+from clustersim.clock import FloatArray, Int64Array, too_late
 from clustersim.errors import BrokenLawError
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled.prices import DECODE, MIXED, PREFILL, KernelPrices
-from clustersim.replay.compiled.stage_prices import StagePrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER, Lane
@@ -27,6 +26,18 @@ WIDTHS: Final = {"rows": len(k.ROW), "varying": 1, "chunks": 6, "decodes": 5, "f
 """What is logged, and in how many columns."""
 
 
+class Prices(Protocol):
+    """What all lanes ask of their prices, those of a stage, of several, or of pools."""
+
+    seconds: FloatArray
+
+    def settle(self) -> None:
+        """Tell the prices of rows that the kernel has made since."""
+
+    def widen(self) -> None:
+        """Make room for more rows."""
+
+
 class CompiledLanes(ABC):
     """Lanes and the requests that come to them, until the last token or the horizon.
 
@@ -35,7 +46,7 @@ class CompiledLanes(ABC):
     intake : Intake
     lanes : sequence of Lane
         With nothing in them; they say what may run and take what is logged.
-    prices : KernelPrices or StagePrices
+    prices : Prices
         Of all of them.
     first, stride : int
         The requests that come to them.
@@ -46,9 +57,7 @@ class CompiledLanes(ABC):
     unlogged: int
     """How many of the kernel's columns, the last ones, the logs of lanes do not have."""
 
-    def __init__(
-        self, intake: Intake, lanes: Sequence[Lane], prices: KernelPrices | StagePrices, first: int, stride: int
-    ) -> None:
+    def __init__(self, intake: Intake, lanes: Sequence[Lane], prices: Prices, first: int, stride: int) -> None:
         self.intake = intake
         self.lanes = lanes
         self.prices = prices

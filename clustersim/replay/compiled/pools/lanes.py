@@ -16,7 +16,7 @@ from clustersim.replay.compiled.pools.links import PoolLinks
 from clustersim.replay.compiled.pools.moves import PoolMoves
 from clustersim.replay.compiled.pools.prices import LinkPlans, PoolsPrices
 from clustersim.replay.compiled.prices import KernelPrices
-from clustersim.replay.compiled.single_lanes import SingleLanes
+from clustersim.replay.compiled.single_lanes import StageLanes
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
@@ -25,7 +25,7 @@ MOVE_ROOM: Final = 1 << 10
 """Moves that there is room for at first."""
 
 
-class PoolLanes(SingleLanes):
+class PoolLanes(StageLanes):
     """Lanes of two pools, and what is on its way between them.
 
     Parameters
@@ -37,11 +37,11 @@ class PoolLanes(SingleLanes):
     prices : PoolsPrices
     """
 
-    prices: PoolsPrices  # type: ignore[assignment]  # of which each lane has one
+    prices: PoolsPrices
 
     def __init__(self, builder: LaneBuilder, intake: Intake, lanes: Sequence[Lane], prices: PoolsPrices) -> None:
         self.entry, prepared = intake.of, builder.prepared
-        super().__init__(intake, lanes, prices, 0, 1)  # type: ignore[arg-type]  # as above
+        super().__init__(intake, lanes, prices, 0, 1)
         room = {name: int(self.limits[k.LIMITS.index(name)]) for name in (*WIDTHS, "stretches")}
         self.each_limits = self.limits, self._limits(lanes[-1].scheduler.scheduler, room)
         self.limits[k.BALANCED] = intake.balanced
