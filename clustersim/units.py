@@ -102,6 +102,21 @@ def parse(text: object, dimension: str, example: str = "") -> float:
     return value
 
 
+def whole_number(text: object) -> int | None:
+    """Return the whole number that was meant by one that is cut short, such as ``8k``; None where it is none.
+
+    Examples
+    --------
+    >>> whole_number("8k"), whole_number("1.5M"), whole_number("8 GB")
+    (8000, 1500000, None)
+    """
+    found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if found is None or found[2] not in _DECIMAL:
+        return None
+    value = float(found[1]) * _DECIMAL[found[2]]
+    return int(value) if value.is_integer() else None
+
+
 def format_bytes(value: float) -> str:
     """Write a number of bytes with a binary prefix, such as ``79.6 GiB``."""
     for unit, factor in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):

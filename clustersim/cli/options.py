@@ -13,7 +13,7 @@ import click
 from clustersim import inputs
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.units import UnitError, parse
+from clustersim.units import UnitError, parse, whole_number
 
 _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 GRAPH_SUFFIXES: Final = (".json", ".dot", ".gv", ".graphml")
@@ -84,7 +84,9 @@ class Whole(click.IntRange):
         try:
             return super().convert(_in_digits(value), param, ctx)
         except click.BadParameter:
-            self.fail(f"expected {_within(self, 'whole number')}, but found {value!r}", param, ctx)
+            meant = whole_number(value)
+            hint = f"; did you mean {meant}?" if meant is not None and str(meant) != value else ""
+            self.fail(f"expected {_within(self, 'whole number')}, but found {value!r}{hint}", param, ctx)
 
 
 class Number(click.FloatRange):
@@ -132,9 +134,9 @@ def kept_and_command(folder: Path, command: str) -> str:
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Read a time such as ``100 s``, in seconds; ``0 s`` is one."""
+    """Read a time such as ``100 s``, in seconds; ``0`` is none in any unit."""
     try:
-        found = parse(value, "time", "60 s")
+        found = 0.0 if value.strip() == "0" else parse(value, "time", "60 s")
     except UnitError as error:
         raise click.BadParameter(str(error), ctx, param) from None
     if found < 0.0:

@@ -27,7 +27,7 @@ def plain_of(
             "scenario": files[id(one.standing), found.rate_at(one)],
             "plan": one.standing.words,
             "devices": one.standing.candidate.devices,
-            "metrics": metrics(one.row)
+            "metrics": metrics(one.standing, one.row)
             | {
                 "rate_per_s": found.rate_at(one),
                 "capacity_per_s": one.standing.capacity,
@@ -40,7 +40,7 @@ def plain_of(
     best, *ties = found.answers()
     return {
         "legal": found.legal,
-        "pruned": found.pruned,
+        "pruned": found.certificate()["pruned"],
         "simulated": sum(one.passed is not None or one.fate == "simulated" for one in found.standings),
         "front": front,
         "best": {
@@ -50,7 +50,7 @@ def plain_of(
             "capacity_per_s": best.rate,
             "objective": found.objective,
             "value": best.value,
-            "metrics": metrics(best.row),
+            "metrics": metrics(best.standing, best.row),
             "ties": [
                 {
                     "scenario": files[id(one.standing), None],
@@ -87,7 +87,7 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
         click.echo(line)
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", *one.reached,
-         *(f"{metrics(one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
+         *(f"{metrics(one.standing, one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
          _startable_words(deployments, one.standing), one.rank)
         for one in found.shown()
     ]  # fmt: skip

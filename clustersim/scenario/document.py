@@ -24,6 +24,8 @@ REMEMBERED: Final = 1 << 16
 MOST_NAMED: Final = 12
 """Keys that a message lists."""
 _KEYS: Final = re.compile(r"""^[ \t{"']*([A-Za-z_][\w-]*)["']?[ \t]*:""", re.MULTILINE)
+_LEFT_OUT: Final = {"plan": "model"}
+"""What is told of a key that nobody wrote, at which other one: a plan that is left out is that of the model."""
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_\-/]+")
 
 
@@ -98,7 +100,7 @@ class Document:
                 continue
             path = problem.path
             while path not in known and path:
-                path = path[: max(path.rfind("."), path.rfind("["), 0)]
+                path = path[: max(path.rfind("."), path.rfind("["), 0)] or _LEFT_OUT.get(path, "")
             mark = self.mark(known.get(path, prefix))
             whole = ".".join(part for part in (dotted(prefix), problem.path) if part)
             found.append(replace(problem, file=mark.file, line=mark.line, column=mark.column, path=whole))

@@ -16,7 +16,7 @@ from clustersim.scenario.checks import cross_findings
 from clustersim.scenario.document import Document, KeyPath, dotted
 from clustersim.scenario.schema import POOLS, SHORTHANDS, ScenarioPart
 from clustersim.scenario.text.scalars import kind_of
-from clustersim.units import plural
+from clustersim.units import plural, whole_number
 
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
@@ -61,7 +61,8 @@ def _wrong_type(error: ErrorDetails, field: FieldInfo | None) -> str:
         expected = f"a name such as {example}, or a mapping" if named else f"{kind} such as {example}"
     elif (short := SHORTHANDS.get(error["loc"])) is not None and error["type"] in ("model_type", "dict_type"):
         expected = f"a {short} such as 2, or a mapping such as {{{short}: 2}}" if short == "degree" else expected
-    return f"expected {expected}, but found {kind_of(error['input'])}"
+    meant = whole_number(error["input"]) if error["type"].startswith("int_") else None
+    return f"expected {expected}, but found {kind_of(error['input'])}" + (f"; did you mean {meant}?" if meant else "")
 
 
 def _out_of_range(error: ErrorDetails, field: FieldInfo | None) -> str:

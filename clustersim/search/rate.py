@@ -10,40 +10,22 @@ played faster or slower. Each run lasts for some time of arrivals, since a short
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import WITH_RATE, load_of
-from clustersim.search.point import Row
 from clustersim.search.runs import Runs
+from clustersim.search.tried import BETWEEN, Progress, RatesTried, Tried
 from clustersim.values import dataclass
 from clustersim.workload.draws import DrawnWorkload
 
-SHARE: Final = "goodput.share"
 _MOST_DOUBLINGS: Final = 24
 _ALONE: Final = 2.0**-12
 """Of the first rate: so rarely that requests don't meet (assumed)."""
 _GROWS: Final = 1.02
-_BETWEEN: Final = 3
-"""Rates that are tried at a time, however many workers there are: the answer is the same for any number."""
 _NEARLY: Final = 0.97
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """A rate, requests per second, what was changed for it, and its row."""
-
-    rate_per_s: float
-    changes: tuple[str, ...]
-    row: Row
-
-    @property
-    def share(self) -> float:
-        """Share of all requests that met every target; 0 where nothing ran."""
-        found = self.row["numbers"].get(SHARE)
-        return 0.0 if found is None else float(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +49,15 @@ class Capacity:
     why: str
 
 
-def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: float, lasting_s: float) -> Capacity:
+def highest_rate(
+    runs: Runs,
+    scenario: Scenario,
+    *,
+    share: float,
+    tolerance: float,
+    lasting_s: float,
+    told: Callable[[Progress], None] = lambda _: None,
+) -> Capacity:
     """Return the highest rate at which a share of all requests meets every target.
 
     Parameters
@@ -80,6 +70,8 @@ def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: flo
         How far, relatively, the lowest rate that does not may lie above the highest that does.
     lasting_s : float
         Arrivals of each run last as long, if the workload has not more requests.
+    told : callable, optional
+        Called with how far it is, whenever a rate is tried or done.
 
     Raises
     ------
@@ -87,17 +79,7 @@ def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: flo
         When nothing can be simulated, even lone requests miss their targets, or none ever does.
     """
     load = load_of(scenario, runs.variants.requests, lasting_s)
-    tried: dict[float, Tried] = {}
-
-    def attempts(rates: Sequence[float]) -> list[Tried]:
-        rates = [float(f"{rate:.6g}") for rate in rates]  # what people can write down
-        new = [rate for rate in dict.fromkeys(rates) if rate not in tried]
-        all_changes = [load.changes(rate) for rate in new]
-        for rate, changes, row in zip(new, all_changes, runs.rows(all_changes), strict=True):
-            if row["failed"] is not None:
-                raise InputError(Problem(message=f"at {rate:g}/s: {row['failed']}"))
-            tried[rate] = Tried(rate_per_s=rate, changes=changes, row=row)
-        return [tried[rate] for rate in rates]
+    attempts = RatesTried(runs=runs, load=load, share=share, tolerance=tolerance, told=told)
 
     def attempt(rate: float) -> Tried:
         return attempts([rate])[0]
@@ -117,8 +99,8 @@ def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: flo
         if best.share < share:
             raise _nobody(best, share, scenario)
     while worse.rate_per_s > best.rate_per_s * (1.0 + tolerance):
-        step = (worse.rate_per_s / best.rate_per_s) ** (1.0 / (_BETWEEN + 1))
-        between = attempts([best.rate_per_s * step**number for number in range(1, _BETWEEN + 1)])
+        step = (worse.rate_per_s / best.rate_per_s) ** (1.0 / (BETWEEN + 1))
+        between = attempts([best.rate_per_s * step**number for number in range(1, BETWEEN + 1)])
         each = [best, *between, worse]
         if len({one.rate_per_s for one in each}) < len(each):
             break
@@ -128,7 +110,7 @@ def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: flo
     return Capacity(
         best=best,
         worse=worse,
-        tried=tuple(tried[rate] for rate in sorted(tried)),
+        tried=tuple(attempts.tried[rate] for rate in sorted(attempts.tried)),
         limited_by=limit,
         why=reason(limit, worse.row["numbers"], scenario),
     )

@@ -18,8 +18,9 @@ from typing import Any, Final
 from clustersim.errors import InputError
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.search.point import Row
-from clustersim.search.rate import SHARE, limiting, reason, refuse_impossible
+from clustersim.search.rate import limiting, reason, refuse_impossible
 from clustersim.search.runs import Runs
+from clustersim.search.tried import SHARE
 from clustersim.search.two_pools import TriedSizes, least_of_two
 from clustersim.units import plural
 from clustersim.values import dataclass

@@ -125,7 +125,8 @@ def _picked_rows(file: TraceText, places: Sequence[int], width: int) -> tuple[li
                 picked.append(pick(row))
             else:
                 found = f"cells: {len(row)}" if row else "an empty line"
-                faults.append((len(picked) + len(faults), -1, f"found {found}; expected cells: {width}"))
+                place = min(len(row), width) if row else -1
+                faults.append((len(picked) + len(faults), place, f"found {found}; expected cells: {width}"))
     except csv.Error as error:
         raise InputError(file.problem(f"not a CSV line: {error}", line=reader.line_num)) from None
     if not picked and not faults:
@@ -156,7 +157,7 @@ def _located(file: TraceText, header: Sequence[str], faults: Sequence[Fault]) ->
     problems = []
     for row_index, place, message in shown:
         line, row = lines[row_index]
-        column = None if quoted or place < 0 else 1 + sum(len(cell) + 1 for cell in row[:place])
-        path = header[place] if place >= 0 else ""
+        column = None if quoted or place < 0 else 1 + sum(len(cell) + 1 for cell in row[:place]) - (place == len(row))
+        path = header[place] if 0 <= place < len(header) else ""
         problems.append(Problem(message=message, file=file.name, line=line, column=column, path=path))
     return file.error(problems, len(faults))

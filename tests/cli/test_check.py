@@ -172,6 +172,13 @@ def test_five_ways_to_be_illegal_are_all_told_at_once() -> None:
     assert places == ["17:14", "9:7", "10:7", "12:19", "11:7"]
 
 
+def test_a_model_that_does_not_fit_is_told_at_the_model_where_nobody_wrote_a_plan() -> None:
+    text = re.sub("plan:\n(  .*\n)*", "", SCENARIO)
+    Path("large.yaml").write_text(re.sub("model: .*", "model: llama-3.1-405b", text))
+    line = 1 + text[: text.index("model:")].count("\n")
+    assert f"large.yaml:{line}:8: plan.tp: a rank of stage 0 needs" in invoke("check", "large.yaml").stdout
+
+
 def test_changes_of_the_five_violations_applied_as_overrides_make_the_plan_legal() -> None:
     verdict = check_scenario(load("illegal-five-ways"))
     shape = [found for found in verdict.violations if found.rule != "KV-6"]

@@ -44,8 +44,18 @@ def test_the_best_rate_does_and_the_next_does_not():
     assert found["why"].startswith(found["limited_by"].upper())
 
 
-def test_the_last_lines_name_the_folder_and_the_command(folder: Path):
-    kept, command = rate(*FAST).stdout.splitlines()[-2:]
+def test_the_last_lines_name_the_folder_and_the_command_and_before_it_is_told_how_far_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("clustersim.report.words.progress._SECONDS_BETWEEN_LINES", 0.0)
+    told = rate(*FAST)
+    kept, command = told.stdout.splitlines()[-2:]
+    best, worse = re.findall(r"([0-9.]+)(?: requests)?/s:? [0-9.]+% ", told.stdout)
+    first, *_, last = told.stderr.splitlines()
+    assert re.fullmatch(r"0 of \d+ rates", first)
+    low, high = re.fullmatch(r"(\d+) of \1 rates \(([0-9.]+)/s does, ([0-9.]+)/s does not\)", last).groups()[1:]
+    assert float(low) <= float(best) < float(worse) <= float(high)  # before the last ones were tried
+    assert re.search(r" of \d+ rates \(.*\), (about|under) .* left", told.stderr)
     assert (folder / kept.split()[1] / "finished.jsonl").is_file()
     assert command.startswith("command  clustersim run small.yaml --set workload.arrivals.rate=")
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
+from clustersim.cli.signals import TerminatedError
 from clustersim.interop.launch.launch import TARGETS
 from clustersim.scenario import load
 from tests.unit.search.searching import SMALL, bounded
@@ -111,7 +112,7 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
 
 
 def test_each_answer_says_what_it_can_be_launched_for_and_only_such_plans_are_searched_where_asked(folder: Path):
-    args = ("--devices", "2", "--exactly", "--lasting", "500 ms", "--effort", "0 s", "--workers", "1")
+    args = ("--devices", "2", "--exactly", "--lasting", "500 ms", "--effort", "0", "--workers", "1")
     told = found(*args, "--out", "every")
     rows = [told["best"], *told["best"]["ties"]]
     late = told["certificate"]  # but for what is simulated in any case, there is no time to bound plans
@@ -148,7 +149,9 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
     assert little["out"] == more["out"]
     assert len(kept.read_text().splitlines()) - before < more["certificate"]["runs"]  # the others were looked up
     told = little["certificate"]
-    assert told["open"] == 5  # the first four, of which some reached something, and the next; the last one is pruned
+    assert (
+        told["open"] == 4
+    )  # three of the first four, of which some reached something, and the next; the last is pruned
     assert told["nearest_open"] > more["certificate"]["nearest_pruned"]
     assert sum(little["pruned"].values()) + told["screened"] + told["simulated"] + told["open"] == 6
     assert more["certificate"]["open"] == 0
@@ -180,14 +183,21 @@ def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: 
         "clustersim: interrupted",
     ]
     monkeypatch.undo()
-    monkeypatch.setattr("clustersim.search.plans.front.search.FrontSearch.filled", interrupted)
-    monkeypatch.chdir(folder)
-    result = search(*FEWER, "--front", "0.1", "--out", "front", "--workers", "1")
-    assert result.exit_code == 130
-    assert "kept     front (a second start goes on there)" in result.stderr
-    assert "front    is looked for, for 150 s of CPU at most; Ctrl-C leaves it" in result.stderr
-    assert result.stdout.splitlines()[-1].startswith("command  clustersim run")  # the answer, and the page of it
-    assert "were not bounded" not in Path("front/search.html").read_text()
+
+    def terminated(*_):
+        raise TerminatedError(15)
+
+    for stop, status in ((interrupted, 130), (terminated, 143)):
+        monkeypatch.setattr("clustersim.search.plans.front.search.FrontSearch.filled", stop)
+        monkeypatch.chdir(folder)
+        result = search(*FEWER, "--front", "0.1", "--out", "front", "--workers", "1")
+        assert result.exit_code == status
+        assert "kept     front (a second start goes on there)" in result.stderr
+        assert "front    is looked for, for 150 s of CPU at most; Ctrl-C or SIGTERM leaves it" in result.stderr
+        assert result.stdout.splitlines()[-1].startswith("command  clustersim run")  # the answer, and the page of it
+        page = Path("front/search.html")
+        assert "were not bounded" not in page.read_text()
+        page.unlink()
 
 
 def test_outputs_of_one_token_have_no_gaps_to_be_late(folder: Path):
@@ -220,6 +230,8 @@ def test_tables_and_pages_are_the_same_bytes_for_any_number_of_workers(folder: P
 _NO_ANSWER: Final = (
     (("--knobs", "plan.tp=1,2"), "--knobs: plan.tp: is no knob"),
     (("--knobs", "serving.max_batch_token=1"), "--knobs serving.max_batch_token=1: unknown key 'max_batch_token'; did"),
+    (("--devices", "1k"), "expected a whole number from 1 to 100,000, but found '1k'; did you mean 1000?"),
+    (("--knobs", "serving.max_batch_tokens=8k"), "but found the text '8k'; did you mean 8000?"),
     (("--knobs", "serving.max_batch_tokens"), "--knobs: expected KEY=VALUES"),
     (("--objective", "capacity_per_divice"), "did you mean 'capacity_per_device'?"),
     (("--budget", "lots"), "--budget: expected an amount such as '100 USD/h', found 'lots'"),

@@ -12,9 +12,10 @@ from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
 from clustersim.limits import Limits
+from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
-from clustersim.search.rate import Capacity, highest_rate
+from clustersim.search.rate import Capacity, Progress, highest_rate
 from clustersim.search.runs import Runs, Variants
 from clustersim.search.sweep import command_of
 
@@ -59,12 +60,37 @@ def rate(
     folder = out or Path("rates") / f"{loaded.name}-{loaded.digest[:12]}"
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
         runs = Runs(variants, executors, journal)
-        found = highest_rate(runs, loaded, share=share, tolerance=tolerance, lasting_s=lasting)
+        left = _Left(is_quiet=as_json or quiet)
+        try:
+            found = highest_rate(runs, loaded, share=share, tolerance=tolerance, lasting_s=lasting, told=left)
+        finally:
+            left.close()
     if as_json:
         click.echo(json.dumps(_plain(found, variants, folder, tolerance)))
     elif not quiet:
         _print(found, share)
         click.echo(options.kept_and_command(folder, command_of(variants, found.best.changes)))
+
+
+class _Left:
+    """Tells how many rates were tried, between which of them the highest lies, and about how long the rest takes."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._work = 0.0, 0.0
+        self._line = None if is_quiet else RunsLeft("rates", work=lambda: self._work)
+
+    def __call__(self, told: Progress) -> None:
+        if self._line is None:
+            return
+        self._work = told.done, told.rest
+        bracket = ((told.does, "does"), (told.fails, "does not"))
+        known = ", ".join(f"{rate:g}/s {verb}" for rate, verb in bracket if rate is not None)
+        self._line.noun = f"rates ({known})" if known else "rates"
+        self._line(told.tried, told.tried + told.left)
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
 
 
 def _plain(found: Capacity, variants: Variants, folder: Path, tolerance: float) -> dict[str, Any]:

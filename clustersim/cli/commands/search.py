@@ -15,6 +15,7 @@ import click
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.searches import plain_of, print_answer, print_written
+from clustersim.cli.signals import TerminatedError
 from clustersim.errors import InputError, Problem
 from clustersim.interop.launch.launch import TARGETS, launch_of, refusal_of
 from clustersim.limits import Limits
@@ -149,15 +150,15 @@ def search(
     name = deployments.base.name
     folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"
     told = _Told(deployments, target, is_quiet=as_json or quiet)
-    stopped = False
+    stopped: BaseException | None = None
     try:
         with opened(executor, workers) as executors, opened_journal(folder) as journal:
             _search(deployments, question, executors, journal, told)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TerminatedError) as error:
         click.echo(f"\nkept     {folder} (a second start goes on there)", err=True)
         if told.found is None:
             raise
-        stopped = True
+        stopped = error
     finally:
         told.close()
     found = told.found
@@ -174,8 +175,8 @@ def search(
         click.echo(json.dumps(plain | {"answer_s": told.answered - began, "wall_s": time.monotonic() - began}))
     elif not quiet:
         print_written(found, deployments, folder)
-    if stopped:
-        raise KeyboardInterrupt
+    if stopped is not None:
+        raise stopped
 
 
 class _Told:
@@ -200,14 +201,14 @@ class _Told:
             print_answer(found, self._deployments, self._target)
 
     def front(self, left_s: float) -> None:
-        """Say that runs for the front begin; Ctrl-C leaves it at what there is."""
+        """Say that runs for the front begin; Ctrl-C, or SIGTERM, leaves it at what there is."""
         if self.left is not None:
             self.left.noun = "plans; the front"
             if left_s <= 0.0:
                 click.echo("front    is not looked for: no effort is left (more --effort goes on)", err=True)
                 return
             most = f", for {format_seconds(left_s)} of CPU at most" if math.isfinite(left_s) else ""
-            click.echo(f"front    is looked for{most}; Ctrl-C leaves it at what there is", err=True)
+            click.echo(f"front    is looked for{most}; Ctrl-C or SIGTERM leaves it at what there is", err=True)
 
     def close(self) -> None:
         """Clear the line of a terminal."""

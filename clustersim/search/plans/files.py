@@ -72,7 +72,7 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
                 bound=_step_value(one) * worth if bound else None,
                 reached=None if reached is None else reached * worth,
                 requests_per_s=reached,
-                numbers=metrics(row),
+                numbers=metrics(one, row),
                 tokens_per_device=None if point is None else point.per_device,
                 tokens_per_user=None if point is None else point.user_rate,
                 on_front=id(one) in on_front,
@@ -131,7 +131,8 @@ def _why(one: Standing, fate: str, found: Found) -> str:
     if fate == "simulated" and one.capacity is not None:
         best = found.best.standing
         reached = (best.capacity or math.inf) * found.worth(best)  # at length that of the best is known, but not this
-        return f"reaches {one.capacity * found.worth(one) / reached:.1%} of the best in runs as short"
+        share = one.capacity * found.worth(one) / reached
+        return f"reaches {share:.1%} of the best in runs as short" + (f"; {one.why}" if one.why else "")
     return "" if fate in ("best", "tie") else one.why
 
 

@@ -44,12 +44,15 @@ class Finalist:
         With each seed, there.
     row : Row or None
         Of the first seed, there.
+    failed : int or None
+        Lowest step at which it is not.
     """
 
     standing: Standing
     step: int | None
     shares: list[float]
     row: Row | None
+    failed: int | None = None
 
     @property
     def capacity(self) -> float:
@@ -96,9 +99,14 @@ def reopen(standings: Sequence[Standing], worth: Callable[[Standing], float], be
 
 
 def settle(finalists: Sequence[Finalist]) -> None:
-    """Let of the runs of finalists those count that what they do at length does not contradict, and the long ones."""
+    """Let of the runs of finalists those count that what they do at length does not contradict, and the long ones.
+
+    A plan that was left open is simulated up to its capacity where long runs say at which rate it fails.
+    """
     for one in finalists:
-        short = one.standing.passing
+        standing, short = one.standing, one.standing.passing
+        if standing.fate == "open" and one.step is not None and one.failed is not None:
+            standing.fate, standing.why, standing.failed = "simulated", "", one.failed
         if one.step is None or one.row is None:
             short.clear()
         else:
@@ -136,7 +144,7 @@ def _search(one: Finalist, share: float, *, is_known: bool) -> Generator[int, li
         if math.fsum(shares) / len(shares) >= share:
             one.step, one.shares, one.row = step, shares, rows[0]
         else:
-            high = step
+            high = one.failed = step
         if one.step is None:
             if far > _FARTHEST:
                 return

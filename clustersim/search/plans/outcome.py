@@ -68,6 +68,11 @@ class Standing:
     row_devices: int = 1
 
     @property
+    def replicas_per_run(self) -> float:
+        """How many times as many requests come to the plan as to the replicas that were simulated."""
+        return self.candidate.devices / self.row_devices
+
+    @property
     def is_plain(self) -> bool:
         """Whether it has one pool, without SP, stages and lockstep: what is simulated as soon as looked at."""
         return len(self.candidate.replicas) == 1 and all(

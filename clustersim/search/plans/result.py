@@ -190,7 +190,8 @@ class Found(Standings):
             f"({plural(self.runs, 'run')})",
         ]
         if told["open"]:
-            lines.append(f"{told['open']:,} left open, {most_open(told)}, {left_for(told)}")
+            among = ", the best one among them, since it was not tried higher" if best.standing.fate == "open" else ""
+            lines.append(f"{told['open']:,} left open{among}, {most_open(told)}, {left_for(told)}")
         return lines
 
     def notes(self) -> list[str]:

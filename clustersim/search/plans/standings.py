@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from clustersim.search.plans.front.points import Hypervolume, Point, front_of, points_of
@@ -118,6 +118,9 @@ class Standings(ABC):
         return Hypervolume(one.both for one in self.points).size
 
 
-def metrics(row: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the numbers of a run that are shown."""
-    return {} if row is None else {key: row["numbers"][key] for key in METRICS if key in row["numbers"]}
+def metrics(one: Standing, row: Row | None) -> dict[str, float]:
+    """Return the numbers of a run that are shown: of the whole plan, also where one replica was run for all."""
+    if row is None:
+        return {}
+    shown, times = {key: row["numbers"][key] for key in METRICS if key in row["numbers"]}, one.replicas_per_run
+    return {key: value * times if key.startswith("throughput.") else value for key, value in shown.items()}

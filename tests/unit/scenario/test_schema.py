@@ -72,7 +72,7 @@ def test_validate_reads_whole_floats_as_whole_numbers() -> None:
         ("serving.--max-model-len=8", "unknown key '--max-model-len'; here it is serving.context_window"),
         ("plan.sp.schema=ring", "plan.sp.schema: unknown key 'schema'; did you mean 'scheme'?"),
         ("plan.tp=eight", "plan.tp: expected a whole number such as 8, but found the text 'eight'"),
-        ("plan.tp='8'", "plan.tp: expected a whole number such as 8, but found the text '8'"),
+        ("plan.tp=8k", "plan.tp: expected a whole number such as 8, but found the text '8k'; did you mean 8000?"),
         ("plan.pp=true", "plan.pp: expected a whole number such as 8, but found true"),
         ("plan.pp=1.5", "plan.pp: expected a whole number such as 8, but found the number 1.5"),
         ("plan.pp=", "plan.pp: expected a whole number such as 8, but found nothing (null)"),

@@ -6,7 +6,7 @@ import pytest
 
 from clustersim.search.plans.bounds.limits import RATE, Bound
 from clustersim.search.plans.deployments import Candidate
-from clustersim.search.plans.finals import at_length, last_longest, reopen
+from clustersim.search.plans.finals import at_length, last_longest, reopen, settle
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, Standing
 
@@ -26,7 +26,11 @@ def test_a_finalist_reaches_at_length_what_it_bears(short: int, bears: int):
             {"failed": None, "numbers": {"goodput.share": 0.95 if step <= bears else 0.5}} for _, step, _ in all_asked
         ]
 
-    (found,) = at_length([at(short)], run, seeds=1, share=0.9)
+    plan = at(short)
+    plan.row = plan.passing[short] = {"failed": None, "numbers": {}}
+    (found,) = at_length([plan], run, seeds=1, share=0.9)
+    settle([found])
+    assert plan.fate == ("open" if bears == 115 else "simulated")  # higher than that nothing was tried
     assert found.step == bears
     assert found.capacity == rate_of(bears)
     assert len(asked) == len(set(asked))

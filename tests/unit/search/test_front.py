@@ -13,8 +13,10 @@ import pytest
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.plans.front.points import Hypervolume
 from clustersim.search.plans.front.runs import Chance, Expected, filled
+from clustersim.search.plans.front.search import FrontSearch
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.result import Found
+from clustersim.search.plans.standings import metrics
 
 
 def standing(*runs: tuple[float, float], devices: int = 1) -> Standing:
@@ -73,6 +75,29 @@ def test_what_another_run_beats_in_both_adds_nothing_and_one_below_capacity_may(
     lower = found(standing((300.0, 100.0), (200.0, 50.0)), plans[1])
     assert [(one.step, one.per_device) for one in lower.front()] == [(0, 300.0), (-1, 200.0), (0, 100.0)]
     assert lower.hypervolume() == 300 * 10 + 200 * 10 + 100 * 20
+
+
+def test_a_plan_that_the_front_takes_up_to_its_capacity_is_told_as_simulated_with_numbers_of_all_its_replicas():
+    one, other = standing((300.0, 100.0)), standing((100.0, 25.0))
+    for plan_, why in ((one, "fails at 2/s"), (other, "fails at 3/s")):
+        plan_.candidate, plan_.fate, plan_.why = SimpleNamespace(devices=4), "screened", why
+    one.row["numbers"] |= {"throughput.requests_per_s": 2.0, "ttft_ms.p99": 7.0}
+    assert metrics(one, one.row) == {
+        "throughput.output_tokens_per_s": 1200.0,
+        "throughput.requests_per_s": 8.0,
+        "ttft_ms.p99": 7.0,
+    }
+
+    def simulate(alive: Sequence[Standing]) -> None:
+        alive[0].fate, alive[0].why, alive[1].fate = "simulated", "", "open"  # there is no time for all of the second
+
+    made = object.__new__(FrontSearch)
+    made._walk = SimpleNamespace(simulate=simulate, probe=lambda asked: None)
+    made._simulate([(one, 0), (other, 0)])
+    assert [(plan_.fate, plan_.why) for plan_ in (one, other)] == [
+        ("simulated", "for the front; before, it was screened: fails at 2/s"),
+        ("screened", "fails at 3/s"),
+    ]
 
 
 def test_those_runs_are_simulated_that_may_add_most_as_far_as_plans_of_their_kind_keep_what_looks_promise():

@@ -47,8 +47,8 @@ def problems(tmp_path):
         ("2023-11-16 18:17:03.9799600,-5,2", f"t:3:29: ContextTokens: found '-5'; expected {TOKENS}"),
         ("2023-11-16 18:17:03.9799600,5,x", f"t:3:31: GeneratedTokens: found 'x'; expected {TOKENS}"),
         ("2023-11-16 18:17:03.9799600,5,", f"t:3:31: GeneratedTokens: found ''; expected {TOKENS}"),
-        ("2023-11-16 18:17:03.9799600,5", "t:3: found cells: 2; expected cells: 3"),
-        ("2023-11-16 18:17:03.9799600,5,6,7", "t:3: found cells: 4; expected cells: 3"),
+        ("2023-11-16 18:17:03.9799600,5", "t:3:30: GeneratedTokens: found cells: 2; expected cells: 3"),
+        ("2023-11-16 18:17:03.9799600,5,6,7", "t:3:33: found cells: 4; expected cells: 3"),
         ("", "t:3: found an empty line; expected cells: 3"),
     ],
 )
@@ -72,7 +72,7 @@ def test_problems_come_in_the_order_of_the_file(problems):
     found = problems(PLAIN_HEADER + "0,1,x\n0,1\n,-1,1\n")
     assert [problem.split(";")[0] for problem in found] == [
         "t:2:5: output_tokens: found 'x'",
-        "t:3: found cells: 2",
+        "t:3:4: output_tokens: found cells: 2",
         "t:4:1: arrival_s: found ''",
         "t:4:2: prompt_tokens: found '-1'",
     ]

@@ -37,7 +37,7 @@ def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question
                 bound=None,
                 reached=reached,
                 requests_per_s=None if row is None else row["numbers"].get("throughput.requests_per_s"),
-                numbers=metrics(row),
+                numbers=metrics(one, row),
                 tokens_per_device=None if point is None else point.per_device,
                 tokens_per_user=None if point is None else point.user_rate,
                 on_front=id(one) in on_front,

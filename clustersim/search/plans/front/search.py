@@ -1,6 +1,7 @@
 """The search for the front, behind the answer: what may be farthest out is looked at, and simulated in time.
 
-The best plan, its ties, what became of each plan, and what is left open stay what they are.
+The best plan, its ties, and what the certificate says of the others stay what they are; of a plan that runs for the
+front take up to its capacity the table says so.
 """
 
 from __future__ import annotations
@@ -79,8 +80,11 @@ class FrontSearch:
         try:
             self._walk.simulate(climbing)
         finally:
-            for one, fate, why in fates:  # what became of it is told of the search for the best
-                one.fate, one.why = fate, why
+            for one, fate, why in fates:
+                if one.fate == "simulated":
+                    one.why = f"for the front; before, it was {fate}: {why}"
+                else:
+                    one.fate, one.why = fate, why
         self._walk.probe([(one, _step(one) - below) for one, below in chances if below])
 
     def _cost(self, chance: Chance) -> float:
