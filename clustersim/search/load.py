@@ -100,6 +100,11 @@ def _rate_of(recorded: Requests, trace: TraceWorkload) -> float:
     return (count - 1) * NS_PER_S / span_ns
 
 
+def _whole(scenario: Scenario, trace: TraceWorkload) -> Scenario:
+    """Return a scenario with all requests of its trace, at the rate at which they were recorded."""
+    return replace(scenario, workload=replace(trace, requests=None, rate_scale=1.0, repeat=False))
+
+
 def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], lasting_s: float) -> Load:
     """Return how a scenario is given another rate.
 
@@ -121,8 +126,7 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
     workload, recorded = scenario.workload, None
     first, count = _own(scenario, requests_of)
     if isinstance(workload, TraceWorkload):
-        whole = replace(scenario, workload=replace(workload, requests=None, rate_scale=1.0, repeat=False))
-        recorded = cache(whole.requests)
+        recorded = cache(_whole(scenario, workload).requests)
     return Load(workload=workload, first=first, requests=count, own=count, lasting_s=lasting_s, recorded=recorded)
 
 
@@ -159,6 +163,10 @@ def _own(scenario: Scenario, requests_of: Callable[[Scenario], Requests]) -> tup
         if workload.turns == "wait":
             message = "turns that wait come as fast as the replicas let them, and have no rate to vary; say as_recorded"
             raise InputError(scenario.problem("workload.trace.turns", message))
+        if workload.repeat and workload.requests is not None:  # none is repeated for its rate
+            recorded = _whole(scenario, workload).requests()
+            if workload.requests > len(recorded) > 1 and recorded.span_ns > 0:
+                return workload.rate_scale * _rate_of(recorded, workload), workload.requests
         requests = requests_of(scenario)
         if len(requests) < 2 or requests.span_ns <= 0:
             raise InputError(scenario.problem("workload.trace", "has no rate: all requests arrive at one instant"))

@@ -20,6 +20,7 @@ from clustersim.search.plans.question import Question
 from clustersim.search.plans.trial import Trial, broken_rules, try_rate
 from clustersim.search.plans.trials import Trials
 from clustersim.search.point import Row
+from clustersim.simulation.estimate import refuse_many
 from clustersim.workload.draws import DrawnWorkload
 
 _SURE: Final = 1
@@ -37,12 +38,13 @@ class PlanRuns(Trials):
 
     def __init__(self, deployments: Deployments, question: Question, executors: Executors, journal: Journal) -> None:
         super().__init__(deployments, question, executors, journal)
+        refuse_many(self.base, deployments.variants.limits)  # before any is drawn
         load = load_of(self.base, deployments.variants.requests, question.lasting_s)
-        played = replace(self.base, workload=load.played(load.first))
-        deployments.variants.requests(played)  # refuses more than may be simulated, before bounds draw it
         self.recorded = recorded(self.base)
         self._given = load
         load = replace(load, requests=min(load.requests, REQUESTS))
+        played = replace(self.base, workload=load.played(load.first))
+        deployments.variants.requests(played)  # refuses a run that is too long
         part = None if self.recorded is None else prime_up_to(self.recorded)
         self.load: Load = replace(load, part=part, recorded=None)
         self.sides = PlanPools(deployments, self.load)

@@ -13,6 +13,7 @@ from clustersim.search.load import Load, load_of, rate_per_s
 from clustersim.search.plans.finals import OWN, REQUESTS
 from clustersim.search.plans.grid import rate_of, requests_at, step_of
 from clustersim.search.runs import Variants
+from clustersim.workload.requests import Requests
 from tests.unit.search.searching import SMALL, search
 
 NO_LIMITS = Limits(memory_bytes=1e12, seconds=1e9)
@@ -49,7 +50,9 @@ def test_what_is_played_has_the_rate_that_is_said(tmp_path: Path, text: str, rat
     assert rate_per_s(played) == pytest.approx(rate, rel=1e-6)
 
 
-def test_what_a_search_plays_has_the_rate_that_is_said(tmp_path: Path, text: str):
+def test_what_a_search_plays_has_the_rate_that_is_said(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch):
+    repeat_to, counts = Requests.repeat_to, []
+    monkeypatch.setattr(Requests, "repeat_to", lambda self, count: counts.append(count) or repeat_to(self, count))
     with search(tmp_path, text, devices=2) as opened:
         for step in (step_of(0.3), step_of(3.0), step_of(30.0)):
             load = replace(opened.load, lasting_s=100.0)
@@ -60,6 +63,8 @@ def test_what_a_search_plays_has_the_rate_that_is_said(tmp_path: Path, text: str
         for long, count in ((False, REQUESTS), (True, OWN)):
             changes = opened.load_changes(first.candidate, 3.0, long)
             assert len(opened.deployments.variants.scenario(changes).requests()) == count
+        assert max(counts) == OWN  # half a million would take gigabytes
+        assert opened.load.first == pytest.approx(rate_per_s(opened.base.requests()), rel=1e-9)
 
 
 def test_a_scenario_with_experts_on_all_replicas_is_searched_from_one_replica(tmp_path):
