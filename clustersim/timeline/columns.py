@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.growing import Growing, is_one, shelved
+
+__all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "taken", "wide"]
 
 STAGED_VALUES: Final = 1 << 18
 """Values appended one by one that wait, as int64, to be put into typed columns."""
@@ -39,7 +42,7 @@ class Columns:
     def __init__(self, types: Mapping[str, str]) -> None:
         self.types = {name: np.dtype(of) for name, of in types.items()}
         self._staged = array("q")
-        self._parts: dict[str, list[Any]] = {name: [] for name in types}
+        self._columns = {name: Growing(of) for name, of in self.types.items()}
         self._rows = 0
 
     def append(self, *row: int) -> None:
@@ -57,6 +60,18 @@ class Columns:
         self._settle()
         self._add(columns)
 
+    def adopt(self, columns: Mapping[str, Any]) -> None:
+        """Append rows in columns of their types that nobody changes any more (:meth:`typed`): they are not copied."""
+        self._settle()
+        for name, values in columns.items():
+            self._columns[name].append(values)
+        self._rows += len(next(iter(columns.values())))
+
+    def typed(self, rows: Int64Array) -> dict[str, Any]:
+        """Return rows, an array of shape (rows, columns), as columns of their types; many are kept in a file."""
+        columns = zip(self.types.items(), rows.T, strict=True)
+        return shelved({name: as_one(_narrowed(name, values, to)) for (name, to), values in columns})
+
     def without(self, name: str) -> Columns:
         """Return an empty table of the same columns but one."""
         return Columns({other: of.name for other, of in self.types.items() if other != name})
@@ -65,12 +80,11 @@ class Columns:
         """Append all rows of another table, which gives up its own; the columns that it lacks have one value each."""
         self._settle()
         other._settle()
-        for name, parts in self._parts.items():
+        for name, column in self._columns.items():
             if name in lacks:
-                parts.append(np.broadcast_to(self.types[name].type(lacks[name]), other._rows))
+                column.append(np.broadcast_to(self.types[name].type(lacks[name]), other._rows))
             else:
-                parts += other._parts[name]
-                other._parts[name] = []
+                column.take(other._columns[name])
         self._rows, other._rows = self._rows + other._rows, 0
 
     def _settle(self) -> None:
@@ -86,7 +100,7 @@ class Columns:
         if len(lengths) != 1:
             raise ValueError(f"columns of {sorted(lengths)} rows, not of one length")
         for name, values in columns.items():
-            self._parts[name].append(as_one(_narrowed(name, values, self.types[name])))
+            self._columns[name].append(as_one(_narrowed(name, values, self.types[name])))
         self._rows += lengths.pop()
 
     def __len__(self) -> int:
@@ -98,13 +112,7 @@ class Columns:
         One that is the same in all rows takes the memory of one value.
         """
         self._settle()
-        found = {}
-        for name, parts in self._parts.items():
-            whole = parts[0] if len(parts) == 1 else _joined(parts, self._rows, self.types[name])
-            whole.flags.writeable = False
-            self._parts[name] = [whole]
-            found[name] = whole
-        return found
+        return {name: column.whole() for name, column in self._columns.items()}
 
 
 def wide(column: Any) -> Int64Array:
@@ -134,11 +142,6 @@ def joined(one: Any, other: Any) -> Int64Array:
     return np.concatenate((one, other), dtype=np.int64)
 
 
-def is_one(column: Any) -> bool:
-    """Whether a column is stored as one value for all of its rows."""
-    return len(column) > 0 and not any(column.strides)
-
-
 def is_any(column: Any, values: Collection[int]) -> npt.NDArray[np.bool_]:
     """Return which rows have one of a few values, as ``numpy.isin``, which makes the rows int64 first."""
     found = np.zeros(len(column), bool)
@@ -154,13 +157,6 @@ def as_one(values: Any) -> Any:
     return values
 
 
-def _joined(parts: list[Any], rows: int, to: np.dtype[Any]) -> Any:
-    there = [part for part in parts if len(part)]
-    if there and all(is_one(part) and part[0] == there[0][0] for part in there):
-        return np.broadcast_to(there[0][0], rows)
-    return np.concatenate([np.empty(0, to), *parts])
-
-
 def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
     if is_one(values):
         return np.broadcast_to(_narrowed(name, values[:1].copy(), to)[0], values.shape)
@@ -174,7 +170,7 @@ class Flat:
 
     def __init__(self) -> None:
         self._values = array("q")
-        self._parts: list[Any] = []
+        self._parts = Growing("int64")
         self._settled = 0
 
     def extend(self, values: Int64Array) -> int:
@@ -183,8 +179,7 @@ class Flat:
             return self.extend_bytes(np.ascontiguousarray(values, np.int64).tobytes())
         at = len(self)
         self._settle()
-        self._parts.append(np.array(values, np.int64))
-        self._settled += len(values)
+        self._add(np.array(values, np.int64))
         return at
 
     def extend_bytes(self, values: bytes) -> int:
@@ -197,9 +192,12 @@ class Flat:
 
     def _settle(self) -> None:
         if self._values:
-            self._parts.append(np.frombuffer(self._values, np.int64))
-            self._settled += len(self._values)
+            self._add(np.frombuffer(self._values, np.int64))
             self._values = array("q")
+
+    def _add(self, values: Int64Array) -> None:
+        self._parts.append(values)
+        self._settled += len(values)
 
     def __len__(self) -> int:
         return self._settled + len(self._values)
@@ -207,8 +205,5 @@ class Flat:
     def array(self) -> Int64Array:
         """Return all values, which cannot be written to: the next call returns them again, where none was added."""
         self._settle()
-        if len(self._parts) != 1:
-            self._parts = [np.concatenate([np.empty(0, np.int64), *self._parts])]
-        found: Int64Array = self._parts[0]
-        found.flags.writeable = False
+        found: Int64Array = self._parts.whole()
         return found

@@ -132,20 +132,23 @@ class CompiledLanes(ABC):
         self.prices.settle()
         if len(rows):
             now = int(rows[:, k.ROW_END].max())
-        logged = rows[:, : -self.unlogged]
+        logged, tables = rows[:, : -self.unlogged], self.lanes[0].log.tables()
         if len(self.lanes) == 1:
-            tables = [table[:, :-1] for table in (chunks, decodes, facts)]
-            self.lanes[0].log.extend(logged, varying, *tables, *self._besides(slice(len(rows))))
+            many = [into.typed(table[:, :-1]) for into, table in zip(tables, (chunks, decodes, facts), strict=True)]
+            self.lanes[0].log.extend(logged, varying, many, *self._besides(slice(len(rows))))
         else:
             order, cuts = by_lane(rows, len(self.lanes))
             parts = [(reordered(logged, order), cuts), spread(varying, self._sizes(rows), order, cuts)]
-            for table in (chunks, decodes, facts):
-                mine, places = by_lane(table, len(self.lanes))
-                parts.append((reordered(table[:, :-1], mine), places))
             parts += [(table, cuts) for table in self._besides(order)]
+            by_order = [(table, *by_lane(table, len(self.lanes))) for table in (chunks, decodes, facts)]
+            kept = [
+                (into.typed(reordered(table[:, :-1], mine)), places)
+                for into, (table, mine, places) in zip(tables, by_order, strict=True)
+            ]
         for number, lane in enumerate(self.lanes):
             if len(self.lanes) > 1:
-                lane.log.extend(*(table[places[number] : places[number + 1]] for table, places in parts))
+                mine, varied, *of_stages = (table[at[number] : at[number + 1]] for table, at in parts)
+                lane.log.extend(mine, varied, [part_of(columns, at, number) for columns, at in kept], *of_stages)
             if stops:  # lane by lane, as Python lanes hand on what they have in the end
                 self._stop_lane(number)
                 lane.log.flush_steps()
@@ -270,6 +273,11 @@ def by_lane(table: Int64Array, lanes: int) -> tuple[Int64Array, Int64Array]:
     column = table[:, -1]
     order = np.argsort(column, kind="stable")
     return order, np.searchsorted(column[order], np.arange(lanes + 1))
+
+
+def part_of(columns: Mapping[str, Any], cuts: Int64Array, number: int) -> dict[str, Any]:
+    """Return the rows of one lane."""
+    return {name: column[cuts[number] : cuts[number + 1]] for name, column in columns.items()}
 
 
 def spread(

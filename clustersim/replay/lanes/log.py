@@ -172,23 +172,27 @@ class LaneLog:
         self,
         rows: Int64Array,
         varying: Int64Array,
-        chunks: Int64Array,
-        decodes: Int64Array,
-        facts: Int64Array,
+        many: Sequence[Mapping[str, Any]],
         *of_stages: Int64Array,
     ) -> None:
         """Append many rows of each kind at once: what :meth:`run` or :meth:`step` and the others append, row by row.
 
-        ``of_stages`` are passes and sends, where there are stages.
+        ``many`` are chunks, episodes and facts, of the types of :meth:`tables`; ``of_stages`` are passes and sends,
+        where there are stages.
         """
         if not self._many:
-            tables = (self.recorder.chunks, self.recorder.decodes, self.recorder.facts)
-            self._many = [table.without("replica") for table in tables]
-        for kept, some in zip(self._many, (chunks, decodes, facts), strict=True):
-            kept.extend(some)
+            self._many = self.tables()
+        for kept, some in zip(self._many, many, strict=True):
+            kept.adopt(some)
         if len(rows):
             passes, sends = of_stages or (rows.T[[0, -1]].T, NOTHING)
             self._hand_steps(rows, varying, passes, sends)
+
+    def tables(self) -> list[Columns]:
+        """Return what takes the chunks, episodes and facts of one replica."""
+        return [
+            table.without("replica") for table in (self.recorder.chunks, self.recorder.decodes, self.recorder.facts)
+        ]
 
     def arrivals(self, times: Int64Array, kinds: Int64Array, requests: Int64Array, prompts: Int64Array) -> None:
         """Hand the recorder the arrivals here, with the prompt tokens of each."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import itertools
+
 import numpy as np
 import pytest
 
-from clustersim.timeline.columns import STAGED_VALUES, Columns, is_one, joined, taken, wide
+from clustersim.timeline import growing
+from clustersim.timeline.columns import MANY_VALUES, STAGED_VALUES, Columns, Flat, is_one, joined, taken, wide
 
 TYPES = {"time": "int64", "kind": "int8"}
 
@@ -73,3 +78,36 @@ def test_a_column_that_is_the_same_in_all_rows_takes_one_value_until_another_one
     assert joined(kind, time).tolist() == [7, 7, 7, 7, 1, 2, 3, 4]
     table.append(5, 8)
     assert table.arrays()["kind"].tolist() == [7, 7, 7, 7, 8]
+
+
+def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypatch, tmp_path):
+    class Disk(io.FileIO):
+        room = 0
+
+        def write(self, values):
+            left = self.room - self.tell()
+            if left <= 0:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return super().write(values[: min(left, max(8, len(values) // 2))])
+
+    number = itertools.count()
+    monkeypatch.setattr(growing, "PUT_AWAY_BYTES", 40)
+    monkeypatch.setattr(growing, "TemporaryFile", lambda buffering: Disk(tmp_path / str(next(number)), "w+"))
+    for Disk.room in (0, 64, 1 << 20):  # bytes: it is full at once, in the middle of a write, never
+        table, other, vector = Columns(TYPES), Columns(TYPES), Flat()
+        for first in range(0, 60, 3):
+            table.extend(np.array([[time, 7] for time in range(first, first + 3)]))
+            vector.extend(np.arange(MANY_VALUES))
+        other.extend(np.array([[time, 8] for time in range(60, 80)]))
+        table.take(other)
+        for _ in range(2):
+            time, kind = table.arrays().values()
+            assert time.tolist() == list(range(80))
+            assert kind.tolist() == [7] * 60 + [8] * 20
+            assert len(table) == 80
+        table.append(80, 9)
+        assert table.arrays()["time"].tolist() == list(range(81))
+        assert np.array_equal(vector.array(), np.tile(np.arange(MANY_VALUES), 20))
+        with pytest.raises(ValueError, match="read-only"):
+            time[0] = 2
+        assert (tmp_path / "0").exists()

@@ -1,0 +1,141 @@
+"""A column that grows: one value while all rows have the same, arrays in memory, and a file when they are many.
+
+A run of 10 million requests on 1,250 replicas records 4 GB. What a column has beyond some MB goes to a file without a
+name (where ``TMPDIR`` says), and is mapped when it is read: the system takes such pages back when it needs memory, and
+a replay does not hold them at all.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections.abc import Mapping
+from tempfile import TemporaryFile
+from typing import Any, Final
+
+import numpy as np
+
+PUT_AWAY_BYTES: Final = 1 << 25
+"""Of a column in memory, after which it goes to a file: twice what a million requests of one replica have."""
+
+
+SHELVED_BYTES: Final = 1 << 22
+"""Of columns that go to a file together: less is not worth one."""
+
+
+class Growing:
+    """One column.
+
+    Parameters
+    ----------
+    to : str or dtype
+        Its type; what is appended has it.
+    """
+
+    def __init__(self, to: Any) -> None:
+        self.type: np.dtype[Any] = np.dtype(to)
+        self._parts: list[Any] = []
+        self._held = 0
+        """Bytes of the parts that are no single value, so that they take memory."""
+        self._file: Any = None
+        self._written = 0
+        self._has_room = True
+
+    def append(self, part: Any) -> None:
+        """Put values behind the others; they are not copied."""
+        self._parts.append(part)
+        if not is_one(part):
+            self._held += part.nbytes
+            if self._held >= PUT_AWAY_BYTES:
+                self._put_away()
+
+    def take(self, other: Growing) -> None:
+        """Put the values of another column, which gives them up, behind the others."""
+        if other._written:
+            other.whole()
+        parts, other._parts, other._held = other._parts, [], 0
+        for part in parts:
+            self.append(part)
+
+    def whole(self) -> Any:
+        """Return all values as one array, which cannot be written to: the next call returns it again.
+
+        One that is the same in all rows takes the memory of one value.
+        """
+        found = self._joined()
+        found.flags.writeable = False
+        self._parts, self._held = [found], 0
+        return found
+
+    def _joined(self) -> Any:
+        parts = [part for part in self._parts if len(part)]
+        if len(parts) == 1 and not self._written:
+            return parts[0]
+        if parts and not self._written and all(is_one(part) and part[0] == parts[0][0] for part in parts):
+            return np.broadcast_to(parts[0][0], sum(map(len, parts)))
+        if self._written or sum(part.nbytes for part in parts) >= PUT_AWAY_BYTES:
+            self._put_away()
+        first = self._mapped() if self._written else np.empty(0, self.type)
+        return np.concatenate([first, *self._parts]) if self._parts else first
+
+    def _put_away(self) -> None:
+        """Write what is held behind what the file has; where there is no room for it, all further rows stay here."""
+        if not self._has_room:
+            return
+        try:
+            if self._file is None:
+                self._file = TemporaryFile(buffering=0)  # noqa: SIM115  (open until it is mapped)
+                weakref.finalize(self, self._file.close)
+            self._file.seek(self._written)
+            for part in self._parts:
+                _write(self._file, part)
+        except OSError:
+            self._has_room = False
+            return
+        self._written += sum(part.nbytes for part in self._parts)
+        self._parts, self._held = [], 0
+
+    def _mapped(self) -> Any:
+        """Return what was written; what comes next begins another file."""
+        pages = mmap.mmap(self._file.fileno(), self._written, access=mmap.ACCESS_READ)
+        self._file.close()
+        self._file, self._written = None, 0
+        return np.frombuffer(pages, self.type)
+
+
+def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns from a file of their own; few, or where it has no room, as they are. None can be written to."""
+    for column in columns.values():
+        column.flags.writeable = False
+    there = [name for name, column in columns.items() if not is_one(column)]
+    there.sort(key=lambda name: -columns[name].itemsize)  # so that each begins at a multiple of it
+    total = sum(columns[name].nbytes for name in there)
+    if total < SHELVED_BYTES:
+        return dict(columns)
+    try:
+        with TemporaryFile(buffering=0) as file:
+            for name in there:
+                _write(file, columns[name])
+            pages = mmap.mmap(file.fileno(), total, access=mmap.ACCESS_READ)
+    except OSError:
+        return dict(columns)
+    found, at = dict(columns), 0
+    for name in there:
+        found[name] = np.frombuffer(pages, columns[name].dtype, len(columns[name]), at)
+        at += columns[name].nbytes
+    return found
+
+
+def _write(file: Any, part: Any) -> None:
+    """Write values, and give up the pages that they were read from."""
+    left = memoryview(np.ascontiguousarray(part)).cast("B") if len(part) else memoryview(b"")
+    while left:
+        left = left[file.write(left) :]
+    pages = getattr(part.base, "base", None)
+    if isinstance(pages, memoryview) and isinstance(pages.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        pages.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def is_one(column: Any) -> bool:
+    """Whether a column is stored as one value for all of its rows."""
+    return len(column) > 0 and not any(column.strides)
