@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.timeline.growing import Growing, is_one, shelved
+from clustersim.timeline.column import Column, is_one, shelved
 
 __all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "taken", "wide"]
 
@@ -42,7 +42,7 @@ class Columns:
     def __init__(self, types: Mapping[str, str]) -> None:
         self.types = {name: np.dtype(of) for name, of in types.items()}
         self._staged = array("q")
-        self._columns = {name: Growing(of) for name, of in self.types.items()}
+        self._columns = {name: Column(of) for name, of in self.types.items()}
         self._rows = 0
 
     def append(self, *row: int) -> None:
@@ -170,7 +170,7 @@ class Flat:
 
     def __init__(self) -> None:
         self._values = array("q")
-        self._parts = Growing("int64")
+        self._parts = Column("int64")
         self._settled = 0
 
     def extend(self, values: Int64Array) -> int:

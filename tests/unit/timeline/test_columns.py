@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import pytest
 
-from clustersim.timeline import growing
+from clustersim.timeline import column
 from clustersim.timeline.columns import MANY_VALUES, STAGED_VALUES, Columns, Flat, is_one, joined, taken, wide
 
 TYPES = {"time": "int64", "kind": "int8"}
@@ -91,8 +91,8 @@ def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypa
             return super().write(values[: min(left, max(8, len(values) // 2))])
 
     number = itertools.count()
-    monkeypatch.setattr(growing, "PUT_AWAY_BYTES", 40)
-    monkeypatch.setattr(growing, "TemporaryFile", lambda buffering: Disk(tmp_path / str(next(number)), "w+"))
+    monkeypatch.setattr(column, "PUT_AWAY_BYTES", 40)
+    monkeypatch.setattr(column, "TemporaryFile", lambda buffering: Disk(tmp_path / str(next(number)), "w+"))
     for Disk.room in (0, 64, 1 << 20):  # bytes: it is full at once, in the middle of a write, never
         table, other, vector = Columns(TYPES), Columns(TYPES), Flat()
         for first in range(0, 60, 3):

@@ -23,7 +23,7 @@ SHELVED_BYTES: Final = 1 << 22
 """Of columns that go to a file together: less is not worth one."""
 
 
-class Growing:
+class Column:
     """One column.
 
     Parameters
@@ -49,7 +49,7 @@ class Growing:
             if self._held >= PUT_AWAY_BYTES:
                 self._put_away()
 
-    def take(self, other: Growing) -> None:
+    def take(self, other: Column) -> None:
         """Put the values of another column, which gives them up, behind the others."""
         if other._written:
             other.whole()
