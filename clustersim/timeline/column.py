@@ -16,9 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 PUT_AWAY_BYTES: Final = 1 << 25
-"""Of a column in memory, after which it goes to a file: twice what a million requests of one replica have."""
-
-
+"""Of a column in memory, after which it goes to a file: more than a million requests of one replica have."""
 SHELVED_BYTES: Final = 1 << 22
 """Of columns that go to a file together: less is not worth one."""
 
@@ -128,7 +126,7 @@ def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(file: Any, part: Any) -> None:
     """Write values, and give up the pages that they were read from."""
-    left = memoryview(np.ascontiguousarray(part)).cast("B") if len(part) else memoryview(b"")
+    left = np.ascontiguousarray(part).data.cast("B") if len(part) else memoryview(b"")
     while left:
         left = left[file.write(left) :]
     pages = getattr(part.base, "base", None)
