@@ -11,6 +11,7 @@ from clustersim.errors import StallError
 from clustersim.replay.input import ReplayResult
 from clustersim.replay.prepared import Prepared
 from clustersim.serving.decision import PREEMPTED, SWAPPED_OUT
+from clustersim.timeline.columns import is_any
 from clustersim.timeline.timeline import timeline_of
 from clustersim.units import plural
 from clustersim.values import dataclass
@@ -65,18 +66,19 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
     if left and inputs.horizon_ns is None:
         head = f"nothing can happen any more, but {plural(left, 'request is', 'requests are')} unfinished"
         raise StallError("\n  ".join([head, *(line for part in parts for line in part.unfinished)]))
-    replica = np.maximum.reduce([part.replica for part in parts])
-    arrived = np.maximum.reduce([part.arrived_ns for part in parts])
+    replica, arrived = parts[0].replica, parts[0].arrived_ns
+    for part in parts[1:]:
+        replica, arrived = np.maximum(replica, part.replica), np.maximum(arrived, part.arrived_ns)
     reasons = {request: reason for part in parts for request, reason in part.reasons.items()}
     timeline = timeline_of(prepared.recorder, prepared.layout)
     facts = timeline.facts
-    preempted = facts["request"][np.isin(facts["kind"], (PREEMPTED, SWAPPED_OUT))]
+    preempted = facts["request"][is_any(facts["kind"], (PREEMPTED, SWAPPED_OUT))]
     return ReplayResult(
         timeline=timeline,
         replica=replica,
         reasons=reasons,
         arrived_ns=arrived,
-        preemptions=np.bincount(preempted, minlength=len(inputs.requests)).astype(np.int64),
+        preemptions=np.bincount(preempted, minlength=len(inputs.requests)).astype(np.int64, copy=False),
         contention=prepared.contention,
         obstacle="",
         processes=processes,

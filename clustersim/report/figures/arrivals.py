@@ -93,10 +93,11 @@ def binned_percentiles(
     -------
     float array, shape (len(percents), bins)
     """
-    order = np.lexsort((values, bin_of))
-    ordered = values[order]
+    ordered = values[np.argsort(bin_of.astype(np.uint16 if bins < 1 << 16 else np.int64), kind="stable")]
     count = np.bincount(bin_of, minlength=bins)
     first = np.cumsum(count) - count
+    for begin, many in zip(first.tolist(), count.tolist(), strict=True):  # all at once takes four times as long
+        ordered[begin : begin + many].sort()
     result = np.full((len(percents), bins), np.nan)
     some = count > 0
     for row, percent in enumerate(percents):

@@ -8,7 +8,7 @@ many values, extremes are alike in all of them; a band of percentiles says more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -134,8 +134,8 @@ def _pairs(
     for some in parts(len(start_ns), 4):
         inside = (end_ns[some] > edges_ns[0]) & (start_ns[some] < edges_ns[-1])
         starts, ends = start_ns[some][inside], end_ns[some][inside]
-        first = np.clip(np.searchsorted(edges_ns, starts, side="right") - 1, 0, bins - 1)
-        last = np.clip(np.searchsorted(edges_ns, ends, side="left") - 1, first, bins - 1)
+        first = np.clip(_edges_before(edges_ns, starts, "right") - 1, 0, bins - 1)
+        last = np.clip(_edges_before(edges_ns, ends, "left") - 1, first, bins - 1)
         count = last - first + 1
         if not len(count):
             continue
@@ -150,6 +150,17 @@ def _pairs(
             weight = np.rint(share * within * _SHARES) / _SHARES
             many = int(np.where(overlap == (ends - starts)[row], within, 1).sum())
         yield _Pairs(bin_of, weight, value[some][inside].astype(np.float64)[row], many)
+
+
+def _edges_before(edges_ns: Int64Array, instants: Int64Array, side: Literal["left", "right"]) -> Int64Array:
+    """Return how many edges are before each instant (with ``right``, or at it), as ``numpy.searchsorted`` does.
+
+    Where the instants are in order, the few edges are looked for among them.
+    """
+    if (instants[1:] < instants[:-1]).any():
+        return np.searchsorted(edges_ns, instants, side=side)
+    cuts = np.searchsorted(instants, edges_ns, side="left" if side == "right" else "right")
+    return np.repeat(np.arange(len(edges_ns) + 1), np.diff(cuts, prepend=0, append=len(instants)))
 
 
 class _Levels:

@@ -174,13 +174,16 @@ def _beside_steps(reading: Reading) -> Finding:
 
 
 def _among(values: Int64Array, *others: Int64Array) -> BoolArray:
-    """Return which of a few values are among many others: as ``numpy.isin``, which makes a set of those."""
-    distinct, of = np.unique(values, return_inverse=True)
-    found = np.zeros(len(distinct), bool)
-    for each in others if len(distinct) else ():
-        at = np.minimum(np.searchsorted(distinct, each), len(distinct) - 1)
-        found[at[distinct[at] == each]] = True
-    return found[of.reshape(-1)]
+    """Return which values are among others: those that are not yet found are looked up in one after the other."""
+    found = np.zeros(len(values), bool)
+    for each in others:
+        left = np.flatnonzero(~found)
+        if not len(left) or not len(each):
+            continue
+        there = each if (each[1:] >= each[:-1]).all() else np.sort(each)
+        at = np.minimum(np.searchsorted(there, values[left]), len(there) - 1)
+        found[left] = there[at] == values[left]
+    return found
 
 
 def _replicas(pool: Declared) -> range:
