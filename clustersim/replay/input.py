@@ -127,18 +127,21 @@ class ReplayInput:
 
     @property
     def needs_clock(self) -> bool:
-        """Whether more than lengths and loads decides, K/V is handed over, requests end by themselves, or any fails."""
+        """Whether lanes each by itself are not all that it takes: K/V is handed over, more decides, or any fails."""
+        return len(self.pools) > 1 or self.decides or bool(self.faults)
+
+    @property
+    def decides(self) -> bool:
+        """Whether more than lengths and loads decides what the replicas do at which requests arrive."""
         serving, cancels = self.entry.serving, self.requests.cancel_after_ns
         return (
-            len(self.pools) > 1
-            or serving.order.by != "arrival"
+            serving.order.by != "arrival"
             or serving.router not in ("round_robin", "least_outstanding")
             or serving.prefix_caching
             or serving.queue_limit is not None
             or isinstance(serving.scheduler, UserClass)
             or serving.queue_timeout_ns is not None
             or (cancels is not None and bool((cancels >= 0).any()))
-            or bool(self.faults)
         )
 
 

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from clustersim.clock import Int64Array
-from clustersim.replay.admission import Admission
-from clustersim.replay.departures import CANCELLATION, TIMEOUT, Departures
-from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.replay.replica import ClockReplica
+from clustersim.replay.departures import CANCELLATION, TIMEOUT
 from clustersim.serving.sequence import Sequence
 
 
+class Served(Protocol):
+    """A replica that requests may leave."""
+
+    @property
+    def index(self) -> int:
+        """Number of the replica."""
+        ...
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue."""
+        ...
+
+    def cancel(self, sequence: Sequence) -> bool:
+        """Let a sequence go whose client gives it up; return whether it is gone already, no step carries it."""
+        ...
+
+
 class Patience:
-    """Deadlines of requests.
+    """Deadlines of requests that are at a replica.
 
     Parameters
     ----------
-    departures : Departures
-        Says when a deadline has come.
-    admission : Admission
+    expect : callable
+        Called with (ns from now, what, request): has :meth:`expire` called then.
     timeout_ns : int or None
         For how long a request waits to be taken up.
     cancel_after_ns : int64 array or None
@@ -30,29 +44,23 @@ class Patience:
         Ends a request that waited too long, with the reason.
     on_done : callable
         Called with (replica, sequences that ended).
-    hand_overs : HandOvers
-        Knows of requests that have left the replica where they arrived.
     """
 
     def __init__(
         self,
-        departures: Departures,
-        admission: Admission,
+        expect: Callable[[int, int, int], None],
         timeout_ns: int | None,
         cancel_after_ns: Int64Array | None,
-        replica_of: Callable[[int], ClockReplica],
+        replica_of: Callable[[int], Served],
         reject: Callable[[Sequence, str], None],
         on_done: Callable[[int, tuple[Sequence, ...]], None],
-        hand_overs: HandOvers,
     ) -> None:
-        self.departures = departures
-        self.admission = admission
+        self.expect = expect
         self.timeout_ns = timeout_ns
         self.cancel_after_ns = cancel_after_ns
         self.replica_of = replica_of
         self.reject = reject
         self.on_done = on_done
-        self.hand_overs = hand_overs
         self.pending: dict[int, Sequence] = {}
         """Requests that have a deadline and have not ended."""
         self.given_up: set[int] = set()
@@ -62,9 +70,9 @@ class Patience:
         """Set the deadlines of a request that has arrived."""
         timeout, cancels, request = self.timeout_ns, self.cancel_after_ns, sequence.request
         if timeout is not None:
-            self.departures.expect(timeout, TIMEOUT, request)
+            self.expect(timeout, TIMEOUT, request)
         if cancels is not None and cancels[request] >= 0:
-            self.departures.expect(int(cancels[request]), CANCELLATION, request)
+            self.expect(int(cancels[request]), CANCELLATION, request)
         if timeout is not None or cancels is not None:
             self.pending[request] = sequence
 
@@ -88,25 +96,18 @@ class Patience:
             self._give_up(now, sequence)
 
     def _give_up(self, now: int, sequence: Sequence) -> None:
-        if sequence.request in self.admission.waiting:
-            del self.admission.waiting[sequence.request]
-        else:
-            self.replica_of(sequence.request).withdraw(sequence)
+        self._withdraw(sequence)
         waited = (now - sequence.arrived_ns) / 1e9
         self.reject(sequence, f"not admitted for {waited:g} s, which is serving.queue_timeout")
 
+    def _withdraw(self, sequence: Sequence) -> None:
+        self.replica_of(sequence.request).withdraw(sequence)
+
     def _cancel(self, now: int, sequence: Sequence) -> None:
-        hand_overs, replica = self.hand_overs, self.replica_of(sequence.request)
-        if hand_overs.has(sequence.request):
-            gone = hand_overs.cancel(sequence.request)
-            if gone is not None:
-                self.on_done(gone[0], (gone[1],))
-            return
-        if sequence.request in self.admission.waiting:
-            self.admission.cancel(now, replica.index, sequence)
-        elif not replica.cancel(sequence):
-            return
-        self.on_done(replica.index, (sequence,))
+        del now
+        replica = self.replica_of(sequence.request)
+        if replica.cancel(sequence):
+            self.on_done(replica.index, (sequence,))
 
 
 def why_given_up(sequence: Sequence) -> str:

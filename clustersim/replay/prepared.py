@@ -208,9 +208,11 @@ class Prepared:
         return copies_ns(self.input.topology, devices, payloads)
 
     @property
-    def needs_clock(self) -> bool:
-        """Whether lanes are not all that it takes: there is more to decide, or copies have to be followed in time."""
-        return self.input.needs_clock or (self.input.entry.host is not None and self.copies_ns is None)
+    def needs_fleet(self) -> bool:
+        """Whether lanes of one pool are not all that it takes: K/V is handed over, replicas fail, or copies meet."""
+        inputs = self.input
+        alone = inputs.entry.host is None or not (inputs.decides or self.copies_ns is None)
+        return len(inputs.pools) > 1 or bool(inputs.faults) or not alone
 
     @cached_property
     def outages(self) -> tuple[Outage, ...]:

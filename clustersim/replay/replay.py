@@ -44,7 +44,7 @@ def replay(
     """
     prepared = Prepared(inputs)
     lanes = LaneBuilder(prepared)
-    if lanes.obstacle or prepared.needs_clock:
+    if lanes.obstacle or prepared.needs_fleet:
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
         refused = ReplayResult.interpreted

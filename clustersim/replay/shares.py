@@ -60,6 +60,8 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         return 1, "there is one replica"
     if pool.plan.is_lockstep:
         return 1, "replicas that share experts take their steps together"
+    if inputs.decides:
+        return 1, "more than lengths and loads decides"
     if contention.stages or contention.boundaries:
         return 1, "communications can meet on a link"
     if inputs.requests.concurrency is not None:

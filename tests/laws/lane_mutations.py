@@ -26,6 +26,7 @@ from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.clocks import alone
+from clustersim.replay.lanes.clocks.decision_clock import ClockLane, DecisionClock
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock, LockstepPasses
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -188,6 +189,22 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "what follows a stretched collective is not late": Mutation(SplitPass, "prolong", "+ later", "+ 0 * later"),
     # lanes.py
     "the router goes by old loads": Mutation(SharedClock, "_route", "!= loads[0][0]", "is None"),
+    "a scheduler of one's own is not told who comes": Mutation(
+        ClockLane, "__init__", "lane.put = self.scheduler.add", "pass"
+    ),
+    "who gives up waits on in the loads that the router compares": Mutation(
+        DecisionClock, "_give_up", "if self.all.balanced:", "if False:"
+    ),
+    "who is given up frees no place in a closed loop": Mutation(DecisionClock, "_reject", "self.freed += 1", "pass"),
+    "a step that ends as a client gives up has not ended": Mutation(
+        DecisionClock, "change", "if lane.ends_step(now):", "if False:"
+    ),
+    "a run goes on as it was when a client gives up": Mutation(
+        DecisionClock, "change", "if lane.end not in (before, NEVER):", "if False:"
+    ),
+    "deadlines pass when something else happens": Mutation(
+        DecisionClock, "_before", "return min(instant, self.deadline)", "return instant"
+    ),
     "what ends at the horizon has not happened": Mutation(alone, "_run", "now > horizon", "now >= horizon"),
     "the horizon cuts a closed loop short": Mutation(SharedClock, "_run", "now > run.horizon", "now >= run.horizon"),
     "a rejected request holds its place in a closed loop": Mutation(SharedClock, "_arrive", "self.freed += 1", "pass"),

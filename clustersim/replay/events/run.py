@@ -15,12 +15,13 @@ from clustersim.replay.departures import FAULT, Departures, Due
 from clustersim.replay.events.clock import Clock
 from clustersim.replay.events.stall import stall_error
 from clustersim.replay.fleet import Fleet
+from clustersim.replay.fleet_patience import FleetPatience
 from clustersim.replay.input import UNREACHED, Progress, ReplayResult
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.patience import Patience, why_given_up
+from clustersim.replay.patience import why_given_up
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
@@ -82,10 +83,11 @@ class EventReplay:
             reasons=self.reasons,
         )  # fmt: skip
         self.departures = Departures(self.env, self.replicas, self._depart)
-        self.patience = Patience(
-            self.departures, self.admission, inputs.entry.serving.queue_timeout_ns, inputs.requests.cancel_after_ns,
+        self.patience = FleetPatience(
+            self.admission, self.hand_overs, expect=self.departures.expect,
+            timeout_ns=inputs.entry.serving.queue_timeout_ns, cancel_after_ns=inputs.requests.cancel_after_ns,
             replica_of=lambda request: self.replicas[self.replica_of[request]],
-            reject=self._reject, on_done=self._done, hand_overs=self.hand_overs,
+            reject=self._reject, on_done=self._done,
         )  # fmt: skip
 
     def run(self) -> ReplayResult:
@@ -117,7 +119,7 @@ class EventReplay:
             if self.env.peek() != simpy.core.Infinity:
                 raise
             left = self.total - self.ended
-            raise stall_error(now_ns(self.env), left, self.replicas, self.hand_overs) from error
+            raise stall_error(now_ns(self.env), left, self.replicas, self.hand_overs.story()) from error
         return self._result()
 
     def _stop(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from clustersim.errors import ClustersimError, InputError, Problem, StallError
-from clustersim.replay.pools.hand_overs import HandOvers
+from clustersim.replay.lanes.lane_load import LaneLoad
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.scheduler import Stall
 from clustersim.units import plural
@@ -18,7 +18,9 @@ _SHOWN: Final = 4
 """Sequences of each kind that are told one by one."""
 
 
-def stall_error(now: int, unfinished: int, replicas: Sequence[ClockReplica], hand_overs: HandOvers) -> ClustersimError:
+def stall_error(
+    now: int, unfinished: int, replicas: Sequence[ClockReplica | LaneLoad], between: Sequence[str] = ()
+) -> ClustersimError:
     """Return the error that tells a stall: an InputError where the scheduler that stands still is the user's own.
 
     The parameters are those of :func:`stall_story`.
@@ -28,7 +30,7 @@ def stall_error(now: int, unfinished: int, replicas: Sequence[ClockReplica], han
         if found is not None:
             message = _standstill(unfinished, replica.index, replica.scheduler.pool.total, found)
             return InputError(Problem(file=found.file, message=message))
-    return StallError(stall_story(now, unfinished, replicas, hand_overs))
+    return StallError(stall_story(now, unfinished, replicas, between))
 
 
 def _standstill(unfinished: int, replica: int, blocks: int, found: Stall) -> str:
@@ -51,7 +53,7 @@ def _standstill(unfinished: int, replica: int, blocks: int, found: Stall) -> str
     return "\n  ".join(lines)
 
 
-def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica], hand_overs: HandOvers) -> str:
+def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica | LaneLoad], between: Sequence[str]) -> str:
     """Return who waits for what, a line each.
 
     Parameters
@@ -59,18 +61,18 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica], han
     now : int
     unfinished : int
         Requests that have not ended.
-    replicas : sequence of ClockReplica
-    hand_overs : HandOvers
+    replicas : sequence of ClockReplica or LaneLoad
+    between : sequence of str
         What is between pools.
     """
     lines = [f"nothing can happen after {now} ns, but {plural(unfinished, 'request is', 'requests are')} unfinished"]
     for replica in replicas:
         lines.extend(_waits(replica))
-    lines.extend(hand_overs.story())
+    lines.extend(between)
     return "\n  ".join(lines)
 
 
-def _waits(replica: ClockReplica) -> Iterator[str]:
+def _waits(replica: ClockReplica | LaneLoad) -> Iterator[str]:
     scheduler = replica.scheduler
     if scheduler.waiting or scheduler.running or scheduler.swapped_out:
         waiting = len(scheduler.waiting) + len(scheduler.swapped_out)

@@ -15,6 +15,7 @@ from clustersim.replay.events.wiring import OnLaunch
 from clustersim.replay.instant import COMPLETION, asked, at, now_ns
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import NEVER, Lane
+from clustersim.replay.lanes.lane_load import LaneLoad
 from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.stretched_lane import AWAY
@@ -22,7 +23,6 @@ from clustersim.replay.pools.lane_links import LaneLinks
 from clustersim.serving.decision import Swap
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
-from clustersim.serving.view import ReplicaView
 
 if TYPE_CHECKING:
     from simpy import Environment
@@ -32,7 +32,7 @@ def _nothing(replica: LaneReplica) -> None:
     """Copy nothing to a host."""
 
 
-class LaneReplica:
+class LaneReplica(LaneLoad):
     """One replica.
 
     Parameters
@@ -91,38 +91,9 @@ class LaneReplica:
         self.swaps = self.copies(self)
 
     @property
-    def outstanding(self) -> int:
-        """Prompt and output tokens of unfinished requests."""
-        return self.lane.outstanding
-
-    @property
-    def waiting(self) -> int:
-        """Sequences that wait: to be admitted, to be received, or to come back from the host."""
-        scheduler = self.scheduler
-        return len(scheduler.waiting) + len(scheduler.swapped_out) + len(scheduler.arriving)
-
-    @property
-    def running(self) -> int:
-        """Sequences that run, or whose K/V is on its way here."""
-        return len(self.scheduler.running) + self.scheduler.receiving
-
-    def cached_tokens(self, request: Sequence) -> int:
-        """Return how many leading tokens of a prompt are cached."""
-        return self.lane.scheduler.cached_tokens(request, self.lane.taken(now_ns(self.env)))
-
-    def view(self, request: Sequence) -> ReplicaView:
-        """Return what a user's router is shown."""
-        scheduler, pool = self.scheduler, self.scheduler.pool
-        return ReplicaView(
-            replica=self.index,
-            waiting=self.waiting,
-            running=self.running,
-            outstanding_tokens=self.outstanding,
-            waiting_tokens=sum(s.to_compute for s in (*scheduler.waiting, *scheduler.running) if not s.decodes),
-            free_blocks=sum(pool.free) - self.lane.taken(now_ns(self.env)),
-            pool_blocks=pool.total,
-            cached_tokens=self.cached_tokens(request),
-        )
+    def now(self) -> int:
+        """The present instant."""
+        return now_ns(self.env)
 
     def add(self, sequence: Sequence) -> None:
         """Queue an arrived request."""
@@ -246,10 +217,6 @@ class LaneReplica:
             if isinstance(self.watch, LinkWatch) and isinstance(self.layers, Layers):
                 self.watch.layers = self.layers
         self.layers.begin(on_launch(self.index, lane.batch.chunks, self.layers.passes))
-
-    def story(self) -> list[str]:
-        """Return who waits for what beside its scheduler: nobody does."""
-        return []
 
     def stop(self, now: int) -> None:
         """Record what has ended at the horizon."""

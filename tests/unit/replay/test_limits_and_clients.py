@@ -24,11 +24,11 @@ MODES = pytest.mark.parametrize("mode", ["full", "folded"])
 
 
 def told(result: ReplayResult, *kinds: str) -> list[tuple[str, int, int, int]]:
-    """(kind, request, instant, K/V blocks in use) of the facts of some kinds, in order of time."""
+    """(kind, request, instant, K/V blocks in use) of the facts of some kinds, in order of time, then of requests."""
     facts = result.timeline.facts
     rows = zip(*(facts[name].tolist() for name in ("kind", "request", "time_ns", "used")), strict=True)
     found = [(FACT_KINDS[kind], *rest) for kind, *rest in rows]
-    return sorted((row for row in found if row[0] in kinds), key=lambda row: row[2])  # type: ignore[return-value]
+    return sorted((row for row in found if row[0] in kinds), key=lambda row: (row[2], row[1]))  # type: ignore[return-value]
 
 
 def with_clients(given: ReplayInput, **columns: list[int]) -> ReplayInput:

@@ -26,7 +26,7 @@ class LaneReplay:
     """
 
     def __init__(self, builder: LaneBuilder, progress: Progress | None, replicas: range | None = None) -> None:
-        prepared = builder.prepared
+        self.prepared = prepared = builder.prepared
         self.input = inputs = prepared.input
         self.router, self.count = str(inputs.entry.serving.router), inputs.entry.plan.dp
         mine = range(self.count) if replicas is None else replicas
@@ -39,6 +39,8 @@ class LaneReplay:
         run = self.intake
         if self.passes is not None:
             interpreted = LockstepClock(run, self.passes).run()
+        elif self.input.decides:
+            interpreted = self._decided()
         elif ask_nobody(self.input.requests, self.router, self.count):
             interpreted = run_alone(run, self.input.compiled, self.input.behind_s)
         else:
@@ -51,6 +53,12 @@ class LaneReplay:
             unfinished=tuple(self._unfinished()),
             interpreted=interpreted,
         )
+
+    def _decided(self) -> str:
+        """Simulate where more than lengths and loads decides."""
+        from clustersim.replay.lanes.clocks.decision_clock import DecisionClock  # with routers and deadlines
+
+        return DecisionClock(self.intake, self.prepared).run()
 
     def _unfinished(self) -> Iterator[str]:
         for index, lane in zip(self.intake.replicas, self.lanes, strict=True):

@@ -36,6 +36,10 @@ class SharedClock:
         """A heap of (outstanding tokens, replica); an entry counts while it is the load of its lane."""
         self.request = 0
         self.freed = 0
+        self.deadline = NEVER
+        """When something may be due that no step brings and no request."""
+        self.asked = -1
+        """The last instant at which schedulers were asked."""
         self.awake: dict[int, None] = {}
         self.recorded = 0
         """Requests whose arrival is recorded."""
@@ -64,28 +68,37 @@ class SharedClock:
         run, ends, lanes = self.all, self.ends, self.lanes
         closed = run.requests.concurrency is not None
         self.freed = run.requests.concurrency or 0
-        now = 0
+        now, last = 0, run.horizon + 1
         while True:
-            self._arrive(now, closed)
+            if closed or self.coming[0] == now:
+                self._arrive(now, closed)
+            if self.deadline <= now:
+                self._depart(now, closed)
+            if run.ended == run.total:
+                break
+            until = now if closed else min(self.coming[0], last)
             for index in self.awake:
                 lane = lanes[index]
                 if lane.end == NEVER:
-                    lane.begin(now, self._undisturbed(now, closed))
+                    lane.begin(now, until)
                     if lane.end != NEVER:
                         heappush(ends, (lane.end, index))
-            self.awake = {}
+            self.awake, self.asked = {}, now
             while ends and lanes[ends[0][1]].end != ends[0][0]:
                 heappop(ends)
             now = ends[0][0] if ends else NEVER
-            if not closed:
-                now = min(now, self.coming[0])
+            if not closed and self.coming[0] < now:
+                now = self.coming[0]
+            if self.deadline < now:
+                now = self._before(now)
             if now > run.horizon:
                 break
+            until = now if closed else min(self.coming[0], last)
             while ends and ends[0][0] == now:
                 index = heappop(ends)[1]
                 lane = lanes[index]
                 if lane.end == now:
-                    if lane.go_on(self._undisturbed(now, closed)):
+                    if lane.go_on(until):
                         heappush(ends, (lane.end, index))
                     else:
                         self._land(index, now)
@@ -93,10 +106,6 @@ class SharedClock:
                 self._record()
         for lane in lanes:
             lane.stop(run.horizon)
-
-    def _undisturbed(self, now: int, closed: bool) -> int:
-        """Return an instant before which no request arrives."""
-        return now if closed else min(self.coming[0], self.all.horizon + 1)
 
     def _record(self) -> None:
         """Hand on what lanes did, in order of replicas."""
@@ -114,10 +123,21 @@ class SharedClock:
         self.awake[index] = None
         self.landed += 1
         if done:
-            self.freed += len(done)
-            self.all.end(len(done), now)
-            if self.all.balanced:
-                self._weigh(lane.outstanding, index)
+            self._end(index, done, now)
+
+    def _end(self, index: int, done: list[Sequence], now: int) -> None:
+        """Count requests that end at a replica."""
+        self.freed += len(done)
+        self.all.end(len(done), now)
+        if self.all.balanced:
+            self._weigh(self.lanes[index].outstanding, index)
+
+    def _depart(self, now: int, closed: bool) -> None:
+        """Let happen what is due now."""
+
+    def _before(self, instant: int) -> int:
+        """Return an instant, or when something is due before it."""
+        return instant
 
     def _weigh(self, outstanding: int, index: int) -> None:
         """Note the load of a lane; entries that no longer count are dropped before they become many."""
@@ -140,26 +160,35 @@ class SharedClock:
             _, prompt, output, refused = self.coming
             self.coming = next(self.stream)
             self.request += 1
-            index = self._route(request)
+            sequence = self._sequence(request, prompt, output)
+            index = self._route(sequence)
             run.arrived[request], run.replica_of[request] = now, index
             if refused:
                 run.reject(request, now)
                 self.freed += 1
                 continue
-            lane = self.lanes[index]
-            before = lane.end
-            lane.arrive(now, Sequence(request, prompt, output))
-            if run.balanced:
-                self._weigh(lane.outstanding, index)
-            self.awake[index] = None
-            if lane.end == now:  # the arrival fell on the end of a step inside a run, which ends it
-                self._land(index, now)
-            elif lane.end not in (before, NEVER):
-                heappush(self.ends, (lane.end, index))
+            self._queue(index, sequence, now)
 
-    def _route(self, request: int) -> int:
+    def _sequence(self, request: int, prompt: int, output: int) -> Sequence:
+        """Return a request as it arrives."""
+        return Sequence(request, prompt, output)
+
+    def _queue(self, index: int, sequence: Sequence, now: int) -> None:
+        """Let a request arrive at a lane."""
+        lane = self.lanes[index]
+        before = lane.end
+        lane.arrive(now, sequence)
+        if self.all.balanced:
+            self._weigh(lane.outstanding, index)
+        self.awake[index] = None
+        if lane.end == now:  # the arrival fell on the end of a step inside a run, which ends it
+            self._land(index, now)
+        elif lane.end not in (before, NEVER):
+            heappush(self.ends, (lane.end, index))
+
+    def _route(self, sequence: Sequence) -> int:
         if not self.all.balanced:
-            return request % len(self.lanes)
+            return sequence.request % len(self.lanes)
         loads = self.loads
         while self.lanes[loads[0][1]].outstanding != loads[0][0]:
             heappop(loads)
