@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TextIO
@@ -132,7 +133,8 @@ class RunsLeft:
         Seconds of CPU that runs took which are done: these are told in place of real time, which depends on what else
         a machine does.
     work : callable, optional
-        Seconds of work that are done, and left, where that is known: the rest takes as long for each as what is done.
+        Seconds of work that are done, and left, where that is known: the rest takes as long for each as the later half
+        of what is done, so that what is made ready once (kernels that are compiled) does not count for ever.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class RunsLeft:
         self._next = self._began + (0.0 if self._over else _SECONDS_BETWEEN_LINES)
         self._spent, self._unit = (clock, "") if cpu is None else (cpu, " of CPU")
         self._first: tuple[float, int] | None = None
+        self._marks = deque([(self._began, 0.0)])
 
     def __call__(self, done: int, total: int) -> None:
         """Say that so many runs of all are done."""
@@ -164,13 +167,21 @@ class RunsLeft:
         if self._work is not None:
             spent, more = self._work()
             if 0.0 < more < math.inf and spent > 0.0:
-                left = _left((now - self._began) * more / spent)
+                left = _left(self._pace(now, spent) * more)
         elif done not in (before, total):
             seconds = (self._spent() - since) / (done - before) * (total - done)
             left = _left(seconds, self._unit)
         line = f"{done:,} of {total:,} {self.noun}{left}"
         self._file.write(f"\r\x1b[K{line}" if self._over else f"{line}\n")
         self._file.flush()
+
+    def _pace(self, now: float, spent: float) -> float:
+        """Return the seconds of real time that a second of work took, of the later half of what is done."""
+        while len(self._marks) > 1 and self._marks[1][1] <= 0.5 * spent:
+            self._marks.popleft()
+        began, before = self._marks[0]
+        self._marks.append((now, spent))
+        return (now - began) / (spent - before)
 
     def close(self) -> None:
         """Clear the line of a terminal."""

@@ -31,8 +31,12 @@ _CALL_S: Final = 5.9e-6
 _PREPARED_S: Final = 0.2
 """… and before it begins: programs, and the links that meet."""
 
-PLAN_S: Final = 0.14e-3
-"""Of a legal plan: made, and put in order (7,546 of DeepSeek-V3 took 1.0 s, 34,005 of Llama-3.1-70B 2.2 s)."""
+STARTED_S: Final = 1.0
+"""Until anything is made: modules, the scenario, its requests (0.9 to 1.1 s)."""
+PLAN_S: Final = 0.1e-3
+"""Of a legal plan: made, and put in order (7,546 of DeepSeek-V3 took 1.0 s, 34,005 of Llama-3.1-70B 2.2 to 2.5 s) …"""
+WRITTEN_S: Final = 0.11e-3
+"""… and written: its row of the table and the page (34,005 took 3.7 s, 157 of Llama-3.1-8B 0.15 s)."""
 _BOUND_S: Final = 12e-3
 """Of a pool that is bounded (Llama-3.1: 8 to 15 ms) …"""
 _MOE_BOUND_S: Final = 50e-3
@@ -40,7 +44,7 @@ _MOE_BOUND_S: Final = 50e-3
 _LOOK_S: Final = 0.3e-6
 """Of a request in a look that is compiled (0.2 to 0.4 µs) …"""
 _READ_S: Final = 1.0
-"""… when that was read; before, what it takes in Python."""
+"""… when that was read. What the compiler takes, once on a machine, is not counted."""
 
 _PLAIN_MS: Final = 0.1
 """What a request is expected to take in one pool …"""
@@ -55,7 +59,10 @@ _SP_MS: Final = 0.6
 _MEMBER_MS: Final = 0.35
 """… for each replica in lockstep with another pool, half as much by itself …"""
 _MEETING_MS: Final = 30.0
-"""… and where operators of SP ranks are events: of TP groups, or such that meet K/V on links …"""
+"""… and where operators of ranks are events: of SP ranks with TP groups, or that meet K/V on links, and of stages whose
+ranks do not all do the same, which send (30 to 58 ms of DeepSeek-V3 on TP × PP with EP groups smaller than TP) …"""
+_MEETING_PROMPT_MS: Final = 2.0
+"""… of prompts alone …"""
 _OWNERS_MS: Final = 10.0
 """… or since these keep sequences of their own, and hand them over …"""
 _STAGED_MS: Final = 1.0
@@ -70,7 +77,8 @@ def work_s(result: RunResult) -> float:
         began, each, row = _LANE_S
         return began + each * requests + row * len(steps["replica"])
     compiles = all(one.sp.degree == 1 and not one.is_lockstep for one in plans)
-    calls = 0 if compiles else result.replayed.calls  # whether it was compiled depends on what a process did before
+    calls = result.replayed.calls  # of lanes that compile these depend on what a process did before
+    calls = 0 if compiles and not result.replayed.obstacle else calls
     first, found = steps["replica"] < pools[0].plan.dp, _PREPARED_S
     for one, rows in zip(pools, (int(first.sum()), int((~first).sum())), strict=False):
         plan = one.plan
@@ -85,9 +93,9 @@ def bound_s(model: ModelSpec) -> float:
     return _MOE_BOUND_S if any(isinstance(layer.ffn, Moe) for layer in model.layers) else _BOUND_S
 
 
-def looks_s(requests: int) -> float:
-    """Return the seconds of looks in which so many requests were replayed; where many are, by compiled code."""
-    return min(requests * REPLAY_S, _READ_S) + requests * _LOOK_S
+def looks_s(plain: int, quick: int) -> float:
+    """Return the seconds of looks in which so many requests were replayed in Python, and as many by compiled code."""
+    return plain * REPLAY_S + (_READ_S + quick * _LOOK_S if quick else 0.0)
 
 
 def expected_s(scenario: Scenario, requests: float) -> float:
@@ -96,17 +104,19 @@ def expected_s(scenario: Scenario, requests: float) -> float:
     meets = len(plans) > 1 and _share_nodes(scenario)
     pools = len(plans) > 1
     each_ms = _POOLS_MS if pools else _PLAIN_MS
-    each_ms += sum(_of_plan_ms(one, pools, meets or _spans_nodes(scenario, one)) for one in plans)
+    each_ms += sum(_of_plan_ms(one, pools, meets or _spans_nodes(scenario, one), at) for at, one in enumerate(plans))
     if pools:
         each_ms += _MOVE_MS * (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans)
         each_ms += _STAGED_MS if meets and any(one.pp > 1 for one in plans) else 0.0
     return each_ms * 1e-3 * requests
 
 
-def _of_plan_ms(plan: ParallelPlan, pools: bool, meets: bool) -> float:
+def _of_plan_ms(plan: ParallelPlan, pools: bool, meets: bool, place: int) -> float:
     """Return the milliseconds of a request with a plan of one pool, or of one of two, that may meet others on links."""
     if plan.is_lockstep:
         return _MEMBER_MS * plan.dp * (1.0 if pools else 0.5)
+    if plan.sp.degree == 1 and plan.pp > 1 and 1 < plan.ep.degree < plan.tp:
+        return _MEETING_PROMPT_MS if pools and not place else _MEETING_MS
     if plan.sp.degree == 1:
         return _STAGES_MS if plan.pp > 1 else 0.0
     if (plan.pp > 1 and (plan.tp > 1 or (pools and plan.ep.degree > 1))) or (plan.pp == 1 and pools and meets):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal
 from clustersim.search.plans.bounds.limits import Bound, lesser
-from clustersim.search.plans.costs import PLAN_S, bound_s, looks_s
+from clustersim.search.plans.costs import PLAN_S, STARTED_S, WRITTEN_S, bound_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import SEEDS, TIES, last_longest, reopen, settle
 from clustersim.search.plans.outcome import Standing
@@ -40,27 +40,32 @@ class Search(PlanRuns):
         self.bounds: dict[PlanPool, Bound] = {}
         self.looks = PoolLooks(self.sides, question.share, executors)
         self._bound_s = bound_s(self.base.model)
-        self.prepared_s = 0.0
+        self.prepared_s = STARTED_S
+        self.written_s = 0.0
         self.ends_s = math.inf
         self.kept_s = 0.0
         self.waiting: Walk | None = None
+        self.front_s = math.inf
         self.done = 0, 0
 
     @property
     def spent_s(self) -> float:
-        """The seconds of effort that were spent: on plans, bounds, looks and runs."""
-        return self.prepared_s + looks_s(self.looks.replayed) + self.ran_s
+        """The seconds of effort that were spent: on plans, bounds, looks and runs; and what it takes to write them."""
+        return self.prepared_s + self.written_s + looks_s(self.looks.plain, self.looks.quick) + self.ran_s
 
     def work(self) -> tuple[float, float]:
         """Return the seconds of effort that were spent here, what was looked up left out, and those that are left.
 
-        Runs under way are half done. Of plans that wait, those that have time for it have one run each.
+        Runs under way are half done. Of plans that wait, those that have time for it have one run each; for the front,
+        those that may add something.
         """
-        done, half = self.spent_s - self.ran_s + self.fresh_s, 0.5 * self.pending_s
+        before = STARTED_S + self.written_s + self.ran_s
+        done, half = self.spent_s - before + self.fresh_s, 0.5 * self.pending_s
         left = self.ends_s - self.spent_s - (self.fresh_s - self.counted_s) - 2.0 * half
         kept = max(0.0, self.kept_s + min(0.0, left))  # what runs take too long is taken from the front
-        waits = max(0.0, left) if self.waiting is None else self.waiting.left_s(max(0.0, left))
-        return done + half, half + waits + kept
+        most = max(0.0, left)
+        waits = min(most, self.front_s) if self.waiting is None else self.waiting.left_s(most)
+        return done + half, half + waits + kept + self.written_s
 
     def _note(self, done: int, total: int) -> None:
         self.done = done, total
@@ -74,6 +79,7 @@ class Search(PlanRuns):
         """Return every legal plan, nothing of which is known; where requests are dealt out in turn one replica does."""
         found = super().standings()
         self.prepared_s += PLAN_S * len(found)
+        self.written_s = WRITTEN_S * len(found)
         for one in found:
             one.row_devices = one.candidate.devices // self.sides.every(one.candidate)
         return found

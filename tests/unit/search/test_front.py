@@ -100,6 +100,20 @@ def test_a_plan_that_the_front_takes_up_to_its_capacity_is_told_as_simulated_wit
     ]
 
 
+def test_no_more_plans_are_looked_at_for_the_front_than_there_is_time_for():
+    plans = [standing((1.0, 1.0)) for _ in range(200)]
+    for one in plans:
+        one.candidate = SimpleNamespace(devices=1)
+    clock = SimpleNamespace(spent_s=0.0, prepared_s=0.0, bound=lambda some, place: None, lacks_time=lambda *_: False)
+    made = object.__new__(FrontSearch)
+    made._search, made._looks_end_s = clock, 10.0
+    looked = 0
+    for some in made._nearest(plans):
+        clock.spent_s += 0.5 * len(some)
+        looked += len(some)
+    assert 20 <= looked <= 21
+
+
 def test_those_runs_are_simulated_that_may_add_most_as_far_as_plans_of_their_kind_keep_what_looks_promise():
     best, cut = standing((300.0, 100.0)), "most requests per second"
     best.candidate = plan(pools=1)

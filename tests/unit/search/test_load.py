@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from clustersim.limits import Limits
 from clustersim.scenario.scenario import TraceWorkload
 from clustersim.search.load import Load, load_of, rate_per_s
+from clustersim.search.plans.costs import looks_s, work_s
 from clustersim.search.plans.finals import OWN, REQUESTS
 from clustersim.search.plans.grid import rate_of, requests_at, step_of
 from clustersim.search.runs import Variants
@@ -65,6 +68,31 @@ def test_what_a_search_plays_has_the_rate_that_is_said(tmp_path: Path, text: str
             assert len(opened.deployments.variants.scenario(changes).requests()) == count
         assert max(counts) == OWN  # half a million would take gigabytes
         assert opened.load.first == pytest.approx(rate_per_s(opened.base.requests()), rel=1e-9)
+
+
+def test_runs_that_go_by_events_are_expected_to_take_long_and_are_counted_by_what_their_clock_did(tmp_path: Path):
+    text = SMALL.replace("model: llama-2-7b", "model: mixtral-8x7b").replace("requests: 40", "requests: 2")
+    with search(tmp_path, text, devices=8) as found:
+        plans = {one.words: one for one in found.standings()}
+        alike, other = (plans[f"tp 4 × pp 2 × ep {degree} × dp 1"] for degree in (4, 2))
+        assert found.cost(other, 0) > 20 * found.cost(alike, 0)  # not all ranks of a stage do the same
+        steps = {"replica": np.zeros(9, np.int64)}
+        taken = [  # lanes may be compiled, which makes no calls
+            work_s(
+                SimpleNamespace(
+                    scenario=found.trial(other)[0],
+                    timeline=SimpleNamespace(steps=steps),
+                    columns={"outcome": [""] * 2},
+                    replayed=SimpleNamespace(calls=1_000_000, obstacle=obstacle),
+                )
+            )
+            for obstacle in ("communications can meet on a link", "")
+        ]
+        assert taken[0] > 5.0
+        assert taken[1] < 1.0
+        found.front_s, found.ends_s = 3.0, 1000.0  # all that may add something to the front takes no longer
+        assert found.work()[1] == pytest.approx(3.0 + found.written_s)
+    assert looks_s(400_000, 0) > 2 * looks_s(0, 400_000)
 
 
 def test_a_scenario_with_experts_on_all_replicas_is_searched_from_one_replica(tmp_path):

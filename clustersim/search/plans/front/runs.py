@@ -70,6 +70,7 @@ def filled(
     simulate: Callable[[Sequence[Chance]], None],
     cost: Callable[[Chance], float],
     left_s: Callable[[], float],
+    tell: Callable[[float], None] = lambda _: None,
 ) -> FrontRuns:
     """Simulate until no run is expected to add more than a share to the area below the front, or there is no time.
 
@@ -83,6 +84,8 @@ def filled(
         Simulates plans: up to their capacity, or so many steps below it.
     cost, left_s : callable
         The seconds of CPU that a run takes, roughly, and those that are left.
+    tell : callable, optional
+        Called with the seconds of all runs that may still add something.
     """
     some = [one for one in standings if one.passed is not None or _is_left_out(one)]
     asked = [(one, below) for one in some for below in BELOW]
@@ -96,6 +99,7 @@ def filled(
     while True:
         area = Hypervolume(one.both for one in points_of(standings))
         hopes = np.array([ratios.hope(one, told[id(one[0]), one[1]]) for one in left]).reshape(-1, 2)
+        tell(float(costs[area.gains(*hopes.T) > share * area.size].sum()))
         chosen = _chosen(area, hopes, share, costs, left_s())
         if not chosen:
             break

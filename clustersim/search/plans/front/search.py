@@ -25,7 +25,9 @@ _FAR: Final = 256
 _NEAR: Final = 3
 """… and below that at which it is looked at what it serves."""
 _AT_ONCE: Final = 64
-"""Plans that are looked at before it is asked whether there is time for more."""
+"""Plans that are looked at before it is asked whether there is time for more, at most …"""
+_AT_FIRST: Final = 8
+"""… and before it is known how long that takes."""
 _PLACE_S: Final = 5e-6
 """Of each plan, each time that they are put in order (34,005 take 0.15 s)."""
 _CLIMB: Final = 4.0
@@ -66,6 +68,7 @@ class FrontSearch:
             simulate=self._simulate,
             cost=self._cost,
             left_s=lambda: self.left_s,
+            tell=self._tell,
         )
         area_s = len(found.standings) * _AREA_S
         if search.question.front_s is not None or area_s <= self.left_s:
@@ -73,6 +76,11 @@ class FrontSearch:
             most = self._largest_area()
             told = replace(told, possible=most if math.isfinite(most) else None)
         return replace(found, filled=told, runs=search.ran)
+
+    def _tell(self, more_s: float) -> None:
+        """Take note of the seconds of the runs that may still add something."""
+        self._search.front_s = more_s
+        self._search.tell()
 
     def _simulate(self, chances: Sequence[Chance]) -> None:
         climbing = [one for one, below in chances if not below]
@@ -108,7 +116,7 @@ class FrontSearch:
 
     def _nearest(self, standings: Sequence[Standing]) -> Iterator[list[Standing]]:
         """Yield plans, some at a time, those first that could be farthest out; bounded when they come, in time."""
-        whole, left, place = set[int](), list(standings), 1
+        whole, left, place, count = set[int](), list(standings), 1, _AT_FIRST
         first = left
         while left and self._search.spent_s < self._looks_end_s:
             if first:
@@ -117,8 +125,10 @@ class FrontSearch:
                 self._search.bound(first, place)
                 whole |= {id(one) for one in first if not place}
             else:
-                yield left[:_AT_ONCE]
-                left = left[_AT_ONCE:]
+                some, left, before_s = left[:count], left[count:], self._search.spent_s
+                yield some
+                each_s = (self._search.spent_s - before_s) / len(some)
+                count = int(min(_AT_ONCE, max(1.0, (self._looks_end_s - self._search.spent_s) / (each_s or _PLACE_S))))
             place = 0
             self._search.prepared_s += _PLACE_S * len(left)
             left.sort(key=lambda one: (id(one) in whole or one.ceiling is not None, _nearness(one)))

@@ -16,9 +16,14 @@ COMPILER_S: Final = 5.0
 """… and what the compiler takes, once on a machine, and a second to read what it made."""
 
 
+def are_many(requests: int) -> bool:
+    """Whether replays of so many requests in all take longer than a compiler."""
+    return requests * REPLAY_S >= COMPILER_S
+
+
 def is_worth_compiling(requests: int) -> bool:
-    """Whether replays of so many requests in all take longer than the compiler; without one none does."""
-    if requests * REPLAY_S < COMPILER_S or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+    """Whether replays of so many requests are to be compiled: there is a compiler, too."""
+    if not are_many(requests) or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return False
     return find_spec("numba") is not None
 

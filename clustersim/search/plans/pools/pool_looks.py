@@ -8,7 +8,7 @@ from typing import Final
 
 from clustersim.search.executors import Executors
 from clustersim.search.plans.grid import rate_of
-from clustersim.search.plans.looks.replays import is_worth_compiling
+from clustersim.search.plans.looks.replays import are_many, is_worth_compiling
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool, PlanPools
 from clustersim.search.plans.pools.pool_bounds import failing_both_of, failing_of, served_of
@@ -32,8 +32,8 @@ class PoolLooks:
 
     Attributes
     ----------
-    replayed : int
-        Requests that were replayed, or so.
+    plain, quick : int
+        Requests that were replayed, or so, before there were many, and since: those are compiled.
     """
 
     def __init__(self, sides: PlanPools, share: float, executors: Executors) -> None:
@@ -41,7 +41,16 @@ class PoolLooks:
         self._fails: dict[PlanPool, int | None] = {}
         self._passes: dict[PlanPool, int] = {}
         self._both: dict[tuple[PlanPool, PlanPool], tuple[int, int | None]] = {}
-        self.replayed = 0
+        self.plain = self.quick = 0
+
+    def _many(self, requests: int) -> bool:
+        """Take note that so many requests are replayed, and return whether that is to be compiled."""
+        whole = self.plain + self.quick + requests
+        if not are_many(whole):
+            self.plain += requests
+        else:
+            self.quick += requests
+        return is_worth_compiling(whole)
 
     def look(self, asked: Sequence[tuple[Standing, int]], place: int = 0, *, plain: bool = False) -> None:
         """Note at which step one of their pools fails at the least times of its steps; each with a step it has to pass.
@@ -68,10 +77,9 @@ class PoolLooks:
             low, failed = self._both.get((first, second), (math.inf, None))
             if one.alone is not None and one.alone > step and (failed is None or step < low):
                 new[first, second] = self._sides.every(one.candidate), step, one.alone
-        self.replayed += sum(
-            _LOOKS * 2 * self._sides.load.count(rate_of(high)) // every for every, _, high in new.values()
+        compiled = self._many(
+            sum(_LOOKS * 2 * self._sides.load.count(rate_of(high)) // every for every, _, high in new.values())
         )
-        compiled = is_worth_compiling(self.replayed)
         found = failing_both_of(self._sides, new, self._share, self._executors, compiled)
         for both, failed in found.items():
             self._both[both] = new[both][1], failed
@@ -86,8 +94,8 @@ class PoolLooks:
         Their pool that decodes is replayed by itself. None where that can't be.
         """
         sides = [(self._sides.of(one.candidate)[-1], step) for one, step in asked]
-        self.replayed += sum(self._requests(side, step) for side, step in set(sides))
-        found = served_of(self._sides, sides, self._executors, is_worth_compiling(self.replayed))
+        compiled = self._many(sum(self._requests(side, step) for side, step in set(sides)))
+        found = served_of(self._sides, sides, self._executors, compiled)
         each = zip(asked, (found[side] for side in sides), strict=True)
         return [None if told is None else (told[0] / one.candidate.devices, 1.0 / told[1]) for (one, _), told in each]
 
@@ -108,8 +116,7 @@ class PoolLooks:
                 ends.pop(side)
             else:
                 ends[side] = max(low, self._passes.get(side, low)), min(high, failed)
-        self.replayed += sum(_LOOKS * self._requests(side, high) for side, (_, high) in ends.items())
-        compiled = is_worth_compiling(self.replayed)
+        compiled = self._many(sum(_LOOKS * self._requests(side, high) for side, (_, high) in ends.items()))
         found = failing_of(self._sides, ends, self._share, self._executors, compiled, plain=plain)
         for side, failed in found.items():
             self._fails[side] = failed
