@@ -71,10 +71,7 @@ class PlanRuns(Trials):
     def run(self, asked: Sequence[tuple[Standing, int]]) -> list[Row]:
         """Simulate plans, each at a step of the grid; what was simulated before is looked up."""
         share = 0.0 if self.question.exhaustive else self.question.share
-        unfit = (self.not_launched(one) for one, _ in asked)
-        found = {number: row for number, row in enumerate(unfit) if row is not None}
-        refused = [] if self.question.exhaustive else self._refused_alone(asked)
-        found |= {number: row for number, row in enumerate(refused) if row is not None and number not in found}
+        found = {number: row for number, row in enumerate(self.refused_first(asked)) if row is not None}
         left = [number for number in range(len(asked)) if number not in found]
         trials = (self.trial_at(*asked[number], share) for number in left)
         found |= dict(zip(left, self.rows(trials, try_rate), strict=True))
@@ -95,6 +92,18 @@ class PlanRuns(Trials):
         left = [at for at in range(len(trials)) if at not in known]
         known |= dict(zip(left, self.rows((trials[at] for at in left), try_rate), strict=True))
         return [known[at] for at in range(len(trials))]
+
+    def refused_first(self, asked: Sequence[tuple[Standing, int]]) -> list[Row | None]:
+        """Return rows of plans that can't be launched, or whose prefill pool fails at a step by itself; else None."""
+        refused = [None] * len(asked) if self.question.exhaustive else self._refused_alone(asked)
+        return [self.not_launched(one) or row for (one, _), row in zip(asked, refused, strict=True)]
+
+    def begins_s(self, standing: Standing, step: int) -> float:
+        """Return the seconds in which it is known whether a plan goes on at a step: of its prefill pool, or of all."""
+        alone = None if self.question.exhaustive else self.sides.prefill_alone(standing.candidate)
+        if alone is None or alone.tells(step) or _is_hopeful(standing, step):
+            return self.cost(standing, step) + self.last_s(standing)
+        return replace(alone.trial, step=step).expected_s
 
     def cost(self, standing: Standing, step: int) -> float:
         """Return the seconds that a run of a plan at a step of the grid takes, roughly."""

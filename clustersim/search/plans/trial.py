@@ -70,7 +70,7 @@ class Trial:
     def expected_s(self) -> float:
         """Seconds of CPU that it takes on a core of 2026, roughly: the same on any machine."""
         requests = self.load.count(rate_of(self.step)) / self.every
-        return expected_s(self.scenario, requests)
+        return expected_s(self.scenario, requests, prompts_only=self.prompts_only)
 
     @property
     def requests(self) -> Requests:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import field
 from itertools import groupby
 from typing import Final
@@ -51,8 +52,12 @@ class Walk:
     order : Order
     share : float
     run : callable
+    refused : callable
+        Returns rows of plans that fail at a step before they are run: the prefill pool does by itself; None of others.
     effort : callable
         How dear a plan is to simulate; plans come in its order.
+    begins : callable
+        Returns the seconds in which it is known whether a plan goes on at a step: of its prefill pool, or of all.
     cost : callable
         Returns the seconds that a run of a plan takes, at a step …
     last : callable
@@ -76,7 +81,9 @@ class Walk:
     order: Order
     share: float
     run: Run
+    refused: Callable[[Sequence[tuple[Standing, int]]], list[Row | None]]
     effort: Callable[[Standing], int]
+    begins: Callable[[Standing, int], float]
     cost: Callable[[Standing, int], float]
     last: Callable[[Standing], float]
     is_spent: Callable[[float], bool]
@@ -128,8 +135,8 @@ class Walk:
         reached, found = self.reached, 0.0
         for one in itertools.islice(self.waiting, _NEXT):
             if not reached.is_pruned(one) and not (reached.least > 0.0 and reached.is_beaten(one)):
-                costs_s = self.cost(one, reached.start(one))
-                found += costs_s if found + costs_s + self.last(one) <= most_s else 0.0
+                costs_s = self.begins(one, reached.start(one))
+                found += costs_s if found + costs_s <= most_s else 0.0
         return found * len(self.waiting) / _NEXT if len(self.waiting) > _NEXT and reached.exhaustive else found
 
     def _next(self) -> list[Standing]:
@@ -144,8 +151,8 @@ class Walk:
             if least > 0.0 and self.reached.is_beaten(one):
                 self._screen(one)
                 continue
-            costs_s = self.cost(one, self.reached.start(one))
-            if least > 0.0 and self.is_spent(taken_s + costs_s + self.last(one)):
+            costs_s = self.begins(one, self.reached.start(one))
+            if least > 0.0 and self.is_spent(taken_s + costs_s):
                 self._spare(one)
                 continue
             taken_s += costs_s
@@ -176,28 +183,29 @@ class Walk:
         climbs = {id(one): climb(one, self.reached, self.share) for one in alive}
         going = [(one, next(climbs[id(one)])) for one in alive]
         while going:
-            rows = self.run(going)
-            left = []
-            for (one, _), row in zip(going, rows, strict=True):
-                try:
-                    left.append((one, climbs[id(one)].send(row)))
-                except StopIteration:
-                    continue
-            going = left
+            told = dict(zip(range(len(going)), self.refused(going), strict=True))
+            left = [number for number, row in told.items() if row is None]
             if self.reached.least > 0.0 or any(one.passed is not None for one in alive):
-                going = list(self._in_time(left))
+                left = list(self._in_time(going, left))
+            told |= dict(zip(left, self.run([going[number] for number in left]), strict=True))
+            before, going = going, []
+            for (one, _), row in zip(before, told.values(), strict=True):
+                if row is not None:
+                    with suppress(StopIteration):
+                        going.append((one, climbs[id(one)].send(row)))
 
-    def _in_time(self, asked: Sequence[tuple[Standing, int]]) -> Iterator[tuple[Standing, int]]:
-        """Yield plans for whose next run there is time; the others stay open."""
+    def _in_time(self, asked: Sequence[tuple[Standing, int]], left: Sequence[int]) -> Iterator[int]:
+        """Yield the numbers of plans for whose next run there is time; the others stay open."""
         taken_s = 0.0
-        for one, step in asked:
-            costs_s = self.cost(one, step)
+        for number in left:
+            one, step = asked[number]
+            costs_s = self.cost(one, step) + (self.last(one) if one.passed is None else 0.0)
             if self.is_spent(taken_s + costs_s):
                 reached = "" if one.passed is None else f"; reaches {rate_of(one.passed):g}/s at least"
                 one.fate, one.why = "open", SPENT + reached
                 continue
             taken_s += costs_s
-            yield one, step
+            yield number
 
     def probe(self, asked: Sequence[tuple[Standing, int]]) -> None:
         """Simulate plans, each at a step; what becomes of them is not told by it."""
