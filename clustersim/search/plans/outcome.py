@@ -86,13 +86,9 @@ class Standing:
 
     @property
     def is_told(self) -> bool:
-        """Whether it is known to a few steps what it reaches: of two pools, looked at together in lockstep.
-
-        Of SP ranks looks do not tell so much: prefill pools of DeepSeek-V3 reach up to 25 steps less.
-        """
+        """Whether it is known to a few steps what it reaches: of two pools, looked at together in lockstep."""
         told = self.is_known and self.alone is not None and len(self.candidate.replicas) > 1
-        splits = any(one.plan.sp.degree > 1 for one in self.candidate.replicas)
-        return told and not splits and (self.is_paired or not self.is_lockstep)
+        return told and (self.is_paired or not self.is_lockstep)
 
     @property
     def is_known(self) -> bool:

@@ -12,6 +12,7 @@ from clustersim.search.plans.walk.reached import Reached
 from clustersim.search.plans.walk.walk import SPENT, Walk
 
 BEARS = 80
+FAILS: Any = {"failed": None, "numbers": {"goodput.share": 0.5, "alone": "prefill pool"}}
 
 
 def plan(step: int) -> Standing:
@@ -33,7 +34,7 @@ def test_no_run_is_begun_that_has_no_time_left():
     def spent_s() -> float:
         return sum(1.0 if one in plans else 4.0 for one in asked)
 
-    def walked(effort_s: float) -> int:
+    def walked(effort_s: float, fails: tuple[Standing, ...] = ()) -> int:
         asked.clear()
         for one in (*plans, dear):
             one.fate, one.why, one.passed, one.failed, one.passing = "open", "", None, None, {}
@@ -44,9 +45,9 @@ def test_no_run_is_begun_that_has_no_time_left():
             order=order,
             share=0.9,
             run=run,
-            refused=lambda some: [None] * len(some),
+            refused=lambda some: [FAILS if one in fails else None for one, _ in some],
             effort=lambda one: 0,
-            begins=lambda one, step: 2.0 if one in plans else 5.0,
+            begins=lambda one, step: 0.1 if one in fails else 2.0 if one in plans else 5.0,
             cost=lambda one, step: 1.0 if one in plans else 4.0,
             last=lambda one: 1.0,
             is_spent=lambda more_s: spent_s() + more_s > effort_s,
@@ -64,3 +65,5 @@ def test_no_run_is_begun_that_has_no_time_left():
         assert {one.fate for one in others} == {"simulated"}
     assert (walked(6.0), dear.why) == (6, SPENT)  # all four have a run, and two of them another one
     assert [one.fate for one in plans[2:]] == ["open"] * 2
+    assert walked(6.5, (dear,)) == 6  # there is no time for the dear one, but to see that it fails
+    assert (dear.fate, dear.why) == ("screened", "its prefill pool by itself fails at 2.15152/s")
