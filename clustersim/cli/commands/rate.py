@@ -15,9 +15,10 @@ from clustersim.limits import Limits
 from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
-from clustersim.search.rate import Capacity, Progress, highest_rate
+from clustersim.search.rate import Capacity, highest_rate
 from clustersim.search.runs import Runs, Variants
 from clustersim.search.sweep import command_of
+from clustersim.search.tried import Progress
 
 
 @click.command()
