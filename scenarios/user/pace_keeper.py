@@ -22,15 +22,19 @@ class PaceKeeper:
     def decide(self, view: SchedulerView) -> Choice:
         """Choose the next step."""
         plan = _Plan(view)
+        begun: list[SequenceView] = []
         for sequence in view.running:
-            if sequence.decodes and not sequence.in_flight and not plan.take(sequence, 1):
+            if sequence.in_flight:
+                continue
+            if not sequence.decodes:
+                begun.append(sequence)
+            elif not plan.take(sequence, 1):
                 last = view.running[-1]  # the pool is full: the newcomer gives way, and is computed anew later
                 if last.in_flight or last is sequence or last.request in plan.tokens:
                     continue
                 return Choice(preempt=(last.request,), tokens={})
         budget = self.prompt_tokens if plan.tokens else view.max_batch_tokens
         budget = min(budget, view.max_batch_tokens - len(plan.tokens))
-        begun = [s for s in view.running if not s.decodes and not s.in_flight]
         places = view.max_batch_requests - len(view.running)
         fresh = sorted(view.waiting, key=lambda s: (s.to_compute, s.request))[:places]
         for sequence in (*begun, *fresh):
@@ -47,7 +51,7 @@ class _Plan:
     """What has been chosen so far, and the K/V blocks that are left beside it."""
 
     def __init__(self, view: SchedulerView) -> None:
-        self.view = view
+        self.block_tokens = view.block_tokens
         self.tokens: dict[int, int] = {}
         self.free = list(view.free_blocks)
 
@@ -55,9 +59,10 @@ class _Plan:
         """Add tokens of a sequence, if there are blocks for them."""
         held = sequence.blocks
         owner = sequence.owner if held else max(range(len(self.free)), key=lambda one: (self.free[one], -one))
-        missing = max(0, self.view.blocks_for(sequence.computed + count) - held)
-        if missing > self.free[owner]:
-            return False
-        self.free[owner] -= missing
+        missing = -(-(sequence.computed + count) // self.block_tokens) - held
+        if missing > 0:
+            if missing > self.free[owner]:
+                return False
+            self.free[owner] -= missing
         self.tokens[sequence.request] = count
         return True

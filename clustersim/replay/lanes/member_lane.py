@@ -6,7 +6,7 @@ out.
 
 from __future__ import annotations
 
-from clustersim.clock import Int64Array
+from clustersim.clock import Int64Array, in_time
 from clustersim.graph.prices.lockstep_parts import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
@@ -22,6 +22,12 @@ class MemberLog(LaneLog):
 
     def __init__(self, replica: int, blocks: int, recorder: Recorder) -> None:
         super().__init__(replica, (), (), blocks, 0, (), recorder)
+
+    def steps(self, row: tuple[int, ...], count: int, end: int) -> None:
+        """Append a run of ``count`` steps."""
+        self._steps.extend((*row, count, in_time(end), 0))
+        if len(self._steps) >= self._full:
+            self.flush_steps()
 
     def flush_steps(self) -> None:
         if self._steps:
@@ -39,6 +45,7 @@ class MemberLane(Lane):
         When the steps under way end.
     """
 
+    log: MemberLog
     batch: Batch | None = None
     row: tuple[int, ...] = ()
     new = context = 0
@@ -93,13 +100,16 @@ class MemberLane(Lane):
             nothing = 0, 0, 0, 0
             self.row = now, kind, -1, *nothing, len(scheduler.waiting), len(scheduler.running), scheduler.used
             return
-        row = self._row(now, batch, self.new, self.context)
-        self.row = now, kind, *row[2:]
+        decodes = batch.decodes
+        self.row = (
+            now, kind, batch.slot, len(batch.chunks) + decodes, self.new, decodes, self.context, len(scheduler.waiting),
+            len(scheduler.running), scheduler.used,
+        )  # fmt: skip
 
     def land(self) -> list[Sequence]:
         """Account for all steps under way; return the requests that end with them."""
         now, steps, batch = int(self.ends[-1]), len(self.ends), self.batch
-        self.log.run(self.row, 0, steps, now, ())
+        self.log.steps(self.row, steps, now)
         if batch is None:
             self.scheduler.step += steps - 1
             return []
@@ -112,7 +122,7 @@ class MemberLane(Lane):
         """Record so many of the steps under way, which have ended at the horizon, and the episodes that are open."""
         batch = self.batch
         if steps:
-            self.log.run(self.row, 0, steps, int(self.ends[steps - 1]), ())
+            self.log.steps(self.row, steps, int(self.ends[steps - 1]))
             if batch is not None:
                 batch.previous = batch.step + steps - 1
         self.scheduler.stop()

@@ -140,8 +140,10 @@ class LockstepClock(SharedClock):
                 break
             if end == now:
                 passes.record(len(passes.ends))
-                for index in range(len(self.lanes)):
-                    self._land(index, now)
+                for index, lane in enumerate(passes.lanes):
+                    done = lane.land()
+                    if done:
+                        self._end(index, done, now)
                 end = NEVER
         ended = int(np.searchsorted(passes.ends, run.horizon, side="right")) if end != NEVER else 0
         if ended:
