@@ -8,6 +8,8 @@ took, and 0.4 to 1.4 times what the short ones did; what is expected, by the kin
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Final
 
 from clustersim.model.architecture import ModelSpec, Moe
@@ -22,6 +24,9 @@ _EACH_S: Final = 28e-6
 """Of a request of another one …"""
 _PASS_S: Final = 130e-6
 """… of a row of steps on each stage …"""
+_POOLS_PASS_S: Final = 5e-6
+"""… of two pools that are compiled (10 runs of Llama-3.1-70B on 4 to 16 H100, 1,000 and 3,000 requests: 0.04 to 0.24 s
+once prices are at hand; what is counted is 1.4 to 6.5 times that, and 0.11 to 0.45 times what they take in Python) …"""
 _SP_PASS_S: Final = 1.1e-3
 """… of SP ranks …"""
 _LOCKSTEP_S: Final = 0.75e-3
@@ -50,6 +55,8 @@ _PLAIN_MS: Final = 0.1
 """What a request is expected to take in one pool …"""
 _POOLS_MS: Final = 0.2
 """… in two of them …"""
+_COMPILED_POOLS_MS: Final = 0.06
+"""… that are compiled (0.02 to 0.1 as measured; 0.6 to 1.2 in Python, without a compiler) …"""
 _STAGES_MS: Final = 0.05
 """… for there being stages …"""
 _MOVE_MS: Final = 0.03
@@ -60,7 +67,8 @@ _MEMBER_MS: Final = 0.35
 """… for each replica in lockstep with another pool, half as much by itself …"""
 _MEETING_MS: Final = 30.0
 """… and where operators of ranks are events: of SP ranks with TP groups, or that meet K/V on links, and of stages whose
-ranks do not all do the same, which send (30 to 58 ms of DeepSeek-V3 on TP × PP with EP groups smaller than TP) …"""
+ranks do not all do the same and that send over links of their collectives (DeepSeek-V3, EP groups smaller than TP: 18
+to 58 ms), and of replicas in lockstep beside another pool, on several nodes (28 ms, 10 ms a step) …"""
 _MEETING_PROMPT_MS: Final = 2.0
 """… of prompts alone …"""
 _PROMPTS_MS: Final = 6.0
@@ -85,9 +93,15 @@ def work_s(result: RunResult) -> float:
     for one, rows in zip(pools, (int(first.sum()), int((~first).sum())), strict=False):
         plan = one.plan
         is_on_clock = plan.is_lockstep and calls
-        alone_s = _SP_PASS_S if plan.sp.degree > 1 else _LOCKSTEP_S if is_on_clock else _PASS_S
+        plain_s = _POOLS_PASS_S if are_compiled(plans) and not calls else _PASS_S
+        alone_s = _SP_PASS_S if plan.sp.degree > 1 else _LOCKSTEP_S if is_on_clock else plain_s
         found += rows * plan.pp * alone_s
     return found + _EACH_S * requests + _CALL_S * calls
+
+
+def are_compiled(plans: Sequence[ParallelPlan]) -> bool:
+    """Whether plans are those of two pools whose runs are compiled, but where K/V meets other K/V, or some is cut."""
+    return len(plans) > 1 and all(one.sp.degree == one.pp == 1 and not one.is_lockstep for one in plans)
 
 
 def bound_s(model: ModelSpec) -> float:
@@ -103,10 +117,18 @@ def looks_s(plain: int, quick: int) -> float:
 def expected_s(scenario: Scenario, requests: float, *, prompts_only: bool = False) -> float:
     """Return the seconds that a run of so many requests takes, by the kind of plan; or that of their prompts alone."""
     plans = [one.plan for one in scenario.each_pool()]
-    meets = len(plans) > 1 and _share_nodes(scenario)
-    pools = len(plans) > 1
+    if are_compiled(plans):
+        return _COMPILED_POOLS_MS * 1e-3 * requests
+    pools, node_of = len(plans) > 1, scenario.topology.node_of
+    ends = list(itertools.accumulate(one.world for one in plans))
+    ranks = [one.placement or range(end - one.world, end) for one, end in zip(plans, ends, strict=True)]
+    nodes = [[int(node_of[rank]) for rank in some] for some in ranks]
+    meets = pools and not set(nodes[0]).isdisjoint(nodes[1])  # K/V leaves by links that collectives use, too
     each_ms = _POOLS_MS if pools else _PLAIN_MS
-    each_ms += sum(_of_plan_ms(one, pools, meets or _spans_nodes(scenario, one), at) for at, one in enumerate(plans))
+    each_ms += sum(
+        _lockstep_ms(one, pools, on) if one.is_lockstep else _of_plan_ms(one, pools, meets, place, on)
+        for place, (one, on) in enumerate(zip(plans, nodes, strict=True))
+    )
     each_ms = min(each_ms, _PROMPTS_MS) if prompts_only else each_ms
     if pools:
         each_ms += _MOVE_MS * (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans)
@@ -114,29 +136,23 @@ def expected_s(scenario: Scenario, requests: float, *, prompts_only: bool = Fals
     return each_ms * 1e-3 * requests
 
 
-def _of_plan_ms(plan: ParallelPlan, pools: bool, meets: bool, place: int) -> float:
+def _lockstep_ms(plan: ParallelPlan, pools: bool, nodes: Sequence[int]) -> float:
+    """Return the milliseconds of a request with replicas in lockstep, on these nodes: on several ones operators of a
+    pool beside another are events."""
+    return _MEETING_MS if pools and len(set(nodes)) > 1 else _MEMBER_MS * plan.dp * (1.0 if pools else 0.5)
+
+
+def _of_plan_ms(plan: ParallelPlan, pools: bool, meets: bool, place: int, nodes: Sequence[int]) -> float:
     """Return the milliseconds of a request with a plan of one pool, or of one of two, that may meet others on links."""
-    if plan.is_lockstep:
-        return _MEMBER_MS * plan.dp * (1.0 if pools else 0.5)
-    if plan.sp.degree == 1 and plan.pp > 1 and 1 < plan.ep.degree < plan.tp:
-        return _MEETING_PROMPT_MS if pools and not place else _MEETING_MS
+    size = plan.sp.degree * plan.tp
+    stages = [set(nodes[at : at + size]) for at in range(0, plan.world, size)]
+    spans = any(len(one) > 1 for one in stages)  # what ranks exchange leaves by the links by which K/V does
     if plan.sp.degree == 1:
-        return _STAGES_MS if plan.pp > 1 else 0.0
+        alike = plan.ep.degree in (1, plan.tp) or not (spans or len(set().union(*stages[: plan.pp])) < plan.pp)
+        by_events = plan.pp > 1 and not alike
+        each_ms = _STAGES_MS if plan.pp > 1 else 0.0
+        return (_MEETING_PROMPT_MS if pools and not place else _MEETING_MS) if by_events else each_ms
+    meets = meets or spans
     if (plan.pp > 1 and (plan.tp > 1 or (pools and plan.ep.degree > 1))) or (plan.pp == 1 and pools and meets):
         return _MEETING_MS
     return max(_SP_MS * plan.pp, _OWNERS_MS if pools and plan.sp.decode == "dp" else 0.0)
-
-
-def _spans_nodes(scenario: Scenario, plan: ParallelPlan) -> bool:
-    """Whether the ranks of a stage are on several nodes, so that they exchange over the links by which K/V leaves."""
-    node_of, ranks = scenario.topology.node_of, plan.placement or range(plan.world)
-    size = plan.sp.degree * plan.tp
-    return any(int(node_of[ranks[at]]) != int(node_of[ranks[at + size - 1]]) for at in range(0, plan.world, size))
-
-
-def _share_nodes(scenario: Scenario) -> bool:
-    """Whether the ranks of two pools are on the same nodes, so that K/V leaves by links that collectives use, too."""
-    node_of = scenario.topology.node_of
-    first, second = (one.plan for one in scenario.each_pool())
-    ranks = first.placement or range(first.world), second.placement or range(first.world, first.world + second.world)
-    return not {int(node_of[rank]) for rank in ranks[0]}.isdisjoint(int(node_of[rank]) for rank in ranks[1])
