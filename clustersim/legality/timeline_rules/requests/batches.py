@@ -20,10 +20,9 @@ def carried(reading: Reading) -> tuple[Int64Array, Int64Array]:
     assert pieces is not None
     assert runs is not None
     chunks = np.bincount(pieces.first_run[pieces.is_chunk], minlength=len(runs))
-    change = np.zeros(len(runs.slotted) + 1, np.int64)
-    decodes = ~pieces.is_chunk
-    np.add.at(change, runs.rank_in_slots[pieces.first_run[decodes]], 1)
-    np.add.at(change, runs.rank_in_slots[pieces.last_run[decodes]] + 1, -1)
+    decodes, many = ~pieces.is_chunk, len(runs.slotted) + 1
+    change = np.bincount(runs.rank_in_slots[pieces.first_run[decodes]] % many, minlength=many)  # −1 is the last one
+    change -= np.bincount(runs.rank_in_slots[pieces.last_run[decodes]] + 1, minlength=many)
     found = np.zeros(len(runs), np.int64)
     found[runs.slotted] = np.cumsum(change[:-1])
     return chunks, found

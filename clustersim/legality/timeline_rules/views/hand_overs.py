@@ -59,8 +59,10 @@ class HandOvers:
 
     def of(self, requests: Int64Array, times: Int64Array | None = None) -> Int64Array:
         """Return the hand-over of each request, −1 where there is none; of several the last up to an instant."""
-        at = np.minimum(np.searchsorted(self.request, requests), max(len(self) - 1, 0))
-        found = np.where(self.request[at] == requests, at, NONE) if len(self) else np.full(len(requests), NONE)
+        if not len(self):
+            return np.full(len(requests), NONE)
+        at = np.minimum(np.searchsorted(self.request, requests), len(self) - 1)
+        found = np.where(self.request[at] == requests, at, NONE)
         if not self.again or times is None:
             return found
         for turn in range(1, self._most):

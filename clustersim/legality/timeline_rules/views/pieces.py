@@ -162,7 +162,7 @@ class Pieces:
             by it.
         """
         order, instants = self._by_end if ended else self._by_begin
-        number = np.searchsorted(self._carried, request)
+        number = self._places_of(request)
         bounds = np.append(self.opens, (len(self), len(self)))
         known = np.append(self._carried, -1)[number] == request
         first = bounds[number]
@@ -181,6 +181,13 @@ class Pieces:
     def _carried(self) -> Int64Array:
         """The requests that have pieces, in their order."""
         return self.request[self.opens]
+
+    def _places_of(self, request: Int64Array) -> Int64Array:
+        """Return where requests are among those that have pieces, or would be; where all have, their number says it."""
+        carried = self._carried
+        if len(carried) and carried[0] == 0 and carried[-1] == len(carried) - 1:
+            return np.clip(request, 0, len(carried))
+        return np.searchsorted(carried, request)
 
     @cached_property
     def _by_begin(self) -> tuple[Int64Array, Int64Array]:
@@ -210,7 +217,7 @@ class Pieces:
             return np.lexsort((self.end, self.begin, self.request))
         return None
 
-    @property
+    @cached_property
     def is_chunk(self) -> BoolArray:
         """Whether each piece is a prompt chunk."""
         found: BoolArray = self.start >= 0
