@@ -92,13 +92,16 @@ def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypa
 
     number = itertools.count()
     monkeypatch.setattr(column, "PUT_AWAY_BYTES", 40)
+    monkeypatch.setattr(column, "SHELVED_BYTES", 40)
     monkeypatch.setattr(column, "TemporaryFile", lambda buffering: Disk(tmp_path / str(next(number)), "w+"))
     for Disk.room in (0, 64, 1 << 20):  # bytes: it is full at once, in the middle of a write, never
         table, other, vector = Columns(TYPES), Columns(TYPES), Flat()
         for first in range(0, 60, 3):
             table.extend(np.array([[time, 7] for time in range(first, first + 3)]))
             vector.extend(np.arange(MANY_VALUES))
-        other.extend(np.array([[time, 8] for time in range(60, 80)]))
+        typed = other.typed(np.array([[time, 8] for time in range(60, 80)]))
+        for some in (slice(0, 9), slice(9, 20)):  # parts of columns that lie in one file
+            other.adopt({name: values[some] for name, values in typed.items()})
         table.take(other)
         for _ in range(2):
             time, kind = table.arrays().values()
