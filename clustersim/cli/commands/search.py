@@ -143,10 +143,9 @@ def search(
         front_s=None if front is None else effort,
     )
     room.refuse_unpriced(chosen)
-    deployments = Deployments(variants, varied, always)
     if rate is not None:
-        rated = at_rate(deployments.base, variants.requests, rate)
-        deployments = Deployments(variants, varied, (*always, *rated))
+        always = (*always, *at_rate(variants.scenario(always), variants.requests, rate))
+    deployments = Deployments(variants, varied, always, pairs=room.devices > 1)
     name = deployments.base.name
     folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"
     told = _Told(deployments, target, is_quiet=as_json or quiet)

@@ -82,6 +82,8 @@ class Deployments:
     knobs : sequence of Varied
     changes : sequence of str
         What all have in place of the scenario's values, such as its nodes.
+    pairs : bool
+        Whether there are devices for two pools.
 
     Raises
     ------
@@ -89,8 +91,10 @@ class Deployments:
         When a knob is none, or a scenario can't be built.
     """
 
-    def __init__(self, variants: Variants, knobs: Sequence[Varied], changes: Sequence[str]) -> None:
-        self.variants, self._always = variants, tuple(changes)
+    def __init__(
+        self, variants: Variants, knobs: Sequence[Varied], changes: Sequence[str], *, pairs: bool = True
+    ) -> None:
+        self.variants, self._always, self._pairs = variants, tuple(changes), pairs
         own = variants.scenario()
         self._experts = tuple(replace(one.plan.ep, degree=1, scope="replica") for one in own.each_pool())
         written = own.origin.data
@@ -121,7 +125,8 @@ class Deployments:
             single = self._built(self._single_changes({"tp": self._degree(POOLS[0], "tp", 1)}), knobs)
             single = single.with_entry(plan=replace(single.plan, ep=self._experts[0]))
         both = {name: self._plan_options(name) | {"tp": self._degree(name, "tp", 1)} for name in POOLS}
-        pools = self._built(self._pool_changes(both), knobs) if self._apart is not None else None
+        wanted = self._apart is not None and (self._pairs or of_pools)
+        pools = self._built(self._pool_changes(both), knobs) if wanted else None
         if pools is not None:
             each = zip(pools.pools, (self._experts * 2)[:2], strict=True)
             pools = replace(pools, pools=tuple(replace(one, plan=replace(one.plan, ep=ep)) for one, ep in each))
