@@ -95,7 +95,7 @@ class StepPart:
 
 
 class BatchPart(StepPart):
-    """Classes that depend on one count: with a value all those near it are priced, which takes hardly longer.
+    """Classes that depend on one count: with the second value in a range all others there are priced, too.
 
     Parameters
     ----------
@@ -120,11 +120,18 @@ class BatchPart(StepPart):
     ) -> None:
         super().__init__(pricer, classes, indices, itemgetter(place), graph=graph)
         self.names = names
+        self.ranges: set[int] = set()
+        """The first values of the ranges of which somebody has had one."""
         self.near = price_groups([replace(classes[index], s=s) for s in range(NEAR) for index in own])
 
     def learn(self, keys: Sequence[Any], features: Callable[[], Features]) -> None:
         """Remember the prices of what the replicas count, and of what is near it."""
-        for first in dict.fromkeys(key - key % NEAR for key in keys if key not in self.known):
+        missed = dict.fromkeys(key - key % NEAR for key in keys if key not in self.known)
+        if not self.ranges.issuperset(missed):
+            self.ranges.update(missed)
+            super().learn(keys, features)
+            return
+        for first in missed:
             values = range(first, first + NEAR)
             told: Features = dict.fromkeys(self.names, tuple(map(float, values)))
             try:

@@ -65,8 +65,8 @@ class LockstepSteps:
                 by_counts.setdefault(tuple(sorted(places)), []).append(order)
         self.parts = [self._part(pricer, own, places, orders, graph) for places, orders in by_counts.items()]
         by_tokens: dict[frozenset[str], list[int]] = {}
-        for at in shared:  # of an exchange each value costs as much as the first
-            by_tokens.setdefault(_names(classes[at]) if classes[at].comm is None else OF_ALL, []).append(at)
+        for at in shared:
+            by_tokens.setdefault(_names(classes[at]), []).append(at)
         self.shared = [self._shared(pricer, names, some, graph) for names, some in by_tokens.items()]
         every = [[some[order] for some in own] for order in attend]
         self.attention = [ReplicaAttention(pricer, classes, some, graph=graph) for some in every]
