@@ -16,7 +16,7 @@ from clustersim.clock import Int64Array, to_ns
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError
-from clustersim.replay.compiled.choice import work_s
+from clustersim.replay.compiled.choice import expected_s
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.scenario.scenario import Scenario
@@ -202,7 +202,7 @@ def simulate(
         ) from None
     took = time.perf_counter() - started
     if kept is not None:
-        kept.behind_s += work_s(inputs)
+        kept.behind_s += expected_s(requests)
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
     return RunResult(
         scenario=scenario,

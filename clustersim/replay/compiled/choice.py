@@ -21,7 +21,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.replay.compiled.link_prices import LinkPrices
 from clustersim.replay.compiled.prices import KernelPrices
 from clustersim.replay.compiled.stage_prices import StagePrices
-from clustersim.replay.input import CompiledMode, ReplayInput
+from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
@@ -200,15 +200,6 @@ def _swaps_alone(lane: Lane) -> bool:
 def expected_s(requests: Requests) -> float:
     """Return roughly how many seconds Python lanes take for some requests."""
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
-
-
-def work_s(inputs: ReplayInput) -> float:
-    """Return roughly how many seconds a run takes in Python: of stages, and of two pools, many times as many."""
-    plans, times = [pool.plan for pool in inputs.pools], 1.0
-    if all(one.sp.degree == 1 and not one.is_lockstep for one in plans):  # others are not compiled
-        staged = STAGED if plans[0].pp > 1 else 1.0
-        times = POOLED[inputs.entry.serving.transfer] if len(plans) > 1 else staged
-    return times * expected_s(inputs.requests)
 
 
 def waits_for_compiler(requests: Requests, mode: CompiledMode, *, staged: bool, pools: TransferName | None) -> bool:

@@ -24,9 +24,6 @@ _EACH_S: Final = 28e-6
 """Of a request of another one …"""
 _PASS_S: Final = 130e-6
 """… of a row of steps on each stage …"""
-_POOLS_PASS_S: Final = 5e-6
-"""… of two pools that are compiled (10 runs of Llama-3.1-70B on 4 to 16 H100, 1,000 and 3,000 requests: 0.04 to 0.24 s
-once prices are at hand; what is counted is 1.4 to 6.5 times that, and 0.11 to 0.45 times what they take in Python) …"""
 _SP_PASS_S: Final = 1.1e-3
 """… of SP ranks …"""
 _LOCKSTEP_S: Final = 0.75e-3
@@ -53,10 +50,10 @@ _READ_S: Final = 1.0
 
 _PLAIN_MS: Final = 0.1
 """What a request is expected to take in one pool …"""
-_POOLS_MS: Final = 0.2
-"""… in two of them …"""
-_COMPILED_POOLS_MS: Final = 0.06
-"""… that are compiled (0.02 to 0.1 as measured; 0.6 to 1.2 in Python, without a compiler) …"""
+_POOLS_MS: Final = 0.6
+"""… in two of them, in Python (18 runs of Llama-3.1-70B on 4 to 16 H100 and 8B on 4: 0.4 to 1.2 ms).
+Compiled these take 0.02 to 0.1 ms, a tenth of what is counted; but a search compiles them only where that is kept from
+before, and one that counted on it took 39 CPU s of `--effort 30s` elsewhere …"""
 _STAGES_MS: Final = 0.05
 """… for there being stages …"""
 _MOVE_MS: Final = 0.03
@@ -93,15 +90,9 @@ def work_s(result: RunResult) -> float:
     for one, rows in zip(pools, (int(first.sum()), int((~first).sum())), strict=False):
         plan = one.plan
         is_on_clock = plan.is_lockstep and calls
-        plain_s = _POOLS_PASS_S if are_compiled(plans) and not calls else _PASS_S
-        alone_s = _SP_PASS_S if plan.sp.degree > 1 else _LOCKSTEP_S if is_on_clock else plain_s
+        alone_s = _SP_PASS_S if plan.sp.degree > 1 else _LOCKSTEP_S if is_on_clock else _PASS_S
         found += rows * plan.pp * alone_s
     return found + _EACH_S * requests + _CALL_S * calls
-
-
-def are_compiled(plans: Sequence[ParallelPlan]) -> bool:
-    """Whether plans are those of two pools whose runs are compiled, but where K/V meets other K/V, or some is cut."""
-    return len(plans) > 1 and all(one.sp.degree == one.pp == 1 and not one.is_lockstep for one in plans)
 
 
 def bound_s(model: ModelSpec) -> float:
@@ -117,8 +108,6 @@ def looks_s(plain: int, quick: int) -> float:
 def expected_s(scenario: Scenario, requests: float, *, prompts_only: bool = False) -> float:
     """Return the seconds that a run of so many requests takes, by the kind of plan; or that of their prompts alone."""
     plans = [one.plan for one in scenario.each_pool()]
-    if are_compiled(plans):
-        return _COMPILED_POOLS_MS * 1e-3 * requests
     pools, node_of = len(plans) > 1, scenario.topology.node_of
     ends = list(itertools.accumulate(one.world for one in plans))
     ranks = [one.placement or range(end - one.world, end) for one, end in zip(plans, ends, strict=True)]

@@ -15,7 +15,7 @@ from clustersim.report.metrics.latencies import summarise, targets_ns, ttft_ns, 
 from clustersim.scenario.scenario import RunConfig, Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.bounds.demand import may_miss
-from clustersim.search.plans.costs import are_compiled, expected_s, work_s
+from clustersim.search.plans.costs import expected_s, work_s
 from clustersim.search.plans.grid import rate_of, requests_at, requests_until
 from clustersim.search.point import Row, words_of
 from clustersim.simulation.legality import check_scenario
@@ -109,8 +109,6 @@ def try_rate(trial: Trial) -> Row:
 def _looked_at(trial: Trial, count: int, last_ns: int) -> list[int]:
     """Return the instants at which a run is looked at before its end."""
     if trial.hopeful or may_miss(count, trial.share) == count:
-        return []
-    if are_compiled([one.plan for one in trial.scenario.each_pool()]):  # to the end in less than a part in Python
         return []
     return [int(last_ns * part) for part in _PARTS]
 
