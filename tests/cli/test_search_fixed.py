@@ -50,8 +50,8 @@ def invoke(*args: str) -> Result:
     return CliRunner().invoke(main, args, catch_exceptions=False)
 
 
-def found(*args: str) -> dict:
-    told = invoke("search", "small.yaml", "--devices", "2", *args, "--json")
+def found(*args: str, scenario: tuple[str, ...] = ("small.yaml", "--devices", "2")) -> dict:
+    told = invoke("search", *scenario, *args, "--json")
     assert told.exit_code == 0, told.stderr
     return json.loads(told.stdout)
 
@@ -91,8 +91,8 @@ def test_the_best_plan_by_a_number_is_that_of_all_and_its_command_gives_that_num
     assert more["best"]["value"] > 0.0
     for text, asked in ((UNLIKE, ("--devices", "3", "--exactly")), (BEHIND, ("--devices", "1"))):
         Path("odd.yaml").write_text(text)  # of what is left out none may be the best
-        args = ("odd.yaml", *asked, "--objective", "tpot_ms.p50", "--workers", "1", "--json")
-        some, every = (json.loads(invoke("search", *args, *more).stdout) for more in ((), ("--exhaustive",)))
+        args = ("--objective", "tpot_ms.p50", "--workers", "1")
+        some, every = (found(*args, *more, scenario=("odd.yaml", *asked)) for more in ((), ("--exhaustive",)))
         assert [some["best"][key] for key in ("plan", "value")] == [every["best"][key] for key in ("plan", "value")]
     fewer = found("--objective", "energy.joules_per_output_token", "--out", "fewer", *KNOBS)
     reached = [row["reached"] for row in rows("fewer").values() if row["reached"] is not None]
