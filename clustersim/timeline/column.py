@@ -7,7 +7,9 @@ a replay does not hold them at all.
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import weakref
 from collections.abc import Mapping
 from tempfile import TemporaryFile
@@ -84,14 +86,27 @@ class Column:
             if self._file is None:
                 self._file = TemporaryFile(buffering=0)  # noqa: SIM115  (open until it is mapped)
                 weakref.finalize(self, self._file.close)
+            total = sum(part.nbytes for part in self._parts)
+            _leave_room(self._file, self._written + 2 * total)
             self._file.seek(self._written)
             for part in self._parts:
                 _write(self._file, part)
         except OSError:
             self._has_room = False
+            self._give_back()
             return
-        self._written += sum(part.nbytes for part in self._parts)
+        self._written += total
         self._parts, self._held = [], 0
+
+    def _give_back(self) -> None:
+        """Give back the room of what could not be written to its end."""
+        if self._file is None:
+            return
+        if self._written:
+            self._file.truncate(self._written)
+        else:
+            self._file.close()
+            self._file = None
 
     def _mapped(self) -> Any:
         """Return what was written; what comes next begins another file."""
@@ -112,6 +127,7 @@ def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:
         return dict(columns)
     try:
         with TemporaryFile(buffering=0) as file:
+            _leave_room(file, 2 * total)
             for name in there:
                 _write(file, columns[name])
             pages = mmap.mmap(file.fileno(), total, access=mmap.ACCESS_READ)
@@ -122,6 +138,14 @@ def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:
         found[name] = np.frombuffer(pages, columns[name].dtype, len(columns[name]), at)
         at += columns[name].nbytes
     return found
+
+
+def _leave_room(file: Any, needed: int) -> None:
+    """Refuse to write where fewer bytes are free: results may go there, too, and have as much left as is taken."""
+    if hasattr(os, "fstatvfs"):
+        found = os.fstatvfs(file.fileno())
+        if found.f_bavail * found.f_frsize < needed:
+            raise OSError(errno.ENOSPC, "no space is left for columns")
 
 
 def _write(file: Any, part: Any) -> None:

@@ -117,7 +117,7 @@ def test_each_answer_says_what_it_can_be_launched_for_and_only_such_plans_are_se
     rows = [told["best"], *told["best"]["ties"]]
     late = told["certificate"]  # but for what is simulated in any case, there is no time to bound plans
     assert 0 < late["unbounded"] < late["open"]
-    assert f"({late['unbounded']} were not bounded)" in Path("every/search.html").read_text()
+    assert f"of which {late['unbounded']} were not bounded" in Path("every/search.html").read_text()
     for row in rows:
         for target in TARGETS:
             run = CliRunner().invoke(main, ["launch", row["scenario"], "--for", target, "--model", "x"])

@@ -104,7 +104,8 @@ def launch_of(
         "trtllm": lambda server: trtllm_server(server, account, version),
     }
     servers = [
-        makers[engine](Server(scenario=one, model_name=name, named=model is not None)) for one in scenario.each_pool()
+        makers[engine](Server(scenario=one, model_name=name, named=model is not None, shell=target in ENGINES))
+        for one in scenario.each_pool()
     ]
     for started in servers:
         add_options(started, add, engine, account)

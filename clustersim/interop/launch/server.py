@@ -39,11 +39,14 @@ class Server:
         What the server is told to load.
     named : bool
         Whether a user named it.
+    shell : bool
+        Whether a shell starts it, and no manifest.
     """
 
     scenario: Scenario
     model_name: str
     named: bool = False
+    shell: bool = False
 
     @property
     def pool(self) -> str:
@@ -118,6 +121,15 @@ class Server:
         if len(placed) > ranks:  # several servers: which devices are whose is for whoever starts them
             return beside and (bool(self.pool) or placed == tuple(range(len(placed))))
         return beside and [placed[start] for start in starts] == first
+
+    def visible(self, ranks: int) -> str:
+        """Return the devices of its node that a pool's server of so many ranks takes, as ``CUDA_VISIBLE_DEVICES`` has
+        them; empty where a manifest gives it its own, it is on several nodes, or it is one of several servers."""
+        placed, homes = self._placed(), self._homes()
+        if not self.pool or not self.shell or len(placed) > ranks or len(set(homes)) > 1:
+            return ""
+        first = int(np.flatnonzero(self.scenario.topology.node_of == homes[0])[0])
+        return ",".join(str(device - first) for device in placed)
 
     def stage_layers(self) -> list[int] | None:
         """Return how many layers each stage has; None where one begins inside a layer."""

@@ -111,6 +111,9 @@ def _plan(started: Started, account: Account) -> None:
         started.environment[SGLANG["plan.stages"]] = ",".join(map(str, layers))
     if server.is_spread_evenly(ranks):
         account.says(server, "plan.placement")
+    elif shown := server.visible(ranks):
+        started.environment["CUDA_VISIBLE_DEVICES"] = shown
+        account.says(server, "plan.placement")
     else:
         account.leaves(
             server,

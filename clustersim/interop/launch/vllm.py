@@ -195,6 +195,9 @@ class _Writer:
         started.nodes, started.devices = nodes, ranks
         if server.is_spread_evenly(ranks):
             account.says(server, "plan.placement")
+        elif shown := server.visible(ranks):
+            started.environment["CUDA_VISIBLE_DEVICES"] = shown
+            account.says(server, "plan.placement")
         else:
             account.leaves(
                 server,
@@ -335,7 +338,8 @@ class _Writer:
             role = "kv_both"
         connector = {"kv_connector": "NixlConnector", "kv_role": role}
         self._started.options["--kv-transfer-config"] = json.dumps(connector)
-        self._started.environment |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": HEAD, "VLLM_NIXL_SIDE_CHANNEL_PORT": "5600"}
+        port = "5600" if role == "kv_producer" else "5700"  # both may be on one node
+        self._started.environment |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": HEAD, "VLLM_NIXL_SIDE_CHANNEL_PORT": port}
         self._started.options["--port"] = str(PORT if role == "kv_producer" else PORT + 100)
 
 

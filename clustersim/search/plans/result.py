@@ -155,7 +155,7 @@ class Found(Standings):
             "simulated": fates["simulated"],
             "open": fates["open"],
             "flattered": sum(one.why == FLATTERED for one in self.standings),
-            "nearest_open": max(bounded, default=None),
+            "nearest_open": max(bounded, default=None) if len(bounded) == len(opened) else None,
             "unbounded": len(opened) - len(bounded),
             "settled": self.settled,
             "failed": dict(why),
@@ -240,10 +240,9 @@ class Found(Standings):
 def most_open(told: Mapping[str, Any], unit: str = "") -> str:
     """Return what plans that are open reach at most, as a certificate tells; behind a number of them."""
     if told["nearest_open"] is None:
-        return "of which nothing is proven"
-    some = f" ({told['unbounded']:,} were not bounded)" if told["unbounded"] else ""
+        return f"of which {told['unbounded']:,} were not bounded: what they reach is not known"
     tie = " (a tie with the best)" if told["settled"] else ""
-    return f"which reach {told['nearest_open']:.4g}{unit} at most by bounds and looks{some}{tie}"
+    return f"which reach {told['nearest_open']:.4g}{unit} at most by bounds and looks{tie}"
 
 
 def left_for(told: Mapping[str, Any]) -> str:

@@ -398,6 +398,15 @@ def test_pools_of_vllm_read_back_but_for_the_hand_over() -> None:
         alone = shlex.join(word for word in words[:begin] + words[begin + 2 :] if not word.startswith("VLLM_NIXL"))
         back = build_scenario(parse_yaml(scenario_from_command(alone).text, "back"))
         assert (back.plan.tp, back.serving.max_batch_tokens) == (tp, budget)
+    beside = POOLS | {"plan": {"prefill": {"tp": 2}, "decode": {"tp": 4}}}  # on one node
+    for target in ("vllm", "sglang", "k8s"):
+        found = launch_of(scenario(**beside), target)
+        first, second = (one["command"].split() for one in found.commands) if found.commands else ([], [])
+        assert not any(word.startswith("CUDA_VISIBLE_DEVICES") for word in first)
+        assert ("CUDA_VISIBLE_DEVICES=2,3,4,5" in second) == bool(found.commands)
+        assert ("plan.decode.placement" in [one.path for one in found.unsaid]) == (not found.commands)
+        ports = {word for word in (*first, *second) if "NIXL_SIDE_CHANNEL_PORT" in word}
+        assert len(ports) == (2 if target == "vllm" else 0)
 
 
 def test_a_group_of_nodes_counts_ranks_from_the_leader() -> None:

@@ -95,6 +95,10 @@ def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypa
     monkeypatch.setattr(column, "SHELVED_BYTES", 40)
     monkeypatch.setattr(column, "TemporaryFile", lambda buffering: Disk(tmp_path / str(next(number)), "w+"))
     for Disk.room in (0, 64, 1 << 20):  # bytes: it is full at once, in the middle of a write, never
+        alone = column.Column("int64")
+        alone.append(np.arange(8))
+        kept = (alone._written, alone._file is None, len(alone._parts))
+        assert kept == ((64, False, 0) if Disk.room >= 64 else (0, True, 1))  # nothing is left of what did not fit
         table, other, vector = Columns(TYPES), Columns(TYPES), Flat()
         for first in range(0, 60, 3):
             table.extend(np.array([[time, 7] for time in range(first, first + 3)]))
