@@ -211,15 +211,16 @@ def test_what_is_left_is_told_in_cpu_time_as_runs_end() -> None:
         "3 of 8 runs, about 15 s of CPU left",
     ]
     file, clock = io.StringIO(), iter(range(0, 1000, 100))
-    work = iter(((20.0, 40.0), (60.0, 0.0), (60.0, 1e-9), (140.0, 60.0)))
+    work = iter(((20.0, 40.0), (60.0, 0.0), (60.0, 1e-9), (140.0, 60.0), (60.0, 12.0)))
     told = RunsLeft("plans", file, lambda: next(clock), work=lambda: next(work))
-    for done in (1, 8, 7, 7):
+    for done in (1, 8, 7, 7, 7):
         told(done, 8)
     assert file.getvalue().splitlines() == [
         "1 of 8 plans, about 200 s left",  # 20 s of it took 100
         "8 of 8 plans",
         "7 of 8 plans, under a second left",
         "7 of 8 plans, about 75 s left",  # the last 80 took 100, however long the first ones did
+        "7 of 8 plans, about 120 s left",  # what was under way took less than expected: 600 s for 60
     ]
 
 

@@ -179,6 +179,8 @@ class RunsLeft:
         """Return the seconds of real time that a second of work took, of the later half of what is done."""
         while len(self._marks) > 1 and self._marks[1][1] <= 0.5 * spent:
             self._marks.popleft()
+        if self._marks[0][1] >= spent:  # what was under way took less than was expected of it
+            self._marks = deque([(self._began, 0.0)])
         began, before = self._marks[0]
         self._marks.append((now, spent))
         return (now - began) / (spent - before)
