@@ -28,6 +28,7 @@ from clustersim.serving.decision import (
     SWAPPED_OUT,
 )
 from clustersim.serving.sequence import Sequence
+from clustersim.serving.user_class import UserClass
 from clustersim.simulation.replay_input import replay_input
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline import tokens
@@ -102,10 +103,12 @@ def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
 def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
     """Whoever is admitted is the first, in the declared order, of those that wait: new or preempted.
 
-    So is whoever comes back from a host, of those there, and before anybody is admitted.
+    So is whoever comes back from a host, of those there, and before anybody is admitted. A user's own scheduler may
+    take whom it likes.
     """
     facts, order, requests = result.timeline.facts, given.entry.serving.order, given.requests
-    if given.entry.serving.scheduler == "static" and order.by != "arrival":
+    scheduler = given.entry.serving.scheduler
+    if isinstance(scheduler, UserClass) or scheduler == "static" and order.by != "arrival":
         return  # the members of a batch go before those that came after it was made up
 
     def rank(request: int) -> tuple[tuple[int, int, int], int]:
