@@ -108,7 +108,7 @@ def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
     """
     facts, order, requests = result.timeline.facts, given.entry.serving.order, given.requests
     scheduler = given.entry.serving.scheduler
-    if isinstance(scheduler, UserClass) or scheduler == "static" and order.by != "arrival":
+    if isinstance(scheduler, UserClass) or (scheduler == "static" and order.by != "arrival"):
         return  # the members of a batch go before those that came after it was made up
 
     def rank(request: int) -> tuple[tuple[int, int, int], int]:
