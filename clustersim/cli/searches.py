@@ -50,7 +50,8 @@ def plain_of(
             "capacity_per_s": best.rate,
             "objective": found.objective,
             "value": best.value,
-            "metrics": metrics(best.standing, best.row),
+            "metrics": metrics(best.standing, best.row, is_whole=best.is_whole),
+            "shares": list(best.shares),
             "ties": [
                 {
                     "scenario": files[id(one.standing), None],

@@ -40,8 +40,13 @@ class TraceWorkload:
     requests: int | None = None
     window_ns: tuple[int, int] | None = None
     rate_scale: float = 1.0
-    repeat: bool = False
+    repeat: bool | int = False
     turns: Turns = "as_recorded"
+
+    @property
+    def once(self) -> TraceWorkload:
+        """All its requests, each of them once: of a trace whose first requests are repeated these."""
+        return replace(self, requests=None if isinstance(self.repeat, bool) else self.repeat, repeat=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +237,7 @@ class Scenario:
         if isinstance(workload, DrawnWorkload):
             return replace(self, workload=replace(workload, requests=min(workload.requests, most)))
         if workload.repeat and (workload.requests or 0) > most:
-            return replace(self, workload=replace(workload, requests=None, repeat=False))
+            return replace(self, workload=workload.once)
         return self
 
     def requests(self) -> Requests:

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from clustersim.scenario.fields import Count, Duration, DurationOrZero, Index, Part, Positive, Rate, Weight, short_for
+from clustersim.scenario.fields import (
+    Count,
+    Duration,
+    DurationOrZero,
+    Index,
+    Part,
+    Positive,
+    Rate,
+    Weight,
+    refuse,
+    short_for,
+)
 from clustersim.workload.limits import MAX_SCALE, MAX_TOKENS, MIN_SCALE
+
+
+def _repeated(value: object) -> object:
+    """Return how a trace is repeated: all of it or its first so many requests; a number is at least 1."""
+    if isinstance(value, bool) or (isinstance(value, int | float) and value >= 1 and value % 1 == 0):
+        return value
+    raise refuse("true, or how many of the first requests are repeated, such as 500", value)
 
 
 class ColumnsPart(Part):
@@ -32,7 +50,7 @@ class TracePart(Part):
         default=None, examples=["[0 s, 60 s]"]
     )
     rate_scale: Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE)] = 1.0
-    repeat: bool = False
+    repeat: Annotated[bool | Count, BeforeValidator(_repeated)] = False
     turns: Literal["as_recorded", "wait"] = "as_recorded"
 
 

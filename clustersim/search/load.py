@@ -6,6 +6,7 @@ The rate of a trace is that of the requests that are played: its first 500 may c
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import field, replace
@@ -40,7 +41,7 @@ class Load:
     lasting_s : float
         Its arrivals last as long, if it has not more requests.
     part : int or None
-        Of a trace that is played again and again, the first requests that are; None: all of them.
+        Of a trace that is played again and again, the first requests that are; None: as many as the workload says.
     recorded : callable or None
         Returns all requests of a trace at the rate at which they were recorded; None where nobody asks for
         :meth:`changes`.
@@ -64,16 +65,19 @@ class Load:
         if not isinstance(played, TraceWorkload):
             return f"workload.arrivals.rate={rate!r}/s", f"workload.requests={played.requests}"
         assert self.recorded is not None
+        assert isinstance(self.workload, TraceWorkload)
         scale = rate / _rate_of(self.recorded(), played)
-        more = (f"workload.trace.requests={played.requests}", "workload.trace.repeat=true")
-        return f"workload.trace.rate_scale={scale!r}", *(more if self.count(rate) != self.own else ())
+        more = (f"workload.trace.requests={played.requests}", f"workload.trace.repeat={json.dumps(played.repeat)}")
+        is_other = replace(played, rate_scale=self.workload.rate_scale) != self.workload
+        return f"workload.trace.rate_scale={scale!r}", *(more if is_other else ())
 
     def played(self, rate: float) -> TraceWorkload | DrawnWorkload:
         """Return the workload with as many requests as there are at a rate: drawn ones at it, a trace as recorded."""
         count, workload = self.count(rate), self.workload
         if isinstance(workload, TraceWorkload):
-            found = replace(workload, rate_scale=1.0)
-            return replace(found, requests=count, repeat=True) if count != self.own else found
+            if count == self.own and not (workload.repeat and self.part):
+                return replace(workload, rate_scale=1.0)
+            return replace(workload, requests=count, rate_scale=1.0, repeat=self.part or workload.repeat or True)
         assert isinstance(workload.arrivals, WITH_RATE)
         return replace(workload, arrivals=replace(workload.arrivals, rate_per_s=rate), requests=count)
 
@@ -82,7 +86,13 @@ def rows_of(recorded: Requests, trace: TraceWorkload) -> Requests:
     """Return those of all requests of a trace that are played."""
     if trace.requests is None:
         return recorded
+    recorded = repeated_of(recorded, trace)
     return recorded.repeat_to(trace.requests) if trace.repeat else recorded.take(trace.requests)
+
+
+def repeated_of(recorded: Requests, trace: TraceWorkload) -> Requests:
+    """Return those of all requests of a trace that are repeated, where any are."""
+    return recorded if isinstance(trace.repeat, bool) else recorded.take(trace.repeat, "repeat")
 
 
 def rate_per_s(requests: Requests) -> float:
@@ -92,7 +102,7 @@ def rate_per_s(requests: Requests) -> float:
 
 def _rate_of(recorded: Requests, trace: TraceWorkload) -> float:
     """Return at which rate those of all requests of a trace come that are played; none is repeated for it."""
-    count = trace.requests or 0
+    count, recorded = trace.requests or 0, repeated_of(recorded, trace)
     if not trace.repeat or count <= len(recorded):
         return rate_per_s(rows_of(recorded, trace))
     copies, place = divmod(count - 1, len(recorded))
@@ -102,7 +112,7 @@ def _rate_of(recorded: Requests, trace: TraceWorkload) -> float:
 
 def _whole(scenario: Scenario, trace: TraceWorkload) -> Scenario:
     """Return a scenario with all requests of its trace, at the rate at which they were recorded."""
-    return replace(scenario, workload=replace(trace, requests=None, rate_scale=1.0, repeat=False))
+    return replace(scenario, workload=replace(trace.once, rate_scale=1.0))
 
 
 def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], lasting_s: float) -> Load:

@@ -49,7 +49,7 @@ def requests_of(scenario: Scenario, recorded: int, run_dir: Path) -> Requests:
 
 def _is_made(workload: TraceWorkload | DrawnWorkload) -> bool:
     """Return whether there are as many requests as are asked for: they are drawn, or repeated."""
-    return isinstance(workload, DrawnWorkload) or workload.repeat
+    return isinstance(workload, DrawnWorkload) or bool(workload.repeat)
 
 
 def refuse_other_plan(timeline: Timeline, scenario: Scenario, count: int, run_dir: Path) -> None:

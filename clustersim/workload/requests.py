@@ -114,20 +114,20 @@ class Requests:
         found[order[1:][same]] = order[:-1][same]
         return found
 
-    def take(self, num_requests: int) -> Requests:
-        """Return the first ``num_requests`` requests.
+    def take(self, num_requests: int, path: str = "requests") -> Requests:
+        """Return the first ``num_requests`` requests, which ``path`` asks for.
 
         Raises
         ------
         InputError
             When there are fewer; the message says how many there are.
         """
-        problems = check_whole("requests", num_requests, low=0, high=MAX_NS)
+        problems = check_whole(path, num_requests, low=0, high=MAX_NS)
         if not problems and num_requests > len(self):
             only = f"{self.source} has only {len(self)}"
-            expected = f"expected at most {len(self)}, or a trace that is repeated"
+            expected = f"expected at most {len(self)}" + (", or a trace that is repeated" if path == "requests" else "")
             message = f"asked for {num_requests} requests, but {only}; {expected}"
-            problems = [Problem(path="requests", message=message)]
+            problems = [Problem(path=path, message=message)]
         raise_any(problems)
         return _slice(self, 0, num_requests, shift_ns=0)
 

@@ -76,7 +76,7 @@ def read_trace(
     requests: int | None = None,
     window_ns: tuple[int, int] | None = None,
     rate_scale: float = 1.0,
-    repeat: bool = False,
+    repeat: bool | int = False,
     turns: Turns = "as_recorded",
     columns: NamedColumns | None = None,
 ) -> Requests:
@@ -92,8 +92,9 @@ def read_trace(
         Keep the first so many (of the window, if there is one).
     window_ns : tuple of int or None
         Keep ``[from, to)`` after the first arrival, in recorded time; the first request kept arrives at 0.
-    repeat : bool
-        Play it again and again until there are ``requests``, which it needs; see :meth:`Requests.repeat_to`.
+    repeat : bool or int
+        Play it, or so many of its first requests, again and again until there are ``requests``, which it needs; see
+        :meth:`Requests.repeat_to`.
     turns : {"as_recorded", "wait"}
         Whether turns of a session arrive when they did, or each not before the one before it has ended.
     columns : NamedColumns or None
@@ -137,6 +138,8 @@ def read_trace(
     )
     if window_ns is not None:
         recorded = _windowed(recorded, window_ns)
+    if not isinstance(repeat, bool):
+        recorded = recorded.take(repeat, "repeat")
     if requests is not None:
         recorded = recorded.repeat_to(requests) if repeat else recorded.take(requests)
     return recorded if rate_scale == 1 else recorded.scaled(rate_scale)

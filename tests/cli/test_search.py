@@ -111,6 +111,37 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert "a rate counts where 90% of requests meet every target" in told
 
 
+@pytest.mark.parametrize("command", ["search", "rate", "size"])
+def test_the_command_and_the_scenario_that_are_written_give_the_share_that_is_told(folder: Path, command: str):
+    rows = "".join(f"{0.04 * at},{200 + 97 * at % 800},{5 + 31 * at % 40}\n" for at in range(10))
+    (folder / "rows.csv").write_text("arrived_s,prompt_tokens,output_tokens\n" + rows)
+    text = SMALL[: SMALL.index("workload:")] + "workload: {trace: rows.csv}\n" + SMALL[SMALL.index("targets:") :]
+    (folder / "small.yaml").write_text(text)
+    more = {
+        "search": ("--devices", "2", "--exactly", "--front", "1", "--lasting", "2 s"),
+        "rate": ("--lasting", "2 s", "--tolerance", "0.2"),
+        "size": ("--targets", "ttft=70 ms"),
+    }[command]
+    run = CliRunner().invoke(main, [command, "small.yaml", *more, "--workers", "1", "--json"], catch_exceptions=False)
+    told = json.loads(run.stdout)
+    if command == "search":
+        told = told["best"] | {"share": told["best"]["metrics"]["goodput.share"]}
+        assert "dp 2" in told["plan"]
+        assert told["share"] != told["shares"][0]  # of both replicas, not of the one that stood for both
+        assert "repeat=7 " in told["command"]  # the largest prime number of ten rows
+        assert share_of("run", told["scenario"]) == told["share"]
+        first = table(json.loads(run.stdout)["out"])[0]
+        assert (first["goodput.share"], first["goodput.share_least"]) == (told["share"], min(told["shares"]))
+    assert share_of(*shlex.split(told["command"])[1:]) == told["share"]
+
+
+def share_of(*args: str) -> float:
+    """Return the share of requests that meet their targets in a run."""
+    run = CliRunner().invoke(main, [*args, "--out", "again"], catch_exceptions=False)
+    assert run.exit_code in (0, 1), run.stderr
+    return json.loads(Path("again/summary.json").read_text())["goodput"]["share"]
+
+
 def test_each_answer_says_what_it_can_be_launched_for_and_only_such_plans_are_searched_where_asked(folder: Path):
     args = ("--devices", "2", "--exactly", "--lasting", "500 ms", "--effort", "0", "--workers", "1")
     told = found(*args, "--out", "every")

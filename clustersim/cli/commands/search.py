@@ -34,7 +34,7 @@ from clustersim.search.plans.front.search import with_front
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import AskedLaunch, room_of
-from clustersim.search.plans.search import Search, found_by
+from clustersim.search.plans.search import Search, found_by, with_whole
 from clustersim.search.runs import Variants
 from clustersim.search.varied import varied_of
 from clustersim.units import format_seconds
@@ -222,7 +222,7 @@ def _search(deployments: Deployments, question: Question, executors: Executors, 
         return
     made = Search(deployments, question, executors, journal)
     told.answer(found := found_by(made, told.begin(made.work)))
-    told.found = with_front(made, found, told.front)
+    told.found = with_front(made, with_whole(made, found), told.front)
 
 
 def _simulated_as(deployments: Deployments, found: Found | Fixed, target: str) -> str:

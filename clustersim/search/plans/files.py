@@ -35,6 +35,8 @@ UNITS: Final = {
     "capacity_per_usd": "requests/s per USD/h",
     "capacity": "requests/s",
 }
+LEAST: Final = "goodput.share_least"
+"""Of the runs of a finalist, one for each seed."""
 _ORDER: Final = ("best", "tie", "simulated", "screened", "open", "failed", "pruned")
 
 
@@ -61,6 +63,10 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
         if finalist is not None and finalist.row is not None and finalist.step is not None:
             row = finalist.row
             point = Point(standing=one, step=finalist.step, row=row)
+        numbers = metrics(one, row)
+        if finalist is not None and finalist.step is not None:
+            whole = finalist.whole is not None
+            numbers = metrics(one, finalist.whole or row, is_whole=whole) | {LEAST: min(finalist.shares)}
         bound = one.bound.step is not None and one.bound.why == "most requests per second"
         plans.append(
             Plan(
@@ -72,7 +78,7 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
                 bound=_step_value(one) * worth if bound else None,
                 reached=None if reached is None else reached * worth,
                 requests_per_s=reached,
-                numbers=metrics(one, row),
+                numbers=numbers,
                 tokens_per_device=None if point is None else point.per_device,
                 tokens_per_user=None if point is None else point.user_rate,
                 on_front=id(one) in on_front,
@@ -180,19 +186,20 @@ def write_search(
 ) -> dict[tuple[int, float | None], str]:
     """Write scenarios, table and page; return the file of each plan that has one, by its standing's id and a rate.
 
-    The best plan and its ties, without a rate, have the requests of the scenario; those of the front have theirs.
+    The best plan and its ties, without a rate, have the requests of their commands; those of the front have theirs.
     """
     best, *ties = found.answers()
-    named: list[tuple[str, Standing, float | None]] = [("best", best.standing, None)]
-    named += [(f"tie-{at}", one.standing, None) for at, one in enumerate(ties, 2)]
-    named += [(f"front-{at}", one.standing, found.rate_at(one)) for at, one in enumerate(found.front(), 1)]
+    named: list[tuple[str, Standing, float | None, float | None]] = [("best", best.standing, None, best.rate)]
+    named += [(f"tie-{at}", one.standing, None, one.rate) for at, one in enumerate(ties, 2)]
+    rates = [(one.standing, found.rate_at(one)) for one in found.front()]
+    named += [(f"front-{at}", one, rate, rate) for at, (one, rate) in enumerate(rates, 1)]
     files: dict[tuple[int, float | None], str] = {}
-    for name, one, rate in named:
+    for name, one, key, rate in named:
         path = folder / f"{name}.yaml"
         changes = (*deployments.changes(one.candidate), *found.rated(one, rate))
         with written_whole(path) as beside:
             beside.write_text(to_yaml(deployments.variants.scenario(changes).document), encoding="utf-8")
-        files.setdefault((id(one), rate), str(path))
+        files.setdefault((id(one), key), str(path))
     with written_whole(folder / POINTS) as beside:
         pq.write_table(table_of(searched), beside)
     with written_whole(folder / PAGE) as beside:

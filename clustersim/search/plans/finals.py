@@ -46,6 +46,8 @@ class Finalist:
         Of the first seed, there.
     failed : int or None
         Lowest step at which it is not.
+    whole : Row or None
+        Of all its replicas, as the command runs them, where one stood for all and there was time.
     """
 
     standing: Standing
@@ -53,6 +55,7 @@ class Finalist:
     shares: list[float]
     row: Row | None
     failed: int | None = None
+    whole: Row | None = None
 
     @property
     def capacity(self) -> float:

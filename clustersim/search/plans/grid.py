@@ -59,45 +59,41 @@ def _drawn(asked: _Asked) -> Requests:
 
 
 def _recorded(scenario: Scenario, trace: TraceWorkload) -> Requests:
-    """Return all requests of a trace, at its own rate."""
-    return _drawn(_Asked(scenario, replace(trace, requests=None, rate_scale=1.0, repeat=False)))
+    """Return all requests of a trace that are repeated, or may be played, at its own rate."""
+    return _drawn(_Asked(scenario, replace(trace.once, rate_scale=1.0)))
 
 
 @lru_cache(maxsize=_FEW)
-def _repeated(asked: _Asked, part: int | None) -> list[Requests]:
+def _repeated(asked: _Asked) -> list[Requests]:
     """Return the requests that a trace repeats, and the most repetitions asked for so far: fewer share theirs."""
-    trace = asked.scenario.workload
-    assert isinstance(trace, TraceWorkload)
-    whole = _recorded(asked.scenario, trace)
-    return [whole if part is None else whole.take(part)] * 2
+    return [_drawn(asked)] * 2
 
 
-def _played(asked: _Asked, part: int | None) -> Requests:
+def _played(asked: _Asked) -> Requests:
     """Return the requests of a trace that are played, at its own rate."""
     trace, scenario = asked.scenario.workload, asked.scenario
     assert isinstance(trace, TraceWorkload)
-    whole, count = _recorded(scenario, trace), trace.requests
-    if count is None or count <= len(whole):
-        return rows_of(whole, trace)
-    kept = _repeated(_Asked(scenario, replace(trace, requests=None, rate_scale=1.0, repeat=False)), part)
-    if count > len(kept[1]):
-        kept[1] = kept[0].repeat_to(count)
-    return kept[1].take(count)
+    if trace.requests is None or not trace.repeat:
+        return rows_of(_recorded(scenario, trace), trace)
+    kept = _repeated(_Asked(scenario, replace(trace.once, rate_scale=1.0)))
+    if trace.requests > len(kept[1]):
+        kept[1] = kept[0].repeat_to(trace.requests)
+    return kept[1].take(trace.requests)
 
 
-def _made(asked: _Asked, part: int | None, rate: float) -> Requests:
+def _made(asked: _Asked, rate: float) -> Requests:
     if not isinstance(asked.scenario.workload, TraceWorkload):
         return _drawn(asked)
-    played = _played(asked, part)
+    played = _played(asked)
     return played.scaled(rate / rate_per_s(played))
 
 
 _CACHES: Final = lru_cache(maxsize=_RATES)(_made), lru_cache(maxsize=_FEW)(_made)
 
 
-def _at(asked: _Asked, part: int | None, rate: float) -> Requests:
+def _at(asked: _Asked, rate: float) -> Requests:
     """Return requests; a trace is read once for all rates."""
-    return _CACHES[_are_many(asked)](asked, part, rate)
+    return _CACHES[_are_many(asked)](asked, rate)
 
 
 def _are_many(asked: _Asked) -> bool:
@@ -128,7 +124,7 @@ def as_written(scenario: Scenario) -> Requests:
 def requests_at(scenario: Scenario, load: Load, step: int, every: int) -> Requests:
     """Return every so many-th request of a scenario at a rate of the grid."""
     rate = rate_of(step)
-    whole = _at(_Asked(scenario, load.played(rate)), load.part, rate)
+    whole = _at(_Asked(scenario, load.played(rate)), rate)
     return whole if every == 1 else _chosen(whole, np.arange(0, len(whole), every))
 
 
@@ -138,18 +134,17 @@ def demand_at(scenario: Scenario, load: Load, step: int, every: int) -> Demand:
     asked = _Asked(scenario, load.played(rate))
     limits, front_end_ns = tuple(targets_ns(scenario.targets).items()), to_ns(scenario.engine.front_end_s)
     told = _CACHED_DEMANDS[_are_many(asked)]
-    return told(asked, load.part, rate, limits, front_end_ns, scenario.serving.prefix_caching).every(every)
+    return told(asked, rate, limits, front_end_ns, scenario.serving.prefix_caching).every(every)
 
 
 def _demand(
     asked: _Asked,
-    part: int | None,
     rate: float,
     limits: tuple[tuple[str, float], ...],
     front_end_ns: int,
     cached: bool,
 ) -> Demand:
-    return demand_of(_at(asked, part, rate), dict(limits), front_end_ns, cached=cached)
+    return demand_of(_at(asked, rate), dict(limits), front_end_ns, cached=cached)
 
 
 _CACHED_DEMANDS: Final = lru_cache(maxsize=_DEMANDS)(_demand), lru_cache(maxsize=_FEW)(_demand)

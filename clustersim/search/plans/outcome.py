@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Final, Literal
 
@@ -129,9 +130,26 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedPlan:
-    """A plan that is told as the best, or as a tie: what it reaches, at which rate (None: the scenario's), its row."""
+    """A plan that is told as the best, or as a tie.
+
+    Parameters
+    ----------
+    standing : Standing
+    value : float
+        What it reaches …
+    rate : float or None
+        … at which rate; None: the scenario's.
+    row : Row or None
+        Of its run …
+    is_whole : bool
+        … and whether that was of all its replicas, also where one stands for all.
+    shares : list of float
+        Of requests that meet every target, with each seed; none where it ran with one.
+    """
 
     standing: Standing
     value: float
     rate: float | None
     row: Row | None
+    is_whole: bool = False
+    shares: Sequence[float] = ()

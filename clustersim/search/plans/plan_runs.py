@@ -12,7 +12,7 @@ from clustersim.search.journal import Journal, key_of
 from clustersim.search.load import Load, load_of
 from clustersim.search.plans.costs import expected_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import OWN, REQUESTS, SEEDS
+from clustersim.search.plans.finals import OWN, REQUESTS, SEEDS, Finalist
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPools
@@ -41,12 +41,11 @@ class PlanRuns(Trials):
         refuse_many(self.base, deployments.variants.limits)  # before any is drawn
         load = load_of(self.base, deployments.variants.requests, question.lasting_s)
         self.recorded = recorded(self.base)
-        self._given = load
-        load = replace(load, requests=min(load.requests, REQUESTS))
+        self._given = replace(load, part=None if self.recorded is None else prime_up_to(self.recorded))
+        load = replace(self._given, requests=min(load.requests, REQUESTS))
         played = replace(self.base, workload=load.played(load.first))
         deployments.variants.requests(played)  # refuses a run that is too long
-        part = None if self.recorded is None else prime_up_to(self.recorded)
-        self.load: Load = replace(load, part=part, recorded=None)
+        self.load: Load = replace(load, recorded=None)
         self.sides = PlanPools(deployments, self.load)
         self._each_s: dict[int, float] = {}
 
@@ -92,6 +91,14 @@ class PlanRuns(Trials):
         left = [at for at in range(len(trials)) if at not in known]
         known |= dict(zip(left, self.rows((trials[at] for at in left), try_rate), strict=True))
         return [known[at] for at in range(len(trials))]
+
+    def whole_trial(self, one: Finalist) -> Trial | None:
+        """Return the run of all replicas of a finalist; None where none stood for others, or it reached nothing."""
+        standing, step = one.standing, one.step
+        if step is None or standing.row_devices == standing.candidate.devices:
+            return None
+        scenario = self.deployments.scenario(standing.candidate)
+        return Trial(scenario=scenario, load=self._load(standing, step), step=step, every=1)
 
     def refused_first(self, asked: Sequence[tuple[Standing, int]]) -> list[Row | None]:
         """Return rows of plans that can't be launched, or whose prefill pool fails at a step by itself; else None."""

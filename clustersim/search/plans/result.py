@@ -69,7 +69,14 @@ class Found(Standings):
     def answers(self) -> list[RankedPlan]:
         """Return the best plan and its ties."""
         return [
-            RankedPlan(standing=one.standing, value=self.value(one), rate=one.capacity, row=one.row)
+            RankedPlan(
+                standing=one.standing,
+                value=self.value(one),
+                rate=one.capacity,
+                row=one.whole or one.row,
+                is_whole=one.whole is not None,
+                shares=one.shares,
+            )
             for one in (self.best, *self.ties)
         ]
 
@@ -95,8 +102,7 @@ class Found(Standings):
             return []
         told = [
             f"runs of more requests than the {self.recorded:,} of the trace repeat its first {self.part:,}, a prime "
-            "number, so that each replica gets all of them in turn; the scenarios written have their own requests, and "
-            "commands repeat all of the trace, on all replicas: their figures differ a little"
+            "number, so that each replica gets all of them in turn"
         ]
         if any(len(one.candidate.counts) == 1 and one.candidate.counts[0] >= self.part for one in self.standings):
             told.append(f"of {self.part:,} replicas and more, as many as that repeats, none stands for the others")
@@ -123,7 +129,7 @@ class Found(Standings):
         if any(one.row_devices < one.candidate.devices for one in self.standings):
             uncertain.append(
                 "where requests are dealt out in turn one replica stands for all (measured: within 4 %), and of two "
-                "pools the smallest numbers in their ratio do"
+                "pools the smallest numbers in their ratio do; commands run all of them"
             )
         if self.shorter:
             uncertain.append(
@@ -182,7 +188,8 @@ class Found(Standings):
         best, told, noun = self.best, self.certificate(), self.objective.replace("_", " ")
         on = plural(best.standing.candidate.devices, "device")
         fails = "a run or a look that fails" if told["looked_at"] else "a run that fails"
-        each = f": {', '.join(f'{one:.1%}' for one in best.shares)}, a seed each" if len(best.shares) > 1 else ""
+        shares = ", ".join(f"{one:.1%}" for one in best.shares)
+        each = f": {shares}" + (", a seed each; the command has the first" if len(best.shares) > 1 else " did")
         lines = [
             f"{best.standing.words} on {on}: {best.capacity:g} requests/s ({noun} {self.value(best):.4g})",
             f"a rate counts where {self.share:.0%} of requests meet every target{each}",
@@ -195,8 +202,15 @@ class Found(Standings):
         return lines
 
     def notes(self) -> list[str]:
-        """Return what was done for the front."""
-        return [] if self.filled is None else [f"front    {self.front_words()}"]
+        """Return what was done for the front, and what the command gives where one replica stood for all."""
+        lines = [] if self.filled is None else [f"front    {self.front_words()}"]
+        one = self.best.standing
+        if one.row_devices == one.candidate.devices:
+            return lines
+        told = "were not run: what its command gives differs a little (more --effort runs them)"
+        if self.best.whole is not None:
+            told = f"let {self.best.whole['numbers']['goodput.share']:.1%} of requests meet every target: its command"
+        return [*lines, f"whole    all {plural(sum(one.candidate.counts), 'replica')}, for which a part stood, {told}"]
 
     def shown(self) -> list[PlanRow]:
         """Return the finalists, and the best of the others, as they did in short runs."""

@@ -26,6 +26,7 @@ from clustersim.search.plans.pools.pool_looks import PoolLooks
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.result import Found
+from clustersim.search.plans.trial import try_rate
 from clustersim.search.plans.trials import Told
 from clustersim.search.plans.walk.order import Order
 from clustersim.search.plans.walk.reached import Reached
@@ -188,6 +189,16 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         shorter=sum(walk.reached.value(one) >= alike for one in simulated[len(able) :]),
     )
     return replace(found, told=found.certificate())
+
+
+def with_whole(search: Search, found: Found) -> Found:
+    """Return what was found with the best plan and its ties run as their commands do: all replicas, in time."""
+    for one in (found.best, *found.ties):
+        trial = search.whole_trial(one)
+        if trial is not None and not search.is_spent(trial.expected_s):
+            (row,) = search.rows([trial], try_rate)
+            one.whole = row if row["failed"] is None else None
+    return replace(found, runs=search.ran)
 
 
 def _effort(candidate: Candidate) -> int:

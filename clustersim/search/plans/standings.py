@@ -118,9 +118,10 @@ class Standings(ABC):
         return Hypervolume(one.both for one in self.points).size
 
 
-def metrics(one: Standing, row: Row | None) -> dict[str, float]:
+def metrics(one: Standing, row: Row | None, *, is_whole: bool = False) -> dict[str, float]:
     """Return the numbers of a run that are shown: of the whole plan, also where one replica was run for all."""
     if row is None:
         return {}
-    shown, times = {key: row["numbers"][key] for key in METRICS if key in row["numbers"]}, one.replicas_per_run
+    shown = {key: row["numbers"][key] for key in METRICS if key in row["numbers"]}
+    times = 1.0 if is_whole else one.replicas_per_run
     return {key: value * times if key.startswith("throughput.") else value for key, value in shown.items()}

@@ -134,8 +134,32 @@ def test_a_scenario_repeats_its_trace_until_there_are_enough_requests():
     assert len(many) == 1200
     assert many.prompt_tokens[:3].tolist() == some.prompt_tokens.tolist()
     assert many.prompt_tokens[600:603].tolist() == some.prompt_tokens.tolist()  # The sample has 600 requests.
+    first = load("quickstart", ("workload.trace.requests=40", "workload.trace.repeat=7")).requests()
+    seven = load("quickstart", ("workload.trace.requests=7",)).requests()
+    assert first == seven.repeat_to(40)  # 7 at their own rate, which all 600 have not
 
 
-def test_a_trace_repeated_without_end_is_refused():
-    with pytest.raises(InputError, match="say how many with requests"):
-        load("quickstart", ("workload.trace={path: traces/azure-conv-sample.csv, repeat: true}",))
+_NUMBER = "expected true, or how many of the first requests are repeated, such as 500, but found the "
+
+
+@pytest.mark.parametrize(
+    ("repeat", "told"),
+    [
+        ("true, requests: null", "a trace is repeated until there are enough requests; say how many with requests"),
+        ("7, requests: null", "a trace is repeated until there are enough requests; say how many with requests"),
+        ("0", f"{_NUMBER}number 0"),
+        ("-3", f"{_NUMBER}number -3"),
+        ("2.5", f"{_NUMBER}number 2.5"),
+        ("often", f"{_NUMBER}text 'often'"),
+        ("601", "asked for 601 requests, but "),
+    ],
+)
+def test_a_trace_that_can_not_be_repeated_so_is_refused(repeat: str, told: str):
+    trace = f"{{path: traces/azure-conv-sample.csv, requests: 40, repeat: {repeat}}}"
+    if "null" in repeat:
+        trace = trace.replace("requests: 40, ", "")
+    with pytest.raises(InputError) as error:
+        load("quickstart", (f"workload.trace={trace}",)).requests()
+    (problem,) = error.value.problems
+    assert problem.path == "workload.trace.repeat"
+    assert problem.message.startswith(told)
