@@ -9,11 +9,10 @@ import click
 
 from clustersim.cli.options import kept_and_command
 from clustersim.cli.tables import print_table
-from clustersim.interop.launch.launch import TARGETS, refusal_of
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import search_command
 from clustersim.search.plans.finals import TIES
-from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.launches import launch_words, launches_of, not_started
 from clustersim.search.plans.standings import Standings, metrics
 from clustersim.units import plural
 
@@ -57,39 +56,30 @@ def plain_of(
                     "scenario": files[id(one.standing), None],
                     "plan": one.standing.words,
                     "value": one.value,
-                    "launches_for": _startable(deployments, one.standing),
+                    "launches_for": launches_of(deployments, one.standing),
                 }
                 for one in ties
             ],
             "command": search_command(found, deployments, best.standing, best.rate),
-            "launches_for": _startable(deployments, best.standing),
+            "launches_for": launches_of(deployments, best.standing),
         },
         "certificate": found.certificate(),
         "out": str(folder),
     }  # fmt: skip
 
 
-def _startable(deployments: Deployments, one: Standing) -> list[str]:
-    """Return what a plan can be launched for: what an engine refuses is legal, and nothing to start a server with."""
-    scenario = deployments.scenario(one.candidate)
-    return [target for target in TARGETS if refusal_of(scenario, target) is None]
-
-
-def _startable_words(deployments: Deployments, one: Standing) -> str:
-    found = _startable(deployments, one)
-    return "all" if len(found) == len(TARGETS) else ",".join(found) or "none"
-
-
 def print_answer(found: Standings, deployments: Deployments, target: str | None) -> None:
     """Print the best plan, how it was found, and those next to it."""
     legal = plural(found.legal, "legal plan") + (f" that launch for {target}" if target else "")
     pruned = ", ".join(f"{count:,} by {reason}" for reason, count in found.pruned.items() if count)
-    for line in found.head(f"{legal}; pruned: {pruned or 'none'}"):
+    first, *rest = found.head(f"{legal}; pruned: {pruned or 'none'}")
+    refused = not_started(deployments, found)
+    for line in (first, *([refused] if refused else []), *rest):
         click.echo(line)
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", *one.reached,
          *(f"{metrics(one.standing, one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
-         _startable_words(deployments, one.standing), one.rank)
+         launch_words(deployments, one.standing), one.rank)
         for one in found.shown()
     ]  # fmt: skip
     columns = ("plan", "devices", *found.columns, "TTFT p99 ms", "TPOT p99 ms", "launch --for", "")

@@ -167,6 +167,26 @@ def test_each_answer_says_what_it_can_be_launched_for_and_only_such_plans_are_se
     assert "vllm refuses 9 plans; nearest: tp 1 × dp 1 (vLLM does not start it: vLLM keeps K/V in" in none.stderr
 
 
+def test_a_best_plan_that_no_engine_starts_is_told_with_a_tie_that_one_does(monkeypatch: pytest.MonkeyPatch):
+    args = (*FEWER[:5], "serving.max_batch_requests=31,32", *FEWER[6:], "--workers", "1", "--out", "tied")
+    best = found(*args)["best"]
+    (tie,) = best["ties"]
+    most = load(tie["scenario"]).serving.max_batch_requests
+
+    def refusal(scenario, target):
+        return None if target in starts and scenario.serving.max_batch_requests == most else "refused"
+
+    monkeypatch.setattr("clustersim.search.plans.launches.refusal_of", refusal)
+    for starts, told in ((("vllm",), f"no engine starts it; {tie['plan']}, "), ((), "no engine starts it nor a plan")):
+        lines = search(*args).stdout.splitlines()
+        assert lines[1].startswith(told)
+        assert lines[1].endswith("% from it, is started by vllm" if starts else "searches the plans that one starts")
+        assert f"; {lines[1]}" in Path("tied/search.html").read_text()
+        rows = table("tied")
+        assert [row["launches_for"] for row in rows[:2]] == ["none", ",".join(starts) or "none"]
+    assert "<th>launch --for</th>" in Path("tied/search.html").read_text()
+
+
 def table(name: str) -> list[dict]:
     return pq.read_table(Path(name, "points.parquet")).to_pylist()
 

@@ -141,14 +141,14 @@ def _plans(searched: Searched, panel: Panel, identity: str) -> Drawn:
     rows = [
         cells((
             plan.words, plan.fate, plan.why, _shown(plan.reached), _shown(plan.bound), str(plan.devices),
-            str(plan.stands_for),
+            str(plan.stands_for), plan.launches_for or "–",
         ))
         for plan in searched.plans[: panel.options["rows"]]
     ]  # fmt: skip
     return points_table(
         "Why each of the others lost",
         "Click a row for the command that simulates it.",
-        ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for"),
+        ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for", "launch --for"),
         rows,
         len(searched.plans),
         kind="reasons",

@@ -36,6 +36,8 @@ class Plan:
         Legal plans that it stands for, itself included.
     command : str
         What simulates it.
+    launches_for : str or None
+        What starts it, in words; None where nobody asked.
     """
 
     words: str
@@ -52,6 +54,7 @@ class Plan:
     on_front: bool
     stands_for: int
     command: str
+    launches_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.finals import TIES, Finalist
 from clustersim.search.plans.front.points import Point, at_capacity
 from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.launches import launch_words, not_started
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.result import Found, left_for, most_open
@@ -84,13 +85,14 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
                 on_front=id(one) in on_front,
                 stands_for=one.same * one.partitions,
                 command=search_command(found, deployments, one, reached),
+                launches_for=None if finalist is None else launch_words(deployments, one),
             )
         )
     plans.sort(key=lambda plan: (_ORDER.index(plan.fate), -(plan.reached or 0.0), -(plan.bound or 0.0), plan.words))
     return Searched(
         name=deployments.base.name,
         unit=UNITS[found.objective],
-        subtitle=f"{legal_words(found, question)}; best: {best.standing.words}",
+        subtitle=f"{legal_words(found, question)}; best: {best.standing.words}{not_started(deployments, found, '; ')}",
         plans=plans,
         front=[(*one.both, f"front-{at}.yaml: {one.standing.words}") for at, one in enumerate(front, 1)],
         certificate=_sentences(found, question),
@@ -150,7 +152,7 @@ def _sentences(found: Found, question: Question) -> list[str]:
     shares = ", ".join(f"{share:.1%}" for share in found.best.shares)
     lines = [
         f"The best plan reaches {value:.4g} {unit}; at length {shares} of requests meet their targets "
-        f"(asked: {question.share:.0%}), one figure for each seed.",
+        f"(asked: {question.share:.0%})" + (", one figure for each seed" if len(found.best.shares) > 1 else "") + ".",
         "; ".join(
             (
                 f"{told['legal']:,} plans are legal (rules of level P)"
@@ -214,7 +216,7 @@ def table_of(searched: Searched) -> pa.Table:
         name: [getattr(plan, name) for plan in plans]
         for name in (
             "words", "devices", "usd_per_hour", "fate", "why", "bound", "reached", "requests_per_s",
-            "tokens_per_device", "tokens_per_user", "on_front", "stands_for",
+            "tokens_per_device", "tokens_per_user", "on_front", "stands_for", "launches_for",
         )
     }  # fmt: skip
     for key in dict.fromkeys(key for plan in plans for key in plan.numbers):

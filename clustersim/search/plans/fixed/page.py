@@ -9,6 +9,7 @@ from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import legal_words, search_command
 from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, rate_words
 from clustersim.search.plans.front.points import Point
+from clustersim.search.plans.launches import launch_words, not_started
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.standings import PARTITIONS, metrics
@@ -43,12 +44,14 @@ def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question
                 on_front=id(one) in on_front,
                 stands_for=one.same * one.partitions,
                 command=search_command(found, deployments, one, None),
+                launches_for=launch_words(deployments, one) if one is found.best or id(one) in ties else None,
             )
         )
     return Searched(
         name=deployments.base.name,
         unit=found.objective,
-        subtitle=f"{legal_words(found, question)}; best by {found.objective}: {found.best.words}",
+        subtitle=f"{legal_words(found, question)}; best by {found.objective}: {found.best.words}"
+        + not_started(deployments, found, "; "),
         plans=plans,
         front=[(*one.both, f"front-{at}.yaml: {one.standing.words}") for at, one in enumerate(front, 1)],
         certificate=_fixed_sentences(found),
