@@ -37,10 +37,12 @@ def plain_of(
         for one in found.front()
     ]
     best, *ties = found.answers()
+    told = found.certificate()
     return {
         "legal": found.legal,
-        "pruned": found.certificate()["pruned"],
-        "simulated": sum(one.passed is not None or one.fate == "simulated" for one in found.standings),
+        "pruned": told["pruned"],
+        "simulated": told["simulated"],
+        "simulated_for_front": (told.get("front") or {}).get("plans", 0),
         "front": front,
         "best": {
             "scenario": files[id(best.standing), None],
@@ -63,7 +65,7 @@ def plain_of(
             "command": search_command(found, deployments, best.standing, best.rate),
             "launches_for": launches_of(deployments, best.standing),
         },
-        "certificate": found.certificate(),
+        "certificate": told,
         "out": str(folder),
     }  # fmt: skip
 

@@ -76,6 +76,8 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert told["certificate"]["front"]["most"] <= 0.1
     assert told["certificate"]["front"]["lower"] > 0
     assert told["certificate"]["hypervolume"] < told["certificate"]["front"]["possible"]
+    assert told["simulated"] == told["certificate"]["simulated"]
+    assert told["simulated_for_front"] == told["certificate"]["front"]["plans"]
     alone = found(*FEWER, "--workers", "1", "--out", "alone")["certificate"]  # what is told of plans stays as it was
     changed = {key for key, value in alone.items() if value != told["certificate"][key]}
     assert changed == {"runs", "hypervolume", "front"}
