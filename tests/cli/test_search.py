@@ -230,11 +230,8 @@ def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: 
     monkeypatch.setattr("clustersim.cli.commands.search.found_by", interrupted)
     result = search("--devices", "2", "--out", "out")
     assert result.exit_code == 130
-    assert result.stderr.splitlines()[-3:] == [
-        "kept     out (a second start goes on there)",
-        "",
-        "clustersim: interrupted",
-    ]
+    assert result.stderr.splitlines()[-3:] == ["", "nothing was kept: no run was finished", "clustersim: interrupted"]
+    assert not Path("out").exists()
     monkeypatch.undo()
 
     def terminated(*_):
@@ -245,7 +242,8 @@ def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: 
         monkeypatch.chdir(folder)
         result = search(*FEWER, "--front", "0.1", "--out", "front", "--workers", "1")
         assert result.exit_code == status
-        assert "kept     front (a second start goes on there)" in result.stderr
+        kept = len(Path("front/finished.jsonl").read_text().splitlines())
+        assert f"kept     {kept} runs in front (a second start goes on there)" in result.stderr
         assert "front    is looked for, for 150 s of CPU at most; Ctrl-C or SIGTERM leaves it" in result.stderr
         assert result.stdout.splitlines()[-1].startswith("command  clustersim run")  # the answer, and the page of it
         page = Path("front/search.html")

@@ -44,7 +44,6 @@ class Search(PlanRuns):
         self.prepared_s = STARTED_S
         self.written_s = 0.0
         self.ends_s = math.inf
-        self.kept_s = 0.0
         self.waiting: Walk | None = None
         self.front_s = math.inf
         self.done = 0, 0
@@ -57,16 +56,18 @@ class Search(PlanRuns):
     def work(self) -> tuple[float, float]:
         """Return the seconds of effort that were spent here, what was looked up left out, and those that are left.
 
-        Runs under way are half done. Of plans that wait, those that have time for it have one run each; for the front,
-        those that may add something.
+        Runs under way are half done. Of plans that wait, those that have time for it have one run each. What is left
+        for the front is infinite until all that may add something was looked at, and is not told before the answer.
         """
         before = STARTED_S + self.written_s + self.ran_s
         done, half = self.spent_s - before + self.fresh_s, 0.5 * self.pending_s
         left = self.ends_s - self.spent_s - (self.fresh_s - self.counted_s) - 2.0 * half
-        kept = max(0.0, self.kept_s + min(0.0, left))  # what runs take too long is taken from the front
         most = max(0.0, left)
-        waits = min(most, self.front_s) if self.waiting is None else self.waiting.left_s(most)
-        return done + half, half + waits + kept + self.written_s
+        if self.waiting is not None:
+            waits = self.waiting.left_s(most)
+        else:
+            waits = min(most, self.front_s) if math.isfinite(self.front_s) else math.inf
+        return done + half, half + waits + self.written_s
 
     def _note(self, done: int, total: int) -> None:
         self.done = done, total
@@ -160,7 +161,6 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     if told is not None:
         search.tell = lambda: told(*search.done)
     search.ends_s = question.answer_s(len(standings))
-    search.kept_s = question.kept_s(len(standings))
     worth, walk = search.worth, search.walk(exhaustive=question.exhaustive)
     search.waiting = walk
     standings.sort(key=lambda one: _effort(one.candidate))
