@@ -227,7 +227,8 @@ def _search(deployments: Deployments, question: Question, executors: Executors, 
         return
     made = Search(deployments, question, executors, journal)
     told.answer(found := found_by(made, told.begin(made.work, has_front=question.front is not None)))
-    told.found = with_front(made, with_whole(made, found), told.front)
+    told.found = with_front(made, with_whole(made, found, [found.best]), told.front)
+    told.found = with_whole(made, told.found, found.ties)
 
 
 def _simulated_as(deployments: Deployments, found: Found | Fixed, target: str) -> str:

@@ -17,7 +17,7 @@ from clustersim.search.journal import Journal
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.costs import PLAN_S, STARTED_S, WRITTEN_S, bound_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import SEEDS, TIES, last_longest, reopen, settle
+from clustersim.search.plans.finals import SEEDS, TIES, Finalist, last_longest, reopen, settle
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.plan_runs import PlanRuns
 from clustersim.search.plans.pools.plan_pools import PlanPool
@@ -191,9 +191,9 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     return replace(found, told=found.certificate())
 
 
-def with_whole(search: Search, found: Found) -> Found:
-    """Return what was found with the best plan and its ties run as their commands do: all replicas, in time."""
-    for one in (found.best, *found.ties):
+def with_whole(search: Search, found: Found, some: Sequence[Finalist]) -> Found:
+    """Return what was found with some of the best plans run as their commands do, with all replicas, in time."""
+    for one in some:
         trial = search.whole_trial(one)
         if trial is not None and not search.is_spent(trial.expected_s):
             (row,) = search.rows([trial], try_rate)
