@@ -189,6 +189,19 @@ def test_a_best_plan_that_no_engine_starts_is_told_with_a_tie_that_one_does(monk
     assert "<th>launch --for</th>" in Path("tied/search.html").read_text()
 
 
+def test_plans_that_are_too_wide_for_a_terminal_stand_below_the_table(monkeypatch: pytest.MonkeyPatch):
+    args = (*FEWER, "--workers", "1", "--out", "narrow")
+    wide = search(*args).stdout
+    plans = [one["words"] for one in table("narrow")]
+    monkeypatch.setattr("clustersim.cli.tables.PIPED_WIDTH", 80)
+    narrow = search(*args).stdout
+    for at, plan in enumerate(plans, 1):
+        assert f"\n {plan} " in wide
+        assert f"\n {plan} " not in narrow
+        assert f"\n {at} " in narrow
+        assert f"\n {at}  {plan}\n" in narrow
+
+
 def table(name: str) -> list[dict]:
     return pq.read_table(Path(name, "points.parquet")).to_pylist()
 

@@ -17,7 +17,7 @@ def launches_of(deployments: Deployments, one: Standing) -> list[str]:
 def launch_words(deployments: Deployments, one: Standing) -> str:
     """Return what a plan can be launched for, in words."""
     found = launches_of(deployments, one)
-    return "all" if len(found) == len(TARGETS) else ",".join(found) or "none"
+    return "all" if len(found) == len(TARGETS) else ", ".join(found) or "none"
 
 
 def not_started(deployments: Deployments, found: Standings, before: str = "") -> str:

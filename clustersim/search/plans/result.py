@@ -207,10 +207,11 @@ class Found(Standings):
         one = self.best.standing
         if one.row_devices == one.candidate.devices:
             return lines
-        told = "were not run: what its command gives differs a little (more --effort runs them)"
+        told = "were not run together: what the command gives may differ a little (more --effort runs them)"
         if self.best.whole is not None:
-            told = f"let {self.best.whole['numbers']['goodput.share']:.1%} of requests meet every target: its command"
-        return [*lines, f"whole    all {plural(sum(one.candidate.counts), 'replica')}, for which a part stood, {told}"]
+            share = self.best.whole["numbers"]["goodput.share"]
+            told = f"together, as the command runs them, let {share:.1%} meet every target; a part stood for them"
+        return [*lines, f"whole    all {plural(sum(one.candidate.counts), 'replica')} {told}"]
 
     def shown(self) -> list[PlanRow]:
         """Return the finalists, and the best of the others, as they did in short runs."""
