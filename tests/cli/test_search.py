@@ -186,7 +186,7 @@ def test_a_best_plan_that_no_engine_starts_is_told_with_a_tie_that_one_does(monk
         assert f"; {lines[1]}" in Path("tied/search.html").read_text()
         rows = table("tied")
         assert [row["launches_for"] for row in rows[:2]] == ["none", ",".join(starts) or "none"]
-    assert "<th>launch --for</th>" in Path("tied/search.html").read_text()
+    assert "<th>started by</th>" in Path("tied/search.html").read_text()
 
 
 def test_plans_that_are_too_wide_for_a_terminal_stand_below_the_table(monkeypatch: pytest.MonkeyPatch):
