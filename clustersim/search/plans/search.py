@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal
@@ -31,6 +32,9 @@ from clustersim.search.plans.trials import Told
 from clustersim.search.plans.walk.order import Order
 from clustersim.search.plans.walk.reached import Reached
 from clustersim.search.plans.walk.walk import Walk
+
+_WHOLE: Final = 0.05
+"""Of the effort, that a run of all replicas of the best plan may take when it is spent."""
 
 
 class Search(PlanRuns):
@@ -192,10 +196,14 @@ def found_by(search: Search, told: Told | None = None) -> Found:
 
 
 def with_whole(search: Search, found: Found, some: Sequence[Finalist]) -> Found:
-    """Return what was found with some of the best plans run as their commands do, with all replicas, in time."""
+    """Return what was found with some of the best plans run as their commands do, with all replicas.
+
+    Where there is no time left, those are that take a small part of the effort.
+    """
+    little_s = _WHOLE * search.question.effort_s
     for one in some:
         trial = search.whole_trial(one)
-        if trial is not None and not search.is_spent(trial.expected_s):
+        if trial is not None and (trial.expected_s <= little_s or not search.is_spent(trial.expected_s)):
             (row,) = search.rows([trial], try_rate)
             one.whole = row if row["failed"] is None else None
     return replace(found, runs=search.ran)
