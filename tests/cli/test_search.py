@@ -182,7 +182,7 @@ def test_a_best_plan_that_no_engine_starts_is_told_with_a_tie_that_one_does(monk
     for starts, told in ((("vllm",), f"no engine starts it; {tie['plan']}, "), ((), "no engine starts it nor a plan")):
         lines = search(*args).stdout.splitlines()
         assert lines[1].startswith(told)
-        assert lines[1].endswith("% from it, is started by vllm" if starts else "searches the plans that one starts")
+        assert lines[1].endswith("% from it, is started by vllm" if starts else "searches those that it starts)")
         assert f"; {lines[1]}" in Path("tied/search.html").read_text()
         rows = table("tied")
         assert [row["launches_for"] for row in rows[:2]] == ["none", ",".join(starts) or "none"]

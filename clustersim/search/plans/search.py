@@ -50,6 +50,8 @@ class Search(PlanRuns):
         self.ends_s = math.inf
         self.waiting: Walk | None = None
         self.front_s = math.inf
+        self.before: tuple[int, float] | None = None
+        """Runs before any at length, and their seconds."""
         self.done = 0, 0
 
     @property
@@ -60,15 +62,17 @@ class Search(PlanRuns):
     def work(self) -> tuple[float, float]:
         """Return the seconds of effort that were spent here, what was looked up left out, and those that are left.
 
-        Runs under way are half done. Of plans that wait, those that have time for it have one run each. What is left
-        for the front is infinite until all that may add something was looked at, and is not told before the answer.
+        Runs under way are half done. Of plans that wait, those that have time for it have one run each, and the best
+        some at length. What is left for the front is told behind the answer, and infinite until it is known.
         """
         before = STARTED_S + self.written_s + self.ran_s
         done, half = self.spent_s - before + self.fresh_s, 0.5 * self.pending_s
         left = self.ends_s - self.spent_s - (self.fresh_s - self.counted_s) - 2.0 * half
         most = max(0.0, left)
         if self.waiting is not None:
-            waits = self.waiting.left_s(most)
+            runs, before_s = (self.ran, self.fresh_s) if self.before is None else self.before
+            long_s, many = self.fresh_s - before_s, max(1, self.ran - runs)
+            waits = self.waiting.left_s(most) + max(self.waiting.at_length_s() - long_s - 2.0 * half, long_s / many)
         else:
             waits = min(most, self.front_s) if math.isfinite(self.front_s) else math.inf
         return done + half, half + waits + self.written_s
@@ -174,6 +178,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         raise none_serves(standings, question.share)
     search.ends_s = question.effort_s
     able = simulated[: search.last_in_time(simulated)]
+    search.before = search.ran, search.fresh_s
     finalists = last_longest(
         able, worth, search.run_at_length, seeds=SEEDS if search.is_drawn else 1, share=question.share
     )
