@@ -105,6 +105,8 @@ CASES: Final = {
     "router prefix-aware": Case(BASE, (*FOUR_APART, "serving.router=prefix_aware"), 0.5, 0.4),
     "shared prefixes": Case("shared-prefixes", ("workload.requests=4000",), 0.3, 0.29),
     "shared prefixes, Mooncake": Case("mooncake-conversation", (), 0.3, 0.2),
+    "shared prefixes, compiled": Case("shared-prefixes", ("workload.requests=4000",), 0.3, 1.7, "always"),
+    "shared prefixes, Mooncake, compiled": Case("mooncake-conversation", (), 0.3, 0.6, "always"),
     "prefix caching, nothing shared": Case(BASE, (azure(3_000), "serving.prefix_caching=true"), 0.9, 0.85),
     "two pools on one node": Case(POOLS, ("workload.requests=2000",), 0.3, 0.14),
     "two pools of TP 4 on one node": Case(BASE, (azure(1_000), *FOUR_AND_FOUR), 0.3, 0.1),

@@ -162,7 +162,7 @@ def test_a_compiler_that_is_not_there_is_told_of_the_option_and_one_that_takes_l
     for kept_s, always in ((READ_S, False), (COMPILE_S, True)):  # where a compiler kept what it made, nobody waits
         monkeypatch.setattr("clustersim.replay.compiled.choice.compiler_s", lambda *_, kept_s=kept_s: kept_s)
         waits = [
-            waits_for_compiler(scenario.requests(), mode, staged=False, pools=None)
+            waits_for_compiler(scenario.requests(), mode, staged=False, pools=None, cached=False)
             for mode in ("always", "auto", "never")
         ]
         assert waits == [always, False, False]

@@ -19,7 +19,7 @@ from clustersim.graph.prices.split_features import SplitFeatures
 from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
 from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay import prepared
-from clustersim.replay.compiled import choice, kernel, links, stages
+from clustersim.replay.compiled import choice, kernel, links, prefixes, stages
 from clustersim.replay.compiled.pools import flows, stretched, transfers
 from clustersim.replay.compiled.single_lanes import StageLanes
 from clustersim.replay.events.chain import ChainPass
@@ -647,5 +647,50 @@ COMPILED: Final[dict[str, Mutation]] = {
     "layers of other chunks count": Mutation(
         transfers, "passed", "and slot[k.DONE_TOKENS, one] + slot[k.TAKEN, one] == slot[k.PROMPT, one]", ""
     ),
+    "all of a prompt is cached": Mutation(prefixes, "leading", "return min(found, most)", "return found"),
+    "what others hold was free": Mutation(prefixes, "unheld", "- c[RUNS][lane, c[KEYS][at], HELD]", ""),
+    "who holds more of a run holds less of it, too": Mutation(prefixes, "_grow", "run[MOST] -= 1", "pass"),
+    "nobody is counted who holds a run": Mutation(prefixes, "_grow", "run[MANY] += 1", "pass"),
+    "what was free last is taken first": Mutation(prefixes, "catch_up", "at = pool[FIRST]", "at = pool[LAST]"),
+    "copies are free, but not given back": Mutation(prefixes, "store", "give(c, lane, there - before)", "pass"),
+    "copies stay in use": Mutation(prefixes, "store", "freed += there - before", "pass"),
+    "what is cached meanwhile was not free": Mutation(prefixes, "store", "freed -= _hold", "_hold"),
+    "less is cached than was": Mutation(prefixes, "store", "max(run[CACHED], after)", "after"),
+    "the first block becomes free first": Mutation(
+        prefixes, "release", "range(stop - 1, c[BOUNDS][request] - 1, -1)", "sorted(range(c[BOUNDS][request], stop))"
+    ),
+    "nobody is looked at who holds less": Mutation(prefixes, "release", "count if run[MANY] > 0 else 0", "0"),
+    "who leaves holds on": Mutation(prefixes, "release", "if other == one", "if False"),
+    "nobody holds what is taken over": Mutation(prefixes, "take_over", "_hold(c, lane, c[KEYS][at], 0, mine)", "pass"),
+    "who is admitted sees what was taken": Mutation(kernel, "_cached", "px.catch_up(c, s[REPLICA], free)", "pass"),
+    "a token that was generated is no part of a prompt": Mutation(
+        kernel,
+        "_cached",
+        "_needed(s, slot, prompts, one) - 1",
+        "slot[PROMPT, one] - 1 if one >= 0 else prompts[s[HEAD]] - 1",
+    ),
+    "what is cached is computed": Mutation(kernel, "_choose", "need -= cached * size", "pass"),
+    "what is cached takes no block": Mutation(kernel, "_choose", "taken += px.unheld", "taken += 0 * px.unheld"),
+    "who takes over has computed nothing": Mutation(kernel, "_admit", "= cached * lim[SIZE]", "= 0"),
+    "who takes over holds nothing more": Mutation(kernel, "_admit", "cached + blocks", "blocks"),
+    "nobody says what is taken over": Mutation(kernel, "_admit", "if cached > 0", "if False"),
+    "a prompt that goes on is begun twice": Mutation(
+        kernel, "_sum_chunks", "begun or line[BEGINNING, at] == one", "False"
+    ),
+    "what a step fills is used twice": Mutation(kernel, "_land", "s[FREE] += freed", "pass"),
+    "who gives way lets go of what others hold": Mutation(kernel, "_grow", "blocks = px.release", "px.release"),
+    "who gives way to all goes to a host": Mutation(kernel, "_grow", "if 0 < blocks <=", "if blocks <="),
+    "who ends lets go of what others hold": Mutation(kernel, "_finish", "blocks = px.release", "px.release"),
+    "a run has taken no blocks": Mutation(kernel, "_taken", "ended + 1)", "1)"),
+    "a router sees what a run has taken": Mutation(kernel, "_route", "mine[FREE] - taken", "mine[FREE]"),
+    "a router never sees much more": Mutation(kernel, "_route", " and most > routing[2] * least", ""),
+    "a router heeds no loads": Mutation(kernel, "_route", "most - least > routing[1]", "False"),
+    "a router follows the least": Mutation(kernel, "_route", "tokens < routing[0] * prompt", "False"),
+    "a router takes the first of equals": Mutation(kernel, "_route", "loads[lane] < loads[found]", "False"),
+    "a router takes the last of equals": Mutation(
+        kernel, "_route", "loads[lane] < loads[found]", "loads[lane] <= loads[found]"
+    ),
+    "a router counts who waits": Mutation(kernel, "_route", "s[lane, WAITING] + ", ""),
+    "compiled lanes route in turns": Mutation(DecisionClock, "_compiled", "else serving.prefix_routing", "else None"),
 }
-"""Of compiled lanes with stages, and of compiled pools."""
+"""Of compiled lanes with stages or prefixes, and of compiled pools."""

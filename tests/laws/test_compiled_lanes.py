@@ -33,12 +33,14 @@ from clustersim.replay.compiled.pools import lanes as pool_lanes
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import ReplayInput, replay
 from clustersim.scenario.load import load
+from clustersim.serving.config import PrefixRouting
 from clustersim.serving.decision import (
     ADMITTED,
     FINISHED,
     HANDED_OVER,
     PREEMPTED,
     RECEIVED,
+    REUSED,
     SWAPPED_IN,
     SWAPPED_OUT,
 )  # fmt: skip
@@ -81,6 +83,7 @@ TOGETHER = (
             "serving.long_prompt_tokens=512",
         ),
     ),
+    ("mooncake-conversation", ("serving.kv_blocks=4000", f"workload.trace.requests={300 if is_whole() else 60}")),
     (
         "tp-on-one-node",
         (
@@ -91,7 +94,8 @@ TOGETHER = (
         ),
     ),
 )
-"""Scenarios that ship, and what makes lanes of them that can be compiled; three have stages, two devices grids."""
+"""Scenarios that ship, and what makes lanes of them that can be compiled; three have stages, two devices grids; one
+keeps prefixes."""
 ORDERED: dict[int, tuple[str, ...]] = {1: (), 3: (), 1 << 15: ("steps", "passes", "chunks", "decodes", "facts")}
 """Room for what is logged → tables whose rows stand in one order, replica by replica, if handed on at once."""
 MODES: tuple[CompiledMode, ...] = ("never", "always")
@@ -113,8 +117,14 @@ SHOWN = Path(__file__).with_name("machine_code.txt")
 DECIDES = ("__init__.py", "choice.py")
 """Modules of its room that decide what is compiled, and give it nothing."""
 ONE_STAGE = ({}, {"dp": 2}, {"dp": 3}, {"tp": 2}, {"tp": 2, "ep": 2})
+SHARED = {"prefix_caching": True, "shares": (4, ((0, 1),))}
 SPLIT = {"degree": 2, "scheme": "ring", "decode": "idle"}
 STAGES = tuple({"pp": pp} | more for pp in (2, 3, 4) for more in ({}, {"dp": 2}, {"decode_overlap": "none"}))
+
+
+SHARES = st.tuples(st.integers(0, 1), st.integers(0, 20))
+"""A group of prompts, and how many blocks these have in common at most."""
+ROUTED = (PrefixRouting(), PrefixRouting(cache_threshold=0.0), PrefixRouting(balance_abs_threshold=1))
 
 
 WINDOWS = {
@@ -165,10 +175,16 @@ def plain_cases(draw: st.DrawFn, plans: tuple[dict[str, Any], ...] = ONE_STAGE) 
         case["long_prompt_tokens"] = draw(st.sampled_from((2, 5)))
     if draw(st.integers(0, 3)) == 0:
         case["window"] = draw(st.sampled_from((1, 6, 20)))
-    if "pp" not in plan and draw(st.integers(0, 2)) == 0:
+    kept = draw(st.sampled_from(("", "", "host", "prefixes"))) if "pp" not in plan else ""
+    if kept == "host":
         case["host"] = draw(st.sampled_from((1, 2, 5, 100)))
     if draw(st.booleans()):
         case["router"] = "least_outstanding"
+    if kept == "prefixes":
+        case["prefix_caching"] = True
+        case["shares"] = block_tokens, tuple(draw(st.lists(SHARES, min_size=1, max_size=4)))
+        if draw(st.booleans()):
+            case |= {"router": "prefix_aware", "prefix_routing": draw(st.sampled_from(ROUTED))}
     if draw(st.integers(0, 3)) == 0:
         case["concurrency"] = draw(st.integers(1, 9))
     if draw(st.integers(0, 2)) == 0:
@@ -300,6 +316,7 @@ def test_what_lies_outside_a_table_is_told_as_by_python_lanes(tmp_path: Path) ->
 
 def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
     assert (k.FACT_ADMITTED, k.FACT_PREEMPTED, k.FACT_FINISHED) == (ADMITTED, PREEMPTED, FINISHED)
+    assert k.FACT_REUSED == REUSED
     assert (k.FACT_SWAPPED_OUT, k.FACT_SWAPPED_IN) == (SWAPPED_OUT, SWAPPED_IN)
     assert (transfers.FACT_HANDED_OVER, transfers.FACT_RECEIVED) == (HANDED_OVER, RECEIVED)
     assert (compiled_prices.CURVES, compiled_prices.OUTSIDE) == (k.CURVES, k.OUTSIDE)
@@ -312,10 +329,15 @@ def test_what_is_not_compiled_says_why() -> None:
     for change, said in (
         ({"plan": {"sp": SPLIT}}, "prompts that are split over SP ranks are not"),
         ({"prefix_caching": True}, "replicas that share a clock are not"),
+        ({"plan": {"pp": 2}, "layers": 2} | SHARED, "stages whose prompts share cached prefixes are not"),
+        (SHARED | {"max_batch_tokens": 2, "max_batch_requests": 3}, "schedulers that decide each step are not"),
         ({"decode": {"plan": {}, "kv_blocks": 20}, "horizon_ns": 9_000}, "two pools are not where more than loads and"),
     ):
         given_ = case_input({"arrivals": [(0, 4, 4)] * 3, "kv_block_tokens": 4} | change)
         assert replay(replace(given_, compiled="always")).interpreted.startswith(said)
+    with mock.patch("clustersim.replay.compiled.choice.MOST_RUNS", 1):
+        many = replay(replace(case_input({"arrivals": [(0, 9, 4)] * 2} | SHARED), compiled="always"))
+    assert many.interpreted == "more prompts share prefixes than there is room for are not"
 
 
 def test_machine_code_gives_what_the_kernel_gives_as_python(request: pytest.FixtureRequest) -> None:

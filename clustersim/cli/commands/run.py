@@ -102,7 +102,8 @@ def run(
         each = loaded.each_pool()
         staged = any(one.plan.pp > 1 for one in each)
         pools = each[0].serving.transfer if len(each) > 1 else None
-        if shown is not None and waits_for_compiler(requests, compiled, staged=staged, pools=pools):
+        cached = each[0].serving.prefix_caching and requests.prefix_hashes is not None
+        if shown is not None and waits_for_compiler(requests, compiled, staged=staged, pools=pools, cached=cached):
             click.echo("kernels may be compiled first, once on a machine: some 20 to 80 s (--compiled never)", err=True)
         result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})

@@ -1,10 +1,9 @@
 """Which lanes are compiled, and when that pays.
 
 A lane is compiled where its steps need nothing but numbers: one stage, or several, also where their sends may meet
-collectives; requests in
-order of arrival, routed by turns or by loads; and prices of the roofline. The compiler (numba, the extra ``fast``)
-takes seconds once; what it made is kept on disk, and read again in a fraction of one. So a run waits for it only where
-Python lanes would take longer by far.
+collectives; requests in order of arrival, routed by turns, by loads or by prefixes that are kept of them; and prices of
+the roofline. The compiler (numba, the extra ``fast``) takes seconds once; what it made is kept on disk, and read again
+in a fraction of one. So a run waits for it only where Python lanes would take longer by far.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
 from clustersim.replay.lanes.swapping_lane import SwappingLane
-from clustersim.serving.config import TransferName
+from clustersim.serving.config import PrefixRouting, TransferName
 from clustersim.serving.grouped.asked_scheduler import AskedScheduler
+from clustersim.serving.prefix_keys import PrefixKeys
 from clustersim.workload.requests import Requests
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ STAGED: Final = 7.0
 """How many times that of one stage a lane with stages costs: each of its steps is decided (6.7 to 7.6 as measured)."""
 POOLED: Final[dict[TransferName, float]] = {"whole": 6.0, "layerwise": 14.0}
 """How many times what lanes of one pool take two pools cost in Python (4 to 11, and 7 to 24 as measured)."""
+CACHED: Final = 3.0
+"""How many times that of others a lane costs that keeps what is computed of prompts (3 to 5 as measured)."""
+MOST_RUNS: Final = 1 << 22
+"""Most runs of prompts, times replicas, of which rows of numbers are kept."""
 _SINGLE: Final = "kernel", "advance"
+_CACHED: Final = "caching", "*advance_caching"
 _STAGED: Final = "stages", "*advance_stages"
 POOLS: Final = "pools.kernel", "*advance_pools"
 """Modules of what is compiled, and the functions that the compiler keeps."""
@@ -84,7 +89,14 @@ class Compiled:
         self.refused = ""
         self.missing = compiler_obstacle(mode)
 
-    def run(self, lanes: Sequence[Lane], first: int, stride: int) -> int | None:
+    def run(
+        self,
+        lanes: Sequence[Lane],
+        first: int,
+        stride: int,
+        keys: PrefixKeys | None = None,
+        routing: PrefixRouting | None = None,
+    ) -> int | None:
         """Run lanes on one clock, and return how many requests came; None where that can't be or doesn't pay.
 
         Parameters
@@ -92,8 +104,12 @@ class Compiled:
         lanes : sequence of Lane
         first, stride : int
             The requests that come to them.
+        keys : PrefixKeys, optional
+            Where what is computed of prompts is kept.
+        routing : PrefixRouting, optional
+            Where the router goes by that.
         """
-        refused = self.missing or self._obstacle(lanes)
+        refused = self.missing or self._obstacle(lanes, keys)
         if not refused:
             prices = self._prices_of(lanes[0])
             refused = prices.obstacle
@@ -112,6 +128,10 @@ class Compiled:
             from clustersim.replay.compiled.staged_lanes import StagedLanes
 
             runner = StagedLanes(self.intake, lanes, prices, first, stride)
+        elif keys is not None:
+            from clustersim.replay.compiled.caching_lanes import CachingLanes
+
+            runner = CachingLanes(self.intake, lanes, prices, keys, routing)
         else:
             from clustersim.replay.compiled.single_lanes import SingleLanes
 
@@ -137,7 +157,7 @@ class Compiled:
         found.settle()
         return found
 
-    def _obstacle(self, lanes: Sequence[Lane]) -> str:
+    def _obstacle(self, lanes: Sequence[Lane], keys: PrefixKeys | None) -> str:
         """Return why lanes are not compiled, before their prices are looked at."""
         stages = lanes[0].prices.stages
         if isinstance(lanes[0].scheduler, AskedScheduler) and not _swaps_alone(lanes[0]):
@@ -146,6 +166,12 @@ class Compiled:
             return "prompts that are split over SP ranks are not"
         if any(one is not first for lane in lanes for one, first in zip(lane.prices.stages, stages, strict=True)):
             return "replicas that are placed differently and share a clock are not"
+        if keys is not None:
+            if len(stages) > 1:
+                return "stages whose prompts share cached prefixes are not"
+            if len(keys.keys) * len(lanes) > MOST_RUNS:
+                return "more prompts share prefixes than there is room for are not"
+            return unpaid(self.mode, self.behind_s + CACHED * expected_s(self.intake.requests), *_CACHED)
         staged = len(stages) > 1
         work = self.behind_s + expected_s(self.intake.requests) * (STAGED if staged else 1.0)
         return unpaid(self.mode, work, *(_STAGED if staged else _SINGLE))
@@ -202,12 +228,15 @@ def expected_s(requests: Requests) -> float:
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
 
 
-def waits_for_compiler(requests: Requests, mode: CompiledMode, *, staged: bool, pools: TransferName | None) -> bool:
+def waits_for_compiler(
+    requests: Requests, mode: CompiledMode, *, staged: bool, pools: TransferName | None, cached: bool
+) -> bool:
     """Whether lanes, if they can be compiled, wait for a compiler that has kept nothing yet.
 
-    ``pools``: how K/V goes from one pool to the other, where there are two.
+    ``pools``: how K/V goes from one pool to the other, where there are two; ``cached``: whether prompts share prefixes.
     """
-    kept, times = (POOLS, POOLED[pools]) if pools else (_STAGED, STAGED) if staged else (_SINGLE, 1.0)
+    one = (_CACHED, CACHED) if cached else (_SINGLE, 1.0)
+    kept, times = (POOLS, POOLED[pools]) if pools else (_STAGED, STAGED) if staged else one
     if mode == "never" or find_spec("numba") is None or compiler_s(*kept) < COMPILE_S:
         return False
     return mode == "always" or expected_s(requests) * times >= COMPILE_S

@@ -27,15 +27,13 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
+from clustersim.replay.compiled import prefixes as px
+
 KEPT: Final[dict[str, Any]] = {"cache": True, "error_model": "numpy", "_nrt": False}
 """Of what is called from Python. Nothing is allocated there: who counts references to each view of an array, takes as
 long for that as for all else."""
-OPTIONS: Final[dict[str, Any]] = {
-    "error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
-}  # fmt: skip
-INNER: Final = njit(**OPTIONS, forceinline=False)
-"""Of what is called from compiled functions alone: nothing is made for callers outside."""
-INLINED: Final = njit(**OPTIONS, forceinline=True)
+INNER: Final = px.INNER
+INLINED: Final = njit(**px.OPTIONS, forceinline=True)
 """Of what each step calls: a call hands over seven numbers or more of each array."""
 NEVER: Final = (1 << 63) - 1
 
@@ -75,10 +73,10 @@ give back; whether the next free ones are for who waits for that."""
 
 FIELDS: Final = (
     "request", "prompt", "output", "done", "generated", "joined", "blocks", "place", "first_step", "last_step",
-    "is_fresh", "chosen", "taken", "slot", "flies", "copied", "leaves",
+    "is_fresh", "chosen", "taken", "slot", "flies", "copied", "leaves", "shared",
 )  # fmt: skip
 (REQUEST, PROMPT, OUTPUT, DONE_TOKENS, GENERATED, JOINED, BLOCKS, PLACE, FIRST_STEP, LAST_STEP,
- IS_FRESH, CHOSEN, TAKEN, SLOT, FLIES, COPIED, LEAVES) = range(len(FIELDS))  # fmt: skip
+ IS_FRESH, CHOSEN, TAKEN, SLOT, FLIES, COPIED, LEAVES, SHARED) = range(len(FIELDS))  # fmt: skip
 
 LINES: Final = (
     "heap",
@@ -130,7 +128,7 @@ LIMITS: Final = (
     ROOM_STRETCHES,
 ) = range(len(LIMITS))
 
-FACT_ADMITTED, FACT_PREEMPTED, FACT_FINISHED, FACT_SWAPPED_OUT, FACT_SWAPPED_IN = 2, 3, 4, 6, 7
+FACT_ADMITTED, FACT_PREEMPTED, FACT_FINISHED, FACT_REUSED, FACT_SWAPPED_OUT, FACT_SWAPPED_IN = 2, 3, 4, 5, 6, 7
 """``serving.decision``'s numbers of these facts (a test compares them)."""
 ROW: Final = (
     "start", "kind", "slot", "requests", "new", "decodes", "context", "waiting", "running", "used", "count", "end",
@@ -394,8 +392,16 @@ def _needed(s, slot, prompts, one):
 
 
 @INNER
-def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, facts, now, used):
-    """Take up the first that waits, with its first chunk."""
+def _cached(s, slot, line, prompts, lim, one, free, c):
+    """Return how many blocks the first that waits would take over, where so many are free."""
+    px.catch_up(c, s[REPLICA], free)
+    request = slot[REQUEST, one] if one >= 0 else s[HEAD]
+    return px.leading(c, s[REPLICA], request, (_needed(s, slot, prompts, one) - 1) // lim[SIZE])
+
+
+@INNER
+def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, facts, now, used, cached=0, c=None):
+    """Take up the first that waits, with its first chunk; what is ``cached`` of it counts as computed."""
     if one >= 0:
         for place in range(s[GIVEN_UP] - 1):
             line[PREEMPTED_ONES, place] = line[PREEMPTED_ONES, place + 1]
@@ -411,15 +417,20 @@ def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, 
         slot[GENERATED, one] = 0
         slot[FIRST_STEP, one] = -1
         slot[LAST_STEP, one] = -1
-    slot[DONE_TOKENS, one] = 0
+    slot[DONE_TOKENS, one] = cached * lim[SIZE]
     slot[IS_FRESH, one] = 0
-    slot[BLOCKS, one] = blocks
+    slot[BLOCKS, one] = cached + blocks
     slot[PLACE, one] = s[PLACES]
     s[PLACES] += 1
     s[WAITING] -= 1
     line[ORDERED, s[ORDER]] = one
     s[ORDER] += 1
     _fact(s, g, facts, now, FACT_ADMITTED, slot[REQUEST, one], slot[PROMPT, one] + slot[GENERATED, one], used)
+    if c is not None:
+        slot[SHARED, one] = cached
+        px.take_over(c, s[REPLICA], slot[REQUEST, one], cached)
+        if cached > 0:
+            _fact(s, g, facts, now, FACT_REUSED, slot[REQUEST, one], slot[DONE_TOKENS, one], used)
     slot[TAKEN, one] = count
     line[CARRIED, s[CHUNKS]] = one
     s[CHUNKS] += 1
@@ -443,7 +454,7 @@ def _most(prompt, output, size):
 
 
 @INLINED
-def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free):
+def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free, c=None):
     """Choose prompt chunks (``PromptQueue.choose``); return whether a prompt that is begun lacks a block."""
     size, longest = lim[SIZE], lim[LONGEST]
     chunks = 0
@@ -467,20 +478,26 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
     promised = _promised(s, slot, line, size) if lim[KEEPS_ROOM] and s[WAITING] > 0 else 0
     while s[WAITING] > 0 and budget > 0 and s[ORDER] < lim[MAX_REQUESTS]:
         one = _first_waiting(s, line)
-        need = _needed(s, slot, prompts, one)
+        need, cached = _needed(s, slot, prompts, one), 0
+        if c is not None:
+            cached = _cached(s, slot, line, prompts, lim, one, free, c)
+            need -= cached * size
         count = min(need, budget, longest)
         if count < need and not lim[CHUNKED] and (s[CHUNKS] > 0 or need <= lim[MAX_TOKENS]):
             break
-        missing = -(-count // size)
-        if missing > free:
+        missing = taken = -(-count // size)
+        if c is not None:
+            taken += px.unheld(c, s[REPLICA], slot[REQUEST, one] if one >= 0 else s[HEAD], cached)
+        if taken > free:
             break
         if lim[KEEPS_ROOM]:  # nobody is preempted, so that the first that waits has not run
             promised += _most(prompts[s[HEAD]], outputs[s[HEAD]], size)
             if promised > lim[TOTAL]:
                 break
-        free -= missing
+        free -= taken
         budget -= count
-        _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, missing, facts, now, lim[TOTAL] - free)
+        used = lim[TOTAL] - free
+        _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, missing, facts, now, used, cached, c)
     if s[CHUNKS] > 0:
         s[FREE] = free
     return False
@@ -494,7 +511,7 @@ def _join_loose(s, slot, line, finishes, phases, lim):
 
 
 @INLINED
-def _sum_chunks(s, slot, line, window):
+def _sum_chunks(s, slot, line, window, c=None):
     """Add up what is told of the chunks of a step, and let go of the prompts that it goes on with."""
     new = context = pairs = keys = near_pairs = near_keys = 0
     for place in range(s[CHUNKS]):
@@ -507,7 +524,12 @@ def _sum_chunks(s, slot, line, window):
         short = min(max(window - 1 - start, 0), taken)  # so many tokens attend to less than the window
         near_pairs += short * (start + 1) + short * (short - 1) // 2 + (taken - short) * window
         near_keys += min(start, window - 1) + taken
-        if start > 0:
+        begun = start > 0
+        if c is not None:  # else one that was just admitted has computed nothing
+            begun = False
+            for at in range(s[BEGUN]):
+                begun = begun or line[BEGINNING, at] == one
+        if begun:
             _remove(line, BEGINNING, s[BEGUN], one)
             s[BEGUN] -= 1
     s[NEW], s[CONTEXT], s[PAIRS], s[KEYS] = new, context, pairs, keys
@@ -530,11 +552,13 @@ def _sum_near(s, q, slot, member, window):
 
 
 @INLINED
-def _launch(s, g, slot, line, lim, decodes, group):
+def _launch(s, g, slot, line, lim, decodes, group, c=None):
     """Note what a step carries (``GroupedScheduler._launch``): chunks that were chosen, and the group or nobody."""
     count = s[COUNT] if group else 0
     s[DECODES] = count
     s[STEADY] = s[CHUNKS] == 0 and count == s[ORDER]
+    if c is not None:  # where blocks are taken that it would take over, the first that waits needs fewer at once
+        s[STEADY] = s[STEADY] and (s[WAITING] == 0 or s[ORDER] >= lim[MAX_REQUESTS])
     if group:
         step, last = s[STEP], s[LAST]
         s[BEFORE] = last
@@ -548,26 +572,26 @@ def _launch(s, g, slot, line, lim, decodes, group):
         s[FRESH] = 0
         s[LAST] = step
         _sum_near(s, s, slot, line, lim[WINDOW])
-    _sum_chunks(s, slot, line, lim[WINDOW])
+    _sum_chunks(s, slot, line, lim[WINDOW], c)
     s[ATTENDED] = s[COMPUTED] + count if group else 0
     s[LAUNCHED] = 1
     s[STEPS] = 0
 
 
 @INLINED
-def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
+def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now, c=None):
     """Decide the next step (``GroupedScheduler.next``); it is launched, or there is nothing to run."""
     s[CHUNKS] = 0
     if s[SWAPPED] + s[INBOUND] > 0:
-        _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
+        _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now, c)
         return
     asked = s[WAITING] > 0 or s[BEGUN] > 0
     if asked and not lim[CHUNKED]:
-        if _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS], s[FREE]):
-            _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
+        if _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS], s[FREE], c):
+            _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now, c)
             return
         if s[CHUNKS] > 0:
-            _launch(s, g, slot, line, lim, decodes, s[COUNT] < 0)  # no group; a constant would be compiled by itself
+            _launch(s, g, slot, line, lim, decodes, s[COUNT] < 0, c)  # no group; a constant would be compiled by itself
             return
     _join_loose(s, slot, line, finishes, phases, lim)
     group = s[COUNT] > 0
@@ -575,20 +599,20 @@ def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, dec
     if group:
         free -= phases[s[CLOCK] % lim[SIZE]]
     if free < 0:
-        _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
+        _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now, c)
         return
     if asked and lim[CHUNKED]:
         budget = lim[MAX_TOKENS] - s[COUNT]
-        if _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free):
-            _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
+        if _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free, c):
+            _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now, c)
             return
         if s[CHUNKS] > 0:
-            _launch(s, g, slot, line, lim, decodes, group)
+            _launch(s, g, slot, line, lim, decodes, group, c)
             return
     if not group:
         return
     s[FREE] = free
-    _launch(s, g, slot, line, lim, decodes, group)
+    _launch(s, g, slot, line, lim, decodes, group, c)
 
 
 @INNER
@@ -697,7 +721,7 @@ def _decoding(slot, one):
 
 
 @INNER
-def _grow(s, g, slot, line, lim, facts, now, one, tokens):
+def _grow(s, g, slot, line, lim, facts, now, one, tokens, c=None):
     """Take the blocks that ``tokens`` need, from those admitted later if need be; return whether it has them."""
     while True:
         missing = -(-tokens // lim[SIZE]) - slot[BLOCKS, one]
@@ -726,7 +750,9 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens):
         s[ORDER] -= 1
         blocks = slot[BLOCKS, victim]
         slot[BLOCKS, victim] = 0
-        if blocks <= s[HOST]:
+        if c is not None:
+            blocks = px.release(c, s[REPLICA], victim, blocks, slot[REQUEST], slot[SHARED], line[ORDERED], s[ORDER])
+        if 0 < blocks <= s[HOST]:
             _swap_out(s, slot, line, victim, blocks)
             continue
         s[FREE] += blocks
@@ -738,7 +764,7 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens):
 
 
 @INNER
-def _careful_decodes(s, g, slot, line, lim, facts, now, budget):
+def _careful_decodes(s, g, slot, line, lim, facts, now, budget, c=None):
     """Choose decodes (``Scheduler._decodes``); return how many."""
     chosen = decoding = ready = 0
     if s[DECODES_FLYING] > 0 and not lim[OVERLAP]:
@@ -755,14 +781,14 @@ def _careful_decodes(s, g, slot, line, lim, facts, now, budget):
         one = line[READY, place]
         done = slot[DONE_TOKENS, one]
         has_room = done < slot[BLOCKS, one] * lim[SIZE]
-        if has_room or (slot[BLOCKS, one] > 0 and _grow(s, g, slot, line, lim, facts, now, one, done + 1)):
+        if has_room or (slot[BLOCKS, one] > 0 and _grow(s, g, slot, line, lim, facts, now, one, done + 1, c)):
             slot[CHOSEN, one] = 1
             chosen += 1
     return chosen
 
 
 @INNER
-def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget):
+def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, c=None):
     """Choose chunks (``Scheduler._prefills``)."""
     whole = not lim[CHUNKED]
     limit = budget if whole else min(budget, lim[LONGEST])
@@ -778,7 +804,7 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
         count = min(slot[PROMPT, one] + slot[GENERATED, one] - slot[DONE_TOKENS, one], budget, limit)
         if count == 0 or slot[BLOCKS, one] == 0:
             continue
-        if _grow(s, g, slot, line, lim, facts, now, one, slot[DONE_TOKENS, one] + count):
+        if _grow(s, g, slot, line, lim, facts, now, one, slot[DONE_TOKENS, one] + count, c):
             slot[CHOSEN, one] = 1
             slot[TAKEN, one] = count
             line[CARRIED, s[CHUNKS]] = one
@@ -789,23 +815,28 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
     places = lim[MAX_REQUESTS] - s[INBOUND] if s[SWAPPED] == 0 else 0
     while s[WAITING] > 0 and budget > 0 and s[ORDER] < places:
         one = _first_waiting(s, line)
-        need = _needed(s, slot, prompts, one)
+        need, cached = _needed(s, slot, prompts, one), 0
+        if c is not None:
+            cached = _cached(s, slot, line, prompts, lim, one, s[FREE], c)
+            need -= cached * lim[SIZE]
         count = min(need, budget, limit)
         alone = need > lim[MAX_TOKENS] and s[CHUNKS] == 0
         if s[EVICTED] > 0 or (whole and count < need and not alone):
             break
-        missing = -(-count // lim[SIZE])
-        if exhausted or missing > s[FREE]:
+        missing = taken = -(-count // lim[SIZE])
+        if c is not None:
+            taken += px.unheld(c, s[REPLICA], slot[REQUEST, one] if one >= 0 else s[HEAD], cached)
+        if exhausted or taken > s[FREE]:
             break
-        s[FREE] -= missing
+        s[FREE] -= taken
         used = lim[TOTAL] - s[FREE]
-        one = _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, missing, facts, now, used)
+        one = _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, missing, facts, now, used, cached, c)
         slot[CHOSEN, one] = 1
         budget -= count
 
 
 @INNER
-def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now):
+def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now, c=None):
     """Choose decodes and chunks (``Scheduler.schedule``); return how many decode."""
     chosen, away = 0, s[SWAPPED]
     while True:
@@ -813,14 +844,15 @@ def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now):
         for place in range(s[ORDER]):
             slot[CHOSEN, line[ORDERED, place]] = 0
         if lim[CHUNKED]:
-            chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS])
+            chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS], c)
             if s[EVICTED] == 0:
-                _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS] - chosen)
+                left = lim[MAX_TOKENS] - chosen
+                _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, left, c)
         else:
-            _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS])
+            _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS], c)
             chosen = 0
             if s[CHUNKS] == 0:
-                chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS])
+                chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS], c)
         if s[EVICTED] == 0 and (lim[CHUNKED] or s[CHUNKS] == 0):
             _swap_in(s, g, slot, line, lim, facts, now)
         if chosen + s[CHUNKS] > 0:
@@ -833,7 +865,7 @@ def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now):
 
 
 @INNER
-def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
+def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now, c=None):
     """Decide as the scheduler itself does, where somebody may have to give way (``GroupedScheduler._careful``)."""
     size, clock = lim[SIZE], s[CLOCK]
     for place in range(s[COUNT]):
@@ -848,13 +880,16 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
     for phase in range(size):
         phases[phase] = 0
     out = s[OUTBOUND]
-    chosen = _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now)
+    chosen = _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now, c)
+    if c is not None:  # who was just admitted is not begun, and does not decode, whatever it took over
+        for place in range(s[CHUNKS]):
+            slot[CHOSEN, line[CARRIED, place]] = 2
     for place in range(out, s[OUTBOUND]):
         one = line[GOING_OUT, place]
         _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
-        if slot[DONE_TOKENS, one] == 0:
+        if slot[DONE_TOKENS, one] == 0 or slot[CHOSEN, one] == 2:
             continue
         if not _decoding(slot, one):
             line[BEGINNING, s[BEGUN]] = one
@@ -865,13 +900,16 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
             line[LOOSENED, s[LOOSE]] = one
             s[LOOSE] += 1
     if chosen + s[CHUNKS] > 0:
-        _launch(s, g, slot, line, lim, decodes, chosen > 0)
+        _launch(s, g, slot, line, lim, decodes, chosen > 0, c)
         s[STEADY] = 0  # who gave way may come back in the next step
 
 
 @INNER
-def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step):
-    s[FREE] += slot[BLOCKS, one]
+def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step, c=None):
+    blocks = slot[BLOCKS, one]
+    if c is not None:
+        blocks = px.release(c, s[REPLICA], one, blocks, slot[REQUEST], slot[SHARED], line[ORDERED], s[ORDER])
+    s[FREE] += blocks
     _remove(line, ORDERED, s[ORDER], one)
     s[ORDER] -= 1
     line[SPARES, s[SPARE]] = one
@@ -925,7 +963,7 @@ def _log_run(s, g, head, pending, now, width, rows, varying):
 
 
 @INLINED
-def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts):
+def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts, c=None):
     """Give each member of a group its tokens; let those go that have all (``DecodeGroup.advance``)."""
     steps, size = s[STEPS], lim[SIZE]
     clock = q[CLOCK] + steps
@@ -940,11 +978,11 @@ def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, d
         slot[BLOCKS, one] = -(-done // size)
         q[COMPUTED] -= done
         # its blocks are given back below; nobody looks at them in between
-        _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, q[LAST])
+        _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, q[LAST], c)
 
 
 @INLINED
-def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, one):
+def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, one, c=None):
     """Account for a prompt chunk of a step that ended (``GroupedScheduler._compute``)."""
     start, count = slot[DONE_TOKENS, one], slot[TAKEN, one]
     done = start + count
@@ -958,7 +996,7 @@ def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, on
             slot[GENERATED, one] += 1
             sampled = 1
         if slot[GENERATED, one] >= slot[OUTPUT, one]:
-            _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, slot[LAST_STEP, one])
+            _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, slot[LAST_STEP, one], c)
         else:
             line[LOOSENED, s[LOOSE]] = one
             s[LOOSE] += 1
@@ -978,17 +1016,24 @@ def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, on
 
 
 @INLINED
-def _land(s, g, slot, line, finishes, phases, lim, loads, now, chunks, decodes, facts):
-    """Account for what ends now (``GroupedScheduler.complete``)."""
+def _land(s, g, slot, line, finishes, phases, lim, loads, now, chunks, decodes, facts, c=None):
+    """Account for what ends now (``GroupedScheduler.complete``); what it has filled is kept before anybody leaves."""
+    if c is not None:
+        for place in range(s[CHUNKS]):
+            one = line[CARRIED, place]
+            full = (slot[DONE_TOKENS, one] + slot[TAKEN, one]) // lim[SIZE]
+            px.catch_up(c, s[REPLICA], s[FREE])
+            slot[SHARED, one], freed = px.store(c, s[REPLICA], slot[REQUEST, one], slot[SHARED, one], full)
+            s[FREE] += freed
     steps, first = s[STEPS], s[STEP]
     s[STEP] = first + steps
     if s[DECODES] > 0:
         if steps > 1:
             s[FREE] -= _entered(s, phases, lim[SIZE], steps)
             s[LAST] = first + steps - 1
-        _step_group(s, line, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts)
+        _step_group(s, line, s, g, slot, line, finishes, phases, lim, loads, now, decodes, facts, c)
     for place in range(s[CHUNKS]):
-        _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, first, line[CARRIED, place])
+        _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, first, line[CARRIED, place], c)
     s[CHUNKS] = s[STEPS] = 0
 
 
@@ -1216,10 +1261,12 @@ def _is_full(g, lim):
 
 
 @INLINED
-def _arrive(g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail, came, routed, request):
+def _arrive(g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail, came, routed, request, chosen=-1):
     """Queue the next request where it goes, and return that lane; −1 where the request can never run."""
     lanes = len(loads)
     lane = load_tree[1] if lim[BALANCED] else g[NEXT] - g[NEXT] // lanes * lanes
+    if chosen >= 0:
+        lane = chosen
     g[NEXT] += 1
     g[FREED] -= 1
     came[request] = g[NOW]
@@ -1239,6 +1286,49 @@ def _arrive(g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail
         loads[lane] += prompts[request] + outputs[request]
         _settle(load_tree, loads, lane)
     return lane
+
+
+@INNER
+def _taken(s, lim, phases, head, pending, core_kinds, cores, base, before):
+    """Return the blocks that a run under way has taken besides those of its first step (``Lane.taken``).
+
+    Before an instant; where it ends there and goes on, all its steps but the next one have ended.
+    """
+    if s[STEPS] == 0 or s[CHUNKS] > 0:
+        return 0
+    ended, end, width = 0, head[ROW_START], cores[2]
+    for step in range(s[STEPS] if s[GOES_ON] else s[STEPS] - 1):
+        end += base
+        for core in range(width):
+            end += core_kinds[2, core, 1] * pending[step * width + core]
+        if end >= before:
+            break
+        ended += 1
+    return _entered(s, phases, lim[SIZE], ended + 1)
+
+
+@INNER
+def _route(c, s, g, loads, phases, lim, head, pending, core_kinds, cores, decode_rows, prompt, request):
+    """Return the lane that has most of a prompt cached, −1 where loads tell (``serving.router.PrefixAware``)."""
+    routing, most, least = c[px.ROUTING], 0, NEVER
+    if len(routing) == 0:
+        return -1
+    for lane in range(len(s)):
+        count = s[lane, WAITING] + s[lane, ORDER]
+        most, least = max(most, count), min(least, count)
+    if most - least > routing[1] and most > routing[2] * least:
+        return -1
+    found, longest, before = -1, 0, g[NOW] + (c[px.ASKED][0] == g[NOW])
+    for lane in range(len(s)):
+        mine = s[lane]
+        base = decode_rows[mine[DECODES], 0]
+        taken = _taken(mine, lim, phases[lane], head[lane], pending[lane], core_kinds, cores, base, before)
+        px.catch_up(c, lane, mine[FREE] - taken)
+        cached = px.leading(c, lane, request, (prompt - 1) // lim[SIZE])
+        if cached > longest or (cached == longest and found >= 0 and loads[lane] < loads[found]):
+            found, longest = lane, cached
+    tokens = longest * lim[SIZE]
+    return -1 if tokens < routing[0] * prompt else found
 
 
 @njit(**KEPT)
@@ -1285,6 +1375,7 @@ def advance(
     chunks,
     decodes,
     facts,
+    c=None,
 ):
     """Go on from instant to instant until there is nothing more to do, or something is needed.
 
@@ -1343,6 +1434,8 @@ def advance(
         Copies that ended, the lane last.
     rows, varying, chunks, decodes, facts : int64 arrays
         What is logged, the lane last: (…, len(ROW)), (…,), (…, 6), (…, 5), (…, 6).
+    c : tuple of arrays or None
+        ``prefixes.PREFIXES``, where prompts share what is cached.
 
     Returns
     -------
@@ -1366,7 +1459,7 @@ def advance(
                     _log_run(mine, g, head[lane], pending[lane], now, width, rows, varying)
                     _land(
                         mine, g, slot[lane], line[lane], finishes[lane], phases[lane], lim, loads, now, chunks, decodes,
-                        facts,
+                        facts, c,
                     )  # fmt: skip
                     if lim[BALANCED]:
                         _settle(load_tree, loads, lane)
@@ -1383,8 +1476,14 @@ def advance(
                     break
                 if _is_full(g, lim):
                     return FULL
+                chosen = -1
+                if c is not None:
+                    chosen = _route(
+                        c, s, g, loads, phases, lim, head, pending, core_kinds, cores, decode_rows, prompts[request],
+                        request,
+                    )  # fmt: skip
                 lane = _arrive(
-                    g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail, came, routed, request
+                    g, s, loads, load_tree, lim, prompts, outputs, refused, behind, tail, came, routed, request, chosen
                 )
                 if lane < 0:
                     continue
@@ -1395,7 +1494,7 @@ def advance(
                         _log_run(mine, g, head[lane], pending[lane], now, cores[2], rows, varying)
                         _land(
                             mine, g, slot[lane], line[lane], finishes[lane], phases[lane], lim, loads, now, chunks,
-                            decodes, facts,
+                            decodes, facts, c,
                         )  # fmt: skip
                     elif mine[STEPS] > 0:
                         mine[LIMIT] = mine[STEPS]
@@ -1411,7 +1510,7 @@ def advance(
                     return FULL
                 _next(
                     mine, g, slot[lane], line[lane], finishes[lane], phases[lane], prompts, outputs, behind, lim,
-                    decodes, facts, now,
+                    decodes, facts, now, c,
                 )  # fmt: skip
                 if mine[INBOUND] + mine[OUTBOUND] > 0:
                     _begin_copies(mine, slot[lane], line[lane], copies_ns, now)
@@ -1444,6 +1543,8 @@ def advance(
             mine[IS_AWAKE] = 0
             g[AWOKEN] += 1
         g[AWAKE] = g[AWOKEN] = 0
+        if c is not None:
+            c[px.ASKED][0] = now
         now = min(ends[end_tree[1]], soon)
         if now > lim[HORIZON]:
             return DONE

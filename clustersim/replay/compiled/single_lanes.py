@@ -109,6 +109,10 @@ class SingleLanes(StageLanes):
             prices.made, prices.decode_rows, prices.cores, prices.kinds, prices.terms, self.copies_ns, self.copied,
             *self.logged,
         ]  # fmt: skip
+        return self._go_on(everything)
+
+    def _go_on(self, everything: Sequence[Any]) -> int:
+        """Let the kernel go on, told everything, and return why it stopped."""
         status: int = k.advance(*everything)
         return status
 

@@ -8,10 +8,12 @@ two pools, and what is no lane: :mod:`clustersim.replay.events.run`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final, TypeVar
 
 from clustersim.clock import in_time
+from clustersim.replay.compiled.choice import Compiled
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
@@ -40,7 +42,7 @@ class DecisionClock(SharedClock):
 
     def __init__(self, run: Intake, prepared: Prepared) -> None:
         super().__init__(run)
-        inputs = prepared.input
+        self.input = inputs = prepared.input
         serving, requests = inputs.entry.serving, inputs.requests
         self.now = 0
         self.limit = serving.queue_limit
@@ -69,15 +71,30 @@ class DecisionClock(SharedClock):
         InputError
             When that is so because a user's own scheduler chooses nothing.
         """
-        del mode, behind_s
-        self._run()
+        compiled = Compiled(self.all, mode, behind_s)
+        count, refused = self._compiled(compiled)
+        if count is None:
+            self._run()
+        else:
+            self.request = count
+            self.all.explain_refused(slice(count))
         self._record()
         left = self.all.total - self.all.ended
         if left and self.all.horizon == NEVER - 1:
             from clustersim.replay.events.stall import stall_error  # which takes a while to import
 
             raise stall_error(self.now, left, self.loads_of)
-        return "replicas that share a clock are not"
+        return compiled.refused or refused
+
+    def _compiled(self, compiled: Compiled) -> tuple[int | None, str]:
+        """Let compiled lanes run where nothing but prefixes decides; return how many requests came, or why not."""
+        serving = self.input.entry.serving
+        router = "round_robin" if serving.router == "prefix_aware" else serving.router
+        plain = replace(self.input.entry, serving=replace(serving, prefix_caching=False, router=router))
+        if self.keys is None or replace(self.input, pools=(plain,)).decides:
+            return None, "replicas that share a clock are not"
+        routing = None if router == serving.router else serving.prefix_routing
+        return compiled.run(self.lanes, 0, 1, self.keys, routing), ""
 
     def change(self, index: int, change: Callable[[int, Sequence], _T], sequence: Sequence) -> _T:
         """Change what a lane has, after the step that ends now; what it decides next is due when that one has ended."""

@@ -58,7 +58,7 @@ class LaneReplay:
         """Simulate where more than lengths and loads decides."""
         from clustersim.replay.lanes.clocks.decision_clock import DecisionClock  # with routers and deadlines
 
-        return DecisionClock(self.intake, self.prepared).run()
+        return DecisionClock(self.intake, self.prepared).run(self.input.compiled, self.input.behind_s)
 
     def _unfinished(self) -> Iterator[str]:
         for index, lane in zip(self.intake.replicas, self.lanes, strict=True):
