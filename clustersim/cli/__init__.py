@@ -56,7 +56,11 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, function = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"clustersim.cli.commands.{module}"), function)
+        try:
+            command: click.Command = getattr(importlib.import_module(f"clustersim.cli.commands.{module}"), function)
+        except KeyboardInterrupt as error:
+            error.add_note("nothing was kept: it had not begun")
+            raise
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

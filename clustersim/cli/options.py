@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 
 from clustersim import inputs
+from clustersim.cli.signals import TerminatedError
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.units import UnitError, parse, whole_number
@@ -164,6 +166,7 @@ def most_seconds(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 def many_runs(command: Command) -> Command:
     """Add what all commands of many runs take: ``--set``, ``--executor``, ``--workers``, ``--out``, ``--json``, …."""
+    command = _telling(command)
     for option in (
         click.option("--quiet", is_flag=True, help="Print nothing but problems."),
         click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
@@ -175,6 +178,21 @@ def many_runs(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def _telling(command: Command) -> Command:
+    """Return a command that says, where it is interrupted, that nothing was kept, if nothing was."""
+
+    @wraps(command)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except (KeyboardInterrupt, TerminatedError) as error:
+            if not hasattr(error, "__notes__"):
+                error.add_note("nothing was kept: no run was finished")
+            raise
+
+    return cast(Command, told)
 
 
 def refuse_graph(name: str) -> None:

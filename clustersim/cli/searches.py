@@ -85,7 +85,7 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
         for one in found.shown()
     ]  # fmt: skip
     columns = ("plan", "devices", *found.columns, "TTFT p99 ms", "TPOT p99 ms", "launch --for", "")
-    print_table(columns, rows, numbers_from=1)
+    print_table(columns, rows, numbers_from=1, numbered=True)
     if any(one.rank == "tie" for one in found.shown()):
         click.echo(f"tie: less than {TIES:.0%} from the best, as much as a seed changes")
     if found.is_next_shorter and any(one.rank == "next" for one in found.shown()):

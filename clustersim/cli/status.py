@@ -66,11 +66,11 @@ def exit_status() -> Iterator[None]:
         if isinstance(leaving.__context__, BrokenPipeError):  # rich leaves with 1, which means "illegal" here
             raise click.exceptions.Exit(BROKEN_PIPE) from None
         raise
-    except KeyboardInterrupt:
-        click.echo("\nclustersim: interrupted", err=True)
+    except KeyboardInterrupt as asked:
+        click.echo("\n".join(["", *_notes(asked), "clustersim: interrupted"]), err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except TerminatedError as asked:
-        click.echo("clustersim: asked to end", err=True)
+        click.echo("\n".join([*_notes(asked), "clustersim: asked to end"]), err=True)
         raise click.exceptions.Exit(asked.status) from None
     except InputError as error:
         click.echo(problems_text(error.problems), err=True)
@@ -95,6 +95,11 @@ def exit_status() -> Iterator[None]:
             traceback.print_exc()
         click.echo(_defect_text(error), err=True)
         raise click.exceptions.Exit(DEFECT) from None
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Return what an error was told on its way, such as what was kept."""
+    return getattr(error, "__notes__", [])
 
 
 def problems_text(problems: Sequence[Problem], texts: Mapping[str, str] | None = None) -> str:

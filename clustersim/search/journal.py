@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 from clustersim import __version__, inputs
 from clustersim.errors import InputError, Problem
 from clustersim.search.point import Row
+from clustersim.units import plural
 
 with suppress(ImportError):  # not on Windows
     import fcntl
@@ -56,7 +57,7 @@ class Journal:
 @contextmanager
 def opened_journal(folder: Path) -> Iterator[Journal]:
     """Open the journal of a folder, which is made where there is none, and removed again where an error
-    left it without a row.
+    left it without a row. Whoever interrupts it is told by a note what was kept.
 
     Raises
     ------
@@ -74,9 +75,11 @@ def opened_journal(folder: Path) -> Iterator[Journal]:
                 rows, length = _read(folder / NAME)
                 file.truncate(length)
                 yield Journal(rows, file)
-            except BaseException:
+            except BaseException as error:
                 if not os.fstat(file.fileno()).st_size:
                     _removed(folder / NAME, new)
+                elif not isinstance(error, Exception):
+                    error.add_note(f"kept     {plural(len(rows), 'run')} in {folder} (a second start goes on there)")
                 raise
     except OSError as error:
         message = f"cannot be written ({error.strerror or error}); name another folder with --out"

@@ -32,10 +32,10 @@ def azure(requests: int, rate: float) -> str:
     return f"workload={{trace: {{{trace}}}}}"
 
 
-def closed(requests: int) -> str:
+def closed(requests: int, concurrency: int = 48) -> str:
     """A closed loop: its steps are the same however long they take."""
     drawn = "{uniform: {low: 20, high: 400}}"
-    arrivals = "{process: closed_loop, concurrency: 48}"
+    arrivals = f"{{process: closed_loop, concurrency: {concurrency}}}"
     return f"workload={{arrivals: {arrivals}, prompt_tokens: {drawn}, output_tokens: {drawn}, requests: {requests}}}"
 
 
@@ -148,6 +148,27 @@ def test_growth_with_tp_8_instead_of_1(benchmark):
     """CPU seconds of Llama-3.1-8B on TP 8 over those on TP 1, on the same steps."""
     options = ("model=llama-3.1-8b", closed(TENTH), "serving.kv_blocks=5000")
     eight = benchmark.pedantic(lambda: in_child("tp-on-one-node", *options), rounds=1, iterations=1)
+    one = in_child("tp-on-one-node", *options, "plan={tp: 1}")
+    report(benchmark, eight.cpu_s / one.cpu_s, eight, one)
+
+
+def test_growth_with_ten_times_the_batch(benchmark):
+    """CPU seconds of 240 sequences a step over those of 24, on the same requests."""
+    big, small = (
+        ("model=llama-3.1-8b", closed(TENTH, many), "serving={max_batch_requests: 256, max_batch_tokens: 2048}")
+        for many in (240, 24)
+    )
+    ten = benchmark.pedantic(lambda: in_child("tp-on-one-node", *big), rounds=1, iterations=1)
+    one = in_child("tp-on-one-node", *small)
+    report(benchmark, ten.cpu_s / one.cpu_s, ten, one)
+
+
+def test_growth_with_eight_stages_instead_of_one(benchmark):
+    """CPU seconds of Llama-3.1-8B on PP 8 over those on PP 1, on the same requests."""
+    options = ("model=llama-3.1-8b", azure(TENTH, RATE))
+    eight = benchmark.pedantic(
+        lambda: in_child("tp-on-one-node", *options, "plan={pp: 8, tp: 1}"), rounds=1, iterations=1
+    )
     one = in_child("tp-on-one-node", *options, "plan={tp: 1}")
     report(benchmark, eight.cpu_s / one.cpu_s, eight, one)
 

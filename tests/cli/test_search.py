@@ -182,11 +182,24 @@ def test_a_best_plan_that_no_engine_starts_is_told_with_a_tie_that_one_does(monk
     for starts, told in ((("vllm",), f"no engine starts it; {tie['plan']}, "), ((), "no engine starts it nor a plan")):
         lines = search(*args).stdout.splitlines()
         assert lines[1].startswith(told)
-        assert lines[1].endswith("% from it, is started by vllm" if starts else "searches the plans that one starts")
+        assert lines[1].endswith("% from it, is started by vllm" if starts else "searches those that it starts)")
         assert f"; {lines[1]}" in Path("tied/search.html").read_text()
         rows = table("tied")
         assert [row["launches_for"] for row in rows[:2]] == ["none", ",".join(starts) or "none"]
-    assert "<th>launch --for</th>" in Path("tied/search.html").read_text()
+    assert "<th>started by</th>" in Path("tied/search.html").read_text()
+
+
+def test_plans_that_are_too_wide_for_a_terminal_stand_below_the_table(monkeypatch: pytest.MonkeyPatch):
+    args = (*FEWER, "--workers", "1", "--out", "narrow")
+    wide = search(*args).stdout
+    plans = [one["words"] for one in table("narrow")]
+    monkeypatch.setattr("clustersim.cli.tables.PIPED_WIDTH", 80)
+    narrow = search(*args).stdout
+    for at, plan in enumerate(plans, 1):
+        assert f"\n {plan} " in wide
+        assert f"\n {plan} " not in narrow
+        assert f"\n {at} " in narrow
+        assert f"\n {at}  {plan}\n" in narrow
 
 
 def table(name: str) -> list[dict]:
@@ -230,11 +243,8 @@ def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: 
     monkeypatch.setattr("clustersim.cli.commands.search.found_by", interrupted)
     result = search("--devices", "2", "--out", "out")
     assert result.exit_code == 130
-    assert result.stderr.splitlines()[-3:] == [
-        "kept     out (a second start goes on there)",
-        "",
-        "clustersim: interrupted",
-    ]
+    assert result.stderr.splitlines()[-3:] == ["", "nothing was kept: no run was finished", "clustersim: interrupted"]
+    assert not Path("out").exists()
     monkeypatch.undo()
 
     def terminated(*_):
@@ -245,7 +255,8 @@ def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: 
         monkeypatch.chdir(folder)
         result = search(*FEWER, "--front", "0.1", "--out", "front", "--workers", "1")
         assert result.exit_code == status
-        assert "kept     front (a second start goes on there)" in result.stderr
+        kept = len(Path("front/finished.jsonl").read_text().splitlines())
+        assert f"kept     {kept} runs in front (a second start goes on there)" in result.stderr
         assert "front    is looked for, for 150 s of CPU at most; Ctrl-C or SIGTERM leaves it" in result.stderr
         assert result.stdout.splitlines()[-1].startswith("command  clustersim run")  # the answer, and the page of it
         page = Path("front/search.html")

@@ -103,7 +103,8 @@ def test_two_pools_of_different_plans_may_be_in_any_ratio():
     told = found(*uneven)
     assert told["devices"] == 8 * told["pools"]["prefill"] + 4 * told["pools"]["decode"]
     printed = size(*uneven).stdout
-    assert printed.splitlines()[0].endswith(" of decode")
+    assert printed.splitlines()[0].endswith(f" of decode ({told['plan']})")
+    assert told["plan"] == f"prefill DP {told['pools']['prefill']} × TP 8, decode PP 2 × TP 2"
     assert "one replica less: of " in printed
 
 
@@ -134,7 +135,7 @@ def test_what_one_replica_less_lacks_is_told_also_where_none_is_left():
     loose = ("--targets", "ttft=3 s, tpot=90 ms", "--set", "workload.arrivals.rate=4/s", "--set", "plan.tp=4")
     told = size(*loose, "--survive", "node").stdout
     assert "one replica less: with n0 lost no replica is left" in told
-    assert size(*loose).stdout.startswith("4 devices on 1 node, 1 replica\n")
+    assert size(*loose).stdout.startswith("4 devices on 1 node, 1 replica (TP 4)\n")
     assert "lost" not in size("--survive", "node", "--set", "plan.tp=4").stdout
 
 

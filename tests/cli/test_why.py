@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,17 @@ def test_what_is_left_is_told_in_cpu_time_as_runs_end() -> None:
         "7 of 8 plans, under a second left",
         "7 of 8 plans, about 75 s left",  # the last 80 took 100, however long the first ones did
         "7 of 8 plans, about 120 s left",  # what was under way took less than expected: 600 s for 60
+    ]
+    file, clock = io.StringIO(), iter(range(0, 1000, 100))
+    work = iter(((0.5, 40.0), (4.0, 40.0), (8.0, math.inf)))
+    told = RunsLeft("plans", file, lambda: next(clock), work=lambda: next(work), slowest=2.0)
+    told.then = "the front"
+    for done in (1, 2, 3):
+        told(done, 8)
+    assert file.getvalue().splitlines() == [
+        "1 of 8 plans",  # half a second of work tells nothing
+        "2 of 8 plans, about 80 s left, then the front",  # 4 s of it took 200, which was not all for them
+        "3 of 8 plans",
     ]
 
 

@@ -41,6 +41,8 @@ from clustersim.units import format_seconds
 
 FRONT: Final = 0.002
 """Of the area below the front, that no run may be expected to add (measured: 0.99 of what all runs have)."""
+_SLOWEST: Final = 2.0
+"""Seconds that one of effort may take (assumed): whatever compiling takes once, the rest takes no more of each."""
 
 
 @click.command()
@@ -154,7 +156,6 @@ def search(
         with opened(executor, workers) as executors, opened_journal(folder) as journal:
             _search(deployments, question, executors, journal, told)
     except (KeyboardInterrupt, TerminatedError) as error:
-        click.echo(f"\nkept     {folder} (a second start goes on there)", err=True)
         if told.found is None:
             raise
         stopped = error
@@ -187,9 +188,13 @@ class _Told:
         self.answered = 0.0
         self.left: RunsLeft | None = None
 
-    def begin(self, work: Callable[[], tuple[float, float]] | None = None) -> RunsLeft | None:
+    def begin(
+        self, work: Callable[[], tuple[float, float]] | None = None, *, has_front: bool = False
+    ) -> RunsLeft | None:
         """Return what tells how far it is."""
-        self.left = None if self._is_quiet else RunsLeft("plans", work=work)
+        self.left = None if self._is_quiet else RunsLeft("plans", work=work, slowest=_SLOWEST)
+        if self.left is not None and has_front:
+            self.left.then = "the front"
         return self.left
 
     def answer(self, found: Found | Fixed) -> None:
@@ -202,7 +207,7 @@ class _Told:
     def front(self, left_s: float) -> None:
         """Say that runs for the front begin; Ctrl-C, or SIGTERM, leaves it at what there is."""
         if self.left is not None:
-            self.left.noun = "plans; the front"
+            self.left.noun, self.left.then = "plans; the front", ""
             if left_s <= 0.0:
                 click.echo("front    is not looked for: no effort is left (more --effort goes on)", err=True)
                 return
@@ -221,8 +226,9 @@ def _search(deployments: Deployments, question: Question, executors: Executors, 
         told.answer(fixed_by(FixedSearch(deployments, question, executors, journal), told.begin()))
         return
     made = Search(deployments, question, executors, journal)
-    told.answer(found := found_by(made, told.begin(made.work)))
-    told.found = with_front(made, with_whole(made, found), told.front)
+    told.answer(found := found_by(made, told.begin(made.work, has_front=question.front is not None)))
+    told.found = with_front(made, with_whole(made, found, [found.best]), told.front)
+    told.found = with_whole(made, told.found, found.ties)
 
 
 def _simulated_as(deployments: Deployments, found: Found | Fixed, target: str) -> str:

@@ -12,6 +12,7 @@ from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
 from clustersim.errors import InputError, LimitError, Problem
 from clustersim.limits import Limits
+from clustersim.report.words.run import plan_words
 from clustersim.scenario.schema import POOLS
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
@@ -89,13 +90,14 @@ def size(
         raise InputError(dict.fromkeys(problems))
     best = min(found, key=lambda one: (one.best.amount(by), one.best.devices, -one.best.share))
     command = command_of(variants, best.best.worst_changes)
+    plan = plan_words(variants.scenario(best.best.changes).document["plan"])
     if as_json:
-        plain = _plain(best.best) | {"summary": nested(best.best.worst["numbers"])}
+        plain = {"plan": plan} | _plain(best.best) | {"summary": nested(best.best.worst["numbers"])}
         more = {"limited_by": best.limited_by, "why": best.why, "tried": [_plain(one) for one in best.tried]}
         told = {"command": command, "out": str(folder)}
         click.echo(json.dumps(plain | more | told))
     elif not quiet:
-        _print(best, share)
+        _print(best, share, plan)
         if len(plans) > 1:
             click.echo(f"the least of {plural(len(found), 'plan')} that can meet the targets")
         click.echo(options.kept_and_command(folder, command))
@@ -112,13 +114,13 @@ def _plain(one: Size) -> dict[str, object]:
     }
 
 
-def _print(found: Sized, share: float) -> None:
+def _print(found: Sized, share: float, plan: str) -> None:
     best = found.best
     price = "" if best.usd_per_hour is None else f", {best.usd_per_hour:,.2f} USD/h"
     lost = ", with the loss" if best.lost else ""
     sizes = (best.devices, "device"), (best.nodes, "node"), (best.replicas, "replica")
     devices, nodes, replicas = (plural(*one) for one in sizes)
-    click.echo(f"{devices} on {nodes}, {_counts(best, replicas)}{price}")
+    click.echo(f"{devices} on {nodes}, {_counts(best, replicas)}{price} ({plan})")
     click.echo(f"{best.share:.1%} of requests meet every target{lost} (asked: {share:.0%})")
     if found.why is not None:
         click.echo(f"one replica less: {found.why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from simpy import Environment
@@ -26,7 +26,12 @@ class Clock(Environment):
     def step(self) -> None:
         """Make the calls that come next, and process the event of SimPy's behind them."""
         queue: list[Any] = self._queue
-        while queue and len(queue[0]) == _CALL:
-            self._now, _, _, action, value = heappop(queue)
+        pop = heappop
+        while queue:
+            first = pop(queue)
+            if len(first) != _CALL:
+                heappush(queue, first)
+                break
+            self._now, _, _, action, value = first
             action(value)
         super().step()

@@ -6,12 +6,17 @@ instance of the template stands for all of them.
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Final
+
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STRUCTURAL_OPS
 from clustersim.graph.program import StageProgram
 from clustersim.values import dataclass
+
+NONE: Final = -1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,6 +75,17 @@ class EventProgram:
     exits: dict[int, tuple[int, ...]]
     node_of: Int64Array
     works: Works | None = None
+
+    @cached_property
+    def follower(self) -> list[int]:
+        """The work of one rank that begins with the end of each operator, where that is all that end does; or −1."""
+        return [
+            targets[0]
+            if len(targets) == 1 and self.indegree[targets[0]] == 1 and self.members[targets[0]] is None
+            and operator not in self.exits
+            else NONE
+            for operator, targets in enumerate(self.successors)
+        ]  # fmt: skip
 
 
 def expanded_program(program: StageProgram) -> EventProgram:
@@ -159,12 +175,17 @@ def _linked(
     exits: dict[int, tuple[int, ...]],
     node_of: Int64Array,
 ) -> EventProgram:
+    """Return a program of what each operator waits for, but for what those others wait for themselves."""
     successors: list[list[int]] = [[] for _ in before]
-    for target, sources in enumerate(before):
-        for source in sources:
+    needed: list[list[int]] = []
+    for sources in before:
+        implied = {one for source in sources for one in before[source]}
+        needed.append([source for source in sources if source not in implied])
+    for target, some in enumerate(needed):
+        for source in some:
             successors[source].append(target)
     return EventProgram(
-        indegree=[len(sources) for sources in before],
+        indegree=[len(sources) for sources in needed],
         successors=[tuple(targets) for targets in successors],
         cls=classes,
         members=members,

@@ -8,12 +8,13 @@ times as much.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
-from clustersim.replay.events.pass_program import EventProgram
+from clustersim.clock import LATEST_NS, Int64Array
+from clustersim.replay.events.pass_program import NONE, EventProgram
 from clustersim.replay.instant import COMPLETION, at, now_ns
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class EventPass:
         self.on_exit = on_exit
         self.on_end = on_end
         self.pending = program.indegree.copy()
-        self.starts = [0] * len(self.pending)
-        self.ends = [0] * len(self.pending)
+        self.starts: dict[int, int] = {}
+        self.ends = [NONE] * len(self.pending)
 
     def begin(self) -> None:
         """Start every operator that waits for nothing.
@@ -86,20 +87,35 @@ class EventPass:
         program = self.program
         successors, members, exits, classes = program.successors, program.members, program.exits, program.cls
         on_exit, on_end, marks = self.on_exit, self.on_end, self.marks
-        left = len(pending)
+        follower = program.follower
+        if marks:
+            follower = [NONE if operator in marks else after for operator, after in enumerate(follower)]
+        left = follower.count(NONE)
+        queue: list[Any] = env._queue
+        serial, phase = env._eid, COMPLETION
+        sure_until = LATEST_NS - max(durations, default=0) if min(durations, default=0) >= 0 else NONE
 
         def start(operator: int, now: int) -> None:
-            starts[operator] = now
             group = members[operator]
-            if group is None:
-                at(env, durations[operator], COMPLETION, ended, operator)
-            else:
+            if group is not None:
+                starts[operator] = now
                 communicate(operator, classes[operator], group, durations[operator], ended)
+            elif now <= sure_until:  # what ``at`` does, in place
+                heappush(queue, (now + durations[operator], phase, next(serial), ended, operator))
+            else:
+                at(env, durations[operator], phase, ended, operator)
 
         def ended(operator: int) -> None:
             nonlocal left
-            now = now_ns(env)
+            now: int = env._now  # type: ignore[assignment]
             ended_at[operator] = now
+            after = follower[operator]
+            if after >= 0:
+                if now <= sure_until:  # what ``start`` does, in place
+                    heappush(queue, (now + durations[after], phase, next(serial), ended, after))
+                else:
+                    start(after, now)
+                return
             for after in successors[operator]:
                 waits = pending[after] - 1
                 pending[after] = waits
@@ -119,11 +135,19 @@ class EventPass:
 
     def waiting(self) -> list[tuple[int, int]]:
         """Return (operator, unfinished predecessors) of what has not started, for a stall's story."""
-        return [(operator, waits) for operator, waits in enumerate(self.pending) if waits > 0]
+        counts = [0] * len(self.ends)
+        for end, targets in zip(self.ends, self.program.successors, strict=True):
+            if end == NONE:
+                for target in targets:
+                    counts[target] += 1
+        return [(operator, waits) for operator, waits in enumerate(counts) if waits > 0]
 
     def node_times(self) -> tuple[Int64Array, Int64Array]:
         """Return start and end of every node of the template."""
-        starts, ends = np.array(self.starts, np.int64), np.array(self.ends, np.int64)
+        ends = np.fromiter(self.ends, np.int64, len(self.ends))
+        starts = ends - np.fromiter(self.durations, np.int64, len(ends))
+        communications = list(self.starts)
+        starts[communications] = list(self.starts.values())
         if self.works is not None and self.program.works is not None:
             return self.program.works.times(starts, ends, self.works)
         node_of = self.program.node_of

@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.report.comparison.comparison import Comparison
 from clustersim.report.comparison.entries import Entry
-from clustersim.report.comparison.text import basis, number, shown, signed
+from clustersim.report.comparison.text import basis, number, scenario_rows, signed
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.layout import PIXELS, Known, Panel, one_of, some_of, up_to
 from clustersim.report.figures.panels import Drawn
@@ -57,10 +57,10 @@ def _differences(found: Sequence[Comparison], panel: Panel) -> Drawn:
     most = panel.options["max_rows"]
     html = ""
     for one in found:
-        rows = [(path, shown(a), shown(b)) for path, a, b in one.scenario[:most]]
-        left = f'<p class="note">{len(one.scenario) - most} more.</p>' if len(one.scenario) > most else ""
+        rows = scenario_rows(one)
+        left = f'<p class="note">{len(rows) - most} more.</p>' if len(rows) > most else ""
         none = f'<p class="empty">{escape(one.a.name)} and {escape(one.b.name)}: no difference.</p>'
-        html += _table(("path", one.a.name, one.b.name), rows) + left if rows else none
+        html += _table(("path", one.a.name, one.b.name), rows[:most]) + left if rows else none
     return Drawn(title="What differs in the scenarios", html=html)
 
 

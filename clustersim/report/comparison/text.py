@@ -7,6 +7,9 @@ from math import fsum
 from typing import Any, Final
 
 from clustersim.report.comparison.comparison import Cause, Comparison, largest
+from clustersim.report.words.run import plan_words
+from clustersim.scenario.schema import POOLS
+from clustersim.scenario.text.flow import flow
 from clustersim.units import plural
 
 MOST_ROWS: Final = 20
@@ -30,8 +33,19 @@ def signed(a: float | None, b: float | None) -> str:
 
 def shown(value: Any, most: int = 60) -> str:
     """Return a value of a scenario, shortened."""
-    text = "–" if value is None else str(value)
+    text = "–" if value is None else value if isinstance(value, str) else flow(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def scenario_rows(found: Comparison) -> Rows:
+    """Return what differs in the scenarios, in words; plans of one pool and of two as a whole."""
+    rows: Rows = [(path, shown(one), shown(other)) for path, one, other in found.scenario]
+    own = [f"plan.{name}" for name in POOLS]
+    if not any(path in own and None in (one, other) for path, one, other in found.scenario):
+        return rows
+    first = next(at for at, (path, _, _) in enumerate(rows) if path.startswith("plan."))
+    whole = ("plan", *(plan_words(entry.scenario.document["plan"]) for entry in (found.a, found.b)))
+    return [*rows[:first], whole, *(row for row in rows[first:] if not row[0].startswith("plan."))]
 
 
 def basis(found: Comparison) -> str:
@@ -53,11 +67,12 @@ def basis(found: Comparison) -> str:
 def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[str, ...], Rows]]:
     """Return (what it is, columns, rows) of each table: what was changed, what came of it and why, and every figure."""
     a, b = found.a.name, found.b.name
+    scenario = scenario_rows(found)
     rows: list[tuple[str, tuple[str, ...], Rows]] = [
         (
-            _counted("Scenario", len(found.scenario), most),
+            _counted("Scenario", len(scenario), most),
             ("path", a, b),
-            [(path, shown(one), shown(other)) for path, one, other in found.scenario[:most]],
+            scenario[:most],
         )
     ]
     differing = [one for one in found.causes if one.a_ms or one.b_ms]

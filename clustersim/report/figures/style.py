@@ -112,9 +112,18 @@ def axis_name(prefix: str, index: int) -> str:
     return prefix if index == 0 else f"{prefix}{index + 1}"
 
 
+_FEWEST_TICKS: Final = 3
+"""That tell how an axis goes."""
+
+
 def log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Return ticks at 1, 2 and 5 times the powers of ten (only the powers where that would crowd)."""
+    """Return ticks at 1, 2 and 5 times the powers of ten: the powers alone where many show, steps where few do."""
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     steps = (1, 2, 5) if len(decades) <= 5 else (1,)
     ticks = [step * 10.0**power for power in decades for step in steps]
+    if high > low and sum(low <= tick <= high for tick in ticks) < _FEWEST_TICKS:
+        most = (high - low) / _FEWEST_TICKS
+        unit = 10.0 ** np.floor(np.log10(most))
+        step = max(one * unit for one in (1, 2, 5) if one * unit <= most)
+        ticks = [step * number for number in range(int(low // step), int(high // step) + 2) if number > 0]
     return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}

@@ -148,7 +148,7 @@ def _plans(searched: Searched, panel: Panel, identity: str) -> Drawn:
     return points_table(
         "Why each of the others lost",
         "Click a row for the command that simulates it.",
-        ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for", "launch --for"),
+        ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for", "started by"),
         rows,
         len(searched.plans),
         kind="reasons",

@@ -135,6 +135,15 @@ class RunsLeft:
     work : callable, optional
         Seconds of work that are done, and left, where that is known: the rest takes as long for each as the later half
         of what is done, so that what is made ready once (kernels that are compiled) does not count for ever.
+    slowest : float, optional
+        Seconds of real time that a second of work takes at most, whatever was measured; then less than a second of work
+        that is done tells nothing of the rest.
+
+    Attributes
+    ----------
+    noun : str
+    then : str
+        What comes behind the rest, of which no time is told.
     """
 
     def __init__(
@@ -144,8 +153,11 @@ class RunsLeft:
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] | None = None,
         work: Callable[[], tuple[float, float]] | None = None,
+        slowest: float = math.inf,
     ) -> None:
         self.noun, self._work, self._began = noun, work, clock()
+        self.then = ""
+        self._slowest, self._least = slowest, 0.0 if math.isinf(slowest) else 1.0
         self._file = sys.stderr if file is None else file
         self._clock = clock
         self._over = self._file.isatty()
@@ -166,12 +178,13 @@ class RunsLeft:
         left = ""
         if self._work is not None:
             spent, more = self._work()
-            if 0.0 < more < math.inf and spent > 0.0:
-                left = _left(self._pace(now, spent) * more)
+            pace = self._pace(now, spent) if spent > self._least else 0.0
+            if 0.0 < more < math.inf and pace > 0.0:
+                left = _left(min(pace, self._slowest) * more)
         elif done not in (before, total):
             seconds = (self._spent() - since) / (done - before) * (total - done)
             left = _left(seconds, self._unit)
-        line = f"{done:,} of {total:,} {self.noun}{left}"
+        line = f"{done:,} of {total:,} {self.noun}{left}{self.then and left and f', then {self.then}'}"
         self._file.write(f"\r\x1b[K{line}" if self._over else f"{line}\n")
         self._file.flush()
 

@@ -162,6 +162,8 @@ def _sentences(found: Found, question: Question) -> list[str]:
         )
         + ".",
     ]
+    if whole := found.whole_words():
+        lines.insert(1, f"{whole[:1].upper()}{whole[1:]}.")
     if told["nearest_pruned"] is not None:
         lines.append(
             f"Of those left out by their bound the best can reach {told['nearest_pruned']:.4g} {unit} at most."

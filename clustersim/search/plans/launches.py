@@ -17,7 +17,7 @@ def launches_of(deployments: Deployments, one: Standing) -> list[str]:
 def launch_words(deployments: Deployments, one: Standing) -> str:
     """Return what a plan can be launched for, in words."""
     found = launches_of(deployments, one)
-    return "all" if len(found) == len(TARGETS) else ",".join(found) or "none"
+    return "all" if len(found) == len(TARGETS) else ", ".join(found) or "none"
 
 
 def not_started(deployments: Deployments, found: Standings, before: str = "") -> str:
@@ -31,4 +31,8 @@ def not_started(deployments: Deployments, found: Standings, before: str = "") ->
             tie = f"{one.standing.words}, {apart:.1%} from it, is started by {', '.join(engines)}"
             return f"{before}no engine starts it; {tie}"
     none = " nor a plan that ties with it" if ties else ""
-    return f"{before}no engine starts it{none}; --for {TARGETS[0]} (or another one) searches the plans that one starts"
+    others = (one.standing for one in found.shown() if one.rank in ("", "next"))
+    first = next((f"; the next that one starts is {one.words}" for one in others if launches_of(deployments, one)), "")
+    return (
+        f"{before}no engine starts it{none}{first} (--for {TARGETS[0]}, or another one, searches those that it starts)"
+    )

@@ -45,8 +45,3 @@ class Question:
         if self.front is None or self.front_s is not None or self.exhaustive:
             return self.effort_s
         return self.effort_s * (1.0 - (_OF_FEW if plans <= _FEW_PLANS else _OF_MANY))
-
-    def kept_s(self, plans: int) -> float:
-        """Return the seconds that are kept for the front."""
-        own = self.answer_s(plans)
-        return (self.front_s or 0.0) + (0.0 if math.isinf(own) else self.effort_s - own)

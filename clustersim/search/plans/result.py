@@ -189,7 +189,8 @@ class Found(Standings):
         on = plural(best.standing.candidate.devices, "device")
         fails = "a run or a look that fails" if told["looked_at"] else "a run that fails"
         shares = ", ".join(f"{one:.1%}" for one in best.shares)
-        each = f": {shares}" + (", a seed each; the command has the first" if len(best.shares) > 1 else " did")
+        first = "" if self._is_part else "; the command has the first"
+        each = f": {shares}" + (f", a seed each{first}" if len(best.shares) > 1 else " did")
         lines = [
             f"{best.standing.words} on {on}: {best.capacity:g} requests/s ({noun} {self.value(best):.4g})",
             f"a rate counts where {self.share:.0%} of requests meet every target{each}",
@@ -202,15 +203,24 @@ class Found(Standings):
         return lines
 
     def notes(self) -> list[str]:
-        """Return what was done for the front, and what the command gives where one replica stood for all."""
+        """Return what was done for the front, and what the command gives where a part stood for all replicas."""
         lines = [] if self.filled is None else [f"front    {self.front_words()}"]
-        one = self.best.standing
-        if one.row_devices == one.candidate.devices:
-            return lines
-        told = "were not run: what its command gives differs a little (more --effort runs them)"
+        return [*lines, f"whole    {self.whole_words()}"] if self._is_part else lines
+
+    @property
+    def _is_part(self) -> bool:
+        """Whether a part of the best plan was simulated for all of it."""
+        return self.best.standing.row_devices < self.best.standing.candidate.devices
+
+    def whole_words(self) -> str:
+        """Return what all replicas of the best plan gave, for which a part stood; empty where none did."""
+        if not self._is_part:
+            return ""
+        told = "were not run together: what the command gives may differ a little (more --effort runs them)"
         if self.best.whole is not None:
-            told = f"let {self.best.whole['numbers']['goodput.share']:.1%} of requests meet every target: its command"
-        return [*lines, f"whole    all {plural(sum(one.candidate.counts), 'replica')}, for which a part stood, {told}"]
+            share = self.best.whole["numbers"]["goodput.share"]
+            told = f"together, as the command runs them, let {share:.1%} meet every target; a part stood for them"
+        return f"all {plural(sum(self.best.standing.candidate.counts), 'replica')} {told}"
 
     def shown(self) -> list[PlanRow]:
         """Return the finalists, and the best of the others, as they did in short runs."""

@@ -11,13 +11,14 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.costs import PLAN_S, STARTED_S, WRITTEN_S, bound_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import SEEDS, TIES, last_longest, reopen, settle
+from clustersim.search.plans.finals import SEEDS, TIES, Finalist, last_longest, reopen, settle
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.plan_runs import PlanRuns
 from clustersim.search.plans.pools.plan_pools import PlanPool
@@ -32,6 +33,9 @@ from clustersim.search.plans.walk.order import Order
 from clustersim.search.plans.walk.reached import Reached
 from clustersim.search.plans.walk.walk import Walk
 
+_WHOLE: Final = 0.05
+"""Of the effort, that a run of all replicas of the best plan may take when it is spent."""
+
 
 class Search(PlanRuns):
     """Searches the plans of one scenario for the highest rate that they bear."""
@@ -44,9 +48,10 @@ class Search(PlanRuns):
         self.prepared_s = STARTED_S
         self.written_s = 0.0
         self.ends_s = math.inf
-        self.kept_s = 0.0
         self.waiting: Walk | None = None
         self.front_s = math.inf
+        self.before: tuple[int, float] | None = None
+        """Runs before any at length, and their seconds."""
         self.done = 0, 0
 
     @property
@@ -57,16 +62,20 @@ class Search(PlanRuns):
     def work(self) -> tuple[float, float]:
         """Return the seconds of effort that were spent here, what was looked up left out, and those that are left.
 
-        Runs under way are half done. Of plans that wait, those that have time for it have one run each; for the front,
-        those that may add something.
+        Runs under way are half done. Of plans that wait, those that have time for it have one run each, and the best
+        some at length. What is left for the front is told behind the answer, and infinite until it is known.
         """
         before = STARTED_S + self.written_s + self.ran_s
         done, half = self.spent_s - before + self.fresh_s, 0.5 * self.pending_s
         left = self.ends_s - self.spent_s - (self.fresh_s - self.counted_s) - 2.0 * half
-        kept = max(0.0, self.kept_s + min(0.0, left))  # what runs take too long is taken from the front
         most = max(0.0, left)
-        waits = min(most, self.front_s) if self.waiting is None else self.waiting.left_s(most)
-        return done + half, half + waits + kept + self.written_s
+        if self.waiting is not None:
+            runs, before_s = (self.ran, self.fresh_s) if self.before is None else self.before
+            long_s, many = self.fresh_s - before_s, max(1, self.ran - runs)
+            waits = self.waiting.left_s(most) + max(self.waiting.at_length_s() - long_s - 2.0 * half, long_s / many)
+        else:
+            waits = min(most, self.front_s) if math.isfinite(self.front_s) else math.inf
+        return done + half, half + waits + self.written_s
 
     def _note(self, done: int, total: int) -> None:
         self.done = done, total
@@ -160,7 +169,6 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     if told is not None:
         search.tell = lambda: told(*search.done)
     search.ends_s = question.answer_s(len(standings))
-    search.kept_s = question.kept_s(len(standings))
     worth, walk = search.worth, search.walk(exhaustive=question.exhaustive)
     search.waiting = walk
     standings.sort(key=lambda one: _effort(one.candidate))
@@ -170,6 +178,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         raise none_serves(standings, question.share)
     search.ends_s = question.effort_s
     able = simulated[: search.last_in_time(simulated)]
+    search.before = search.ran, search.fresh_s
     finalists = last_longest(
         able, worth, search.run_at_length, seeds=SEEDS if search.is_drawn else 1, share=question.share
     )
@@ -191,11 +200,15 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     return replace(found, told=found.certificate())
 
 
-def with_whole(search: Search, found: Found) -> Found:
-    """Return what was found with the best plan and its ties run as their commands do: all replicas, in time."""
-    for one in (found.best, *found.ties):
+def with_whole(search: Search, found: Found, some: Sequence[Finalist]) -> Found:
+    """Return what was found with some of the best plans run as their commands do, with all replicas.
+
+    Where there is no time left, those are that take a small part of the effort.
+    """
+    little_s = _WHOLE * search.question.effort_s
+    for one in some:
         trial = search.whole_trial(one)
-        if trial is not None and not search.is_spent(trial.expected_s):
+        if trial is not None and (trial.expected_s <= little_s or not search.is_spent(trial.expected_s)):
             (row,) = search.rows([trial], try_rate)
             one.whole = row if row["failed"] is None else None
     return replace(found, runs=search.ran)

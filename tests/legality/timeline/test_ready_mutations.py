@@ -69,14 +69,14 @@ LONGER: Final = Mutation(
 LATE: Final[dict[str, tuple[Mutation, str]]] = {
     "a kernel idles before it starts": (
         Mutation(
-            EventPass, "begin", "at(env, durations[operator], COMPLETION, ended, operator)",
-            "starts[operator] += 1_000; at(env, durations[operator] + 1_000, COMPLETION, ended, operator)",
+            EventPass, "begin", "now + durations[after], phase",
+            "now + 1_000 + durations[after], phase",
         ), "one stage",
     ),
     "a kernel idles for a nanosecond": (
         Mutation(
-            EventPass, "begin", "at(env, durations[operator], COMPLETION, ended, operator)",
-            "starts[operator] += 1; at(env, durations[operator] + 1, COMPLETION, ended, operator)",
+            EventPass, "begin", "now + durations[after], phase",
+            "now + 1 + durations[after], phase",
         ), "rings",
     ),
     "a collective idles before it starts": (

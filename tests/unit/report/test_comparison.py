@@ -116,6 +116,8 @@ def test_runs_are_called_by_what_tells_their_paths_apart(runs: dict[str, str]) -
 def test_causes_that_are_not_listed_are_one_row(runs: dict[str, str]) -> None:
     one, pools = (read_entry(runs[name], name, None, Limits()) for name in ("one", "pools"))
     found = compare(one, pools)
+    assert tables(found)[0][2][0] == ("plan", "one device", "prefill one device, decode TP 2")
+    assert not any("'" in cell for row in tables(found)[0][2] for cell in row)  # no mapping as Python has it
     (title, _, rows) = tables(found, most=3)[1]
     assert "12 requests finished in both; end to end pools took " in title
     many = sum(1 for one in found.causes if one.a_ms or one.b_ms)

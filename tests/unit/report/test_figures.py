@@ -15,6 +15,7 @@ from clustersim.report.figures.fault_marks import FaultMark, add_fault_frames, a
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.links import fault_lanes
 from clustersim.report.figures.series import kv_figure
+from clustersim.report.figures.style import log_ticks
 from clustersim.report.figures.use import use_figure
 
 FAULTS = [
@@ -32,6 +33,20 @@ LINK = {"link": "a → b", "tier": "scaleup", "bytes": 5e9, "utilisation": 0.125
 @pytest.fixture(scope="module")
 def run() -> dict[str, Any]:
     return small_run(requests=60)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (12.3, 20.5, ["12", "14", "16", "18", "20", "22"]),
+        (8.0, 21.0, ["8", "10", "12", "14", "16", "18", "20", "22"]),
+        (99.9, 100.4, ["99.9", "100", "100.1", "100.2", "100.3", "100.4", "100.5"]),
+        (7.0, 7.0, ["1", "2", "5", "10", "20", "50"]),
+        (30.0, 300.0, ["10", "20", "50", "100", "200", "500", "1,000", "2,000", "5,000"]),
+    ],
+)
+def test_an_axis_has_three_ticks_at_least(low: float, high: float, told: list[str]) -> None:
+    assert log_ticks(low, high)["ticktext"] == told
 
 
 def test_faults_are_marked_when_they_were() -> None:

@@ -48,7 +48,7 @@ class FrontSearch:
     def __init__(self, search: Search, found: Found) -> None:
         self._search, self._found = search, found
         question = search.question
-        search.kept_s, search.waiting = 0.0, None
+        search.waiting = None
         search.ends_s = question.effort_s if question.front_s is None else search.spent_s + question.front_s
         self._looks_end_s = search.spent_s + _LOOKS * self.left_s
         self._walk = search.walk(exhaustive=True)

@@ -22,6 +22,7 @@ from dataclasses import field
 from itertools import groupby
 from typing import Final
 
+from clustersim.search.plans.finals import FINALISTS, TIES
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.walk.climb import climb
@@ -34,6 +35,8 @@ SPENT: Final = "the effort was spent"
 TOGETHER: Final = 4
 FEW: Final = 2
 """Of those with two pools: each takes a while, and what it reaches spares the next ones that."""
+_RATES: Final = 2.5
+"""At which a plan is simulated at length, or so."""
 _NEXT: Final = 64
 """Plans that are next, of which it is told how long they take."""
 
@@ -75,6 +78,8 @@ class Walk:
         … and those that are not in order yet.
     dear : list of Standing
         What there was no time for, while there was some for others.
+    passed : list of Standing
+        Those that passed at some rate.
     """
 
     reached: Reached
@@ -91,6 +96,7 @@ class Walk:
     waiting: deque[Standing] = field(default_factory=deque, init=False)
     later: list[Standing] = field(default_factory=list, init=False)
     dear: list[Standing] = field(default_factory=list, init=False)
+    passed: list[Standing] = field(default_factory=list, init=False)
 
     def through(self, standings: Sequence[Standing]) -> None:
         """Take all plans, best bounds first; each ends pruned, screened, simulated, failed or open."""
@@ -106,7 +112,9 @@ class Walk:
                 some = self._next()
                 if some:
                     self.simulate(some)
-                    self.reached.values.extend(self.reached.value(one) for one in some if one.passed is not None)
+                    passed = [one for one in some if one.passed is not None]
+                    self.passed.extend(passed)
+                    self.reached.values.extend(map(self.reached.value, passed))
                 done += before - len(waiting)
                 if some and promised > max(self.reached.values, default=0.0):
                     before, promised = len(waiting), 0.0
@@ -138,6 +146,12 @@ class Walk:
                 costs_s = self.begins(one, reached.start(one))
                 found += costs_s if found + costs_s <= most_s else 0.0
         return found * len(self.waiting) / _NEXT if len(self.waiting) > _NEXT and reached.exhaustive else found
+
+    def at_length_s(self) -> float:
+        """Return the seconds that the best plans so far take at length, at some rates each."""
+        best = sorted(self.passed, key=self.reached.value, reverse=True)[:FINALISTS]
+        least = (1.0 - 2.0 * TIES) * self.reached.value(best[0]) if best else 0.0
+        return _RATES * sum(self.last(one) for one in best if self.reached.value(one) >= least)
 
     def _next(self) -> list[Standing]:
         """Take the next plans that go on, of those that cost alike, and say of those before them why they don't."""
