@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,11 +26,15 @@ def payload_parts(segments: Sequence[Segments], ways: int, parts: int, end_ns: i
     ways, parts, end_ns : int
     """
     found, edges = np.zeros((ways, parts)), np.linspace(0, max(1, end_ns), parts + 1)
-    for way in range(ways):
-        lasting = [(some[0] == way) & (some[2] > some[1]) for some in segments]
+    taken: dict[int, list[Segments]] = defaultdict(list)
+    for some in segments:
+        for way in np.unique(some[0]).astype(np.int64).tolist():
+            if 0 <= way < ways:
+                taken[way].append(some)
+    for way, those in taken.items():
+        lasting = [(some[0] == way) & (some[2] > some[1]) for some in those]
         start, end, sizes = (
-            np.concatenate([np.empty(0), *(some[at][mine] for some, mine in zip(segments, lasting, strict=True))])
-            for at in (1, 2, 3)
+            np.concatenate([some[at][mine] for some, mine in zip(those, lasting, strict=True)]) for at in (1, 2, 3)
         )
         found[way] = np.diff(_until(edges, start, end, sizes / (end - start)))
     return found

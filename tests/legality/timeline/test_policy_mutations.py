@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clustersim.legality.timeline_rules.policy import loads
 from clustersim.plan.pool import PoolRule
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.run import EventReplay
@@ -715,6 +716,12 @@ def small(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 SCENARIOS = list({repr(more): more for _, *more in MUTATIONS.values()}.values())
+
+
+@pytest.fixture(autouse=True)
+def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what routers see be looked at in parts of a few requests each."""
+    monkeypatch.setattr(loads, "_MOST", 8)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

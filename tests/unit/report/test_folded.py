@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clustersim.report.folded.carried_parts import payload_parts
 from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FACTOR, alike, folded_passes
 from clustersim.report.folded.shapes import shapes_of
@@ -120,3 +121,9 @@ def test_each_pool_has_shapes_of_its_own() -> None:
 def test_rows_of_one_content_are_found_in_order_of_appearance(rows: list[list[int]], firsts: Any, of: Any) -> None:
     found = alike(np.array(rows, np.int64).reshape(len(rows), -1))
     assert [one.tolist() for one in found] == [firsts, of]
+
+
+def test_payloads_count_for_their_way_alone_and_not_where_none_is_taken() -> None:
+    collectives = (np.array([0, -1, 1]), *(np.array(some, np.float64) for some in ([0, 0, 2], [4, 4, 4], [8, 5, 6])))
+    sends = tuple(np.array(some, np.float64) for some in ([1, -1], [0, 0], [2, 2], [3, 9]))
+    assert payload_parts([collectives, sends], 3, 2, 4).tolist() == [[4, 4], [3, 6], [0, 0]]

@@ -7,7 +7,8 @@ others arrive when it has left, or before: what is routed at such an instant is 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,10 @@ from clustersim.values import dataclass
 COMPLETION, ARRIVAL, DEPARTURE, DECISION = range(4)
 
 
+_MOST: Final = 1 << 20
+"""Numbers of a table of requests and replicas that is held at a time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
     """Requests that are routed, in order, and what the router sees.
@@ -39,8 +44,13 @@ class Loads:
     ----------
     request, time, target : int64 arrays of shape (routed,)
         ``target`` is the number of the replica in its pool.
-    outstanding, waiting, running : int64 arrays of shape (routed, replicas)
-        Tokens of unfinished requests; requests.
+    replicas : int
+    asks : int64 array of shape (routed,)
+        How many changes each one that is routed finds behind it.
+    changed : int64 array of shape (changes,)
+        The replica of each change, in order.
+    outstanding, waiting, running : int64 arrays of shape (changes,)
+        What changes: tokens of unfinished requests; requests.
     told : bool array of shape (routed,)
         Whether these follow from the facts.
     """
@@ -48,10 +58,38 @@ class Loads:
     request: Int64Array
     time: Int64Array
     target: Int64Array
+    replicas: int
+    asks: Int64Array
+    changed: Int64Array
     outstanding: Int64Array
     waiting: Int64Array
     running: Int64Array
     told: BoolArray
+
+    def of_each(self, *changes: Int64Array) -> Iterator[tuple[slice, tuple[Int64Array, ...]]]:
+        """Yield what some that are routed see, part by part: int64 arrays of shape (those, replicas), one for each."""
+        seen, before = [np.zeros(self.replicas, np.int64) for _ in changes], 0
+        rows = max(1, _MOST // self.replicas)
+        for first in range(0, len(self.asks), rows):
+            part = slice(first, first + rows)
+            asks = self.asks[part]
+            since = slice(before, before := int(asks[-1]))
+            at = np.searchsorted(asks, np.arange(since.start, since.stop), side="right"), self.changed[since]
+            tables = []
+            for number, change in enumerate(changes):
+                table = np.zeros((len(asks), self.replicas), np.int64)
+                table[0] = seen[number]
+                np.add.at(table, at, change[since])
+                np.cumsum(table, axis=0, out=table)
+                seen[number] = table[-1]
+                tables.append(table)
+            yield part, tuple(tables)
+
+    def seen_by(self, index: int, change: Int64Array) -> Int64Array:
+        """Return what one that is routed sees of each replica, int64 of shape (replicas,)."""
+        found, before = np.zeros(self.replicas, np.int64), int(self.asks[index])
+        np.add.at(found, self.changed[:before], change[:before])
+        return found
 
 
 def loads_of(reading: Reading, declared: Declared) -> Loads | None:
@@ -101,18 +139,13 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
     position = np.empty(len(key), np.int64)
     position[key] = np.arange(len(key))
     of_event, of_query = position[: len(who)], position[len(who) :]
-    sums = [np.zeros((len(came), declared.dp), np.int64) for _ in range(3)]
-    for number in range(declared.dp):
-        mine = np.flatnonzero(home[who] == number)
-        mine = mine[np.argsort(of_event[mine])]
-        at = np.searchsorted(of_event[mine], of_query)
-        for total, values in zip(sums, (change, state.waits, state.runs), strict=True):
-            total[:, number] = np.append(0, np.cumsum(values[mine]))[at]
+    order = np.argsort(of_event)
     in_a_loop = "arrives_ns" not in requests
     sure = late | (not in_a_loop and ((time == due[request]) | (kind == REJECTED)))
     unclear = time[done[~sure[done]]]
     return Loads(
-        request=came, time=came_at, target=to, outstanding=sums[0], waiting=sums[1], running=sums[2],
+        request=came, time=came_at, target=to, replicas=declared.dp, asks=of_query - np.arange(len(came)),
+        changed=home[who][order], outstanding=change[order], waiting=state.waits[order], running=state.runs[order],
         told=~np.isin(came_at, unclear),
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ def _of_pool(reading: Reading, declared: Declared) -> Finding:
 
     def message(i: int) -> str:
         mine, best = int(loads.target[i]), int(chosen[i])
-        least = {"fewest_waiting": _score(loads)}.get(name, loads.outstanding)[i]
+        least = loads.seen_by(i, _score(loads) if name == "fewest_waiting" else loads.outstanding)
         return (
             f"goes to replica {first + mine} at {loads.time[i]:,} ns, and {name} chooses {first + best}, with loads "
             f"of {least[best]:,} and {least[mine]:,}"
@@ -88,6 +88,14 @@ def _score(loads: Loads) -> Int64Array:
     return 4 * loads.waiting + loads.running
 
 
+def _least(loads: Loads, change: Int64Array) -> Int64Array:
+    """Return the first replica of which each one that is routed sees the least of what changes."""
+    found = np.empty(len(loads.request), np.int64)
+    for part, (seen,) in loads.of_each(change):
+        found[part] = seen.argmin(axis=1)
+    return found
+
+
 def _chosen(reading: Reading, declared: Declared, name: str, loads: Loads) -> tuple[Int64Array, BoolArray, Finding]:
     """Return who is to be chosen, −1 for what was; where that is judged; and what is not."""
     every = np.ones(len(loads.request), bool)
@@ -96,16 +104,17 @@ def _chosen(reading: Reading, declared: Declared, name: str, loads: Loads) -> tu
     if name == "fewest_waiting":
         if reading.facts_of(SWAPPED_OUT).size:
             return loads.target, ~every, lacking("where requests go by fewest_waiting (some are swapped)")
-        return _score(loads).argmin(axis=1), every, NOTHING
+        return _least(loads, _score(loads)), every, NOTHING
     if name == "power_of_two":
         draw = named_stream(np.random.SeedSequence(policy.seed), policy.stream)
         found = np.empty(len(every), np.int64)
-        for at in range(len(every)):
-            one, other = int(draw.integers(declared.dp)), int(draw.integers(declared.dp - 1))
-            pair = sorted((one, other + (other >= one)))
-            found[at] = min(pair, key=lambda replica: int(loads.outstanding[at, replica]))
+        for part, (outstanding,) in loads.of_each(loads.outstanding):
+            for at, seen in enumerate(outstanding, part.start):
+                one, other = int(draw.integers(declared.dp)), int(draw.integers(declared.dp - 1))
+                pair = sorted((one, other + (other >= one)))
+                found[at] = min(pair, key=seen.__getitem__)
         return found, every, NOTHING
-    least = loads.outstanding.argmin(axis=1)
+    least = _least(loads, loads.outstanding)
     if name == "prefix_aware":
         return _by_prefix(reading, declared, loads, least)
     return least, every, NOTHING
@@ -127,8 +136,9 @@ def _by_prefix(
     )
     if contents is None or pieces is None or size is None or requests is None or reading.several_pools:
         return loads.target, np.zeros(len(least), bool), lacks
-    counts = loads.waiting + loads.running
-    most, fewest = counts.max(axis=1), counts.min(axis=1)
+    most, fewest = np.empty((2, len(least)), np.int64)
+    for part, (counts,) in loads.of_each(loads.waiting + loads.running):
+        most[part], fewest[part] = counts.max(axis=1), counts.min(axis=1)
     unbalanced = (most - fewest > policy.balance_abs_threshold) & (most > policy.balance_rel_threshold * fewest)
     if reading.facts_of(SWAPPED_OUT).size:
         unbalanced[:] = False
