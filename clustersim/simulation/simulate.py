@@ -16,7 +16,7 @@ from clustersim.clock import Int64Array, to_ns
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError
-from clustersim.replay.compiled.choice import expected_s
+from clustersim.replay.compiled.choice import python_s
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.scenario.scenario import Scenario
@@ -202,7 +202,10 @@ def simulate(
         ) from None
     took = time.perf_counter() - started
     if kept is not None:
-        kept.behind_s += expected_s(requests)
+        staged = any(pool.plan.pp > 1 for pool in inputs.pools)
+        transfer = inputs.pools[0].serving.transfer if len(inputs.pools) > 1 else None
+        cached = inputs.pools[0].serving.prefix_caching and requests.prefix_hashes is not None
+        kept.behind_s += python_s(requests, staged=staged, pools=transfer, cached=cached)
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
     return RunResult(
         scenario=scenario,

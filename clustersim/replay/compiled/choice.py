@@ -171,10 +171,9 @@ class Compiled:
                 return "stages whose prompts share cached prefixes are not"
             if len(keys.keys) * len(lanes) > MOST_RUNS:
                 return "more prompts share prefixes than there is room for are not"
-            return unpaid(self.mode, self.behind_s + CACHED * expected_s(self.intake.requests), *_CACHED)
         staged = len(stages) > 1
-        work = self.behind_s + expected_s(self.intake.requests) * (STAGED if staged else 1.0)
-        return unpaid(self.mode, work, *(_STAGED if staged else _SINGLE))
+        work = self.behind_s + python_s(self.intake.requests, staged=staged, pools=None, cached=keys is not None)
+        return unpaid(self.mode, work, *(_STAGED if staged else _SINGLE if keys is None else _CACHED))
 
 
 def compiler_obstacle(mode: CompiledMode) -> str:
@@ -224,22 +223,27 @@ def _swaps_alone(lane: Lane) -> bool:
 
 
 def expected_s(requests: Requests) -> float:
-    """Return roughly how many seconds Python lanes take for some requests."""
+    """Return roughly how many seconds Python lanes of one pool and one stage take for some requests."""
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
+
+
+def python_s(requests: Requests, *, staged: bool, pools: TransferName | None, cached: bool) -> float:
+    """Return roughly how many seconds Python lanes take, with stages, of two pools, or of prompts that share prefixes.
+
+    ``pools``: how K/V goes from one pool to the other, where there are two; ``cached``: whether prompts share prefixes.
+    """
+    times = POOLED[pools] if pools else STAGED if staged else CACHED if cached else 1.0
+    return expected_s(requests) * times
 
 
 def waits_for_compiler(
     requests: Requests, mode: CompiledMode, *, staged: bool, pools: TransferName | None, cached: bool
 ) -> bool:
-    """Whether lanes, if they can be compiled, wait for a compiler that has kept nothing yet.
-
-    ``pools``: how K/V goes from one pool to the other, where there are two; ``cached``: whether prompts share prefixes.
-    """
-    one = (_CACHED, CACHED) if cached else (_SINGLE, 1.0)
-    kept, times = (POOLS, POOLED[pools]) if pools else (_STAGED, STAGED) if staged else one
+    """Whether lanes, if they can be compiled, wait for a compiler that has kept nothing yet; see :func:`python_s`."""
+    kept = POOLS if pools else _STAGED if staged else _CACHED if cached else _SINGLE
     if mode == "never" or find_spec("numba") is None or compiler_s(*kept) < COMPILE_S:
         return False
-    return mode == "always" or expected_s(requests) * times >= COMPILE_S
+    return mode == "always" or python_s(requests, staged=staged, pools=pools, cached=cached) >= COMPILE_S
 
 
 def compiler_s(module: str, function: str) -> float:

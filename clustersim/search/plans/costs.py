@@ -1,9 +1,9 @@
 """What runs of plans take, in seconds of CPU on a core of 2026: expected before, and counted after by what was done.
 
-Neither looks at a clock, so that a search does the same on any machine. Fitted to 20 runs of as many kinds of plans
-(DeepSeek-V3 on 32 H200, Llama-3.1-70B on 64 H100, conversations, 50 to 270 requests), and to four of 5,400 to 15,200
-requests for SP ranks and lockstep, whose rows take half as long there: what is counted is 0.8 to 1.3 times what these
-took, and 0.4 to 1.4 times what the short ones did; what is expected, by the kind of plan alone, 0.3 to 3 times.
+Neither looks at a clock, so that a search does the same on any machine. Fitted to 126 plain runs, and to 34 of as many
+kinds of plans (DeepSeek-V3 on 32 H200, Llama-3.1-70B on 64 H100, conversations, 370 to 16,000 requests). Of these what
+is counted is 0.5 to 1.4 times what they took, and what is expected, by the kind of plan alone, 0.3 to 2.5 times; both
+in seconds of a core on which a plain request takes 33 µs. Those on which it takes 17 take half as long for all.
 """
 
 from __future__ import annotations
@@ -22,15 +22,21 @@ _LANE_S: Final = (15e-3, 33e-6, 33e-6)
 """Of a plain plan, of each of its requests, and of each row of its steps (126 runs of Llama-3.1-8B and DeepSeek-V3)."""
 _EACH_S: Final = 28e-6
 """Of a request of another one …"""
-_PASS_S: Final = 130e-6
-"""… of a row of steps on each stage …"""
-_SP_PASS_S: Final = 1.1e-3
+_ROW_S: Final = 55e-6
+"""… of a row of the steps of lanes, however many stages they pass …"""
+_SP_ROW_S: Final = 90e-6
+"""… on each stage of SP ranks …"""
+_LOCKSTEP_S: Final = 0.1e-3
+"""… of a replica in lockstep …"""
+_PASS_S: Final = 115e-6
+"""… of one that goes by events, on each stage (half as much where it only decodes) …"""
+_SP_PASS_S: Final = 0.5e-3
 """… of SP ranks …"""
-_LOCKSTEP_S: Final = 0.75e-3
-"""… of a replica in lockstep, on a clock …"""
-_CALL_S: Final = 5.9e-6
-"""… of whatever its clock is told to do …"""
-_PREPARED_S: Final = 0.2
+_SHARING_S: Final = 0.18e-3
+"""… on each rank where SP ranks share experts …"""
+_CALL_S: Final = 6.6e-6
+"""… of whatever a clock is told to do …"""
+_PREPARED_S: Final = 0.3
 """… and before it begins: programs, and the links that meet."""
 
 STARTED_S: Final = 1.0
@@ -50,29 +56,31 @@ _READ_S: Final = 1.0
 
 _PLAIN_MS: Final = 0.1
 """What a request is expected to take in one pool …"""
-_POOLS_MS: Final = 0.6
-"""… in two of them, in Python (18 runs of Llama-3.1-70B on 4 to 16 H100 and 8B on 4: 0.4 to 1.2 ms).
-Compiled these take 0.02 to 0.1 ms, a tenth of what is counted; but a search compiles them only where that is kept from
-before, and one that counted on it took 39 CPU s of `--effort 30s` elsewhere …"""
-_STAGES_MS: Final = 0.05
+_POOLS_MS: Final = 0.4
+"""… in two of them, in Python: compiled a tenth, but a search compiles them only once there is much of it …"""
+_STAGES_MS: Final = 0.3
 """… for there being stages …"""
-_MOVE_MS: Final = 0.03
+_MOVE_MS: Final = 0.045
 """… for each transfer of its K/V between pools …"""
 _SP_MS: Final = 0.6
 """… on each stage of SP ranks …"""
-_MEMBER_MS: Final = 0.35
+_MEMBER_MS: Final = 0.1
 """… for each replica in lockstep with another pool, half as much by itself …"""
 _MEETING_MS: Final = 30.0
-"""… and where operators of ranks are events: of SP ranks with TP groups, or that meet K/V on links, and of stages whose
-ranks do not all do the same and that send over links of their collectives (DeepSeek-V3, EP groups smaller than TP: 18
-to 58 ms), and of replicas in lockstep beside another pool, on several nodes (28 ms, 10 ms a step) …"""
+"""… and where operators of ranks are events: of SP ranks with stages and TP groups, or experts, and of stages whose
+ranks do not all do the same and that send over links of their collectives (DeepSeek-V3, EP groups smaller than TP), and
+of replicas in lockstep beside another pool, on several nodes (23 to 90 ms) …"""
+_SHARING_MS: Final = 0.5
+"""… on each rank where all SP ranks of one stage share experts …"""
 _MEETING_PROMPT_MS: Final = 2.0
-"""… of prompts alone …"""
+"""… of prompts alone, where there is one stage …"""
 _PROMPTS_MS: Final = 6.0
-"""… which take no more wherever they are all that is run, a prefill pool by itself (measured: 4.6 to 7.6) …"""
-_OWNERS_MS: Final = 10.0
-"""… or since these keep sequences of their own, and hand them over …"""
-_STAGED_MS: Final = 1.0
+"""… or several (3.8 to 7.6) …"""
+_CROWDED: Final = 3.0
+"""… and this many times as long where stages are on one node (10 to 25 ms) …"""
+_OWNERS_MS: Final = 8.0
+"""… or since these keep sequences of their own, and hand them over from several stages …"""
+_STAGED_MS: Final = 0.3
 """… or where K/V may meet what stages send."""
 
 
@@ -83,16 +91,23 @@ def work_s(result: RunResult) -> float:
     if len(plans) == 1 and plans[0].sp.degree == plans[0].pp == 1 and not plans[0].is_lockstep:
         began, each, row = _LANE_S
         return began + each * requests + row * len(steps["replica"])
-    compiles = all(one.sp.degree == 1 and not one.is_lockstep for one in plans)
-    calls = result.replayed.calls  # of lanes that compile these depend on what a process did before
-    calls = 0 if compiles and not result.replayed.obstacle else calls
     first, found = steps["replica"] < pools[0].plan.dp, _PREPARED_S
-    for one, rows in zip(pools, (int(first.sum()), int((~first).sum())), strict=False):
-        plan = one.plan
-        is_on_clock = plan.is_lockstep and calls
-        alone_s = _SP_PASS_S if plan.sp.degree > 1 else _LOCKSTEP_S if is_on_clock else _PASS_S
-        found += rows * plan.pp * alone_s
+    by_events = bool(result.replayed.obstacle)
+    for place, rows in enumerate((int(first.sum()), int((~first).sum()))[: len(plans)]):
+        found += rows * _row_s(plans[place], by_events, place > 0)
+    calls = result.replayed.calls if by_events else 0  # of lanes these depend on what a process did before
     return found + _EACH_S * requests + _CALL_S * calls
+
+
+def _row_s(plan: ParallelPlan, by_events: bool, decodes: bool) -> float:
+    """Return the seconds of a row of steps of one of the pools."""
+    if plan.is_lockstep:
+        return _LOCKSTEP_S
+    if not by_events:
+        return _ROW_S if plan.sp.degree == 1 else _SP_ROW_S * plan.pp
+    if plan.sp.degree > 1 and plan.ep.degree > 1:
+        return _SHARING_S * plan.sp.degree * plan.tp * plan.pp
+    return (_SP_PASS_S if plan.sp.degree > 1 else _PASS_S * (0.5 if decodes else 1.0)) * plan.pp
 
 
 def bound_s(model: ModelSpec) -> float:
@@ -115,10 +130,9 @@ def expected_s(scenario: Scenario, requests: float, *, prompts_only: bool = Fals
     meets = pools and not set(nodes[0]).isdisjoint(nodes[1])  # K/V leaves by links that collectives use, too
     each_ms = _POOLS_MS if pools else _PLAIN_MS
     each_ms += sum(
-        _lockstep_ms(one, pools, on) if one.is_lockstep else _of_plan_ms(one, pools, meets, place, on)
-        for place, (one, on) in enumerate(zip(plans, nodes, strict=True))
+        _lockstep_ms(one, pools, on) if one.is_lockstep else _of_plan_ms(one, pools, meets, prompts_only or first, on)
+        for one, on, first in zip(plans, nodes, (pools, False), strict=False)
     )
-    each_ms = min(each_ms, _PROMPTS_MS) if prompts_only else each_ms
     if pools:
         each_ms += _MOVE_MS * (sum(one.pp for one in plans) - 1) * max(one.tp for one in plans)
         each_ms += _STAGED_MS if meets and any(one.pp > 1 for one in plans) else 0.0
@@ -131,17 +145,22 @@ def _lockstep_ms(plan: ParallelPlan, pools: bool, nodes: Sequence[int]) -> float
     return _MEETING_MS if pools and len(set(nodes)) > 1 else _MEMBER_MS * plan.dp * (1.0 if pools else 0.5)
 
 
-def _of_plan_ms(plan: ParallelPlan, pools: bool, meets: bool, place: int, nodes: Sequence[int]) -> float:
-    """Return the milliseconds of a request with a plan of one pool, or of one of two, that may meet others on links."""
+def _of_plan_ms(plan: ParallelPlan, pools: bool, meets: bool, prompts: bool, nodes: Sequence[int]) -> float:
+    """Return the milliseconds of a request, or of its prompt, with a plan of one pool, or of one of two, that may meet
+    others on links."""
     size = plan.sp.degree * plan.tp
     stages = [set(nodes[at : at + size]) for at in range(0, plan.world, size)]
     spans = any(len(one) > 1 for one in stages)  # what ranks exchange leaves by the links by which K/V does
+    crowded = len(set().union(*stages[: plan.pp])) < plan.pp
     if plan.sp.degree == 1:
-        alike = plan.ep.degree in (1, plan.tp) or not (spans or len(set().union(*stages[: plan.pp])) < plan.pp)
+        alike = plan.ep.degree in (1, plan.tp) or not (spans or crowded)
         by_events = plan.pp > 1 and not alike
         each_ms = _STAGES_MS if plan.pp > 1 else 0.0
-        return (_MEETING_PROMPT_MS if pools and not place else _MEETING_MS) if by_events else each_ms
-    meets = meets or spans
-    if (plan.pp > 1 and (plan.tp > 1 or (pools and plan.ep.degree > 1))) or (plan.pp == 1 and pools and meets):
-        return _MEETING_MS
+        return (_PROMPTS_MS if prompts else _MEETING_MS) if by_events else each_ms
+    if plan.ep.degree > 1 and plan.pp == 1:
+        return _SHARING_MS * size * (0.5 if prompts else 1.0)
+    if plan.pp > 1 and (plan.tp > 1 or plan.ep.degree > 1):
+        return _PROMPTS_MS * (_CROWDED if crowded else 1.0) if prompts else _MEETING_MS
+    if prompts and plan.pp == 1:
+        return _MEETING_PROMPT_MS if meets or spans else _SP_MS
     return max(_SP_MS * plan.pp, _OWNERS_MS if pools and plan.sp.decode == "dp" else 0.0)

@@ -93,6 +93,13 @@ def last_longest(
         count += len(more)
 
 
+def is_settled(standings: Sequence[Standing], worth: Callable[[Standing], float], value: float) -> bool:
+    """Return whether no plan that is left open can be better than a value by more than a tie."""
+    steps = [(one, one.failing) for one in standings if one.fate == "open"]
+    most = value * (1.0 + TIES)
+    return all(step is not None and rate_of(step - 1) * worth(one) <= most for one, step in steps)
+
+
 def reopen(standings: Sequence[Standing], worth: Callable[[Standing], float], best: Finalist) -> None:
     """Leave plans open whose bounds were held against what others reached in short runs, and at length do not."""
     most = best.capacity * worth(best.standing) * (1.0 + TIES)
@@ -117,10 +124,15 @@ def settle(finalists: Sequence[Finalist]) -> None:
             one.standing.passing = lower | {one.step: one.row}
 
 
-def at_length(chosen: Sequence[Standing], run: Long, *, seeds: int, share: float) -> list[Finalist]:
-    """Simulate plans at length: at their capacities, and on up or down to the highest rates at which the mean does."""
+def at_length(
+    chosen: Sequence[Standing], run: Long, *, seeds: int, share: float, apart: int | None = None
+) -> list[Finalist]:
+    """Simulate plans at length: at their capacities, and on up or down to the highest rates at which the mean does.
+
+    ``apart``: steps between that and the lowest at which it does not; None: as many as tie.
+    """
     found = [Finalist(standing=one, step=None, shares=[], row=None) for one in chosen]
-    searches = {id(one): _search(one, share, is_known=seeds == 1) for one in found}
+    searches = {id(one): _search(one, share, apart or one.standing.apart, is_known=seeds == 1) for one in found}
     going = [(one, next(searches[id(one)])) for one in found]
     while going:
         rows = run([(one.standing, step, seed) for one, step in going for seed in range(seeds)])
@@ -134,7 +146,7 @@ def at_length(chosen: Sequence[Standing], run: Long, *, seeds: int, share: float
     return found
 
 
-def _search(one: Finalist, share: float, *, is_known: bool) -> Generator[int, list[Row], None]:
+def _search(one: Finalist, share: float, apart: int, *, is_known: bool) -> Generator[int, list[Row], None]:
     """Yield steps from a capacity on, up or down and ever farther apart, then between; note the highest that does.
 
     With one seed it is known from which step on a plan fails, or at which it is proven to.
@@ -156,7 +168,7 @@ def _search(one: Finalist, share: float, *, is_known: bool) -> Generator[int, li
             if far > _HIGHEST:
                 return
             step, far = step + far, 2 * far
-        elif high - one.step <= one.standing.apart:
+        elif high - one.step <= apart:
             return
         else:
             step = (one.step + high) // 2

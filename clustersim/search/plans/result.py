@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clustersim.search.plans.deployments import Candidate
-from clustersim.search.plans.finals import KEPT, TIES, Finalist
+from clustersim.search.plans.finals import KEPT, TIES, Finalist, is_settled
 from clustersim.search.plans.front.points import Point
 from clustersim.search.plans.front.runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
@@ -92,9 +92,7 @@ class Found(Standings):
     @property
     def settled(self) -> bool:
         """Whether no plan that is left open can be better than the best by more than a tie."""
-        steps = [(one, one.failing) for one in self.standings if one.fate == "open"]
-        most = self.value(self.best) * (1.0 + TIES)
-        return all(step is not None and rate_of(step - 1) * self.worth(one) <= most for one, step in steps)
+        return is_settled(self.standings, self.worth, self.value(self.best))
 
     def _repeated(self) -> list[str]:
         """Return what is to be known of a trace that is played again and again."""

@@ -18,7 +18,8 @@ from clustersim.search.journal import Journal
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.costs import PLAN_S, STARTED_S, WRITTEN_S, bound_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import SEEDS, TIES, Finalist, last_longest, reopen, settle
+from clustersim.search.plans.finals import SEEDS, TIES, Finalist, at_length, is_settled, last_longest, reopen, settle
+from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.plan_runs import PlanRuns
 from clustersim.search.plans.pools.plan_pools import PlanPool
@@ -179,9 +180,9 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     search.ends_s = question.effort_s
     able = simulated[: search.last_in_time(simulated)]
     search.before = search.ran, search.fresh_s
-    finalists = last_longest(
-        able, worth, search.run_at_length, seeds=SEEDS if search.is_drawn else 1, share=question.share
-    )
+    seeds = SEEDS if search.is_drawn else 1
+    finalists = last_longest(able, worth, search.run_at_length, seeds=seeds, share=question.share)
+    finalists[:1] = refined(search, finalists[0], standings, seeds)
     reopen(standings, worth, finalists[0])
     settle(finalists)
     alike = walk.reached.value(simulated[0]) * (1.0 - TIES)
@@ -212,6 +213,17 @@ def with_whole(search: Search, found: Found, some: Sequence[Finalist]) -> Found:
             (row,) = search.rows([trial], try_rate)
             one.whole = row if row["failed"] is None else None
     return replace(found, runs=search.ran)
+
+
+def refined(search: Search, best: Finalist, standings: Sequence[Standing], seeds: int) -> list[Finalist]:
+    """Return the best plan, to a step of the grid where that tells whether any that is open could be better."""
+    one, worth, high = best.standing, search.worth(best.standing), best.failed or best.standing.failing
+    if best.step is None or high is None or search.is_spent(search.cost(one, high)):
+        return [best]
+    now, at_most = (is_settled(standings, search.worth, rate_of(step) * worth) for step in (best.step, high - 1))
+    if now or not at_most:
+        return [best]
+    return at_length([one], search.run_at_length, seeds=seeds, share=search.question.share, apart=1)
 
 
 def _effort(candidate: Candidate) -> int:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from clustersim.search.plans.bounds.limits import RATE, Bound
 from clustersim.search.plans.deployments import Candidate
-from clustersim.search.plans.finals import at_length, last_longest, reopen, settle
+from clustersim.search.plans.finals import Finalist, at_length, last_longest, reopen, settle
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, Standing
+from clustersim.search.plans.search import refined
 
 
 def at(step: int) -> Standing:
@@ -88,3 +93,27 @@ def test_a_bound_that_was_held_against_what_did_not_last_leaves_a_plan_open():
         ("pruned", RATE),
         ("pruned", "least TTFT"),
     ]
+
+
+@pytest.mark.parametrize(("rival", "refines"), [(104, False), (106, True), (110, False)])
+def test_the_best_plan_is_found_to_a_step_where_that_tells_whether_another_one_could_be_better(
+    rival: int, refines: bool
+):
+    """It bears step 102 and is known to three steps; a tie is three steps, too."""
+    best, other, asked = at(101), at(0), list[int]()
+    best.candidate, best.failed, other.alone = replace(best.candidate, replicas=(None, None), counts=(1, 1)), 104, rival
+    other.passed = None
+
+    def run(all_asked):
+        asked.extend(step for _, step, _ in all_asked)
+        return [{"failed": None, "numbers": {"goodput.share": 1.0 * (step <= 102)}} for _, step, _ in all_asked]
+
+    search: Any = SimpleNamespace(
+        worth=lambda one: 1.0,
+        is_spent=lambda more_s: False,
+        cost=lambda one, step: 1.0,
+        run_at_length=run,
+        question=SimpleNamespace(share=0.9),
+    )
+    (found,) = refined(search, Finalist(standing=best, step=101, shares=[1.0], row=None), [best, other], 1)
+    assert (found.step, bool(asked)) == ((102, True) if refines else (101, False))

@@ -76,20 +76,24 @@ def test_runs_that_go_by_events_are_expected_to_take_long_and_are_counted_by_wha
         plans = {one.words: one for one in found.standings()}
         alike, other = (plans[f"tp 4 × pp 2 × ep {degree} × dp 1"] for degree in (4, 2))
         assert found.cost(other, 0) > 20 * found.cost(alike, 0)  # not all ranks of a stage do the same
-        steps = {"replica": np.zeros(9, np.int64)}
-        taken = [  # lanes may be compiled, which makes no calls
-            work_s(
+        taken = {  # lanes may be compiled, which makes no calls, and take a step of all stages at once
+            (obstacle, rows): work_s(
                 SimpleNamespace(
                     scenario=found.trial(other)[0],
-                    timeline=SimpleNamespace(steps=steps),
+                    timeline=SimpleNamespace(steps={"replica": np.zeros(rows, np.int64)}),
                     columns={"outcome": [""] * 2},
                     replayed=SimpleNamespace(calls=1_000_000, obstacle=obstacle),
                 )
             )
             for obstacle in ("communications can meet on a link", "")
-        ]
-        assert taken[0] > 5.0
-        assert taken[1] < 1.0
+            for rows in (9, 10_000)
+        }
+        assert taken["communications can meet on a link", 9] > 5.0
+        assert taken["", 9] < 1.0
+        more, less = (
+            taken[obstacle, 10_000] - taken[obstacle, 9] for obstacle in ("communications can meet on a link", "")
+        )
+        assert more > 3.0 * less > 1.5
         found.front_s, found.ends_s = 3.0, 1000.0  # all that may add something to the front takes no longer
         assert found.work()[1] == pytest.approx(3.0 + found.written_s)
     assert looks_s(400_000, 0) > 2 * looks_s(0, 400_000)

@@ -8,6 +8,7 @@ from typing import Any
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.plans.bounds.limits import RATE, Bound
 from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.walk.order import Order
 from clustersim.search.plans.walk.reached import Reached
 from clustersim.search.plans.walk.walk import SPENT, Walk
 
@@ -67,3 +68,48 @@ def test_no_run_is_begun_that_has_no_time_left():
     assert [one.fate for one in plans[2:]] == ["open"] * 2
     assert walked(6.5, (dear,)) == 6  # there is no time for the dear one, but to see that it fails
     assert (dear.fate, dear.why) == ("screened", "its prefill pool by itself fails at 2.15152/s")
+
+
+def test_a_plan_that_fails_at_what_another_one_reached_beside_it_is_not_tried_any_lower():
+    good, bad = (
+        Standing(
+            candidate=with_two_pools(plan(100).candidate), words=words, bound=plan(100).bound, alone=100,
+            looked=frozenset((0, 1)),
+        )
+        for words in ("good", "bad")
+    )  # fmt: skip
+    asked: list[tuple[str, int]] = []
+
+    def run(some):
+        asked.extend((one.words, step) for one, step in some)
+        bears = {"good": BEARS, "bad": 20}
+        return [{"failed": None, "numbers": {"goodput.share": 1.0 * (step <= bears[one.words])}} for one, step in some]
+
+    reached = Reached(worth=lambda one: 1.0, exhaustive=False)
+    reached.values.append(1.01)
+    made: Any = SimpleNamespace(
+        reached=reached, share=0.9, run=run, refused=lambda some: [None] * len(some), _in_time=lambda going, left: left
+    )
+    Walk.simulate(made, [good, bad])
+    assert (good.fate, good.failed - good.passed <= good.apart) == ("simulated", True)
+    assert bad.fate == "screened"
+    assert min(step for words, step in asked if words == "bad") > 40
+    assert not reached.going
+
+
+def test_of_plans_that_tie_the_cheapest_come_first_and_of_those_that_take_as_long_the_best():
+    plans = [
+        Standing(candidate=with_two_pools(plan(200).candidate), words=f"{alone}", bound=plan(200).bound, alone=alone)
+        for alone in (100, 99, 98, 96, 103)
+    ]
+    for one in plans[:4]:
+        one.looked = frozenset((0, 1))
+    costs = dict(zip(map(id, plans), (100.0, 10.0, 12.0, 1.0, 0.1), strict=True))
+    reached: Any = Reached(worth=lambda one: 1.0, exhaustive=False)
+    order: Any = SimpleNamespace(reached=reached, _cost=lambda one: costs[id(one)])
+    assert [one.alone for one in Order._placed(order, plans)] == [99, 98, 100, 96, 103]  # 96 is more than a tie below
+
+
+def with_two_pools(candidate: Any) -> Any:
+    """Return a plan with two pools that are alike."""
+    return SimpleNamespace(replicas=candidate.replicas * 2, counts=candidate.counts * 2)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from clustersim.replay.compiled.choice import POOLED, POOLS, compiler_obstacle, expected_s, most_counts, unpaid
+from clustersim.replay.compiled.choice import POOLS, compiler_obstacle, most_counts, python_s, unpaid
 from clustersim.replay.compiled.pools.prices import PoolPrices, PoolsPrices
 from clustersim.replay.input import Progress, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
@@ -23,7 +23,7 @@ def replay_pools(builder: LaneBuilder, progress: Progress | None) -> ReplayResul
     """Replay two pools whose replicas can all be lanes, or return why they are not compiled."""
     prepared = builder.prepared
     inputs, requests = prepared.input, prepared.input.requests
-    work = inputs.behind_s + POOLED[inputs.pools[0].serving.transfer] * expected_s(requests)
+    work = inputs.behind_s + python_s(requests, staged=False, pools=inputs.pools[0].serving.transfer, cached=False)
     refused = compiler_obstacle(inputs.compiled) or _obstacle(prepared)
     refused = refused or unpaid(inputs.compiled, work, *POOLS)
     if refused:

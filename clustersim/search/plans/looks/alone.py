@@ -147,7 +147,13 @@ def _times(side: _Asked) -> Times:
         context=context,
         tpot_ns=targets_ns(scenario.targets)["tpot"],
         kv_tokens=pool.kv_tokens,
+        waits=_waits(scenario),
     )
+
+
+def _waits(scenario: Scenario) -> bool:
+    """Whether K/V leaves for a decode pool once there is room for it, so that it comes while a step is under way."""
+    return scenario.serving.transfer == "whole"
 
 
 def _lockstep(side: _Asked, found: Priced, context: float) -> LockstepTimes:
@@ -198,6 +204,7 @@ def _lockstep_decodes(side: _Asked, found: Priced, context: float) -> LockstepDe
         shared_ns=stage.shared_ns[np.searchsorted(high, np.arange(high[-1] + 1.0))],
         padded=padded,
         tpot_ns=targets_ns(scenario.targets)["tpot"],
+        waits=_waits(scenario),
     )
 
 

@@ -101,7 +101,7 @@ def prompts_late(
 
 
 def decodes_late(
-    step_ns: Floats, key_ns: Floats, room: float,
+    step_ns: Floats, key_ns: Floats, room: float, waits: bool,
     arrived: Floats, decodes: Whole, context: Floats, within: Floats, free: int,
 ) -> Told:  # fmt: skip
     """Return how many requests get their tokens too slowly; where they are more than may be, only that. With it come
@@ -113,34 +113,41 @@ def decodes_late(
         By the sequences of a pool: nanoseconds of a token of each, and what each of their keys adds.
     room : float
         Tokens that the K/V pool has room for.
+    waits : bool
+        Whether who is taken while others decode joins them a step later.
     arrived, decodes, context, within : sequence
         When each request comes with its first token, how many tokens follow, those of its prompt, and how long those
         that follow may take.
     free : int
         How many may be late.
     """
-    count, most, longest = len(arrived), len(step_ns) - 1, 1
+    count, most, size = len(arrived), len(step_ns) - 1, 3
     for one in decodes:
-        longest = max(longest, one)
-    heads = [-1] * (longest + 1)  # of those that end at a step, by the step modulo this
+        size = max(size, one + 2)
+    heads = [-1] * size  # of those that end at a step, by the step modulo this
     behind = [-1] * count
     coming, running, steps, late, now, keys, waited, tokens = 0, 0, 0, 0, 0.0, 0.0, 0.0, 0
-    while coming < count or running > 0:
-        if running == 0:
+    taken, held = 0, 0.0
+    while coming < count or running + taken > 0:
+        if running + taken == 0:
             now = max(now, arrived[coming])
-        while coming < count and arrived[coming] <= now and running < most:
-            if running > 0 and keys + context[coming] > room:
+        running, keys, taken, held = running + taken, keys + held, 0, 0.0
+        later = waits and running > 0
+        while coming < count and arrived[coming] <= now and running + taken < most:
+            if running + taken > 0 and keys + held + context[coming] > room:
                 break
             if decodes[coming] > 0:
-                slot = (steps + decodes[coming]) % (longest + 1)
+                slot = (steps + decodes[coming] + later) % size
                 behind[coming], heads[slot] = heads[slot], coming
-                running, keys = running + 1, keys + context[coming] + 1.0
+                taken, held = taken + 1, held + context[coming] + 1.0
             coming += 1
+        if not later:
+            running, keys, taken, held = running + taken, keys + held, 0, 0.0
         if running == 0:
             continue
         now += step_ns[running] + key_ns[running] * keys
         steps, keys = steps + 1, keys + running
-        slot = steps % (longest + 1)
+        slot = steps % size
         one = heads[slot]
         heads[slot] = -1
         while one >= 0:

@@ -81,6 +81,8 @@ class LockstepDecodes:
         By the sequences of the fullest one: how many each of them computes; 0 where that is what it has.
     tpot_ns : float
         Target.
+    waits : bool
+        See :class:`~clustersim.search.plans.looks.times.DecodeTimes`.
     """
 
     ranks: int
@@ -91,6 +93,7 @@ class LockstepDecodes:
     shared_ns: FloatArray
     padded: Int64Array
     tpot_ns: float
+    waits: bool = False
 
     def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
         """Whether no more requests than may get their tokens too slowly."""
@@ -109,6 +112,6 @@ class LockstepDecodes:
         within = within_ns(demand, self.tpot_ns, counts)[some]
         asked = handed((demand.arrived_ns[some], decodes, (demand.tokens - demand.decodes)[some], within), compiled)
         told: Told = kernel(lockstep_decodes_late, compiled)(
-            self.ranks, self.requests, room, own, key, shared, padded, *asked, int(decodes.max()), free
+            self.ranks, self.requests, room, self.waits, own, key, shared, padded, *asked, int(decodes.max()), free
         )  # fmt: skip
         return told

@@ -8,16 +8,19 @@ from clustersim.search.plans.looks.kernels import Floats, Told, Whole
 
 
 def lockstep_decodes_late(
-    ranks: int, most: int, room: float, own: Floats, key: Floats, shared: Floats, padded: Whole,
+    ranks: int, most: int, room: float, waits: bool, own: Floats, key: Floats, shared: Floats, padded: Whole,
     arrived: Floats, decodes: Whole, context: Floats, within: Floats, longest: int, free: int,
 ) -> Told:  # fmt: skip
     """Return what :func:`decodes_late` tells, of replicas in lockstep to which requests come in turn, each with a token
-    to decode at least. A step takes what the rank that takes longest does.
+    to decode at least. A step takes what the rank that takes longest does; where graphs are padded, all compute what
+    the fullest one does, and the one with most keys attends longest.
 
     Parameters
     ----------
     ranks, most, room : int, int, float
         Most sequences, and tokens in the K/V pool, of a rank.
+    waits : bool
+        Whether who is taken while any rank decodes joins a step later.
     own, key : sequence of float
         By the sequences of a rank: nanoseconds of its part of a step, and what each of their keys adds.
     shared, padded : sequence of float, of int
@@ -28,24 +31,33 @@ def lockstep_decodes_late(
     longest : int
         Most decodes of one.
     """
-    count, size = len(arrived), longest + 1
+    count, size = len(arrived), longest + 2
     coming, running, keys = list(range(ranks)), [0] * ranks, [0.0] * ranks
+    taken, held = [0] * ranks, [0.0] * ranks
     after, ending = [-1] * count, [-1] * size
     now, late, steps, waited, tokens = 0.0, 0, 0, 0.0, 0
     while True:
-        together, fullest, longest_ns, comes = 0, 0, 0.0, -1.0
+        together, fullest, longest_ns, attends_ns, comes, later = 0, 0, 0.0, 0.0, -1.0, False
+        for rank in range(ranks):
+            running[rank], keys[rank] = running[rank] + taken[rank], keys[rank] + held[rank]
+            taken[rank], held[rank] = 0, 0.0
+            later = later or (waits and running[rank] > 0)
         for rank in range(ranks):
             one = coming[rank]
-            while one < count and arrived[one] <= now and running[rank] < most:
-                if running[rank] > 0 and keys[rank] + context[one] > room:
+            while one < count and arrived[one] <= now and running[rank] + taken[rank] < most:
+                if running[rank] + taken[rank] > 0 and keys[rank] + held[rank] + context[one] > room:
                     break
-                slot = (steps + decodes[one]) % size
+                slot = (steps + decodes[one] + later) % size
                 after[one], ending[slot] = ending[slot], one
-                running[rank], keys[rank] = running[rank] + 1, keys[rank] + context[one] + 1.0
+                taken[rank], held[rank] = taken[rank] + 1, held[rank] + context[one] + 1.0
                 one += ranks
             coming[rank] = one
+            if not later:
+                running[rank], keys[rank] = running[rank] + taken[rank], keys[rank] + held[rank]
+                taken[rank], held[rank] = 0, 0.0
             if running[rank] > 0:
                 together, fullest = together + running[rank], max(fullest, running[rank])
+                attends_ns = max(attends_ns, key[running[rank]] * keys[rank])
                 longest_ns = max(longest_ns, own[running[rank]] + key[running[rank]] * keys[rank])
             elif one < count and (comes < 0.0 or arrived[one] < comes):
                 comes = arrived[one]
@@ -54,6 +66,8 @@ def lockstep_decodes_late(
                 return late, waited, tokens, now
             now = max(now, comes)
             continue
+        if padded[fullest] > 0:
+            longest_ns = max(longest_ns, own[fullest] + attends_ns)
         now += longest_ns + shared[ranks * padded[fullest] if padded[fullest] > 0 else together]
         steps += 1
         for rank in range(ranks):

@@ -3,8 +3,9 @@
 A prefill pool fills steps as chunked prefill does: prompts that are begun, but for those with a chunk in flight, then
 those that wait, in order of arrival. A step passes the stages like a job of a flow shop: it begins on each when the one
 before it has ended there, and as many as there are stages are in flight. A decode pool gets each request when it
-arrives, prompt computed and K/V in place, takes as many as it has room for in that order, and gives each a token per
-step, with several stages at least as long as all micro-batches spend on the slowest one.
+arrives, prompt computed, takes as many as it has room for in that order, and gives each a token per step, with several
+stages at least as long as all micro-batches spend on the slowest one. Where the K/V of a whole prompt leaves as soon as
+there is room for it, it comes while a step is under way, and its request decodes from the next one on.
 
 Not replayed: blocks of the prefill pool, a limit on chunks of long prompts, and hand-overs.
 """
@@ -83,12 +84,15 @@ class DecodeTimes:
         Target.
     kv_tokens : int
         Tokens that its K/V pool has room for.
+    waits : bool
+        Whether who is taken while others decode joins them a step later: K/V leaves once there is room for it.
     """
 
     step_ns: FloatArray
     key_ns: FloatArray
     tpot_ns: float
     kv_tokens: int
+    waits: bool = False
 
     def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
         """Whether no more requests than may get their tokens too slowly."""
@@ -102,7 +106,7 @@ class DecodeTimes:
         steps, context = (self.step_ns, self.key_ns), demand.tokens - demand.decodes
         asked = demand.arrived_ns, demand.decodes.astype(np.int64), context, within_ns(demand, self.tpot_ns, counts)
         steps, asked = handed(steps, compiled), handed(asked, compiled)
-        told: Told = kernel(decodes_late, compiled)(*steps, room, *asked, free)
+        told: Told = kernel(decodes_late, compiled)(*steps, room, self.waits, *asked, free)
         return told
 
 
@@ -156,7 +160,15 @@ def prefill_times(
 
 
 def decode_times(
-    plan: ParallelPlan, found: Priced, *, requests: int, ranks: int, context: float, tpot_ns: float, kv_tokens: int
+    plan: ParallelPlan,
+    found: Priced,
+    *,
+    requests: int,
+    ranks: int,
+    context: float,
+    tpot_ns: float,
+    kv_tokens: int,
+    waits: bool,
 ) -> DecodeTimes:
     """Return the least times of a replica that decodes.
 
@@ -168,6 +180,8 @@ def decode_times(
         Most sequences, and tokens of the K/V pool.
     tpot_ns : float
         Target.
+    waits : bool
+        Whether K/V leaves once there is room for it; with stages, there is between the parts of a step.
     """
     tokens = requests // ranks
     columns = columns_of(plan, found, tokens=tokens, requests=tokens, context=context, duty="decode", ratio=FINE)
@@ -180,6 +194,7 @@ def decode_times(
         key_ns=columns.key_ns[:, at].min(axis=0),
         tpot_ns=tpot_ns,
         kv_tokens=kv_tokens,
+        waits=waits and plan.pp == 1,
     )
 
 

@@ -41,7 +41,7 @@ class PlanPools:
     def __init__(self, deployments: Deployments, load: Load, *, stand_in: bool = True) -> None:
         self.deployments, self.load, self._stand_in = deployments, load, stand_in
         self._each_pool: dict[tuple[int, int], tuple[Scenario, ...]] = {}
-        self._alone: dict[tuple[int, Replica, int], PrefillAlone] = {}
+        self._alone: dict[tuple[int, ParallelPlan, str | None, int, int], PrefillAlone] = {}
         self._stays = getattr(deployments.base.workload, "cancel_after", None) is None
 
     def of(self, candidate: Candidate) -> list[PlanPool]:
@@ -101,7 +101,7 @@ class PlanPools:
             return None
         in_turn = self.in_turn(scenario, one.plan) and self._gets_all(count)
         sp = one.plan.sp if one.plan.sp.degree > 1 else None
-        known = sp is None or (place == 0 and (pools > 1 or one.plan.ep.degree == 1))
+        known = sp is None or place == 0
         if not known or not self._first_come(scenario) or not (in_turn or one.plan.is_lockstep):
             return None
         member = self.member(side)
@@ -151,14 +151,18 @@ class PlanPools:
         return self.load.part is None or count < self.load.part
 
     def prefill_alone(self, candidate: Candidate) -> PrefillAlone | None:
-        """Return the prefill pool of a plan with two, by itself; None where it is not known which requests it gets."""
+        """Return the prefill pool of a plan with two, by itself; None where it is not known which requests it gets.
+
+        Which SP rank would keep a sequence is of no account.
+        """
         if len(candidate.replicas) == 1:
             return None
         one, count = candidate.replicas[0], candidate.counts[0]
         scenario = self.pool(candidate.setting, 2, 0)
         if not self.in_turn(scenario, one.plan):
             return None
-        key = candidate.setting, one, count
+        plan = replace(one.plan, sp=replace(one.plan.sp, decode=None))
+        key = candidate.setting, plan, one.kind, one.kv_blocks, count
         if key not in self._alone:
             every = self.alike(scenario, one.plan, count)
             alone = self.deployments.prefill_alone(replace(candidate, counts=(count // every, candidate.counts[1])))

@@ -34,7 +34,7 @@ def climb(one: Standing, reached: Reached, share: float) -> Generator[int, Row, 
         else:
             one.failed = step
             one.row = one.row or row
-            if screening and one.passed is None and step <= first:
+            if one.passed is None and screening and step <= max(first, reached.first(one)):  # others go on, too
                 alone = row["numbers"].get("alone")
                 who = f"its {alone} by itself " if alone else ""
                 one.fate, one.why, one.row = "screened", f"{who}fails at {rate_of(step):g}/s", row

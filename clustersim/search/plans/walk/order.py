@@ -65,14 +65,26 @@ class Order:
             ordered, late = ordered + some, late + unknown
         promised = max(self.reached.promised, default=0.0)
         self.reached.promised.clear()
-        return ordered if len(groups) == 1 else sorted(ordered, key=self._place), late, promised
+        return ordered if len(groups) == 1 else self._placed(ordered), late, promised
 
-    def _place(self, one: Standing) -> tuple[bool, bool, float, float]:
-        """Return what plans are ordered by: the best, and the cheapest of those that tie.
+    def _placed(self, some: Sequence[Standing]) -> list[Standing]:
+        """Return plans in order: those that tie with the best, of these the cheapest, and of those that take about as
+        long the one that may reach most; then those that tie with the next best.
 
         Replicas in lockstep come behind those of which looks tell to a few steps what they reach, if they don't.
         """
-        return not one.is_known, one.is_lockstep and not one.is_told, self.reached.ties(one), self._cost(one)
+        reached = self.reached
+        best = max((reached.most(one) for one in some if one.is_told), default=1.0)
+        return sorted(
+            some,
+            key=lambda one: (
+                not one.is_known,
+                one.is_lockstep and not one.is_told,
+                reached.ties(one, best),
+                _octave(self._cost(one)),
+                -reached.most(one),
+            ),
+        )
 
     def _in_order(self, group: list[Standing]) -> tuple[list[Standing], list[Standing]]:
         """Bound plans and look at them; return them in order, and those for which there was no time.
@@ -83,7 +95,7 @@ class Order:
         for place in (1, 0):
             if reached.values and self.lacks_time(left, place):
                 late = {id(one) for one in left}
-                return sorted((one for one in group if id(one) not in late), key=self._place), left
+                return self._placed([one for one in group if id(one) not in late]), left
             self.bound(left, place)
             if reached.exhaustive:
                 continue
@@ -95,7 +107,7 @@ class Order:
             self._look_at_both(left)
         if reached.exhaustive or all(one.is_plain for one in group):
             return sorted(group, key=lambda one: -reached.most(one)), []
-        return sorted(group, key=self._place), []
+        return self._placed(group), []
 
     def _look_at_both(self, left: Sequence[Standing]) -> None:
         """Look at both pools of plans together, best first, as far as these may be among the best.
@@ -116,3 +128,8 @@ class Order:
     def _cost(self, one: Standing) -> float:
         """Return what a run takes of plans that were looked at; the others come behind them."""
         return math.inf if one.alone is None else self.cost(one, one.alone)
+
+
+def _octave(seconds: float) -> float:
+    """Return the power of two that is next to some seconds: the same for what takes about as long."""
+    return math.frexp(seconds)[1] if math.isfinite(seconds) else seconds

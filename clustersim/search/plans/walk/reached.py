@@ -42,19 +42,26 @@ class Reached:
     ----------
     values : list of float
         What the capacities of those that were simulated are worth …
+    going : list of float
+        … and what those reached so far that are being simulated …
     promised : list of float
-        … and what looks let expect, while no level is simulated.
+        … and what looks let expect, while no level is.
     """
 
     worth: Callable[[Standing], float]
     exhaustive: bool
     values: list[float] = field(default_factory=list, init=False)
+    going: list[float] = field(default_factory=list, init=False)
     promised: list[float] = field(default_factory=list, init=False)
+
+    @property
+    def _found(self) -> list[float]:
+        return [*self.values, *self.going, *self.promised]
 
     @property
     def least(self) -> float:
         """What a plan has to reach to be among the best; 0 while there is none."""
-        found = sorted([*self.values, *self.promised], reverse=True)
+        found = sorted(self._found, reverse=True)
         third = found[KEPT - 1] if len(found) >= KEPT else 0.0
         return max(third, found[0] * (1.0 - 2.0 * TIES)) if found else 0.0
 
@@ -66,10 +73,12 @@ class Reached:
         """Return what a plan may reach at most as far as is known."""
         return math.inf if one.ceiling is None else rate_of(one.ceiling) * self.worth(one)
 
-    def ties(self, one: Standing) -> float:
-        """Return a number that is less the more a plan may reach, and the same for what ties."""
+    def ties(self, one: Standing, best: float) -> float:
+        """Return by how many ties a plan may reach less than the best: the same number for what ties with it."""
         most = self.most(one)
-        return -math.floor(math.log(most) / math.log(1.0 + TIES)) if 0.0 < most < math.inf else -most
+        if not 0.0 < most < math.inf:
+            return math.inf if most <= 0.0 else -math.inf
+        return math.floor(math.log(best / most) / math.log(1.0 + TIES))
 
     def step(self, one: Standing, value: float) -> int:
         """Return the first step of the grid at which a plan is worth as much."""
@@ -92,7 +101,7 @@ class Reached:
         """
         if self.least <= 0.0 or self.exhaustive:
             return (one.ceiling or 0) - near(one)
-        best = max([*self.values, *self.promised])
+        best = max(self._found)
         if one.alone is not None and self.least >= best * (1.0 - TIES):
             return self.step(one, best * (1.0 + TIES))
         return self.step(one, self.least) + _ABOVE

@@ -207,6 +207,8 @@ class Walk:
                 if row is not None:
                     with suppress(StopIteration):
                         going.append((one, climbs[id(one)].send(row)))
+            self.reached.going[:] = [self.reached.value(one) for one in alive if one.passed is not None]
+        self.reached.going.clear()
 
     def _in_time(self, asked: Sequence[tuple[Standing, int]], left: Sequence[int]) -> Iterator[int]:
         """Yield the numbers of plans for whose next run there is time; the others stay open."""
