@@ -48,7 +48,9 @@ POOLED: Final[dict[TransferName, float]] = {"whole": 6.0, "layerwise": 14.0}
 CACHED: Final = 3.0
 """How many times that of others a lane costs that keeps what is computed of prompts (3 to 5 as measured)."""
 MOST_RUNS: Final = 1 << 22
-"""Most runs of prompts, times replicas, of which rows of numbers are kept."""
+PLACES: Final = 8
+"""Most runs of prompts, times replicas, of which rows of numbers are kept; so many blocks count as one, as few of them
+are ever apart."""
 _SINGLE: Final = "kernel", "advance"
 _CACHED: Final = "caching", "*advance_caching"
 _STAGED: Final = "stages", "*advance_stages"
@@ -169,7 +171,7 @@ class Compiled:
         if keys is not None:
             if len(stages) > 1:
                 return "stages whose prompts share cached prefixes are not"
-            if len(keys.keys) * len(lanes) > MOST_RUNS:
+            if (len(keys.keys) + lanes[0].scheduler.total // PLACES) * len(lanes) > MOST_RUNS:
                 return "more prompts share prefixes than there is room for are not"
         staged = len(stages) > 1
         work = self.behind_s + python_s(self.intake.requests, staged=staged, pools=None, cached=keys is not None)
@@ -262,7 +264,8 @@ def _is_kept(module: str, function: str) -> bool:
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
         places = [file.parent / "__pycache__", *elsewhere.glob("*")]
-        made = max(one.stat().st_mtime for one in (file, here / "kernel.py", here / "links.py", *beside))
+        shared = [here / f"{name}.py" for name in ("kernel", "links", "prefixes")]
+        made = max(one.stat().st_mtime for one in (file, *shared, *beside))
         found = [one for place in places for one in place.glob(f"{file.stem}.{function}-*.{tag}.nbi")]
         return any(one.stat().st_mtime >= made for one in found)
     except OSError:
