@@ -33,7 +33,7 @@ from clustersim.legality.timeline_rules.requests.references import unfounded
 from clustersim.legality.timeline_rules.transfers import carried, moves
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
-from clustersim.memory import give_back
+from clustersim.memory import give_back, let_go
 
 HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "PH-1": phases.boundary,
@@ -128,6 +128,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         return _verdict(violations, looked, lacks)
     parts = [Reading(part) for part in history.apart()] if history.hands_over else [reading]
     many = 0 if history.facts is None else len(history.facts["kind"])
+    give_back(many)
     as_priced = priced.as_priced(reading) if "RUN-2" in looked else NOTHING  # first, while few views are made
     reading.forget()
     give_back(many)
@@ -155,6 +156,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         for part in parts:
             take("RUN-2", programs.as_graphs(part))
             take("RUN-2", ready.stages_start(part))
+        let_go()
         take("RUN-2", lost.lost_to_others(reading, traffic))
     reading.forget()
     if "RUN-4" in looked and not any(violations.values()):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clustersim.files import written_whole
+from clustersim.memory import let_go
 from clustersim.report.figures.layout import Panel, read_layout
 from clustersim.report.figures.panels import PANELS, Drawn, Run
 from clustersim.report.figures.style import CONFIG
@@ -81,10 +82,10 @@ def dashboard_html(
         limits_ns=targets_ns(summary.get("targets")),
     )
     panels = _in_order(checked.panels, wanted)
-    sections = [
-        section(panel, PANELS[panel.figure](run, panel, f"figure-{index}"), f"figure-{index}")
-        for index, panel in enumerate(panels)
-    ]
+    sections = []
+    for index, panel in enumerate(panels):
+        let_go()
+        sections.append(section(panel, PANELS[panel.figure](run, panel, f"figure-{index}"), f"figure-{index}"))
     if asked := asked_html(wanted, requests, {panel.figure: f"of-figure-{at}" for at, panel in enumerate(panels)}):
         sections.insert(0, f'<section class="bare">{asked}</section>')
     if whole is not None:

@@ -15,6 +15,7 @@ from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.legality.timeline_rules.operators.tensor import outcome_of
 from clustersim.legality.timeline_rules.requests.spent import SPENT
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.memory import give_back
 from clustersim.simulation.agreement import of_a_run, with_agreements
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.legality import check_scenario
@@ -50,6 +51,7 @@ def with_spent(history: History, table: Mapping[str, Any]) -> History:
 
 def audit_run(result: RunResult) -> Verdict:
     """Check what a run recorded against every rule of level T, and what it says of its requests against its record."""
+    give_back(len(result.times.count))
     history = history_of_run(result)
     verdict = check_history(history)
     assert history.requests is not None

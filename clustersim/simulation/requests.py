@@ -10,7 +10,7 @@ from clustersim.clock import Int64Array
 from clustersim.replay.input import ReplayInput, ReplayResult
 from clustersim.serving.decision import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED
 from clustersim.simulation.prefixes import cached_tokens, first_of
-from clustersim.timeline.columns import as_one
+from clustersim.timeline.columns import as_one, shelved
 from clustersim.timeline.tables import Table
 from clustersim.timeline.tokens import TokenTimes
 from clustersim.workload.requests import Requests
@@ -52,16 +52,23 @@ def request_columns(
     outcome = OUTCOMES[(finished >= 0).astype(np.int8)]
     for kind, word in ((REJECTED, "rejected"), (CANCELLED, "cancelled"), (LOST, "lost")):
         outcome[facts["request"][facts["kind"] == kind]] = word
+    made = shelved({
+        "request": every,
+        "admitted_ns": admitted[chosen],
+        "finished_ns": finished[chosen],
+        "queueing_ns": np.where(admitted < 0, -1, admitted - replayed.arrived_ns)[chosen],
+        "prefill_ns": np.where(times.first_ns < 0, -1, times.first_ns - admitted)[chosen],
+    })  # fmt: skip
     replica = _last_at(facts, replayed.replica, inputs.entry.plan.dp) if inputs.faults else replayed.replica
     return {
-        "request": every,
+        "request": made["request"],
         "replica": as_one(replica[chosen].astype(np.int32)),
         "arrived_ns": replayed.arrived_ns[chosen],
-        "admitted_ns": _nullable(admitted[chosen]),
+        "admitted_ns": _nullable(made["admitted_ns"]),
         "first_token_ns": _nullable(times.first_ns[chosen]),
-        "finished_ns": _nullable(finished[chosen]),
-        "queueing_ns": _nullable(np.where(admitted < 0, -1, admitted - replayed.arrived_ns)[chosen]),
-        "prefill_ns": _nullable(np.where(times.first_ns < 0, -1, times.first_ns - admitted)[chosen]),
+        "finished_ns": _nullable(made["finished_ns"]),
+        "queueing_ns": _nullable(made["queueing_ns"]),
+        "prefill_ns": _nullable(made["prefill_ns"]),
         "front_end_ns": np.broadcast_to(np.int64(front_end_ns), len(every)),
         "prompt_tokens": requests.prompt_tokens[chosen],
         "output_tokens": requests.output_tokens[chosen],

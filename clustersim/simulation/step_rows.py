@@ -18,7 +18,7 @@ import numpy.typing as npt
 from clustersim.clock import Int64Array
 from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.residency import empties_ns, residency_of
-from clustersim.timeline.columns import repeated
+from clustersim.timeline.columns import repeated, shelved
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.steps import steps_of
@@ -88,7 +88,7 @@ class StepRows:
         if (order[1:] < order[:-1]).any():
             steps = {name: steps[name][order] for name in {*COLUMNS, *KV_COLUMNS, "slot"}}
         self._tables, self._block_tokens, self._recorded = tables, block_tokens, steps
-        self._empties_ns = empties_ns(steps, residency_of(tables))
+        self._empties_ns = shelved({"": empties_ns(steps, residency_of(tables))})[""]
         self.rows: Mapping[str, Any] = {name: steps[name] for name in COLUMNS} | {"empties_ns": self._empties_ns}
         if (steps["count"] > 1).any():
             self.rows = self._split_by_queue(_Arrivals(tables))
@@ -280,4 +280,4 @@ def _split(
         step[parted] += index.astype(step.dtype, copy=False)
         found["count"][:-1] = step[1:] - step[:-1]
         found["count"][lasts] = before - step[lasts]
-    return found
+    return shelved(found)

@@ -17,8 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 
-PUT_AWAY_BYTES: Final = 1 << 25
-"""Of a column in memory, after which it goes to a file: more than a million requests of one replica have."""
+from clustersim.memory import let_go, mapped
+
+PUT_AWAY_BYTES: Final = 1 << 22
+"""Of a column in memory, after which it goes to a file: a million requests of one replica have some 40 such columns."""
 SHELVED_BYTES: Final = 1 << 22
 """Of columns that go to a file together: less is not worth one."""
 
@@ -110,7 +112,7 @@ class Column:
 
     def _mapped(self) -> Any:
         """Return what was written; what comes next begins another file."""
-        pages = mmap.mmap(self._file.fileno(), self._written, access=mmap.ACCESS_READ)
+        pages = mapped(self._file, self._written)
         self._file.close()
         self._file, self._written = None, 0
         return np.frombuffer(pages, self.type)
@@ -125,12 +127,13 @@ def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:
     total = sum(columns[name].nbytes for name in there)
     if total < SHELVED_BYTES:
         return dict(columns)
+    let_go()
     try:
         with TemporaryFile(buffering=0) as file:
             _leave_room(file, 2 * total)
             for name in there:
                 _write(file, columns[name])
-            pages = mmap.mmap(file.fileno(), total, access=mmap.ACCESS_READ)
+            pages = mapped(file, total)
     except OSError:
         return dict(columns)
     found, at = dict(columns), 0

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from clustersim.clock import Int64Array
 from clustersim.timeline.column import Column, is_one, shelved
 
-__all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "taken", "wide"]
+__all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "shelved", "taken", "wide"]
 
 STAGED_VALUES: Final = 1 << 18
 """Values appended one by one that wait, as int64, to be put into typed columns."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.timeline.columns import is_one
+from clustersim.timeline.columns import is_one, shelved
 from clustersim.timeline.passes import Passes, blocks, within
-from clustersim.timeline.tables import Tables
+from clustersim.timeline.tables import Table, Tables
 
 MISSING = -1
 
@@ -41,14 +41,19 @@ class Steps:
         if (steps["count"] > 1).any():
             self._ends_inside_runs(tables)
         self.end_ns[self.base[steps["replica"]] + last - 1] = steps["end_ns"]
+        self.slot = self._slots(steps, total)
+        kept = shelved({"end_ns": self.end_ns, "slot": self.slot})
+        self.end_ns, self.slot = kept["end_ns"], kept["slot"]
+
+    def _slots(self, steps: Table, total: int) -> Any:
         if is_one(steps["replica"]) and _follow(steps["step"], steps["count"], total):
-            self.slot = np.repeat(steps["slot"].astype(np.int16, copy=False), steps["count"])
-            return
-        self.slot = np.full(total, MISSING, np.int16)
+            return np.repeat(steps["slot"].astype(np.int16, copy=False), steps["count"])
+        found = np.full(total, MISSING, np.int16)
         for some in blocks(steps["count"]):
             count = steps["count"][some]
             first = self.at(steps["replica"][some], steps["step"][some])
-            self.slot[np.repeat(first, count) + within(count)] = np.repeat(steps["slot"][some], count)
+            found[np.repeat(first, count) + within(count)] = np.repeat(steps["slot"][some], count)
+        return found
 
     def _ends_inside_runs(self, tables: Tables) -> None:
         """Fill in the ends of all steps that end when the next one of their replica starts."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.columns import shelved
 from clustersim.timeline.passes import within
 from clustersim.timeline.steps import Steps, steps_of
 from clustersim.timeline.tables import Tables
@@ -116,7 +117,8 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     between = (events.begin[1:] - events.end[:-1])[follows]
     pools = [*_gaps_inside(events), _pooled(between, np.ones(len(between), np.int64))]
     values, weights = (np.concatenate(columns) for columns in zip(*pools, strict=True))
-    return TokenTimes(first_ns=first, last_ns=last, count=count, gaps=_pooled(values, weights))
+    times = shelved({"first_ns": first, "last_ns": last, "count": count})
+    return TokenTimes(**times, gaps=_pooled(values, weights))
 
 
 def _gaps_inside(events: TokenEvents) -> Iterator[tuple[Int64Array, Int64Array]]:

@@ -20,6 +20,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.inputs import missing
+from clustersim.memory import give_back
 from clustersim.replay.input import ReplayInput
 from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import read_layout
@@ -188,10 +189,13 @@ def write_run(
         _write_scenario(folder, result.scenario)
         _write_json(folder / "summary.json", summary)
         _write_json(folder / "verdict.json", verdict)
+        many = len(result.times.count)
+        give_back(many)
         write_table(folder / "requests.parquet", result.table)
         write_table(folder / "steps.parquet", step_columns(result.timeline))
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")
+        give_back(many)
         if layout is not None:
             figures = (summary, result.table_columns, result.step_rows, result.timeline, result.token_gaps, layout)
             html = dashboard_of(*figures, shapes=shapes_of(result.scenario), inputs=result.input)

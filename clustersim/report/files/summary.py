@@ -10,6 +10,7 @@ import numpy as np
 from clustersim import __version__
 from clustersim.clock import NS_PER_MS, to_ns
 from clustersim.legality.rule import Verdict
+from clustersim.memory import let_go
 from clustersim.plan.mesh import Mesh
 from clustersim.report.metrics.batch import enough_batch
 from clustersim.report.metrics.blocks import enough_blocks
@@ -79,6 +80,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None, *, also: Colle
     requests = result.columns
     found, causes = summarise(requests, result.token_gaps), result.cause_shares
     limits_ns = targets_ns(scenario.targets)
+    let_go()
     return {
         "name": scenario.name,
         "digest": scenario.digest,

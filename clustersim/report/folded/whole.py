@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.memory import give_back, let_go
 from clustersim.replay.input import ReplayInput
 from clustersim.report.figures.causes import COLOURS
 from clustersim.report.folded.coarse import coarse
@@ -78,7 +79,9 @@ def whole_run(
         What the replay was a function of; without it links are not told.
     """
     passes = folded_passes(timeline)
+    give_back(len(requests["request"]))
     link_load = None if inputs is None else link_part(timeline, inputs, passes, None if kept is None else kept.windows)
+    let_go()
     tables = [request_columns(requests), fact_columns(timeline), chunk_columns(timeline)]
     if kept is not None:
         passes = coarse(passes, timeline.templates, kept.windows)

@@ -14,6 +14,7 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.cluster.device import Device
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.memory import let_go
 from clustersim.plan.memory import kv_elements_per_rank
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.input import PoolInput
@@ -87,6 +88,7 @@ class _Share:
 
 def pool_uses(result: RunResult) -> list[PoolUse]:
     """Return what each pool of a run did, in order of replicas."""
+    let_go()
     shares = _shares(result)
     return [
         _use(result, pool, as_a_run(result.timeline, number), shares[number])

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
+from clustersim.memory import let_go
 from clustersim.report.figures.bins import StepFunction
 from clustersim.report.metrics.gauges import gauge
 from clustersim.report.metrics.latencies import (
@@ -142,6 +143,7 @@ def service_summary(
     requests: Columns, steps: Columns, kv_rows: Columns, limits_ns: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return these metrics by their key in ``summary.json``; rows are those of ``clustersim.simulation.step_rows``."""
+    let_go()
     return {
         **ttft_parts(requests),
         "user_tokens_per_s": user_rates(requests),

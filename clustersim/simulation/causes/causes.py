@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.memory import let_go
 from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.decisions import REASONS, Decisions
@@ -93,6 +94,7 @@ def causes_of(
     done = np.asarray(columns["outcome"]) == "finished"
     finished[of_rows], arrived[of_rows] = done, columns["arrived_ns"]
     sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Preemptions(tables.facts)
+    let_go()
     prompts, episodes = time_of_prompts(tables), Episodes(tables.steps)
     for some in blocks_of(count, 4):
         account = _Account(tables, events_of(tables, found, finished, some), losses, sums)

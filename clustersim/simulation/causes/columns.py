@@ -10,6 +10,7 @@ import numpy as np
 from clustersim.clock import NS_PER_MS, Int64Array
 from clustersim.simulation.causes.causes import Causes
 from clustersim.simulation.causes.labels import COLUMNS, FRONT_END
+from clustersim.timeline.columns import shelved
 from clustersim.timeline.step_parts import Label
 
 SLOWEST: Final = 100
@@ -30,9 +31,10 @@ def cause_columns(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
     """
     lacks = np.asarray(columns["outcome"]) != "finished"
     at, ns = {label: number for number, label in enumerate(causes.labels)}, causes.ns
+    told = shelved({name: ns[:, at[label]] for name, label in COLUMNS.items() if label in at})
     none = np.broadcast_to(np.int64(0), len(lacks))
     mask = lacks if lacks.any() else np.ma.nomask
-    return {name: np.ma.MaskedArray(ns[:, at[label]] if label in at else none, mask) for name, label in COLUMNS.items()}
+    return {name: np.ma.MaskedArray(told.get(name, none), mask) for name in COLUMNS}
 
 
 def cause_shares(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.prices import Priced, Prices
 from clustersim.legality.timeline_rules.operators.halves import as_split
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.memory import let_go
 from clustersim.timeline.passes import Passes, by_template
 from clustersim.timeline.passes import parts as blocks_of
 
@@ -29,7 +30,7 @@ ROUNDING_NS: Final = 1.0
 HALF_NS: Final = 0.501
 """Durations are whole nanoseconds: the nearest."""
 ROUNDING: Final = 1e-9
-AT_A_TIME: Final = 8
+AT_A_TIME: Final = 2
 """So many parts of passes (:func:`clustersim.timeline.passes.parts`) are looked at together, where there is a stage."""
 
 
@@ -42,6 +43,7 @@ def as_priced(reading: Reading) -> Finding:
     if runs is None or pieces is None or history.chunks is None or history.declared.deployment is None:
         return lacking("whether durations are what operators cost (what they run on, or with, was not declared)")
     findings: list[Finding] = []
+    let_go()
     passes = Passes(tables)
     for declared in history.pools:
         assert declared.deployment is not None

@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.timeline_rules.views.unfolding import TemplateRows, is_loss
-from clustersim.timeline.columns import is_one
+from clustersim.timeline.columns import is_one, shelved
 from clustersim.timeline.passes import Passes, by_number, parts
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
@@ -199,7 +199,7 @@ def occupation_of(tables: Tables) -> Occupation:
         columns = {name: np.repeat(values, tables.lockstep) for name, values in columns.items()}
         columns["replica"] = columns["replica"] + np.tile(np.arange(tables.lockstep), count)
     if tables.stages == 1 and _are_in_order(columns["replica"], columns["stage"], columns["step"]):
-        return Occupation(**columns, leaves=None, sends_for=None)
+        return Occupation(**shelved(columns), leaves=None, sends_for=None)
     place, key = in_order(columns["replica"], columns["stage"], columns["step"])
     columns = {name: put(columns.pop(name), place) for name in tuple(columns)}
     leaves = sends = None

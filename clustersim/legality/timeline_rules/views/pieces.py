@@ -19,7 +19,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, REUSED, History
 from clustersim.legality.timeline_rules.views.runs import Runs
-from clustersim.timeline.columns import is_one, joined, taken
+from clustersim.timeline.columns import is_one, joined, shelved, taken
 from clustersim.timeline.tables import Table
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -87,6 +87,7 @@ class Pieces:
         self._sampled = np.concatenate((chunks["sampled"][some], none.astype(np.int8)))[order]
         self.begin, self.end = runs.start[self.first_run], runs.end[self.last_run]
         self.reused = self._reused(history)
+        vars(self).update(shelved({name: one for name, one in vars(self).items() if isinstance(one, np.ndarray)}))
 
     def __len__(self) -> int:
         return len(self.request)

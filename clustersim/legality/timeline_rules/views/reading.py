@@ -25,7 +25,7 @@ from clustersim.legality.timeline_rules.views.sheet import Sheet, sheet_of_spans
 from clustersim.legality.timeline_rules.views.swaps import Swap, swaps_of
 from clustersim.legality.timeline_rules.views.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.views.use import Use, use_of
-from clustersim.memory import MANY
+from clustersim.memory import MANY, let_go
 from clustersim.timeline.columns import is_any, is_one
 from clustersim.timeline.passes import Passes, parts
 
@@ -56,6 +56,7 @@ class Reading:
         pieces = views.get("pieces")
         if pieces is None or len(pieces) < MANY:
             return
+        let_go()
         for view in (self, pieces, views.get("runs"), views.get("passes")):
             for name in SOON_MADE.intersection(getattr(view, "__dict__", ())):
                 del view.__dict__[name]
