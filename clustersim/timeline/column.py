@@ -2,7 +2,7 @@
 
 A run of 10 million requests on 1,250 replicas records 4 GB. What a column has beyond some MB goes to a file without a
 name (where ``TMPDIR`` says), and is mapped when it is read: the system takes such pages back when it needs memory, and
-a replay does not hold them at all.
+a replay does not hold them at all. What follows gives them up phase by phase (:func:`clustersim.memory.let_go`).
 """
 
 from __future__ import annotations

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import io
 import itertools
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from clustersim.memory import let_go
 from clustersim.timeline import column
 from clustersim.timeline.columns import MANY_VALUES, STAGED_VALUES, Columns, Flat, is_one, joined, taken, wide
 
@@ -118,3 +121,16 @@ def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypa
         with pytest.raises(ValueError, match="read-only"):
             time[0] = 2
         assert (tmp_path / "0").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells the pages of a process")
+def test_pages_of_a_file_that_are_given_up_come_again_as_they_were():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    values = column.shelved({"": np.arange(1 << 22)})[""]
+    for _ in range(3):
+        assert int(values.sum()) == (1 << 21) * ((1 << 22) - 1)
+        before = resident()
+        let_go()
+        assert before - resident() > 4096  # half of the 32 MB
