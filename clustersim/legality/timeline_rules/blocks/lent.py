@@ -56,11 +56,12 @@ def told_right(reading: Reading, use: Use) -> Finding:
     last = np.append((replica[order][1:] != replica[order][:-1]) | (time[order][1:] != time[order][:-1]), True)
     final = np.zeros(len(kind), bool)
     final[order] = last[: len(order)]
-    at = runs.bounds[replica[rows]]
+    at, by_replica = runs.bounds[replica[rows]], np.argsort(replica[rows], kind="stable")
+    edges = np.searchsorted(replica[rows][by_replica], np.arange(len(runs.bounds)))
     for number in range(len(runs.bounds) - 1):
-        mine = replica[rows] == number
+        mine = by_replica[edges[number] : edges[number + 1]]
         inside = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
-        at[mine] += np.searchsorted(runs.start[inside], time[rows][mine])
+        at[mine] += np.searchsorted(runs.start[inside], time[rows[mine]])
     exact = (
         final[rows] & np.isin(kind[rows], (ADMITTED, REUSED, SWAPPED_IN)) & ~np.isin(rows, reading.hand_overs.reserved)
     )

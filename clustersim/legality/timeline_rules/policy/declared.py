@@ -101,12 +101,13 @@ class Policies:
         change = np.where(leaves[order] == 0, 1, np.where(opened, -1, 0))
         replica, time = replica[order], time[order]
         by_time = np.lexsort((time, replica))
+        replica, time = replica[by_time], time[by_time]
         total = np.append(0, np.cumsum(change[by_time]))
         found = np.zeros(len(runs), np.int64)
         for number in range(len(runs.bounds) - 1):
             mine = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
-            low, high = np.searchsorted(replica[by_time], (number, number + 1)).tolist()
-            at = low + np.searchsorted(time[by_time][low:high], runs.start[mine], side="right")
+            low, high = np.searchsorted(replica, (number, number + 1)).tolist()
+            at = low + np.searchsorted(time[low:high], runs.start[mine], side="right")
             found[mine] = total[at] - total[low]
         return found
 

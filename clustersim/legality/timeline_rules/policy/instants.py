@@ -64,8 +64,8 @@ class Steps:
         assert history.chunks is not None
         assert history.decodes is not None
         low, high = np.searchsorted(runs.replica, (replica, replica + 1)).tolist()
-        running = runs.column("running")
-        work = np.cumsum((np.zeros(high - low, np.int64) if running is None else running[low:high]) + PLACE)
+        running = runs.column("running", slice(low, high))
+        work = np.cumsum((np.zeros(high - low, np.int64) if running is None else running) + PLACE)
         last = low + int(np.searchsorted(work, most, side="right"))
         mine = slice(low, last)
         horizon = reading.declared.horizon_ns
@@ -74,7 +74,7 @@ class Steps:
         others = [] if known is None else [known]
         self.until = min([*others, *runs.start[last:high][:1].tolist()], default=None)
         names = ("prefill_tokens", "decode_tokens", "waiting", "running", "kv_blocks_used")
-        self.columns = {name: one[mine].tolist() for name in names if (one := runs.column(name)) is not None}
+        self.columns = {name: one.tolist() for name in names if (one := runs.column(name, mine)) is not None}
         self.begin, self.end = runs.start[mine].tolist(), runs.recorded_end[mine].tolist()
         self.step, self.many, self.slot = (one[mine].tolist() for one in (runs.step, runs.count, runs.slot))
         past = self.step[-1] + self.many[-1] if self.step else 0

@@ -160,7 +160,7 @@ def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int
     came = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] == replica))
     if reading.pieces is None or contents is None or reading.runs is None or size is None:
         return NOTHING
-    if declared.pool_blocks is None or reading.runs.column("kv_blocks_used") is None:
+    if declared.pool_blocks is None or "kv_blocks_used" not in reading.runs.table:
         return NOTHING
     if not contents.numbers:  # nothing is known of any prompt: none takes over anything that could be told
         return Finding(looked_at=len(came))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -29,6 +30,7 @@ from clustersim.legality.history import (
 from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies, keeps_whole
 from clustersim.legality.timeline_rules.views.copies import elsewhere
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.tables import Table
 from clustersim.values import dataclass
 
 Rank = tuple[int, int, int]
@@ -156,29 +158,32 @@ def chances_of(policies: Policies, declared: Declared, replica: int) -> Chances:
     reading, policy = policies.reading, declared.policy
     runs = reading.runs
     names = ("prefill_tokens", "decode_tokens", "batch_requests", "running", "waiting", "kv_blocks_used")
-    columns = [runs.column(name) for name in names] if runs is not None else [None]
     sized = None not in (
         declared.max_batch_tokens,
         declared.max_batch_requests,
         declared.block_tokens,
         declared.pool_blocks,
     )
-    if runs is None or any(one is None for one in columns) or not sized or replica >= len(runs.bounds) - 1:
+    if runs is None or not sized or replica >= len(runs.bounds) - 1:
+        return Chances()
+    mine = slice(int(runs.bounds[replica]), int(runs.bounds[replica + 1]))
+    columns = [one for name in names if (one := runs.column(name, mine)) is not None]
+    if len(columns) < len(names):
         return Chances()
     if policy is None or policy.scheduler not in ("continuous", "chunked_prefill") or declared.role == "decode":
         return Chances()
     apart = policies.free_at_runs(declared) if keeps_whole(declared) else None
     if declared.down or (keeps_whole(declared) and apart is None):
         return Chances()
-    mine = slice(int(runs.bounds[replica]), int(runs.bounds[replica + 1]))
-    prefills, decodes, carried, running, waiting, used = (one[mine] for one in columns if one is not None)
+    prefills, decodes, carried, running, waiting, used = columns
     assert declared.max_batch_tokens is not None
     assert declared.max_batch_requests is not None
     assert declared.block_tokens is not None
     assert declared.pool_blocks is not None
     facts, starts = reading.history.facts, runs.start[mine]
     assert facts is not None
-    gone = facts["time_ns"][(facts["replica"] == replica) & (facts["kind"] == PREEMPTED)]
+    left_by = reading.facts_of(PREEMPTED)
+    gone = facts["time_ns"][left_by[facts["replica"][left_by] == replica]]
     whole = policy.scheduler == "continuous"
     left = declared.max_batch_tokens - prefills - (np.where(prefills > 0, decodes, 0) if whole else decodes)
     free = declared.pool_blocks - used if apart is None else apart[mine].max(axis=1)
@@ -198,6 +203,13 @@ def chances_of(policies: Policies, declared: Declared, replica: int) -> Chances:
     )  # fmt: skip
 
 
+def _most_blocks(requests: Table, size: int, those: Int64Array) -> Int64Array:
+    """Return the most blocks that some requests hold."""
+    prompt, output = (requests[name][those].astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+    found: Int64Array = -(-(prompt + np.maximum(output - 1, 0)) // size)
+    return found
+
+
 def one_after_the_other(reading: Reading, declared: Declared, rows: Int64Array, chances: Chances) -> bool:
     """Return whether requests were taken up as they came, and as soon as they could be: most are, and need no walk."""
     facts, requests, policy = reading.history.facts, reading.history.requests, declared.policy
@@ -212,11 +224,11 @@ def one_after_the_other(reading: Reading, declared: Declared, rows: Int64Array, 
     if limited or len(taken) > len(came) or (request[taken] != request[came[: len(taken)]]).any():
         return False
     starts, left, free = (np.array(values, np.int64) for values in (chances.starts, chances.left, chances.free))
-    ends = -(-(requests["prompt_tokens"] + np.maximum(requests["output_tokens"] - 1, 0)) // chances.size)
+    blocks_of = partial(_most_blocks, requests, chances.size)
     if policy is not None and policy.keeps_room:
         if not chances.blocks or keeps_whole(declared):
             return False
-        change = np.where(kind == ADMITTED, 1, np.where(kind == FINISHED, -1, 0)) * ends[request]
+        change = np.where(kind == ADMITTED, 1, np.where(kind == FINISHED, -1, 0)) * blocks_of(request)
         promised = np.append(0, np.cumsum(change))
         if not declared.prefix_caching and promised.max() > chances.blocks:
             return False
@@ -229,5 +241,5 @@ def one_after_the_other(reading: Reading, declared: Declared, rows: Int64Array, 
     count = np.minimum(np.minimum(known, left), limit)
     kept_whole = chances.whole & (count < known) & (np.array(chances.begun, bool) | (known <= chances.budget))
     blocks = -(-(known if declared.prefix_caching else count) // chances.size)
-    blocks = ends[first] if policy is not None and policy.keeps_room else blocks
+    blocks = blocks_of(first) if policy is not None and policy.keeps_room else blocks
     return not (there & ~kept_whole & (blocks <= free)).any()

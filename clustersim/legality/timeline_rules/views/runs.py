@@ -61,14 +61,14 @@ class Runs:
         """Return which step a run ends with."""
         return int(self.step[at] + self.count[at] - 1)
 
-    def column(self, name: str) -> Int64Array | None:
-        """Return a further column in the order of the runs; None where it was not recorded."""
-        return self._ordered(self.table[name]) if name in self.table else None
+    def column(self, name: str, rows: slice = slice(None)) -> Int64Array | None:
+        """Return a further column in the order of the runs, or some rows of it; None where it was not recorded."""
+        return self._ordered(self.table[name], rows) if name in self.table else None
 
-    def _ordered(self, column: Any) -> Int64Array:
-        found = wide(column)[...]  # a view: what is recorded stays as it is
-        found.flags.writeable = False
-        return found if self.order is None else found[self.order]
+    def _ordered(self, column: Any, rows: slice = slice(None)) -> Int64Array:
+        found = wide(column[rows] if self.order is None else column[self.order[rows]])[...]  # a view: what is recorded
+        found.flags.writeable = False  # stays as it is
+        return found
 
     def end_later(self, at: Int64Array, end: Int64Array) -> None:
         """Let runs end when passes do that end later."""
