@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from typing import Any, Final
 
-from clustersim.errors import InputError, Problem
+from clustersim.errors import ClustersimError, InputError, Problem
 from clustersim.search.executors import Executors
 from clustersim.values import dataclass
 
@@ -117,7 +117,11 @@ def _until_broken(executor: Executor, call: Callable[..., Any], pending: _Pendin
             except CancelledError:
                 message = "the cluster went away; what is finished is kept, and the same command goes on from there"
                 raise InputError(Problem(message=message, file="--executor")) from None
+            except ClustersimError:
+                raise
             except Exception as error:  # a worker that died, in the words of a pool, Dask or Ray
-                broken = broken or isinstance(error, BrokenExecutor)
+                died = isinstance(error, BrokenExecutor)
+                broken = broken or died
+                why = "" if died else f" ({type(error).__name__}: {error})"
             if not pending.lose(number, arguments):
-                yield number, Lost(reason=f"the process that simulated it was killed, {TRIES} times")
+                yield number, Lost(reason=f"the process that simulated it was killed, {TRIES} times{why}")

@@ -19,6 +19,8 @@ from clustersim.workload.requests import Requests
 
 GRID: Final = 1.01
 """A step: rates are powers of it."""
+SLOWEST: Final = -926
+"""The lowest step that is looked at: a request in about three hours, when none waits for another one."""
 _RATES: Final = 256
 """Rates whose requests are kept …"""
 _DEMANDS: Final = 64

@@ -7,8 +7,19 @@ import signal
 import time
 from pathlib import Path
 
+from clustersim.errors import InputError, Problem
+
 
 def square(number: int) -> int:
+    return number * number
+
+
+def square_of_even(number: int) -> int:
+    """Return a square; odd numbers are bad input, and 4 is a defect."""
+    if number % 2:
+        raise InputError(Problem(message=f"{number} is odd"))
+    if number == 4:
+        raise ZeroDivisionError("of four")
     return number * number
 
 

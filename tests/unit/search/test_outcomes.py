@@ -13,7 +13,7 @@ import pytest
 from clustersim.errors import InputError
 from clustersim.search.executors import Executors, opened
 from clustersim.search.outcomes import Lost, outcomes
-from tests.unit.search.calls import square, square_after_a_kill
+from tests.unit.search.calls import square, square_after_a_kill, square_of_even
 
 
 def needs(kind: str) -> pytest.MarkDecorator:
@@ -43,6 +43,16 @@ def test_a_call_that_kills_each_worker_is_lost_and_no_other(tmp_path: Path) -> N
     assert found.pop(2) == Lost(reason="the process that simulated it was killed, 3 times")
     assert found == {number: number * number for number in range(8) if number != 2}
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_call_raises_is_told_and_taken_for_no_death(workers: int) -> None:
+    with opened("local", workers) as executors:
+        with pytest.raises(InputError, match="3 is odd"):
+            list(outcomes(executors, square_of_even, iter([(0, (3,))])))
+        found = dict(outcomes(executors, square_of_even, iter([(0, (4,)), (1, (6,))])))
+    assert found.pop(0).reason.endswith("(ZeroDivisionError: of four)")
+    assert found == {1: 36}
 
 
 def test_one_worker_calls_here_and_hands_out_one_call_at_a_time() -> None:

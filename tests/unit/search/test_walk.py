@@ -7,6 +7,8 @@ from typing import Any
 
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.plans.bounds.limits import RATE, Bound
+from clustersim.search.plans.grid import SLOWEST, rate_of
+from clustersim.search.plans.looks.alone import lowest
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.walk.order import Order
 from clustersim.search.plans.walk.reached import Reached
@@ -113,3 +115,16 @@ def test_of_plans_that_tie_the_cheapest_come_first_and_of_those_that_take_as_lon
 def with_two_pools(candidate: Any) -> Any:
     """Return a plan with two pools that are alike."""
     return SimpleNamespace(replicas=candidate.replicas * 2, counts=candidate.counts * 2)
+
+
+def test_a_plan_has_to_pass_half_of_the_best_of_which_something_is_known():
+    known, unknown = plan(200), plan(150)
+    unknown.bound = Bound(step=None, why=RATE, tpot_ms=None)
+    reached = Reached(worth=lambda one: 1.0, exhaustive=False)
+    assert reached.passing(known, [known, unknown]) == reached.step(known, rate_of(known.ceiling) / 2)
+
+
+def test_nobody_looks_for_what_fails_at_any_rate_below_a_request_in_hours():
+    asked = []
+    assert lowest(lambda step: bool(asked.append(step)), -3_000, -400) == SLOWEST
+    assert asked == [SLOWEST]

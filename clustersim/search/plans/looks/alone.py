@@ -26,7 +26,7 @@ from clustersim.search.plans.bounds.demand import may_miss
 from clustersim.search.plans.bounds.exposure import attentions, exposed, exposures
 from clustersim.search.plans.bounds.stage_prices import priced_alike
 from clustersim.search.plans.bounds.stage_times import cells
-from clustersim.search.plans.grid import demand_at, requests_at, step_of
+from clustersim.search.plans.grid import SLOWEST, demand_at, requests_at, step_of
 from clustersim.search.plans.looks.lockstep import LockstepDecodes, LockstepTimes
 from clustersim.search.plans.looks.mixed import MixedTimes, mixed_times
 from clustersim.search.plans.looks.times import FINE, DecodeTimes, PrefillTimes, decode_times, prefill_times
@@ -252,6 +252,7 @@ def _does(
 
 def lowest(does: Callable[[int], bool], low: int, high: int) -> int:
     """Return the lowest step from ``low`` to ``high`` at which something does not; ``high`` is one."""
+    low = max(low, SLOWEST)
     if low >= high or not does(low):
         return min(low, high)
     while high - low > 1:

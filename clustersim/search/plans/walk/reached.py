@@ -112,12 +112,16 @@ class Reached:
         return max(first, one.alone - near(one)) if one.is_told and one.alone is not None else first
 
     def passing(self, one: Standing, group: Sequence[Standing]) -> int:
-        """Return the step that a plan has to pass to be looked at closer: with nothing to compare, half the best."""
+        """Return the step that a plan has to pass to be looked at closer: with nothing to compare, half the best.
+
+        Of that plan at least it is known what it may reach at most.
+        """
         if self.least > 0.0:
             return self.first(one)
         if one.is_lockstep:
             return (one.ceiling or 0) - _FAR
-        return self.step(one, max(map(self.most, group)) * _HALF)
+        most = max(most for most in map(self.most, group) if most < math.inf)
+        return self.step(one, most * _HALF)
 
     def passing_both(self, one: Standing, best: Standing) -> int:
         """Return the step that two pools have to pass together: with nothing to compare, half of the best ones."""
