@@ -2,7 +2,8 @@
 
 Neither looks at a clock, so that a search does the same on any machine. Fitted to 126 plain runs, and to 34 of as many
 kinds of plans (DeepSeek-V3 on 32 H200, Llama-3.1-70B on 64 H100, conversations, 370 to 16,000 requests). Of these what
-is counted is 0.5 to 1.4 times what they took, and what is expected, by the kind of plan alone, 0.3 to 2.5 times; both
+is counted is 0.25 to 1.4 times what they took (pairs with DeepSeek-V3 in lockstep the least), and what is expected, by
+the kind of plan alone, 0.2 to 2.5 times; both
 in seconds of a core on which a plain request takes 33 µs. Those on which it takes 17 take half as long for all.
 """
 
