@@ -98,7 +98,8 @@ def _with_key(error: click.NoSuchOption) -> click.NoSuchOption:
 
     hint = known_as(error.option_name)
     if hint and error.ctx is not None and any("--set" in param.opts for param in error.ctx.command.params):
-        message = f"No such option {error.option_name!r}{hint} (--set KEY=VALUE)"
+        trace = ", of a trace workload.trace.rate_scale" if hint.endswith("workload.arrivals.rate") else ""
+        message = f"No such option {error.option_name!r}{hint}{trace} (--set KEY=VALUE)"
         return click.NoSuchOption(error.option_name, message=message, ctx=error.ctx)
     return error
 

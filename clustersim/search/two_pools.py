@@ -91,6 +91,8 @@ class TriedSizes:
         failed = next((row["failed"] for row in (size.row, *size.lost) if row["failed"]), None)
         told = f"; {failed}" if failed else f": {size.share:.1%} of requests do, and {self.share:.0%} should"
         many = f"{plural(size.replicas, 'replica')} on {plural(size.devices, 'device')}"
+        if failed and failed.startswith("illegal"):  # as fewer are
+            return InputError(Problem(message=f"{many}: {failed}; use another plan"))
         verb = "doesn't" if size.replicas == 1 else "don't"
         ends = max(counts) == self.most
         rest = f"raise --most, now {self.most}" if ends else f"{sizer.scenario.topology.name} has no room for more"

@@ -295,4 +295,6 @@ def test_an_option_of_an_engine_leads_to_the_key_that_set_takes() -> None:
     result = CliRunner().invoke(main, ["run", "quickstart", "--max-model-len", "4096"])
     assert result.exit_code == 2
     assert "No such option '--max-model-len'; here it is serving.context_window (--set KEY=VALUE)" in result.output
+    told = CliRunner().invoke(main, ["size", "quickstart", "--rate", "20/s"]).output
+    assert "here it is workload.arrivals.rate, of a trace workload.trace.rate_scale (--set KEY=VALUE)" in told
     assert "here it is" not in CliRunner().invoke(main, ["rules", "--max-model-len", "4096"]).output

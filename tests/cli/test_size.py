@@ -172,6 +172,7 @@ def test_of_several_plans_the_least_is_chosen():
         ([*POOLS, "--most", "1"], "2 replicas on 8 devices don't meet the targets: "),
         (["--set", "targets={}"], "says no target"),
         (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
+        (["--vary", "plan.tp=3,5"], "3 does not divide 64 attention heads (llama-3.1-70b) [TP-1]; use another plan"),
     ],
 )
 def test_what_has_no_size_is_told(args, told):
