@@ -121,7 +121,7 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     steps = (1, 2, 5) if len(decades) <= 5 else (1,)
     ticks = [step * 10.0**power for power in decades for step in steps]
-    if high > low and sum(low <= tick <= high for tick in ticks) < _FEWEST_TICKS:
+    if high > low and len([tick for tick in ticks if low <= tick <= high]) < _FEWEST_TICKS:
         most = (high - low) / _FEWEST_TICKS
         unit = 10.0 ** np.floor(np.log10(most))
         step = max(one * unit for one in (1, 2, 5) if one * unit <= most)
