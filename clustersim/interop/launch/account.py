@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final
 
-from clustersim.interop.launch.server import Server
+from clustersim.interop.launch.server import Server, Started
 from clustersim.scenario.schema import PlanPart, PrecisionPart, ServingPart
 from clustersim.values import dataclass
 
@@ -79,6 +79,31 @@ class Account:
         """Add what the engine refuses, once."""
         if text not in self.refused:
             self.refused.append(text)
+
+    def place(self, started: Started, ranks: int, why: str) -> None:
+        """Show a server of so many ranks its devices; refuse what takes those of another pool, list what is not said.
+
+        Parameters
+        ----------
+        started : Started
+        ranks : int
+        why : str
+            What the engine does of itself.
+        """
+        server = started.server
+        several = server.plan.world > ranks
+        started.visible = () if server.is_spread_evenly(ranks) and not server.beside else server.visible(ranks)
+        if started.visible or (server.is_spread_evenly(ranks) and not (server.beside and several)):
+            self.says(server, "plan.placement")
+        elif server.beside and several and server.is_alike(ranks):
+            self.leaves(server, "plan.placement", f"show each its own CUDA_VISIBLE_DEVICES: {server.places(ranks)}")
+        elif server.beside:
+            self.refuse(
+                f"{server.pool}: {self.engine} takes as many devices of each node, and {ranks} ranks "
+                f"beside another pool are not so ({server.places(ranks)}); take a plan whose servers fill nodes evenly"
+            )
+        else:
+            self.leaves(server, "plan.placement", why)
 
     def leave_the_rest(self) -> None:
         """List all that differs from the defaults, and that nothing said."""

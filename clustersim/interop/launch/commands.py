@@ -26,8 +26,11 @@ def commands_of(servers: Sequence[Started]) -> list[dict[str, Any]]:
                 *words_of(started.options | own),
             ]
             groups = [tuple(word.replace(HEAD, head) for word in group) for group in groups]
-            variables = [f"{name}={quoted(text.replace(HEAD, head))}" for name, text in started.environment.items()]
-            found.append(_command(started, groups, variables, node=node, copies=started.copies))
+            shown = {"CUDA_VISIBLE_DEVICES": started.visible[node]} if started.visible else {}
+            environment = started.environment | shown
+            variables = [f"{name}={quoted(text.replace(HEAD, head))}" for name, text in environment.items()]
+            home = started.server.where()[node] if started.server.pool and started.copies == 1 else node
+            found.append(_command(started, groups, variables, node=home, copies=started.copies))
     return found
 
 

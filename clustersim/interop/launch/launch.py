@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,10 +104,10 @@ def launch_of(
         "sglang": lambda server: sglang_server(server, account, version),
         "trtllm": lambda server: trtllm_server(server, account, version),
     }
-    servers = [
-        makers[engine](Server(scenario=one, model_name=name, named=model is not None, shell=target in ENGINES))
-        for one in scenario.each_pool()
-    ]
+    shell = target in ENGINES
+    alone = [Server(scenario=one, model_name=name, named=model is not None) for one in scenario.each_pool()]
+    beside = shell and len(alone) > 1 and not set(alone[0].where()).isdisjoint(alone[1].where())
+    servers = [makers[engine](replace(one, shell=shell, beside=beside)) for one in alone]
     for started in servers:
         add_options(started, add, engine, account)
         if started.before and target not in ENGINES:

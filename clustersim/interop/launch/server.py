@@ -41,12 +41,15 @@ class Server:
         Whether a user named it.
     shell : bool
         Whether a shell starts it, and no manifest.
+    beside : bool
+        Whether another pool is on one of its nodes.
     """
 
     scenario: Scenario
     model_name: str
     named: bool = False
     shell: bool = False
+    beside: bool = False
 
     @property
     def pool(self) -> str:
@@ -122,14 +125,35 @@ class Server:
             return beside and (bool(self.pool) or placed == tuple(range(len(placed))))
         return beside and [placed[start] for start in starts] == first
 
-    def visible(self, ranks: int) -> str:
-        """Return the devices of its node that a pool's server of so many ranks takes, as ``CUDA_VISIBLE_DEVICES`` has
-        them; empty where a manifest gives it its own, it is on several nodes, or it is one of several servers."""
-        placed, homes = self._placed(), self._homes()
-        if not self.pool or not self.shell or len(placed) > ranks or len(set(homes)) > 1:
-            return ""
-        first = int(np.flatnonzero(self.scenario.topology.node_of == homes[0])[0])
-        return ",".join(str(device - first) for device in placed)
+    def visible(self, ranks: int) -> tuple[str, ...]:
+        """Return the devices that a pool takes of each node, in order, as ``CUDA_VISIBLE_DEVICES`` has them.
+
+        Empty where a manifest gives it its own, it is several servers of so many ranks, or nodes have not as many.
+        """
+        if not self.pool or not self.shell or self.plan.world > ranks or not self.is_alike(ranks):
+            return ()
+        devices, each = self._local(), ranks // self.nodes_of(ranks)
+        return tuple(",".join(map(str, devices[at : at + each])) for at in range(0, ranks, each))
+
+    def where(self) -> list[int]:
+        """Return the nodes of its ranks, each once, in their order."""
+        return list(dict.fromkeys(self._homes()))
+
+    def is_alike(self, ranks: int) -> bool:
+        """Tell whether each of several servers of so many ranks has as many of them on as many nodes as the first."""
+        homes, nodes = self._homes(), self.nodes_of(ranks)
+        each = [homes[start : start + ranks] for start in range(0, len(homes), ranks)]
+        return all(one == [home for home in dict.fromkeys(one) for _ in range(ranks // nodes)] for one in each)
+
+    def places(self, ranks: int) -> str:
+        """Return where each of several servers of so many ranks is: ``node 0: 0,1; node 1: 0,1``."""
+        homes, devices = self._homes(), self._local()
+        found = []
+        for start in range(0, len(homes), ranks):
+            mine = range(start, start + ranks)
+            by_node = {home: [devices[rank] for rank in mine if homes[rank] == home] for home in homes[start:][:ranks]}
+            found.append(" and ".join(f"node {home}: {','.join(map(str, own))}" for home, own in by_node.items()))
+        return "; ".join(found)
 
     def stage_layers(self) -> list[int] | None:
         """Return how many layers each stage has; None where one begins inside a layer."""
@@ -141,6 +165,10 @@ class Server:
 
     def _placed(self) -> tuple[int, ...]:
         return self.plan.placement or tuple(range(self.plan.world))
+
+    def _local(self) -> list[int]:
+        node_of = self.scenario.topology.node_of
+        return [device - int(np.flatnonzero(node_of == node_of[device])[0]) for device in self._placed()]
 
     def _homes(self) -> list[int]:
         found: list[int] = self.scenario.topology.node_of[list(self._placed())].tolist()
@@ -169,6 +197,8 @@ class Started:
         How many are started, behind a balancer.
     per_node : tuple of mappings
         The options that only the command of one node has; empty where there is one node.
+    visible : tuple of str
+        ``CUDA_VISIBLE_DEVICES`` of each node; empty where its first devices are taken.
     wrapped : tuple of str
         What stands before the program on several nodes.
     version : tuple of int
@@ -187,6 +217,7 @@ class Started:
     devices: int = 1
     copies: int = 1
     per_node: tuple[Options, ...] = ()
+    visible: tuple[str, ...] = ()
     wrapped: tuple[str, ...] = ()
     version: tuple[int, ...] = ()
     before: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = ()

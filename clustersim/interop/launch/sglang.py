@@ -109,17 +109,8 @@ def _plan(started: Started, account: Account) -> None:
         account.refuse("SGLang cuts stages between layers, not inside one (plan.stages.cuts)")
     elif plan.pp > 1 and (plan.stages is not None or len(server.model.layers) % plan.pp):
         started.environment[SGLANG["plan.stages"]] = ",".join(map(str, layers))
-    if server.is_spread_evenly(ranks):
-        account.says(server, "plan.placement")
-    elif shown := server.visible(ranks):
-        started.environment["CUDA_VISIBLE_DEVICES"] = shown
-        account.says(server, "plan.placement")
-    else:
-        account.leaves(
-            server,
-            "plan.placement",
-            "SGLang takes the devices of each node in order; CUDA_VISIBLE_DEVICES shows it others",
-        )
+    why = "SGLang takes the devices of each node in order; CUDA_VISIBLE_DEVICES shows it others"
+    account.place(started, started.devices, why)
     if started.nodes > 1:
         started.options |= {"--dist-init-addr": f"{HEAD}:{NODES_PORT}", "--nnodes": str(started.nodes)}
         started.per_node = tuple({"--node-rank": str(node)} for node in range(started.nodes))

@@ -34,7 +34,8 @@ def launch_text(scenario: Scenario, launch: Launch) -> str:
     for command in launch.commands:
         nodes = sum(other["name"] == command["name"] for other in launch.commands)
         times = f", {command['copies']} times" if command["copies"] > 1 else ""
-        where = f", on node {command['node']}" if nodes > 1 else ""
+        placed = nodes > 1 or (len(launch.servers) > 1 and command["copies"] == 1)
+        where = f", on node {command['node']}" if placed else ""
         lines += ["", f"# {command['name']}{where}{times}"]
         lines.append(_wrapped(command["groups"]))
     if launch.router:

@@ -95,10 +95,13 @@ def _plan(started: Started, account: Account) -> None:
         account.leaves(server, "serving.router", "the balancer in front of the servers must do it")
     elif wide and server.serving.router != "fewest_waiting":
         account.leaves(server, "serving.router", "TensorRT-LLM balances requests over attention ranks itself")
-    if server.is_spread_evenly(ranks):
+    why = "TensorRT-LLM takes the devices that MPI gives it"
+    if started.nodes == 1:
+        account.place(started, ranks, why)
+    elif server.is_spread_evenly(ranks):
         account.says(server, "plan.placement")
     else:
-        account.leaves(server, "plan.placement", "TensorRT-LLM takes the devices that MPI gives it")
+        account.leaves(server, "plan.placement", why)
     if started.nodes > 1:
         started.wrapped = ("srun", f"-N{started.nodes}", "--ntasks", str(ranks), "--mpi=pmix", "trtllm-llmapi-launch")
 

@@ -193,18 +193,8 @@ class _Writer:
         server, started, account = self._server, self._started, self._account
         nodes = server.nodes_of(ranks)
         started.nodes, started.devices = nodes, ranks
-        if server.is_spread_evenly(ranks):
-            account.says(server, "plan.placement")
-        elif shown := server.visible(ranks):
-            started.environment["CUDA_VISIBLE_DEVICES"] = shown
-            account.says(server, "plan.placement")
-        else:
-            account.leaves(
-                server,
-                "plan.placement",
-                "vLLM takes as many devices of each node, the first ones in order; "
-                "CUDA_VISIBLE_DEVICES shows it others",
-            )
+        why = "vLLM takes as many devices of each node, the first ones in order; CUDA_VISIBLE_DEVICES shows it others"
+        account.place(started, ranks, why)
         if nodes == 1:
             return
         replica = server.plan.tp * server.plan.pp

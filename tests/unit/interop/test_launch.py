@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -398,14 +399,41 @@ def test_pools_of_vllm_read_back_but_for_the_hand_over() -> None:
         alone = shlex.join(word for word in words[:begin] + words[begin + 2 :] if not word.startswith("VLLM_NIXL"))
         back = build_scenario(parse_yaml(scenario_from_command(alone).text, "back"))
         assert (back.plan.tp, back.serving.max_batch_tokens) == (tp, budget)
-    beside = POOLS | {"plan": {"prefill": {"tp": 2}, "decode": {"tp": 4}}}  # on one node
-    for target in ("vllm", "sglang", "k8s"):
-        found = launch_of(scenario(**beside), target)
-        first, second = (one["command"].split() for one in found.commands) if found.commands else ([], [])
-        assert not any(word.startswith("CUDA_VISIBLE_DEVICES") for word in first)
-        assert ("CUDA_VISIBLE_DEVICES=2,3,4,5" in second) == bool(found.commands)
-        assert ("plan.decode.placement" in [one.path for one in found.unsaid]) == (not found.commands)
-        ports = {word for word in (*first, *second) if "NIXL_SIDE_CHANNEL_PORT" in word}
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "targets", "told"),
+    [
+        ({"tp": 2}, {"tp": 4}, "vllm sglang trtllm", {"prefill 0": "0,1", "decode 0": "2,3,4,5"}),
+        ({"tp": 8}, {"tp": 4}, "vllm sglang trtllm", {"prefill 0": "", "decode 1": ""}),
+        (
+            {"tp": 4, "pp": 2, "placement": [f"n{node}.g{at}" for node in (0, 1) for at in range(4)]},
+            {"tp": 4, "placement": [f"n1.g{at}" for at in range(4, 8)]},
+            "vllm sglang",
+            {"prefill 0": "0,1,2,3", "prefill 1": "0,1,2,3", "decode 1": "4,5,6,7"},
+        ),
+        ({"tp": 2, "pp": 3, "dp": 2}, {"tp": 4}, "vllm sglang trtllm", None),  # a replica over two nodes
+        ({"tp": 2, "pp": 5}, {"tp": 4}, "vllm sglang", None),  # 8 ranks and 2
+    ],
+)
+def test_pools_that_share_a_node_take_devices_of_their_own_or_are_refused(
+    prefill: dict[str, Any], decode: dict[str, Any], targets: str, told: dict[str, str] | None
+) -> None:
+    whole = scenario(**POOLS | {"plan": {"prefill": prefill, "decode": decode}})
+    for target in targets.split():
+        if told is None:
+            with pytest.raises(IllegalPlanError, match="takes as many devices of each node"):
+                launch_of(whole, target)
+            continue
+        found = launch_of(whole, target)
+        shown = {
+            f"{one['name']} {one['node']}": "".join(re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", one["command"]))
+            for one in found.commands
+        }
+        assert shown == told
+        assert "\n# decode, on node" in launch_text(whole, found)
+        assert not [one.path for one in found.unsaid if "placement" in one.path]
+        ports = {port for one in found.commands for port in re.findall(r"SIDE_CHANNEL_PORT=(\d+)", one["command"])}
         assert len(ports) == (2 if target == "vllm" else 0)
 
 
