@@ -28,7 +28,8 @@ def commands_of(servers: Sequence[Started]) -> list[dict[str, Any]]:
             groups = [tuple(word.replace(HEAD, head) for word in group) for group in groups]
             shown = {"CUDA_VISIBLE_DEVICES": started.visible[node]} if started.visible else {}
             environment = started.environment | shown
-            variables = [f"{name}={quoted(text.replace(HEAD, head))}" for name, text in environment.items()]
+            own_head = head if node == 0 else f"${{{started.server.name.upper()}_NODE_{node}_ADDRESS}}"
+            variables = [f"{name}={quoted(text.replace(HEAD, own_head))}" for name, text in environment.items()]
             home = started.server.where()[node] if started.server.pool and started.copies == 1 else node
             found.append(_command(started, groups, variables, node=home, copies=started.copies))
     return found

@@ -433,6 +433,8 @@ def test_pools_that_share_a_node_take_devices_of_their_own_or_are_refused(
         assert shown == told
         assert "\n# decode, on node" in launch_text(whole, found)
         assert not [one.path for one in found.unsaid if "placement" in one.path]
+        hosts = re.findall(r'SIDE_CHANNEL_HOST="(.*?)"', launch_text(whole, found))  # of K/V: of each node its own
+        assert len(set(hosts)) == len(hosts) == (len(told) if target == "vllm" else 0)
         ports = {port for one in found.commands for port in re.findall(r"SIDE_CHANNEL_PORT=(\d+)", one["command"])}
         assert len(ports) == (2 if target == "vllm" else 0)
 
