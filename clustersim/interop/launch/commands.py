@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Started, words_of
 from clustersim.interop.launch.sglang import BOOTSTRAP_PORT, POLICIES
 from clustersim.scenario.scenario import Scenario
+
+ROUTER_PORT: Final = "8192"
+"""Where what stands between two pools listens; servers have 8000 and 8100."""
 
 
 def commands_of(servers: Sequence[Started]) -> list[dict[str, Any]]:
@@ -66,7 +69,7 @@ def router_of(
     """Return the words of what stands between two pools, and its file."""
     routers = [str(started.server.serving.router) for started in servers]
     if engine == "sglang":
-        words = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
+        words = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation", "--port", ROUTER_PORT]
         words += ["--prefill", f"http://${{PREFILL_ADDRESS}}:{PORT}", str(BOOTSTRAP_PORT)]
         words += ["--decode", f"http://${{DECODE_ADDRESS}}:{PORT + 100}"]
         for started, router in zip(servers, routers, strict=True):
@@ -91,9 +94,9 @@ def router_of(
             "--decoder-ports",
             str(PORT + 100),
         )
-        return ("python", script, "--port", "8192", *hosts), {}
+        return ("python", script, "--port", ROUTER_PORT, *hosts), {}
     ports = {"context_servers": (PORT, "PREFILL_ADDRESS"), "generation_servers": (PORT + 100, "DECODE_ADDRESS")}
-    file: dict[str, Any] = {"hostname": "0.0.0.0", "port": 8192, "backend": "pytorch"}
+    file: dict[str, Any] = {"hostname": "0.0.0.0", "port": int(ROUTER_PORT), "backend": "pytorch"}
     for (pool, (port, host)), started in zip(ports.items(), servers, strict=True):
         urls = [f"{host}_{copy}:{port}" for copy in range(started.copies)]
         file[pool] = {"num_instances": started.copies, "urls": urls, "router": {"type": "round_robin"}}

@@ -14,7 +14,7 @@ from clustersim.interop.launch.account import Account, Unsaid
 from clustersim.interop.launch.added import add_options
 from clustersim.interop.launch.asked import Asked, asked_of
 from clustersim.interop.launch.benchmark import benchmark_of
-from clustersim.interop.launch.commands import commands_of, router_of
+from clustersim.interop.launch.commands import ROUTER_PORT, commands_of, router_of
 from clustersim.interop.launch.refusals import refused, values_named
 from clustersim.interop.launch.server import ENGINES, Server, Started, words_of
 from clustersim.interop.launch.sglang import sglang_server
@@ -125,6 +125,8 @@ def launch_of(
     _refuse(servers, written, target, engine, account)
     split = target in ENGINES and len(servers) > 1
     router, of_router = router_of(scenario, engine, servers, account) if split else ((), {})
+    if split and benchmark is not None:
+        benchmark["--port"] = ROUTER_PORT
     plain = [one for one in servers if one.config and not one.before] if target in ENGINES else []
     files = {f"{one.server.name}.yaml": one.config for one in plain}
     return Launch(

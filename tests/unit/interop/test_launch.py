@@ -368,7 +368,8 @@ def test_two_pools_are_written_for_everything(target: str, engine: str) -> None:
     text = launch_text(whole, found)
     if target in ("vllm", "sglang", "trtllm"):
         assert {one["name"] for one in found.commands} == {"prefill", "decode"}
-        assert found.router
+        assert "--port 8192" in " ".join(found.router) or found.files["pools.yaml"]["port"] == 8192
+        assert ("--port", "8192") in found.benchmark  # of itself it would ask port 8000, the prefill server
         return
     documents = list(yaml.safe_load_all(text))
     assert documents == list(found.manifest)
