@@ -91,6 +91,7 @@ class EventPass:
         if marks:
             follower = [NONE if operator in marks else after for operator, after in enumerate(follower)]
         left = follower.count(NONE)
+        clock: Any = env  # SimPy types its instant as int or float; asking ``now_ns`` costs a call
         queue: list[Any] = env._queue
         serial, phase = env._eid, COMPLETION
         sure_until = LATEST_NS - max(durations, default=0) if min(durations, default=0) >= 0 else NONE
@@ -107,7 +108,7 @@ class EventPass:
 
         def ended(operator: int) -> None:
             nonlocal left
-            now: int = env._now  # type: ignore[assignment]
+            now: int = clock._now
             ended_at[operator] = now
             after = follower[operator]
             if after >= 0:
