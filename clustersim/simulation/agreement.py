@@ -156,7 +156,7 @@ def tables(said: Mapping[str, Any], follows: Mapping[str, Any]) -> Iterator[Comp
     yield "rows", rows[1], rows[0]
     count = min(rows)
     for name in columns:
-        mine, other = np.asarray(follows[name])[:count], np.asarray(said[name])[:count]
+        mine, other = np.asarray(follows[name][:count]), np.asarray(said[name][:count])
         differ = mine != other
         if mine.dtype.kind == other.dtype.kind == "f" or {mine.dtype.kind, other.dtype.kind} == {"f", "i"}:
             differ = differ & ~(np.isnan(mine.astype(np.float64)) & np.isnan(other.astype(np.float64)))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from clustersim.clock import Int64Array
 from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED, HANDED_OVER, LOST, PREEMPTED, REJECTED
 from clustersim.timeline.columns import is_any, is_one, taken
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
 
@@ -117,21 +118,20 @@ def empties_ns(rows: Table, of: Residency) -> Int64Array:
     """
     replica = rows["replica"]
     found = np.full(len(replica), -1, np.int64)
-    for one in np.flatnonzero(np.bincount(replica)).tolist():
-        low, high = np.searchsorted(replica, (one, one + 1))
-        start, until = rows["start_ns"][low:high], np.maximum.accumulate(rows["end_ns"][low:high])
-        gaps = np.append(np.flatnonzero(until[:-1] < start[1:]), high - low - 1)
+    stays = RowsOf(of.replica)
+    for one, mine in RowsOf(replica):
+        start, until = rows["start_ns"][mine], np.maximum.accumulate(rows["end_ns"][mine])
+        gaps = np.append(np.flatnonzero(until[:-1] < start[1:]), len(mine) - 1)
         until, following = until[gaps], np.append(start[gaps[:-1] + 1], _NEVER)
-        since = _without_requests(of, one)
+        since = _without_requests(of, stays.of(one))
         instant = np.maximum(since[0][np.searchsorted(since[1], until, side="right")], until)
         empties = instant < following
-        found[low + gaps[empties]] = instant[empties]
+        found[mine[gaps[empties]]] = instant[empties]
     return found
 
 
-def _without_requests(of: Residency, replica: int) -> tuple[Int64Array, Int64Array]:
-    """Return the intervals in which a replica has no request: since when, and until when; the last is never."""
-    mine = of.replica == replica
+def _without_requests(of: Residency, mine: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return when a replica with some stays has no request: since when, and until when; the last is never."""
     come, gone = of.come_ns[mine], of.gone_ns[mine]
     gone = gone[gone < _NEVER]
     at, number = np.unique(np.concatenate([[-1], come, gone]), return_inverse=True)

@@ -21,6 +21,7 @@ from clustersim.simulation.residency import empties_ns, residency_of
 from clustersim.timeline.columns import repeated, shelved
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import blocks, within
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.steps import steps_of
 from clustersim.timeline.tables import Tables
 from clustersim.timeline.tokens import TokenEvents, token_events
@@ -189,15 +190,14 @@ class _Held:
     """Finds the row of blocks in use that holds at an instant."""
 
     def __init__(self, kv_rows: Mapping[str, Any]) -> None:
-        self._replica, self._start_ns = kv_rows["replica"], kv_rows["start_ns"]
+        self._rows, self._start_ns = RowsOf(kv_rows["replica"]), kv_rows["start_ns"]
 
     def rows(self, replica: Int64Array, instant: Int64Array) -> Int64Array:
         """Return the last row of each replica up to an instant; replicas are in order."""
         found = np.empty(len(replica), np.int64)
-        for one in np.unique(replica).tolist():
-            first, last = np.searchsorted(replica, (one, one + 1))
-            low, high = np.searchsorted(self._replica, (one, one + 1))
-            found[first:last] = low - 1 + np.searchsorted(self._start_ns[low:high], instant[first:last], side="right")
+        for one, mine in RowsOf(replica):
+            rows = self._rows.of(one)
+            found[mine] = rows[0] - 1 + np.searchsorted(self._start_ns[rows], instant[mine], side="right")
         return found
 
 
@@ -211,15 +211,13 @@ class _Arrivals:
         self.prompt_tokens = np.zeros(int(request.max(initial=-1)) + 1, np.int64)
         self.prompt_tokens[request] = tokens
         mine = mine[np.lexsort((facts["time_ns"][mine], facts["replica"][mine]))]
-        self._replica, self._time = facts["replica"][mine], facts["time_ns"][mine]
+        self._rows, self._time = RowsOf(facts["replica"][mine]), facts["time_ns"][mine]
 
     def until(self, replica: Int64Array, instant: Int64Array) -> Int64Array:
         """Return how many arrived at each replica up to an instant; replicas are in order."""
         found = np.empty(len(replica), np.int64)
-        for one in np.flatnonzero(np.bincount(replica)).tolist():
-            first, last = np.searchsorted(replica, (one, one + 1))
-            low, high = np.searchsorted(self._replica, (one, one + 1))
-            found[first:last] = np.searchsorted(self._time[low:high], instant[first:last], side="right")
+        for one, mine in RowsOf(replica):
+            found[mine] = np.searchsorted(self._time[self._rows.of(one)], instant[mine], side="right")
         return found
 
 

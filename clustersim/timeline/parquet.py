@@ -8,9 +8,31 @@ from typing import Any, Final
 
 from clustersim import inputs
 from clustersim.errors import InputError, Problem
+from clustersim.memory import let_go
 from clustersim.timeline.columns import is_one
 
+GROUP_ROWS: Final = 1 << 20
+"""Rows of a row group: what readers of Parquet take at a time, and pyarrow writes unless it is told otherwise."""
 _WANTED: Final = "expected what `clustersim run` wrote"
+
+
+class Words:
+    """A column of text by number, which it is only where it is looked at.
+
+    Parameters
+    ----------
+    words : array of str
+    numbers : integer array of shape (rows,)
+    """
+
+    def __init__(self, words: Any, numbers: Any) -> None:
+        self._words, self._numbers = words, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self._words[self._numbers[rows]]
 
 
 def arrow_table(columns: Any) -> Any:
@@ -24,23 +46,30 @@ def arrow_table(columns: Any) -> Any:
             return pa.repeat(pa.scalar(values[0], pa.string()), len(values))
         return pa.array(values, pa.string())
 
-    return pa.table({name: column(values) for name, values in columns.items()})
+    return pa.table({name: column(values[:]) for name, values in columns.items()})
 
 
 def write_table(path: Path, columns: Any) -> None:
-    """Write named arrays as Parquet (zstd); see :func:`arrow_table`."""
+    """Write named arrays as Parquet (zstd), a row group after the other; see :func:`arrow_table`.
+
+    What is worked out of columns for the file, such as the text of numbers (:class:`Words`), or the values of one that
+    is the same in all rows, is there for one row group at a time.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = arrow_table(columns)
-    integers = [name for name in columns if pa.types.is_integer(table.schema.field(name).type)]
-    pq.write_table(
-        table,
-        path,
-        compression="zstd",
-        use_dictionary=[name for name in columns if name not in integers],
+    schema = arrow_table({name: values[:0] for name, values in columns.items()}).schema
+    integers = [one.name for one in schema if pa.types.is_integer(one.type)]
+    with pq.ParquetWriter(
+        path, schema, compression="zstd", use_dictionary=[name for name in columns if name not in integers],
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED") or None,
-    )
+    ) as writer:  # fmt: skip
+        rows = max((len(values) for values in columns.values()), default=0)
+        for first in range(0, max(rows, 1), GROUP_ROWS):
+            group = {name: values[first : first + GROUP_ROWS] for name, values in columns.items()}
+            writer.write_table(arrow_table(group))
+            if rows > GROUP_ROWS:
+                let_go()
 
 
 def read_columns(path: Path, types: Mapping[str, str], nullable: Collection[str] = ()) -> dict[str, Any]:

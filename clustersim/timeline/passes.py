@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
@@ -43,19 +44,12 @@ def parts(count: int, times: int = 1) -> Iterator[slice]:
         yield slice(low, min(low + PART * times, count))
 
 
-def by_number(numbers: Int64Array) -> Iterator[tuple[int, Int64Array]]:
-    """Yield the numbers that are there, and where each of them is."""
-    order, ends = np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))
-    for number in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
-        yield number, order[ends[number - 1] if number else 0 : ends[number]]
-
-
 def by_template(tables: Tables, chosen: Any) -> Iterator[tuple[int, Int64Array]]:
     """Yield templates, and which rows of ``passes`` have each, of those that are chosen: bool of shape (passes,)."""
     found: dict[int, list[Int64Array]] = {}
     for some in parts(len(chosen)):
         rows = some.start + np.flatnonzero(chosen[some])
-        for number, places in by_number(tables.passes["template"][rows]):
+        for number, places in RowsOf(tables.passes["template"][rows]):
             found.setdefault(number, []).append(rows[places])
     for number in sorted(found):
         yield number, np.concatenate(found.pop(number))

@@ -11,7 +11,7 @@ from clustersim.clock import NS_PER_S, Int64Array
 from clustersim.report.figures.bins import Binned, bin_function, bin_intervals, time_edges
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, GREEN, ORANGE, PINK, axis_name, faded, held, stacked
-from clustersim.report.metrics.gauges import gauge
+from clustersim.report.metrics.gauges import blocks_of_all, gauge
 from clustersim.report.metrics.latencies import Columns
 
 _POOL_COLOURS: Final = ((BLUE, ORANGE, GREEN, PINK), (GREEN, PINK, BLUE, ORANGE))
@@ -74,8 +74,7 @@ def kv_figure(steps: Columns, pools: Sequence[Mapping[str, Any]], bins: int, hei
 
 def kv_share(steps: Columns, edges_ns: Int64Array) -> Binned:
     """Bin the share, 0 to 1, of the K/V blocks of all replicas that is in use."""
-    replica = steps["replica"]
-    total = sum(int(steps["kv_blocks_total"][replica == one].max()) for one in np.unique(replica))
+    total = blocks_of_all(steps)
     used = bin_function(gauge(steps, "kv_blocks_used"), edges_ns)
     return used.scaled(1 / total if total else 0.0)
 

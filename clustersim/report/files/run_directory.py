@@ -38,7 +38,7 @@ from clustersim.simulation.simulate import RunResult
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.head import read_object
-from clustersim.timeline.parquet import read_columns, write_table
+from clustersim.timeline.parquet import Words, read_columns, write_table
 from clustersim.timeline.tables import STEP_COLUMNS
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
@@ -220,7 +220,7 @@ def step_columns(timeline: Timeline) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, values in timeline.steps.items():
         if name in STEP_TYPES:
-            columns[name] = kinds[values] if name == "kind" else values
+            columns[name] = Words(kinds, values) if name == "kind" else values
     return columns
 
 

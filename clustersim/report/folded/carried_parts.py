@@ -11,6 +11,7 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.report.folded.carried import PoolLoad
 from clustersim.report.folded.passes import FoldedPasses
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.timeline import Timeline
 
 Segments = tuple[Any, FloatArray, FloatArray, FloatArray]
@@ -59,10 +60,11 @@ def _until(edges: FloatArray, start: FloatArray, end: FloatArray, rate: FloatArr
 
 def pass_segments(load: PoolLoad, timeline: Timeline, passes: FoldedPasses, first_replica: int) -> Iterator[Segments]:
     """Yield what the collectives of passes carried, one for passes of one payload."""
-    runs = passes.runs
+    runs, runs_of = passes.runs, RowsOf(passes.runs["replica"])
     for replica, (rows, payloads) in load.rows.items():
+        its = runs_of.of(replica + first_replica)
         for stage in range(load.mesh.plan.pp):
-            mine = np.flatnonzero((runs["replica"] == replica + first_replica) & (runs["stage"] == stage))
+            mine = its[runs["stage"][its] == stage]
             if not len(mine):
                 continue
             of, row, steps, start, end = _cuts(runs["step"][mine], runs["steps"][mine], passes.bounds[:, mine], rows)

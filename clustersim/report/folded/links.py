@@ -25,6 +25,7 @@ from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FoldedPasses
 from clustersim.report.folded.windows import overlapping
 from clustersim.timeline.parts import as_a_run
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.timeline import Timeline
 
 PARTS: Final = 4096
@@ -109,9 +110,8 @@ def _steps_in(passes: FoldedPasses, windows: Int64Array | None, first_replica: i
     if windows is None:
         return None
     inside, found = np.flatnonzero(overlapping(passes.bounds[0], passes.bounds[1], windows)), {}
-    replicas = passes.runs["replica"][inside] - first_replica
-    for replica in np.unique(replicas).tolist():
-        mine = inside[replicas == replica]
+    for replica, places in RowsOf(passes.runs["replica"][inside] - first_replica):
+        mine = inside[places]
         found[replica] = np.stack(
             [passes.runs["step"][mine], (passes.runs["step"] + passes.runs["steps"])[mine]], axis=1
         )

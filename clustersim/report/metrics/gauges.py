@@ -17,6 +17,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.report.figures.bins import StepFunction
 from clustersim.report.metrics.latencies import Columns
 from clustersim.timeline.columns import is_one
+from clustersim.timeline.rows_of import RowsOf
 
 
 def gauge(steps: Columns, column: str) -> StepFunction:
@@ -38,6 +39,11 @@ def gauge(steps: Columns, column: str) -> StepFunction:
     return StepFunction(start_ns=start[changes_there], value=value[changes_there].astype(np.float64), end_ns=end_ns)
 
 
+def blocks_of_all(steps: Columns) -> int:
+    """Return how many K/V blocks all replicas have together."""
+    return sum(int(steps["kv_blocks_total"][mine].max()) for _, mine in RowsOf(steps["replica"]))
+
+
 def _alone(steps: Columns, column: str) -> tuple[Int64Array, Any] | None:
     """Return instants and what holds from each on, where there is one replica whose rows are in order; else None."""
     start, drops = steps["start_ns"], steps["empties_ns"]
@@ -57,12 +63,11 @@ def _together(steps: Columns, column: str) -> tuple[Int64Array, FloatArray]:
     times: list[Int64Array] = [np.zeros(0, np.int64)]
     changes: list[FloatArray] = [np.zeros(0)]
     last = int(steps["end_ns"].max(initial=0))
-    for replica in np.flatnonzero(np.bincount(steps["replica"])).tolist():
-        mine: Any = slice(None) if is_one(steps["replica"]) else np.flatnonzero(steps["replica"] == replica)
+    for _, mine in RowsOf(steps["replica"]):
         start = steps["start_ns"][mine]
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
-            mine, start = np.arange(len(steps["replica"]))[mine][order], start[order]
+            mine, start = mine[order], start[order]
         amount = steps[column][mine].astype(np.float64)
         drops = steps["empties_ns"][mine]
         empty = np.flatnonzero((drops >= 0) & (drops <= last))

@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
 from clustersim.memory import let_go
 from clustersim.report.figures.bins import StepFunction
-from clustersim.report.metrics.gauges import gauge
+from clustersim.report.metrics.gauges import blocks_of_all, gauge
 from clustersim.report.metrics.latencies import (
     Columns,
     is_finished,
@@ -100,8 +100,7 @@ def kv_occupancy(steps: Columns) -> dict[str, float] | None:
     Over the time from the first step to the last end; None where no pool was seen. A replica between two steps holds
     what it held (:mod:`clustersim.report.metrics.gauges`).
     """
-    replica = steps["replica"]
-    total = sum(int(steps["kv_blocks_total"][replica == one].max()) for one in np.unique(replica))
+    total = blocks_of_all(steps)
     if not total:
         return None
     used = gauge(steps, "kv_blocks_used")

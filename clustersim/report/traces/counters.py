@@ -11,6 +11,7 @@ import numpy.typing as npt
 from clustersim.clock import NS_PER_S, Int64Array
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.slices import REQUESTS
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Tables
 from clustersim.timeline.tokens import tokens_by_bucket
 from clustersim.values import dataclass
@@ -46,8 +47,9 @@ def counters_of(steps: Columns, start_ns: int, end_ns: int) -> Iterator[Counter]
     (``empties_ns``, where the table says it).
     """
     inside = (steps["end_ns"] > start_ns) & (steps["start_ns"] < end_ns)
-    for replica in np.unique(steps["replica"][inside]).tolist():
-        mine = np.flatnonzero(inside & (steps["replica"] == replica))
+    there = np.flatnonzero(inside)
+    for replica, places in RowsOf(steps["replica"][there]):
+        mine = there[places]
         mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
         drops = steps["empties_ns"][mine] if "empties_ns" in steps else np.full(len(mine), -1)
         drops = drops[(drops >= 0) & (drops < end_ns)].astype(np.int64)

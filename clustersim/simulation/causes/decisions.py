@@ -18,6 +18,7 @@ from clustersim.serving.decision import ADMITTED
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.labels import BATCH, BLOCKS, BUDGET, CHOICE, DEAD, PROMPTS, STEP
 from clustersim.timeline.passes import parts
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.step_parts import Label
 from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
@@ -64,11 +65,9 @@ class Decisions:
 
     def __init__(self, tables: Tables, rows: Mapping[str, Any], conditions: Conditions) -> None:
         self._tables, self._conditions = tables, conditions
-        replicas = np.flatnonzero(np.bincount(rows["replica"])).tolist()
-        self._replicas = {}
-        for replica in replicas:
-            low, high = np.searchsorted(rows["replica"], (replica, replica + 1))
-            self._replicas[replica] = self._replica(replica, {name: rows[name][low:high] for name in rows})
+        self._facts_of, self._replicas = RowsOf(tables.facts["replica"]), {}
+        for replica, mine in RowsOf(rows["replica"]):
+            self._replicas[replica] = self._replica(replica, {name: rows[name][mine] for name in rows})
 
     def _replica(self, replica: int, rows: Table) -> _Replica:
         pool = int(self._tables.layout.of_replica(np.array([replica]))[0])
@@ -114,7 +113,8 @@ class Decisions:
     def _next_prompt(self, replica: int, start_ns: Int64Array) -> Int64Array:
         """Return the known tokens of the request that is admitted next after each decision; 0 where none is."""
         facts = self._tables.facts
-        mine = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] == replica))
+        mine = self._facts_of.of(replica)
+        mine = mine[facts["kind"][mine] == ADMITTED]
         mine = mine[np.argsort(facts["time_ns"][mine], kind="stable")]
         found = np.searchsorted(facts["time_ns"][mine], start_ns, side="right")
         return np.append(facts["value"][mine], 0)[found].astype(np.int64)
@@ -123,7 +123,7 @@ class Decisions:
         """Split waits at replicas by reason, int64 of shape (``REASONS``, waits)."""
         found = np.zeros((len(REASONS), len(replica)), np.int64)
         found[0] = until - since
-        for one, every in _by_replica(replica):
+        for one, every in RowsOf(replica):
             of = self._replicas.get(one)
             if of is None or not len(of.at_ns):
                 continue
@@ -145,19 +145,9 @@ class Decisions:
     def prompts(self, replica: Int64Array, since: Int64Array, until: Int64Array) -> Int64Array:
         """Return the time between two decisions that was that of steps which only prefill."""
         found = np.zeros(len(replica), np.int64)
-        for one, mine in _by_replica(replica):
+        for one, mine in RowsOf(replica):
             of = self._replicas.get(one)
             if of is not None:
                 first, last = (np.searchsorted(of.at_ns, side[mine]) for side in (since, until))
                 found[mine] = of.prompts[last] - of.prompts[first]
         return found
-
-
-def _by_replica(replica: Int64Array) -> list[tuple[int, Int64Array]]:
-    """Return each replica that there is, and where."""
-    if len(replica) and (replica == replica[0]).all():
-        return [(int(replica[0]), np.arange(len(replica)))]
-    order = np.argsort(replica, kind="stable")
-    many = np.bincount(replica)
-    ends = np.cumsum(many)
-    return [(one, order[ends[one] - many[one] : ends[one]]) for one in np.flatnonzero(many).tolist()]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clustersim.legality.timeline_rules.views.grouping import Groups, distinct, in_order, placed
+from clustersim.legality.timeline_rules.views.grouping import Groups, distinct, placed
+from clustersim.timeline.rows_of import RowsOf, in_order
 
 DRAWN = np.random.default_rng(3)
 KEYS = {
@@ -29,6 +30,9 @@ def test_groups_are_those_of_numpy(keys: np.ndarray) -> None:
         (groups.find(keys), inverse), (some, first), (place, inverse),
     ):  # fmt: skip
         assert np.array_equal(found, due)
+    assert [(one, rows.tolist()) for one, rows in RowsOf(keys)] == [
+        (one, np.flatnonzero(keys == one).tolist()) for one in values.tolist()
+    ]
 
 
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
@@ -36,3 +40,4 @@ def test_groups_find_nothing_that_is_not_there(keys: np.ndarray) -> None:
     known = set(keys.tolist())
     asked = np.array([one for one in (-(1 << 63), -129, 3, 1000, (1 << 63) - 1) if one not in known], np.int64)
     assert (Groups(keys).find(asked) == -1).all()
+    assert not any(len(RowsOf(keys).of(one)) for one in asked.tolist())

@@ -16,6 +16,9 @@ from clustersim.legality.timeline_rules.requests.data import apart
 from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.report.files.run_directory import dashboard_of
+from clustersim.report.files.summary import ALSO, summary_of
+from clustersim.report.layouts import overview
 from clustersim.scenario.load import load
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
@@ -61,6 +64,51 @@ def test_passes_are_read_as_often_for_many_templates_as_for_few(monkeypatch: pyt
     )  # fmt: skip
     assert len(few.timeline.templates) < len(many.timeline.templates)
     assert len({calls_in_audit(monkeypatch, Passes, "__init__", one) for one in (few, many)}) == 1
+
+
+class Counting(np.ndarray[Any, Any]):
+    """A column that counts how many of its rows are compared with a number, or copied to look one up."""
+
+    visited = 0
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        sizes = [np.size(one) for one in inputs]
+        if ufunc in (np.equal, np.not_equal) and min(sizes) == 1:
+            Counting.visited += max(sizes)
+        plain = [np.asarray(one) if isinstance(one, Counting) else one for one in inputs]
+        named |= {"out": tuple(map(np.asarray, named["out"]))} if "out" in named else {}
+        return getattr(ufunc, method)(*plain, **named)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func is np.searchsorted and args[0] is self and np.asarray(args[1]).dtype != self.dtype:
+            Counting.visited += len(self)
+        return super().__array_function__(func, types, args, kwargs)
+
+
+def visits(replicas: int, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return how often each row of a run is compared with a replica while it is judged, summed up and drawn."""
+    fleet = (f"plan={{tp: 8, dp: {replicas}}}", f"topology={{name: dgx-h100, nodes: {replicas}}}", "expect={}",
+             f"workload={{trace: {{path: traces/azure-conv-sample.csv, requests: {50 * replicas}, "
+             f"rate_scale: {2 * replicas}}}}}")  # fmt: skip
+    result = simulate(load("azure-hour-fleet", fleet))
+    timeline, told = result.timeline, ("facts", "steps", "chunks", "decodes", "passes")
+    tables = {name: dict(getattr(timeline, name)) for name in told}
+    for table in tables.values():
+        table["replica"] = table["replica"].view(Counting)
+    counting = replace(result, replayed=replace(result.replayed, timeline=replace(timeline, **tables)))
+    monkeypatch.setattr(Counting, "visited", 0)
+    verdict = audit_run(counting)
+    assert verdict.verdict == "legal"
+    summary = summary_of(counting, verdict, also=ALSO)
+    figures = counting.table_columns, counting.step_rows, counting.timeline, counting.token_gaps
+    assert dashboard_of(summary, *figures, overview(), inputs=counting.input)
+    return Counting.visited / sum(len(table["replica"]) for table in tables.values())
+
+
+def test_rows_are_visited_as_often_for_many_replicas_as_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (visits(replicas, monkeypatch) for replicas in (3, 12))
+    print(few,many)
+    assert 0 < many < 1.2 * few
 
 
 @pytest.mark.parametrize("in_order", [True, False])

@@ -115,8 +115,8 @@ def _between(reading: Reading, runs: Runs, at: Int64Array) -> tuple[Int64Array, 
     assert facts is not None
     rows = []
     for run in at.tolist():
-        here = (facts["time_ns"] > runs.start[run]) & (facts["time_ns"] <= runs.recorded_end[run])
-        here &= facts["replica"] == runs.replica[run]
+        here = reading.rows_at(facts["replica"], int(runs.replica[run]))
+        here = here[(facts["time_ns"][here] > runs.start[run]) & (facts["time_ns"][here] <= runs.recorded_end[run])]
         kind = facts["kind"][here]
         told = np.isin(kind, (ARRIVED, REJECTED, FINISHED, RECEIVED)).all()
         came = kind == RECEIVED

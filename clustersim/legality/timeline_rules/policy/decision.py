@@ -36,6 +36,7 @@ from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import held_at
 from clustersim.timeline.columns import is_any, taken
+from clustersim.timeline.rows_of import RowsOf
 
 THEN: Final = "tell a decision at the instant at which it is taken: when a step can begin"
 COUNT: Final = "tell the blocks that are in use right after each decision"
@@ -130,9 +131,9 @@ def _between_steps(reading: Reading) -> Finding:
     fails = np.unique([since for _, since, _ in reading.declared.down])
     rows = rows[~((facts["kind"][rows] == PREEMPTED) & np.isin(facts["time_ns"][rows], fails))]
     at = np.full(len(rows), -1)
-    for number in np.unique(facts["replica"][rows]).tolist():
-        low, high = (np.append(runs.bounds, runs.bounds[-1])[min(number + more, len(runs.bounds))] for more in (0, 1))
-        mine = np.flatnonzero(facts["replica"][rows] == number)
+    bounds = np.append(runs.bounds, runs.bounds[-1])
+    for number, mine in RowsOf(facts["replica"][rows]):
+        low, high = (bounds[min(number + more, len(runs.bounds))] for more in (0, 1))
         before = np.searchsorted(runs.start[low:high], facts["time_ns"][rows[mine]]) - 1
         at[mine] = np.where(before >= 0, low + before, -1)
     busy = (at >= 0) & (np.append(runs.recorded_end, -1)[at] > facts["time_ns"][rows])
@@ -160,11 +161,15 @@ def _beside_steps(reading: Reading) -> Finding:
     anywhere += [*given_up(reading.history).values()]
     ends = np.empty(0, np.int64) if moves is None else moves["end_ns"].astype(np.int64)
     idle = ~np.isin(facts["time_ns"][rows], np.concatenate((np.array(anywhere, np.int64), ends)))
-    for number in np.unique(facts["replica"][rows[idle]]).tolist():
-        here, apart = facts["replica"] == number, facts["replica"][rows] == number
-        its, mine = runs.replica == number, passes.replica == number if passes is not None else np.zeros(0, bool)
-        held = (passes.start[mine], passes.end[mine]) if passes is not None else ()
-        happens = (*held, runs.start[its], runs.recorded_end[its], facts["time_ns"][here & ~decided])
+    steps, others = RowsOf(runs.replica), np.flatnonzero(~decided)
+    aside, held = RowsOf(facts["replica"][others]), None if passes is None else RowsOf(passes.replica)
+    for number, apart in RowsOf(facts["replica"][rows]):
+        if not idle[apart].any():
+            continue
+        its, more = steps.of(number), others[aside.of(number)]
+        mine = held.of(number) if held is not None else its[:0]
+        edges = (passes.start[mine], passes.end[mine]) if passes is not None else ()
+        happens = (*edges, runs.start[its], runs.recorded_end[its], facts["time_ns"][more])
         idle[apart] &= ~_among(facts["time_ns"][rows[apart]], *happens)
     return judged(
         len(rows), idle, "replica {fact.replica}, request {fact.request}",
@@ -278,11 +283,11 @@ def _given_up(reading: Reading, policies: Policies) -> Finding:
     rows = rows[~np.isin(facts["time_ns"][rows], [since for _, since, _ in reading.declared.down])]
     replica, time = (facts[name][rows].astype(np.int64) for name in ("replica", "time_ns"))
     at = np.full(len(rows), -1)
-    for number in np.unique(replica).tolist():
+    start = np.append(runs.start, -1)
+    for number, mine in RowsOf(replica):
         low, high = runs.bounds[number : number + 2].tolist() if number + 1 < len(runs.bounds) else (0, 0)
-        mine = np.flatnonzero(replica == number)
         place = low + np.searchsorted(runs.start[low:high], time[mine])
-        at[mine] = np.where((place < high) & (np.append(runs.start, -1)[place] == time[mine]), place, -1)
+        at[mine] = np.where((place < high) & (start[place] == time[mine]), place, -1)
     some = (at >= 0) & (prefills[at] == 0) & (carried[at] == running[at]) if len(runs) else at >= 0
     rows = rows[some]
     pools = [policies.pools[number] for number in policies.pool_at[facts["replica"][rows]].tolist()]

@@ -63,7 +63,7 @@ class Steps:
         assert runs is not None
         assert history.chunks is not None
         assert history.decodes is not None
-        low, high = np.searchsorted(runs.replica, (replica, replica + 1)).tolist()
+        low, high = runs.bounds[replica : replica + 2].tolist() if replica + 1 < len(runs.bounds) else (len(runs),) * 2
         running = runs.column("running", slice(low, high))
         work = np.cumsum((np.zeros(high - low, np.int64) if running is None else running) + PLACE)
         last = low + int(np.searchsorted(work, most, side="right"))
@@ -78,7 +78,9 @@ class Steps:
         self.begin, self.end = runs.start[mine].tolist(), runs.recorded_end[mine].tolist()
         self.step, self.many, self.slot = (one[mine].tolist() for one in (runs.step, runs.count, runs.slot))
         past = self.step[-1] + self.many[-1] if self.step else 0
-        self.chunks, self.episodes = _chunks(history.chunks, replica, past), _episodes(history.decodes, replica, past)
+        chunks, decodes = history.chunks, history.decodes
+        self.chunks = _chunks(chunks, reading.rows_at(chunks["replica"], replica), past)
+        self.episodes = _episodes(decodes, reading.rows_at(decodes["replica"], replica), past)
 
     def __len__(self) -> int:
         return len(self.step)
@@ -91,22 +93,22 @@ class Steps:
         )
 
 
-def _chunks(chunks: Any, replica: int, past: int) -> dict[int, list[tuple[int, int, int]]]:
+def _chunks(chunks: Any, rows: Int64Array, past: int) -> dict[int, list[tuple[int, int, int]]]:
     """Return request, first token and tokens of each chunk of the steps of a replica, in their order."""
     found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    some = (chunks["replica"] == replica) & (chunks["step"] < past)
-    rows = (chunks[name][some].tolist() for name in ("step", "request", "start", "count"))
-    for step, request, start, count in zip(*rows, strict=True):
+    some = rows[chunks["step"][rows] < past]
+    columns = (chunks[name][some].tolist() for name in ("step", "request", "start", "count"))
+    for step, request, start, count in zip(*columns, strict=True):
         found[step].append((request, start, count))
     return found
 
 
-def _episodes(decodes: Any, replica: int, past: int) -> dict[int, list[tuple[int, int, int]]]:
+def _episodes(decodes: Any, rows: Int64Array, past: int) -> dict[int, list[tuple[int, int, int]]]:
     """Return slot, first and last step of each time for which a request decodes on a replica."""
     found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    some = (decodes["replica"] == replica) & (decodes["first_step"] < past)
-    rows = (decodes[name][some].tolist() for name in ("request", "slot", "first_step", "last_step"))
-    for request, slot, first, last in zip(*rows, strict=True):
+    some = rows[decodes["first_step"][rows] < past]
+    columns = (decodes[name][some].tolist() for name in ("request", "slot", "first_step", "last_step"))
+    for request, slot, first, last in zip(*columns, strict=True):
         found[request].append((slot, first, last))
     return found
 
@@ -115,7 +117,7 @@ def _owners(reading: Reading, replica: int) -> dict[tuple[int, int], int]:
     """Return the SP rank that keeps each request of a replica, by the instant since which it does."""
     assert reading.history.folded is not None
     table = reading.history.folded.owners
-    mine = table["replica"] == replica
+    mine = reading.rows_at(table["replica"], replica)
     request, time, owner = (table[name][mine].tolist() for name in ("request", "time_ns", "owner"))
     return {(who, when): one for who, when, one in zip(request, time, owner, strict=True)}
 
@@ -147,9 +149,8 @@ class Instants:
         self.reading, self.replica, self.steps = reading, replica, steps
         facts = reading.history.facts
         assert facts is not None
-        mine = facts["replica"] == replica
-        mine &= facts["time_ns"] < steps.until if steps.until is not None else mine
-        rows = np.flatnonzero(mine)
+        rows = reading.rows_at(facts["replica"], replica)
+        rows = rows if steps.until is None else rows[facts["time_ns"][rows] < steps.until]
         rows = rows[np.argsort(facts["time_ns"][rows], kind="stable")]
         names = ("time_ns", "kind", "request", "used", "value")
         self.events: list[Event] = []
@@ -189,7 +190,8 @@ class Instants:
         moves, declared = self.reading.history.moves, self.reading.declared
         if moves is None:
             return
-        rows = np.flatnonzero((moves["from_rank"] == HOST) & (moves["to_replica"] == self.replica))
+        rows = self.reading.rows_at(moves["to_replica"], self.replica)
+        rows = rows[moves["from_rank"][rows] == HOST]
         rows = rows[np.argsort(moves["end_ns"][rows], kind="stable")]
         ranks, ended = declared.tp * declared.pp, defaultdict[int, int](int)
         for request, end in zip(moves["request"][rows].tolist(), moves["end_ns"][rows].tolist(), strict=True):
@@ -220,7 +222,8 @@ class Instants:
         passes, table = self.reading.expanded, tables.passes
         replica = self.reading.declared.first_replica if tables.lockstep > 1 else self.replica
         past = int(step[-1]) + self.steps.many[-1]
-        rows = np.flatnonzero((table["replica"] == replica) & (table["stage"] == 0) & (table["first_step"] < past))
+        rows = self.reading.rows_at(table["replica"], replica)
+        rows = rows[(table["stage"][rows] == 0) & (table["first_step"][rows] < past)]
         rows = rows[np.argsort(table["first_step"][rows], kind="stable")]
         opens = table["first_step"][rows].astype(np.int64)
         chosen = np.append(0, np.cumsum(some))
@@ -238,6 +241,7 @@ class Instants:
         passes = self.reading.passes
         if self.reading.declared.pp == 1 or passes is None:
             return
-        mine = (passes.replica == self.replica) & (passes.stage == 0)
-        mine &= passes.end < self.steps.until if self.steps.until is not None else mine
+        mine = self.reading.rows_at(passes.replica, self.replica)
+        mine = mine[passes.stage[mine] == 0]
+        mine = mine if self.steps.until is None else mine[passes.end[mine] < self.steps.until]
         self.events += [(end, ENDED, -1, FREE, 0, 0) for end in passes.end[mine].tolist()]

@@ -157,7 +157,8 @@ def _unknown(reading: Reading, declared: Declared) -> str:
 
 def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int) -> Finding:
     contents, size = reading.prefixes.contents, declared.block_tokens
-    came = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] == replica))
+    here = reading.rows_at(facts["replica"], replica)
+    came = here[facts["kind"][here] == ADMITTED]
     if reading.pieces is None or contents is None or reading.runs is None or size is None:
         return NOTHING
     if declared.pool_blocks is None or "kv_blocks_used" not in reading.runs.table:
@@ -176,12 +177,13 @@ def _wrong(reading: Reading, blocks: int, size: int, facts: Table, came: Any, re
     assert contents is not None
     used = runs.column("kv_blocks_used")
     assert used is not None
-    begun = np.flatnonzero(runs.replica == replica)
-    chunks = np.flatnonzero((pieces.replica == replica) & pieces.is_chunk)
+    begun, chunks = (reading.rows_at(one.replica, replica) for one in (runs, pieces))
+    chunks = chunks[pieces.is_chunk[chunks]]
     rows, _, amount = returns(reading.history, pieces, size, reading.hand_overs)
     mine = facts["replica"][rows] == replica
     gone, gives = rows[mine], dict(zip(rows[mine].tolist(), amount[mine].tolist(), strict=True))
-    over = np.flatnonzero((facts["kind"] == REUSED) & (facts["replica"] == replica))
+    over = reading.rows_at(facts["replica"], replica)
+    over = over[facts["kind"][over] == REUSED]
     told = zip(*(facts[name][over].tolist() for name in ("request", "time_ns", "value")), strict=True)
     reused = {(request, time): tokens // size for request, time, tokens in told}
     opens = dict(zip(came.tolist(), pieces.opened_by(facts, came, failures=False).tolist(), strict=True))

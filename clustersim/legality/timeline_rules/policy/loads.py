@@ -34,6 +34,8 @@ COMPLETION, ARRIVAL, DEPARTURE, DECISION = range(4)
 
 _MOST: Final = 1 << 20
 """Numbers of a table of requests and replicas that is held at a time."""
+_FEW: Final = 64
+"""Requests of which all but some 100 replicas show the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,35 @@ class Loads:
                 seen[number] = table[-1]
                 tables.append(table)
             yield part, tuple(tables)
+
+    def least(self, change: Int64Array) -> Int64Array:
+        """Return the first replica of which each one that is routed sees the least of what changes.
+
+        Of few that follow each other all but a few replicas show the same, which are looked through once for them.
+        """
+        found, seen, before = np.empty(len(self.asks), np.int64), np.zeros(self.replicas, np.int64), 0
+        rows = max(_FEW, _MOST // self.replicas**2)
+        for first in range(0, len(self.asks), rows):
+            part = slice(first, first + rows)
+            asks = self.asks[part]
+            since = slice(before, before := int(asks[-1]))
+            moved, place = np.unique(self.changed[since], return_inverse=True)
+            rest = seen.copy()
+            rest[moved] = NEVER
+            other = int(rest.argmin())
+            found[part] = other
+            if len(moved):
+                table = np.zeros((len(asks), len(moved)), np.int64)
+                table[0] = seen[moved]
+                at = np.searchsorted(asks, np.arange(since.start, since.stop), side="right")
+                np.add.at(table, (at, place), change[since])
+                np.cumsum(table, axis=0, out=table)
+                best = table.argmin(axis=1)
+                least, best = np.take_along_axis(table, best[:, None], axis=1)[:, 0], moved[best]
+                sooner = (least < rest[other]) | ((least == rest[other]) & (best < other))
+                found[part][sooner] = best[sooner]
+                seen[moved] = table[-1]
+        return found
 
     def seen_by(self, index: int, change: Int64Array) -> Int64Array:
         """Return what one that is routed sees of each replica, int64 of shape (replicas,)."""

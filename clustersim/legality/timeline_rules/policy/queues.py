@@ -182,8 +182,8 @@ def chances_of(policies: Policies, declared: Declared, replica: int) -> Chances:
     assert declared.pool_blocks is not None
     facts, starts = reading.history.facts, runs.start[mine]
     assert facts is not None
-    left_by = reading.facts_of(PREEMPTED)
-    gone = facts["time_ns"][left_by[facts["replica"][left_by] == replica]]
+    mine_of = reading.rows_at(facts["replica"], replica)
+    gone = facts["time_ns"][mine_of[facts["kind"][mine_of] == PREEMPTED]]
     whole = policy.scheduler == "continuous"
     left = declared.max_batch_tokens - prefills - (np.where(prefills > 0, decodes, 0) if whole else decodes)
     free = declared.pool_blocks - used if apart is None else apart[mine].max(axis=1)

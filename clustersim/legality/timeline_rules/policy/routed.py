@@ -88,14 +88,6 @@ def _score(loads: Loads) -> Int64Array:
     return 4 * loads.waiting + loads.running
 
 
-def _least(loads: Loads, change: Int64Array) -> Int64Array:
-    """Return the first replica of which each one that is routed sees the least of what changes."""
-    found = np.empty(len(loads.request), np.int64)
-    for part, (seen,) in loads.of_each(change):
-        found[part] = seen.argmin(axis=1)
-    return found
-
-
 def _chosen(reading: Reading, declared: Declared, name: str, loads: Loads) -> tuple[Int64Array, BoolArray, Finding]:
     """Return who is to be chosen, −1 for what was; where that is judged; and what is not."""
     every = np.ones(len(loads.request), bool)
@@ -104,7 +96,7 @@ def _chosen(reading: Reading, declared: Declared, name: str, loads: Loads) -> tu
     if name == "fewest_waiting":
         if reading.facts_of(SWAPPED_OUT).size:
             return loads.target, ~every, lacking("where requests go by fewest_waiting (some are swapped)")
-        return _least(loads, _score(loads)), every, NOTHING
+        return loads.least(_score(loads)), every, NOTHING
     if name == "power_of_two":
         draw = named_stream(np.random.SeedSequence(policy.seed), policy.stream)
         found = np.empty(len(every), np.int64)
@@ -114,7 +106,7 @@ def _chosen(reading: Reading, declared: Declared, name: str, loads: Loads) -> tu
                 pair = sorted((one, other + (other >= one)))
                 found[at] = min(pair, key=seen.__getitem__)
         return found, every, NOTHING
-    least = _least(loads, loads.outstanding)
+    least = loads.least(loads.outstanding)
     if name == "prefix_aware":
         return _by_prefix(reading, declared, loads, least)
     return least, every, NOTHING
@@ -165,7 +157,8 @@ def _computed_since(reading: Reading, contents: Contents, size: int, replica: in
     """Return since when blocks have been computed on a replica, by their number; ``NEVER`` where they were not."""
     pieces = reading.pieces
     assert pieces is not None
-    at = np.flatnonzero(pieces.is_chunk & (pieces.replica == replica))
+    at = reading.rows_at(pieces.replica, replica)
+    at = at[pieces.is_chunk[at]]
     first, ends = pieces.computed[at] // size, (pieces.computed[at] + pieces.count[at]) // size
     many = np.maximum(np.minimum(ends, contents.blocks[pieces.request[at]]) - first, 0)
     found = np.full(contents.numbers, NEVER)
@@ -202,7 +195,7 @@ def _forgets(reading: Reading, declared: Declared) -> list[int]:
     takes = -(-(pieces.computed + pieces.count) // size) + (-pieces.computed // size)
     found = []
     for replica in range(declared.first_replica, declared.first_replica + declared.dp):
-        here = np.flatnonzero(pieces.replica == replica)
+        here = reading.rows_at(pieces.replica, replica)
         here = here[np.argsort(pieces.begin[here], kind="stable")]
         over = int(np.searchsorted(np.cumsum(takes[here]), declared.pool_blocks, side="right"))
         found.append(int(pieces.begin[here[over]]) - 1 if over < len(here) else NEVER)

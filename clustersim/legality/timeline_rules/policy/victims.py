@@ -12,8 +12,8 @@ import numpy as np
 from clustersim.legality.history import PREEMPTED, Declared
 from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_whole
 from clustersim.legality.timeline_rules.policy.queues import Queue
+from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import Swap
-from clustersim.timeline.tables import Tables
 
 
 class Victims:
@@ -32,14 +32,15 @@ class Victims:
         self.reading, self.declared, self.replica = reading, declared, replica
         facts, runs = reading.history.facts, reading.runs
         assert facts is not None
-        rows = np.flatnonzero((facts["kind"] == PREEMPTED) & (facts["replica"] == replica))
+        rows = reading.rows_at(facts["replica"], replica)
+        rows = rows[facts["kind"][rows] == PREEMPTED]
         self.gone = {*zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True)}
         self.last = dict(zip(facts["time_ns"][rows].tolist(), facts["request"][rows].tolist(), strict=True))
         self.by_request: dict[int, list[Swap]] = {}
         for swap in reading.swaps:
             self.by_request.setdefault(swap.request, []).append(swap)
         self.apart = keeps_whole(declared)
-        self.kept = _kept(reading.history.folded, replica) if self.apart else {}
+        self.kept = _kept(reading, replica) if self.apart else {}
         self.free = policies.free_at_runs(declared) if self.apart else None
         self.order = "arrival" if declared.policy is None else declared.policy.order
         self.swaps = declared.policy is not None and declared.policy.swaps
@@ -245,12 +246,13 @@ class Victims:
         )
 
 
-def _kept(tables: Tables | None, replica: int) -> dict[int, list[tuple[int, int]]]:
+def _kept(reading: Reading, replica: int) -> dict[int, list[tuple[int, int]]]:
     """Return since when which SP rank of a replica keeps each request, in order of time."""
     found: dict[int, list[tuple[int, int]]] = {}
+    tables = reading.history.folded
     if tables is None:
         return found
-    mine = tables.owners["replica"] == replica
+    mine = reading.rows_at(tables.owners["replica"], replica)
     rows = zip(*(tables.owners[name][mine].tolist() for name in ("time_ns", "request", "owner")), strict=True)
     for time, request, owner in sorted(rows):
         found.setdefault(request, []).append((time, owner))

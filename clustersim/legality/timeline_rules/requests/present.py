@@ -36,6 +36,7 @@ from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.timeline.columns import is_any
 from clustersim.timeline.passes import parts
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.values import dataclass
 
 NONE: Final = -1
@@ -90,9 +91,10 @@ def _count(runs: Runs, replica: Int64Array, begin: Int64Array, end: Int64Array) 
     found = np.zeros(len(runs), np.int64)
     astray = replica < 0
     everywhere = [np.sort(times[astray]) for times in (begin, end)]
+    stays = RowsOf(replica)
     for number in range(len(runs.bounds) - 1):
         mine = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
-        here = replica == number
+        here = stays.of(number)
         at = runs.start[mine]
         for begins, ends in ((np.sort(begin[here]), np.sort(end[here])), everywhere):
             for some in parts(len(at), 8) if len(begins) else ():

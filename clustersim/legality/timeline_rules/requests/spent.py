@@ -19,6 +19,7 @@ from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.timeline.passes import parts
+from clustersim.timeline.rows_of import RowsOf
 
 QUEUED: Final = (
     "batch_wait_ns", "blocks_wait_ns", "budget_wait_ns", "choice_wait_ns", "step_wait_ns", "replica_wait_ns",
@@ -174,19 +175,20 @@ def _while(reading: Reading, came: Int64Array, first: Int64Array, ended: Int64Ar
     request, replica = pieces.request[at], pieces.replica[at]
     found = {name: np.zeros(len(came), np.int64) for name in (*_SUPPORTS, "interference_ns")}
     between = _between_steps(pieces, len(came))
+    whose, whose_between = RowsOf(replica), RowsOf(between.replica)
     for declared in reading.history.pools:
         holds = {name: support(runs, declared) for name, support in _SUPPORTS.items()}
         left = _budget_left(runs, declared)
         for one in range(declared.first_replica, min(declared.first_replica + declared.dp, len(runs.bounds) - 1)):
             mine = slice(int(runs.bounds[one]), int(runs.bounds[one + 1]))
-            who = request[replica == one]
+            who = request[whose.of(one)]
             if mine.stop > mine.start and len(who):
                 steps = _Steps(runs.start[mine], runs.end[mine])
                 arrival, begin, end = (steps.at(instant[who]) for instant in (came, first, ended))
                 for name, held in holds.items():
                     until = end if name == "budget_wait_ns" else begin
                     np.add.at(found[name], who, steps.until_next(held[mine], arrival, until))
-                some = np.flatnonzero(between.replica == one)
+                some = whose_between.of(one)
                 lacks = steps.until_next(left[mine], *(steps.at(one[some]) for one in (between.since, between.until)))
                 np.add.at(found["blocks_wait_ns"], between.request[some], lacks)
                 prompts = _column(runs, "prefill_tokens")[mine] > 0

@@ -14,6 +14,7 @@ from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import ARRIVED, FINISHED, REJECTED, STREAMS
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Table
 
 NEVER = np.iinfo(np.int64).max
@@ -65,9 +66,9 @@ def blocks_in_use(reading: Reading) -> Finding:
         return NOTHING
     replica, time, used = (facts[name].astype(np.int64) for name in ("replica", "time_ns", "used"))
     low, high = (np.zeros(len(time), np.int64) for _ in range(2))
-    for one in np.unique(replica).tolist():
-        taken, freed = _stretches(held, one)
-        here = np.flatnonzero(replica == one)
+    owned = RowsOf(held["replica"])
+    for one, here in RowsOf(replica):
+        taken, freed = _stretches(held, owned.of(one))
         high[here] = np.searchsorted(np.sort(taken), time[here], side="right")
         high[here] -= np.searchsorted(np.sort(freed), time[here], side="left")
         low[here] = np.searchsorted(np.sort(taken), time[here], side="left")
@@ -86,9 +87,8 @@ def from_to(low: Any, high: Any) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _stretches(held: Table, replica: int) -> tuple[Int64Array, Int64Array]:
+def _stretches(held: Table, mine: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return from when until when each block of a replica is held by anybody, without what lasts no time."""
-    mine = np.flatnonzero(held["replica"] == replica)
     block, taken, freed = (held[name][mine].astype(np.int64) for name in ("block", "taken_ns", "freed_ns"))
     freed = np.where(freed < 0, NEVER, freed)
     order = np.lexsort((taken, block))

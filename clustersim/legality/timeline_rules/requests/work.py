@@ -24,6 +24,7 @@ from clustersim.legality.timeline_rules.requests.failing import ENDS, LEAVES
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.columns import is_any, taken
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Table
 
 RESUME: Final = "let what has not failed do its work, and what has failed do it again when it is back"
@@ -74,27 +75,27 @@ def _work_of(reading: Reading, declared: Declared) -> Finding:
     told = {"request": request, "kind": kind, "replica": replica, "since": since, "until": until}
     if declared.role == "decode" and "value" in facts:
         told["value"] = facts["value"][rows].astype(np.int64)
-    waiting = _waiting(reading, declared)
-    findings = []
+    waiting, stays_at, findings = _waiting(reading, declared), RowsOf(replica), []
     for number in range(declared.first_replica, declared.first_replica + declared.dp):
-        mine, steps = replica == number, np.flatnonzero(runs.replica == number)
+        mine, steps = stays_at.of(number), reading.rows_at(runs.replica, number)
         here = {name: values[mine] for name, values in told.items()} if "value" in told else {}
         moved = waiting[:, waiting[0] == number]
 
-        def busy(stays: BoolArray, steps: Int64Array = steps) -> tuple[Int64Array, Int64Array]:
+        def busy(stays: Int64Array, steps: Int64Array = steps) -> tuple[Int64Array, Int64Array]:
             starts = np.concatenate((runs.start[steps], since[stays]))
             order = np.argsort(starts, kind="stable")
             latest = np.concatenate((runs.recorded_end[steps], until[stays]))
             return starts[order], np.maximum.accumulate(latest[order])
 
-        comes, goes = since[has_work & mine], until[has_work & mine]
+        some = mine[has_work[mine]]
+        comes, goes = since[some], until[some]
         if declared.role == "decode":
-            stays = busy(there & mine)
+            stays = busy(mine[there[mine]])
             findings.append(_unbroken(reading, declared, number, stays, np.sort(moved[1]), np.sort(moved[2]), {}))
         else:
             comes, goes = np.append(comes, moved[1]), np.append(goes, moved[2])
         findings.append(
-            _unbroken(reading, declared, number, busy(admitted & mine), np.sort(comes), np.sort(goes), here)
+            _unbroken(reading, declared, number, busy(mine[admitted[mine]]), np.sort(comes), np.sort(goes), here)
         )
     return merged(*findings)
 
@@ -126,15 +127,19 @@ def _unbroken(
     facts = reading.history.facts
     assert facts is not None
     alone = declared.dp == 1 or declared.ep_scope != "global"  # those that share experts take each step together
-    mine = facts["replica"] == replica if alone else _within(declared, facts["replica"])
-    left = facts["time_ns"][mine & is_any(facts["kind"], LEAVES)]
-    for since, until in sorted(one.instants for one in declared.down if one.replica == replica):
+    downs = sorted(one.instants for one in declared.down if one.replica == replica)
+    left = np.empty(0, np.int64)
+    if downs:
+        column = facts["replica"]
+        mine = reading.rows_at(column, replica) if alone else np.flatnonzero(_within(declared, column))
+        left = facts["time_ns"][mine[is_any(facts["kind"][mine], LEAVES)]]
+    for since, until in downs:
         for cut in np.flatnonzero((begin <= since) & (since < end)).tolist():
             if not (left == since).any():  # else a step was cut off, which is not recorded
                 begin, end = np.append(begin, begin[cut]), np.append(end, since)
             begin[cut] = until
     if declared.horizon_ns is not None and declared.pp > 1 and reading.runs is not None:  # which may cut others off
-        last = reading.runs.start[reading.runs.replica == replica].max(initial=-1)
+        last = reading.runs.start[reading.rows_at(reading.runs.replica, replica)].max(initial=-1)
         end = np.where(end > last, -1, end)
     idle = np.flatnonzero(end > begin)
     begin, end = begin[idle], end[idle]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.rows_of import in_order
 
 
 class Groups:
@@ -77,16 +78,6 @@ class Groups:
 def _table(rows: int) -> int:
     """Return up to which range of numbers a table of all of them costs less than putting rows in order."""
     return 4 * rows + 1024
-
-
-def in_order(keys: Int64Array) -> Int64Array:
-    """Return the rows in order of their keys, equal ones as they come: those that are in order already, as they are."""
-    if (keys[1:] >= keys[:-1]).all():
-        return np.arange(len(keys))
-    low = int(keys.min())
-    if int(keys.max()) - low < 1 << 16:  # numpy sorts 16 bits by their value, without comparing
-        return np.argsort((keys.astype(np.int64, copy=False) - low).astype(np.uint16), kind="stable")
-    return np.argsort(keys, kind="stable")
 
 
 def distinct(numbers: Int64Array) -> Int64Array:

@@ -15,7 +15,8 @@ from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.timeline_rules.views.unfolding import TemplateRows, is_loss
 from clustersim.timeline.columns import is_one, shelved
-from clustersim.timeline.passes import Passes, by_number, parts
+from clustersim.timeline.passes import Passes, parts
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
 
@@ -111,7 +112,7 @@ def in_order(replica: Int64Array, stage: Int64Array, step: Int64Array) -> tuple[
     place, key = np.empty(len(stage), np.int64), np.empty(len(stage), np.int64)
     goes = np.concatenate(([0], np.cumsum(np.bincount(stage))))
     for some in parts(len(stage)):
-        for number, rows in by_number(stage[some]):
+        for number, rows in RowsOf(stage[some]):
             place[some.start + rows] = goes[number] + np.arange(len(rows))
             goes[number] += len(rows)
         key[place[some]] = order_key(*(column[some].astype(np.int64) for column in (replica, stage, step)))
@@ -255,7 +256,7 @@ def _send_costs(tables: Tables, passes: Passes, runs: Int64Array) -> Int64Array:
     costs = np.full((len(runs), ranks), -1, np.int64)
     for some in parts(len(runs), 8):
         here = runs[some]
-        for number, mine in by_number(tables.passes["template"][here]):
+        for number, mine in RowsOf(tables.passes["template"][here]):
             classes, at = list(tables.templates[number].send_classes), 0
             for block in passes.blocks(here[mine]) if classes else ():
                 rows = some.start + mine[at : at + len(block.runs)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,9 +28,10 @@ from clustersim.legality.timeline_rules.views.use import Use, use_of
 from clustersim.memory import MANY, let_go
 from clustersim.timeline.columns import is_any, is_one
 from clustersim.timeline.passes import Passes, parts
+from clustersim.timeline.rows_of import RowsOf
 
 SOON_MADE: Final = frozenset((
-    "known", "finished", "gone", "preempted", "facts_in_time",
+    "known", "finished", "gone", "preempted", "facts_in_time", "_rows_at",
     "tokens", "computed", "turn", "turn_of", "opens", "closes", "_carried", "_by_begin", "_by_end", "_places",
     "place", "_run_of", "run_at_place", "rank_in_slots", "slotted", "key",
 ))  # fmt: skip
@@ -164,6 +165,18 @@ class Reading:
         """Return the rows of the facts of some kinds, in the order of the record."""
         facts = self.history.facts
         return np.flatnonzero(is_any(facts["kind"], kinds)) if facts is not None else np.empty(0, np.int64)
+
+    def rows_at(self, column: Any, replica: int) -> Int64Array:
+        """Return the rows of a replica, by the column of a table of this history, or of a view of it, that names it."""
+        kept, found = self._rows_at.get(id(column), (None, None))
+        if found is None or kept is not column:
+            found = RowsOf(column)
+            self._rows_at[id(column)] = column, found
+        return found.of(replica)
+
+    @cached_property
+    def _rows_at(self) -> dict[int, tuple[Any, RowsOf]]:
+        return {}
 
     @cached_property
     def facts_in_time(self) -> Int64Array:

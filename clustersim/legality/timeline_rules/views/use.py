@@ -31,6 +31,7 @@ from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.legality.timeline_rules.views.swaps import at_rest, held_at
 from clustersim.timeline.columns import is_any
 from clustersim.timeline.passes import blocks, parts, within
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Table
 from clustersim.values import dataclass
 
@@ -96,9 +97,12 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     before_any = np.isin(others, np.concatenate((hand_overs.reserved, hand_overs.in_vain)))
     before_any |= facts["kind"][others] == RECEIVED  # at their instant these come before a step is decided
     place = _places(facts) if before_any.any() else None
+    gives, asks = RowsOf(replica), RowsOf(facts["replica"][others])
+    declared = history.declared
+    at = RowsOf(facts["replica"]) if declared.down or declared.horizon_ns is not None else None
     for number in range(len(runs.bounds) - 1):
         low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
-        mine = np.flatnonzero(replica == number)
+        mine = gives.of(number)
         returned, back = (
             np.concatenate((np.zeros(1, np.int64), np.cumsum(each)))
             for each in (given_back[mine], np.maximum(given_back[mine], 0))
@@ -111,10 +115,10 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         decided = low + np.searchsorted(starts, times, side="left")
         at_fact[mine] = before[decided] - before[low] - returned[1:]
         together[mine] = first_taken[low + np.searchsorted(starts, times, side="right")] - first_taken[decided]
-        cuts = list(_cut_off(history, runs, facts, number, hand_overs))
+        cuts = [] if at is None else [*_cut_off(history, runs, facts, number, at.of(number), hand_overs)]
         for since, first_cut in cuts:  # by then a step may have begun
             certain[mine] &= (times <= first_cut) | (times > since)
-        every = np.flatnonzero(facts["replica"][others] == number)
+        every = asks.of(number)
         for some in parts(len(every), 4):
             here = every[some]
             when = facts["time_ns"][others[here]].astype(np.int64, copy=False)
@@ -161,7 +165,7 @@ def _places(facts: Table) -> Int64Array:
 
 
 def _cut_off(
-    history: History, runs: Runs, facts: Table, replica: int, hand_overs: HandOvers
+    history: History, runs: Runs, facts: Table, replica: int, rows: Int64Array, hand_overs: HandOvers
 ) -> Iterator[tuple[int, int]]:
     """Yield when steps of a replica are cut off, by a failure or the horizon, and since when one may have been run.
 
@@ -171,17 +175,18 @@ def _cut_off(
     pools, horizon = history.pools, history.declared.horizon_ns
     pool = next((one for one in reversed(pools) if one.first_replica <= replica), pools[0])
     cuts = sorted(since for failed, since, _ in history.declared.down if failed == replica)
-    mine = np.flatnonzero((facts["replica"] == replica) & is_any(facts["kind"], MEMBERS))
-    mine = without(mine, hand_overs.reserved)
-    mine = mine[np.lexsort((mine, facts["time_ns"][mine]))] if cuts or horizon is not None else mine[:0]
+    if not cuts and horizon is None:
+        return
+    mine = without(rows[is_any(facts["kind"][rows], MEMBERS)], hand_overs.reserved)
+    mine = mine[np.lexsort((mine, facts["time_ns"][mine]))]
     time, request, comes = (
         facts["time_ns"][mine].tolist(), facts["request"][mine].tolist(),
         is_any(facts["kind"][mine], (ADMITTED, RECEIVED, SWAPPED_IN)).tolist(),
     )  # fmt: skip
-    steps = runs.replica == replica
+    steps = slice(int(runs.bounds[replica]), int(runs.bounds[replica + 1]))
+    start, ended = runs.start[steps], (runs.start if pool.pp > 1 else runs.recorded_end)[steps]
     for since in cuts if horizon is None else [*(cut for cut in cuts if cut < horizon), horizon]:
-        begun = np.flatnonzero(steps & (runs.start < since))
-        last = int((runs.start if pool.pp > 1 else runs.recorded_end)[begun].max(initial=-1))
+        last = int(ended[start < since].max(initial=-1))
         there: set[int] = set()
         first = since
         for at, who, joins in zip(time, request, comes, strict=True):
