@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.column import Column, is_one, shelved
+from clustersim.timeline.rows_of import in_order
 
 __all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "shelved", "taken", "wide"]
 
@@ -86,6 +87,20 @@ class Columns:
             else:
                 column.take(other._columns[name])
         self._rows, other._rows = self._rows + other._rows, 0
+
+    def put_in_order(self, name: str) -> None:
+        """Put the rows in order of a column, those that are equal there as they came."""
+        self._settle()
+        keys = self._columns[name].whole()
+        if (keys[1:] >= keys[:-1]).all():
+            return
+        order = in_order(keys)
+        for one, column in self._columns.items():
+            values = column.whole()
+            if not is_one(values):
+                self._columns[one] = Column(column.type)
+                for first in range(0, len(order), STAGED_VALUES):
+                    self._columns[one].append(values[order[first : first + STAGED_VALUES]])
 
     def _settle(self) -> None:
         if self._staged:

@@ -23,7 +23,7 @@ class RowsOf:
 
     Attributes
     ----------
-    numbers : integer array of shape (numbers,)
+    numbers : int64 array of shape (numbers,)
         Each number that there is, ascending.
 
     Examples
@@ -39,7 +39,7 @@ class RowsOf:
         ordered = column if self._order is None else column[self._order]
         opens = np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))[: len(ordered)]
         self._bounds = np.append(np.flatnonzero(opens), len(ordered))
-        self.numbers = ordered[self._bounds[:-1]]
+        self.numbers: Int64Array = ordered[self._bounds[:-1]].astype(np.int64)
 
     def __iter__(self) -> Iterator[tuple[int, Int64Array]]:
         """Yield each number that there is, and its rows."""

@@ -207,22 +207,16 @@ class Prices:
     def collective_ns(self, one: Priced, features: Features, replicas: Int64Array, stage: int) -> list[FloatArray]:
         """Return what a collective lasts on its groups, where these differ in what they last."""
         payload = self.amount(one.work, features, one.s)
-        found: dict[tuple[Rates, ...], BoolArray] = {}
-        launch = self.deployment.engine.collective_launch_s
-        by_replica = {
-            replica: tuple(
-                dict.fromkeys(
-                    self.links.rates(one.work.joins_by, self.devices(replica, stage, group)) for group in one.groups
-                )
-            )
-            for replica in np.flatnonzero(np.bincount(replicas)).tolist()
-        }
-        for replica, rates in by_replica.items():
-            found.setdefault(rates, np.zeros(len(payload), bool))
-            found[rates] |= replicas == replica
-        width = max(map(len, found))
+        found: dict[tuple[Rates, ...], int] = {}
+        launch, there = self.deployment.engine.collective_launch_s, np.bincount(replicas)
+        for replica in np.flatnonzero(there).tolist():
+            devices = (self.devices(replica, stage, group) for group in one.groups)
+            its = tuple(dict.fromkeys(self.links.rates(one.work.joins_by, some) for some in devices))
+            there[replica] = found.setdefault(its, len(found))
+        which, width = there[replicas], max(map(len, found))
         each = [np.full(len(payload), np.nan) for _ in range(width)]
-        for rates, mine in found.items():
+        for rates, own in found.items():
+            mine = which == own
             for number in range(width):
                 each[number][mine] = _ns(fastest(rates[min(number, len(rates) - 1)], payload[mine]) + launch)
         return each

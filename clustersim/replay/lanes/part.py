@@ -70,6 +70,8 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
     for part in parts[1:]:
         replica, arrived = np.maximum(replica, part.replica), np.maximum(arrived, part.arrived_ns)
     reasons = {request: reason for part in parts for request, reason in part.reasons.items()}
+    for table in (prepared.recorder.steps, prepared.recorder.passes):  # which large logs hand on several times
+        table.put_in_order("replica")
     timeline = timeline_of(prepared.recorder, prepared.layout)
     facts = timeline.facts
     preempted = facts["request"][is_any(facts["kind"], (PREEMPTED, SWAPPED_OUT))]

@@ -107,7 +107,6 @@ def visits(replicas: int, monkeypatch: pytest.MonkeyPatch) -> float:
 
 def test_rows_are_visited_as_often_for_many_replicas_as_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (visits(replicas, monkeypatch) for replicas in (3, 12))
-    print(few,many)
     assert 0 < many < 1.2 * few
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import (
@@ -27,6 +28,7 @@ from clustersim.legality.timeline_rules.policy.declared import NEVER
 from clustersim.legality.timeline_rules.requests.moments import given_up
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.columns import is_any
 from clustersim.values import dataclass
 
 COMPLETION, ARRIVAL, DEPARTURE, DECISION = range(4)
@@ -51,7 +53,7 @@ class Loads:
         How many changes each one that is routed finds behind it.
     changed : int64 array of shape (changes,)
         The replica of each change, in order.
-    outstanding, waiting, running : int64 arrays of shape (changes,)
+    outstanding, waiting, running : int64, int8 and int8 arrays of shape (changes,)
         What changes: tokens of unfinished requests; requests.
     told : bool array of shape (routed,)
         Whether these follow from the facts.
@@ -64,8 +66,8 @@ class Loads:
     asks: Int64Array
     changed: Int64Array
     outstanding: Int64Array
-    waiting: Int64Array
-    running: Int64Array
+    waiting: npt.NDArray[np.int8]
+    running: npt.NDArray[np.int8]
     told: BoolArray
 
     def of_each(self, *changes: Int64Array) -> Iterator[tuple[slice, tuple[Int64Array, ...]]]:
@@ -129,18 +131,19 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
     if facts is None or requests is None or pieces is None or pieces.astray:
         return None
     count, first = len(requests["prompt_tokens"]), declared.first_replica
-    kind, time, request, replica = (facts[name].astype(np.int64) for name in ("kind", "time_ns", "request", "replica"))
+    kind, time, request, replica = (facts[name] for name in ("kind", "time_ns", "request", "replica"))
     if count <= int(request.max(initial=-1)):
         return None
     here = (replica >= first) & (replica < first + declared.dp)
     prompt, output = (requests[name].astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
     goes_on = (output > 1) if declared.role != "all" else np.zeros(count, bool)
-    comes = here & np.isin(kind, (ARRIVED, REJECTED))
+    comes = here & is_any(kind, (ARRIVED, REJECTED))
     rows = np.flatnonzero(comes & (reading.residency.before(comes) < 0))
     rows = rows[np.lexsort((request[rows], time[rows]))]
-    came, came_at, to, joins = request[rows], time[rows], replica[rows] - first, kind[rows] == ARRIVED
+    came, came_at, joins = request[rows], time[rows], kind[rows] == ARRIVED
+    to = replica[rows].astype(np.int64) - first
     weight = prompt + np.where(goes_on, 1, output)
-    ends = here & np.isin(kind, (FINISHED, CANCELLED, LOST, REJECTED))
+    ends = here & is_any(kind, (FINISHED, CANCELLED, LOST, REJECTED))
     member = np.zeros(count, bool)
     member[came[joins]] = True
     leaves = np.empty(0, np.int64)
@@ -155,17 +158,17 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
     told = given_up(reading.history)
     due[list(told)] = list(told.values())
     late = (kind == FINISHED) | ((kind == CANCELLED) & (time > due[request]))
-    states = np.flatnonzero(here & np.isin(kind, (ADMITTED, PREEMPTED)))
+    states = np.flatnonzero(here & is_any(kind, (ADMITTED, PREEMPTED)))
     state = _states(
-        (came[joins], came_at[joins], np.full(int(joins.sum()), ARRIVAL)),
-        (request[states], time[states], np.full(len(states), DECISION)), kind[states] == ADMITTED,
-        (request[done], time[done], np.where(late[done], COMPLETION, DEPARTURE)),
-        (leaves, samples[leaves], np.full(len(leaves), COMPLETION)),
+        (came[joins], came_at[joins], np.full(int(joins.sum()), ARRIVAL, np.int8)),
+        (request[states], time[states], np.full(len(states), DECISION, np.int8)), kind[states] == ADMITTED,
+        (request[done], time[done], np.where(late[done], COMPLETION, DEPARTURE).astype(np.int8)),
+        (leaves, samples[leaves], np.full(len(leaves), COMPLETION, np.int8)),
     )  # fmt: skip
     who, opens = state.who, state.opens
     change = np.where(opens > 0, weight[who], np.where(opens < 0, -weight[who], 0))
-    asks = np.repeat((1, 0), (len(who), len(came)))  # who asks is not there yet
-    phases = np.concatenate((state.phase, np.full(len(came), ARRIVAL)))
+    asks = np.repeat(np.array((1, 0), np.int8), (len(who), len(came)))  # who asks is not there yet
+    phases = np.concatenate((state.phase, np.full(len(came), ARRIVAL, np.int8)))
     key = np.lexsort((asks, np.concatenate((who, came)), phases, np.concatenate((state.when, came_at))))
     position = np.empty(len(key), np.int64)
     position[key] = np.arange(len(key))
@@ -200,10 +203,10 @@ class LoadChanges(NamedTuple):
 
     who: Int64Array
     when: Int64Array
-    phase: Int64Array
-    waits: Int64Array
-    runs: Int64Array
-    opens: Int64Array
+    phase: npt.NDArray[np.int8]
+    waits: npt.NDArray[np.int8]
+    runs: npt.NDArray[np.int8]
+    opens: npt.NDArray[np.int8]
 
 
 def _states(came: Events, decided: Events, admitted: BoolArray, done: Events, leaves: Events) -> LoadChanges:
@@ -211,12 +214,13 @@ def _states(came: Events, decided: Events, admitted: BoolArray, done: Events, le
     parts = (came, decided, done, leaves)
     who, when, phase = (np.concatenate([part[at] for part in parts]) for at in range(3))
     state = np.concatenate(
-        (np.ones(len(came[0]), np.int64), np.where(admitted, 2, 1), np.zeros(len(done[0]) + len(leaves[0]), np.int64))
+        (np.ones(len(came[0]), np.int8), admitted + np.int8(1), np.zeros(len(done[0]) + len(leaves[0]), np.int8))
     )
-    order = np.lexsort((np.arange(len(who)), phase, when, who))
+    order = np.lexsort((phase, when, who))
     who, when, phase, state = who[order], when[order], phase[order], state[order]
-    before = np.where(np.append(False, who[1:] == who[:-1])[: len(who)], np.append(0, state[:-1])[: len(who)], 0)
-    waits = (state == 1).astype(np.int64) - (before == 1)
-    runs = (state == 2).astype(np.int64) - (before == 2)
-    opens = (state > 0).astype(np.int64) - (before > 0)
+    before = np.zeros(len(who), np.int8)
+    before[1:] = np.where(who[1:] == who[:-1], state[:-1], 0)
+    waits = (state == 1).astype(np.int8) - (before == 1)
+    runs = (state == 2).astype(np.int8) - (before == 2)
+    opens = (state > 0).astype(np.int8) - (before > 0)
     return LoadChanges(who, when, phase, waits, runs, opens)
