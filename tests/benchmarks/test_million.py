@@ -173,21 +173,16 @@ def test_growth_with_eight_stages_instead_of_one(benchmark):
     report(benchmark, eight.cpu_s / one.cpu_s, eight, one)
 
 
-def test_a_fleet_of_ten_thousand_devices(benchmark):
-    """1,250 replicas of TP 8, least outstanding: CPU seconds per request over those of one replica.
+TEN_THOUSAND = (
+    "tp-on-one-node", azure(FLEET, RATE * 1250), "plan={tp: 8, dp: 1250}", "topology={name: dgx-h100, nodes: 1250}",
+    "serving.router=least_outstanding",
+)  # fmt: skip
+"""1,250 replicas of TP 8, least outstanding; ``CLUSTERSIM_BENCHMARK_FLEET`` says how many requests there are."""
 
-    ``CLUSTERSIM_BENCHMARK_FLEET`` says how many requests there are.
-    """
-    took = benchmark.pedantic(
-        lambda: in_child(
-            "tp-on-one-node",
-            azure(FLEET, RATE * 1250),
-            "plan={tp: 8, dp: 1250}",
-            "topology={name: dgx-h100, nodes: 1250}",
-            "serving.router=least_outstanding",
-        ),
-        rounds=1,
-        iterations=1,
-    )
+
+def test_a_fleet_of_ten_thousand_devices(benchmark):
+    """CPU seconds per request of ten thousand devices over those of one replica; and bytes per request."""
+    took = benchmark.pedantic(lambda: in_child(*TEN_THOUSAND), rounds=1, iterations=1)
     base = one_node(TENTH)
-    report(benchmark, took.cpu_s / took.requests / (base.cpu_s / base.requests), took, base)
+    held = f"{took.memory_bytes / took.requests:,.0f} bytes a request"
+    report(benchmark, took.cpu_s / took.requests / (base.cpu_s / base.requests), held, took, base)

@@ -14,7 +14,7 @@ from statistics import median
 
 import pytest
 
-from tests.benchmarks.test_million import RATE, azure, report
+from tests.benchmarks.test_million import FLEET, RATE, TEN_THOUSAND, azure, report
 
 pytestmark = pytest.mark.benchmark
 
@@ -44,3 +44,12 @@ def test_run_of_a_million_requests(benchmark, tmp_path: Path) -> None:
     took, held = spent(tmp_path / "run", *words)
     benchmark.pedantic(lambda: None, rounds=1)
     report(benchmark, took, f"CPU s of {MILLION:,} requests, asked 15; {held / 1e9:.2f} GB, asked 1")
+
+
+def test_run_of_ten_thousand_devices(benchmark, tmp_path: Path) -> None:
+    """CPU seconds of ``clustersim run`` of :data:`TEN_THOUSAND`; and bytes per request."""
+    name, *overrides = TEN_THOUSAND
+    changed = [word for one in (*overrides, "expect={}") for word in ("--set", one)]
+    took, held = spent(tmp_path / "run", "run", name, *changed, "--max-time", "40 h", "--max-memory", "20 GiB")
+    benchmark.pedantic(lambda: None, rounds=1)
+    report(benchmark, took, f"CPU s of {FLEET:,} requests; {held / 1e9:.2f} GB, {held / FLEET:,.0f} bytes a request")

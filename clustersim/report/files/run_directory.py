@@ -259,20 +259,21 @@ def dashboard_of(
     refuse_impossible(wanted, checked, requests, timeline.end_ns)
     bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
 
-    def page(kept: Kept | None) -> str:
-        whole = (
-            whole_run(timeline, step_rows.rows, requests, summary["devices"], kept, shapes, inputs)
-            if unfolds(checked)
-            else None
-        )
+    def page(kept: Kept | None) -> str | None:
+        whole, most = None, wanted.most_bytes if kept is None else None
+        if unfolds(checked):
+            whole = whole_run(timeline, step_rows.rows, requests, summary["devices"], kept, shapes, inputs, most)
+            if whole is None:
+                return None
         steps = shown_rows(step_rows, 0, bins)
         return dashboard_html(
             summary, requests, steps, whole, layout, token_gaps=token_gaps, kv_rows=step_rows.kv_rows, wanted=wanted
         )
 
     html = page(None)
-    if wanted.bytes_of(html) > wanted.most_bytes:
+    if html is None or wanted.bytes_of(html) > wanted.most_bytes:
         html = page(kept_of(summary, requests, step_rows.rows, wanted))
+    assert html is not None
     return html
 
 

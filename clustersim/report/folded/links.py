@@ -112,9 +112,8 @@ def _steps_in(passes: FoldedPasses, windows: Int64Array | None, first_replica: i
     inside, found = np.flatnonzero(overlapping(passes.bounds[0], passes.bounds[1], windows)), {}
     for replica, places in RowsOf(passes.runs["replica"][inside] - first_replica):
         mine = inside[places]
-        found[replica] = np.stack(
-            [passes.runs["step"][mine], (passes.runs["step"] + passes.runs["steps"])[mine]], axis=1
-        )
+        first = passes.runs["step"][mine]
+        found[replica] = np.stack([first, first + passes.runs["steps"][mine]], axis=1)
     return found
 
 

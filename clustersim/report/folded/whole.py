@@ -59,8 +59,11 @@ def whole_run(
     kept: Kept | None = None,
     shapes: Sequence[Shapes] = (),
     inputs: ReplayInput | None = None,
-) -> dict[str, Any]:
+    most_bytes: int | None = None,
+) -> dict[str, Any] | None:
     """Return a timeline as plain values and packed sections, the same for all replays of one run.
+
+    None where its passes and steps alone take more than so many bytes, which is found before all else is worked out.
 
     Parameters
     ----------
@@ -77,8 +80,15 @@ def whole_run(
         Those of the operators of each pool; none: they are not told.
     inputs : ReplayInput, optional
         What the replay was a function of; without it links are not told.
+    most_bytes : int, optional
+        Of the page that it is for.
     """
-    passes = folded_passes(timeline)
+    passes, sections = folded_passes(timeline), dict[str, dict[str, Any]]()
+    if kept is None:
+        for name, columns in _sections(timeline, passes, steps):
+            sections[name] = packed(columns)
+            if most_bytes is not None and sum(len(one["data"]) for one in sections.values()) > most_bytes:
+                return None
     give_back(len(requests["request"]))
     link_load = None if inputs is None else link_part(timeline, inputs, passes, None if kept is None else kept.windows)
     let_go()
@@ -86,6 +96,7 @@ def whole_run(
     if kept is not None:
         passes = coarse(passes, timeline.templates, kept.windows)
         steps = rows_of(steps, np.flatnonzero(overlapping(steps["start_ns"], steps["end_ns"], kept.windows)))
+        sections = {name: packed(columns) for name, columns in _sections(timeline, passes, steps)}
         tables = [rows_of(table, np.flatnonzero(np.isin(table["request"], kept.requests))) for table in tables]
     names, ops = timeline.words
     families = list(FAMILIES)
@@ -109,7 +120,7 @@ def whole_run(
         "faults": [] if inputs is None else _faults(inputs),
         "windows": None if kept is None else kept.windows.tolist(),
         "sections": {
-            **_sections(timeline, passes, steps),
+            **sections,
             **{name: packed(table) for name, table in zip(("requests", "decided", "chunks"), tables, strict=True)},
         },
     }
@@ -129,7 +140,7 @@ def _programs(timeline: Timeline, passes: FoldedPasses, shapes: Sequence[Shapes]
     ]
 
 
-def _sections(timeline: Timeline, passes: FoldedPasses, steps: Columns) -> dict[str, Any]:
+def _sections(timeline: Timeline, passes: FoldedPasses, steps: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
     programs = {
         f"{name} {place}": column
         for place, number in enumerate(passes.programs)
@@ -140,15 +151,13 @@ def _sections(timeline: Timeline, passes: FoldedPasses, steps: Columns) -> dict[
         for place, found in enumerate(passes.durations)
         for name in ("fixed", "varying", "lengths")
     }
-    return {
-        "programs": packed(programs),
-        "durations": packed(durations),
-        "runs": packed(_run_columns(passes.runs)),
-        "stretched": packed(passes.stretched),
-        "sends": packed(send_columns(timeline)),
-        "moves": packed(move_columns(timeline)),
-        "steps": packed(_step_columns(steps)),
-    }
+    yield "programs", programs
+    yield "durations", durations
+    yield "runs", _run_columns(passes.runs)
+    yield "stretched", passes.stretched
+    yield "sends", send_columns(timeline)
+    yield "moves", move_columns(timeline)
+    yield "steps", _step_columns(steps)
 
 
 def _run_columns(runs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

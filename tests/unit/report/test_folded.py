@@ -64,8 +64,13 @@ def test_a_column_of_one_number_is_that_number() -> None:
 
 def test_the_first_steps_of_runs_follow_from_the_steps_before(replays: list[RunResult]) -> None:
     result = replays[0]
-    whole = whole_run(result.timeline, result.step_rows.rows, result.columns, ["a"] * 4)
+    given = result.timeline, result.step_rows.rows, result.columns, ["a"] * 4
+    whole = whole_run(*given)
     assert whole is not None
+    held = sum(len(whole["sections"][name]["data"]) for name in ("programs", "durations", "runs", "stretched", "sends",
+                                                                 "moves", "steps"))  # fmt: skip
+    assert whole_run(*given, most_bytes=held) == whole
+    assert whole_run(*given, most_bytes=held - 1) is None
     told, runs = unpacked(whole["sections"]["runs"]), folded_passes(result.timeline).runs
     assert not told["step"].any()  # no step lies between any two runs
     assert np.array_equal(told["steps"], runs["steps"])
