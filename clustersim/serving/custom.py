@@ -23,6 +23,13 @@ from clustersim.units import plural
 
 MOST_VAIN_PREEMPTIONS: Final = 10_000
 """Preemptions of one request, none of which finds it further than before, after which a run is taken to be endless."""
+PLAIN: Final = frozenset((int,))
+"""Of what type requests are in most answers."""
+
+Answer = tuple[dict[int, int], tuple[int, ...], bool]
+"""``Choice.tokens``, ``preempt`` and ``again``."""
+Asked = tuple[int, int, Sequence | None]
+"""A request, the tokens of it that are asked for, and what runs of it."""
 
 
 class CustomScheduler(Scheduler):
@@ -58,17 +65,18 @@ class CustomScheduler(Scheduler):
 
     def view(self, now: int) -> SchedulerView:
         """Return what the user's scheduler is shown."""
+        waiting, pool, config = self.waiting, self.pool, self.config
         return SchedulerView(
-            now_ns=now,
-            waiting=tuple(_shown(self.waiting, map(self._to_reuse, self.waiting))),
-            running=tuple(_shown(self.running, repeat(0))),
-            free_blocks=tuple(self.pool.free),
-            pool_blocks=self.pool.blocks,
-            block_tokens=self.pool.block_tokens,
-            max_batch_tokens=self.config.max_batch_tokens,
-            max_batch_requests=self.config.max_batch_requests,
-            stages=self.stages,
-            decodes_in_flight=self.decodes_in_flight,
+            now,
+            _shown(waiting, map(self._to_reuse, waiting)) if waiting else (),
+            _shown(self.running, repeat(0)),
+            tuple(pool.free),
+            pool.blocks,
+            pool.block_tokens,
+            config.max_batch_tokens,
+            config.max_batch_requests,
+            self.stages,
+            self.decodes_in_flight,
         )
 
     def stall(self, now: int) -> Stall | None:
@@ -97,29 +105,42 @@ class CustomScheduler(Scheduler):
         if self.standing and self._has_room():
             return Decision(decodes=self.standing, prefills=(), steady=True)
         running = {sequence.request: sequence for sequence in self.running}
-        waiting = {sequence.request: sequence for sequence in self.waiting}
-        choice = self._choice(now, running, waiting)
-        for request in choice.preempt:
+        waiting = {sequence.request: sequence for sequence in self.waiting} if self.waiting else {}
+        tokens, victims, again = self._answer(now)
+        found, size = [*map(running.get, tokens)], self.pool.block_tokens
+        others: list[Asked] = [  # all but decodes as they should be that have their blocks
+            (request, count, sequence)
+            for sequence, (request, count) in zip(found, tokens.items(), strict=True)
+            if sequence is None
+            or sequence.in_flight
+            or type(count) is not int
+            or count != 1
+            or not sequence.generated
+            or sequence.prompt_tokens + sequence.generated != sequence.computed + 1
+            or sequence.computed >= sequence.blocks * size
+        ]
+        fault = next(self._faults(tokens, victims, running, waiting, others), None)
+        if fault is not None:
+            self._refuse(now, fault)
+        for request in victims:
             self._count_preemption(running[request])
             self._preempt(now, running[request])
-        decodes, prefills, size = [], [], self.pool.block_tokens
-        for request, count in choice.tokens.items():
-            sequence = running.get(request)
+        prefills = []
+        for request, count, sequence in others:
             if sequence is None:
                 self._take_in(now, waiting[request], count)
                 prefills.append((waiting[request], count))
                 continue
             if sequence.computed + count > sequence.blocks * size and not self._take_up(sequence, 0, count):
                 self._lacks_blocks(now, sequence, count)
-            if sequence.generated and sequence.prompt_tokens + sequence.generated == sequence.computed + 1:
-                decodes.append(sequence)
-            else:
+            if not sequence.decodes:
                 prefills.append((sequence, count))
-        chosen = tuple(decodes)
-        self.standing = chosen if choice.again and self.stages == 1 and not prefills else ()
+        computing = {sequence.request for sequence, _ in prefills}
+        decodes = tuple([one for one in found if one is not None and one.request not in computing])
+        self.standing = decodes if again and self.stages == 1 and not prefills else ()
         # one that only preempts is asked again: there is room now
         steady = bool(self.standing) and not self.evicted
-        return Decision(decodes=chosen, prefills=tuple(prefills), steady=steady, evicted=tuple(self.evicted))
+        return Decision(decodes=decodes, prefills=tuple(prefills), steady=steady, evicted=tuple(self.evicted))
 
     def _take_in(self, now: int, sequence: Sequence, count: int) -> None:
         """Admit a sequence that waits, with the blocks for so many tokens."""
@@ -169,22 +190,19 @@ class CustomScheduler(Scheduler):
             return 0
         return self.pool.block_tokens * self.caching.cached_blocks(self._owner(sequence), sequence)
 
-    def _choice(self, now: int, running: Mapping[int, Sequence], waiting: Mapping[int, Sequence]) -> Choice:
-        """Ask the user's scheduler, and check what can be checked before anything is carried out."""
+    def _answer(self, now: int) -> Answer:
+        """Ask the user's scheduler."""
         self.asked_ns = now
         view = self.view(now)
         decided = self.user.asked(lambda: self.decider.decide(view))
-        choice = self.user.asked(lambda: _plain(decided))
-        if choice is None:
+        answer = _exact(decided) or self.user.asked(lambda: _plain(decided))
+        if answer is None:
             expected = (
                 "expected Choice(tokens={request: tokens}, preempt=(request, …), again=True or False), "
                 "requests as whole numbers"
             )
             raise self.user.wrong_answer(now, f"decided {told(decided)}; {expected}")
-        fault = next(self._faults(choice, running, waiting), None)
-        if fault is not None:
-            self._refuse(now, fault)
-        return choice
+        return answer
 
     def _refuse(self, now: int, fault: str) -> NoReturn:
         rule, colon, _ = fault.partition(":")
@@ -192,29 +210,24 @@ class CustomScheduler(Scheduler):
         raise IllegalDecisionError(f"{self.user} at {now / 1e6:.6f} ms: {fault}{explained}")
 
     def _faults(
-        self, choice: Choice, running: Mapping[int, Sequence], waiting: Mapping[int, Sequence]
+        self,
+        tokens: Mapping[int, int],
+        victims: tuple[int, ...],
+        running: Mapping[int, Sequence],
+        waiting: Mapping[int, Sequence],
+        others: list[Asked],
     ) -> Iterator[str]:
-        """Yield what is illegal in a choice, the rule first."""
-        for place, request in enumerate(choice.preempt):
+        """Yield what is illegal in an answer, the rule first; what is not among ``others`` is a decode of one token."""
+        for place, request in enumerate(victims):
             if request not in running:
                 yield f"KV-7: request {told(request)} is preempted, but is not running"
             elif running[request].in_flight:
                 yield f"PH-3: request {request} is preempted while a step carries it"
-            elif request in choice.preempt[:place]:
+            elif request in victims[:place]:
                 yield f"KV-7: request {request} is preempted twice"
-            elif request in choice.tokens:
+            elif request in tokens:
                 yield f"KV-2: request {request} is preempted and computed in one decision"
-        odd = [  # all but decodes as they should be
-            (request, count, sequence)
-            for request, count in choice.tokens.items()
-            if (sequence := running.get(request)) is None
-            or sequence.in_flight
-            or type(count) is not int
-            or count != 1
-            or not sequence.generated
-            or sequence.prompt_tokens + sequence.generated != sequence.computed + 1
-        ]
-        for request, count, found in odd:
+        for request, count, found in others:
             sequence = found or waiting.get(request)
             if sequence is None:
                 yield (
@@ -234,19 +247,29 @@ class CustomScheduler(Scheduler):
                     f"KV-1: {told(count)} tokens of request {request} are asked for, but only {left} are known and not "
                     f"computed; ask for at most {left}"
                 )
-        total = sum(choice.tokens.values())
+        total = sum(tokens.values())
         if total > self.config.max_batch_tokens:
             yield f"KV-6: {total} tokens in one step, more than max_batch_tokens ({self.config.max_batch_tokens})"
-        kept = len(running) - len(set(choice.preempt)) + sum(request in waiting for request, _, _ in odd)
+        kept = len(running) - len(set(victims)) + sum([request in waiting for request, _, _ in others])
         if kept > self.config.max_batch_requests:
             yield f"KV-6: {kept} sequences running, more than max_batch_requests ({self.config.max_batch_requests})"
         alone = self.decodes_in_flight and not self.decode_overlap
-        if alone and any(running[request].decodes for request in choice.tokens if request in running):
+        if alone and any(running[request].decodes for request in tokens if request in running):
             yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
 
 
-def _plain(decided: object) -> Choice | None:
-    """Return a choice made of a dict and a tuple; None where that is not what a user's scheduler decided."""
+def _exact(decided: object) -> Answer | None:
+    """Return an answer that is made of a dict, a tuple and numbers alone, so that no code of the user's looks at it."""
+    if type(decided) is not Choice:
+        return None
+    tokens, victims, again = decided.tokens, decided.preempt, decided.again
+    if type(tokens) is not dict or type(victims) is not tuple or type(again) is not bool:
+        return None
+    return (tokens.copy(), victims, again) if {*map(type, tokens), *map(type, victims)} <= PLAIN else None
+
+
+def _plain(decided: object) -> Answer | None:
+    """Return any answer made of these; None where that is not what a user's scheduler decided."""
     if not isinstance(decided, Choice):
         return None
     tokens: object = decided.tokens
@@ -255,22 +278,20 @@ def _plain(decided: object) -> Choice | None:
     if not isinstance(tokens, Mapping) or not isinstance(preempt, Iterable) or not isinstance(again, bool):
         return None
     asked, victims = dict(tokens), tuple(preempt)
-    if {*map(type, asked), *map(type, victims)} <= {int}:
-        return Choice(tokens=asked, preempt=victims, again=again)
     if not all(isinstance(request, int) for request in (*asked, *victims)):
         return None
     plain = {int.__int__(request): count for request, count in asked.items()}  # subclasses compare as they like
     if len(plain) < len(asked):
         return None
-    return Choice(tokens=plain, preempt=tuple(map(int.__int__, victims)), again=again)
+    return plain, tuple(map(int.__int__, victims)), again
 
 
-def _shown(sequences: Iterable[Sequence], cached: Iterable[int]) -> list[SequenceView]:
+def _shown(sequences: Iterable[Sequence], cached: Iterable[int]) -> tuple[SequenceView, ...]:
     made = tuple.__new__  # in a third of the time of a call of the class
-    return [
+    return tuple([
         made(SequenceView, (
             one.request, one.arrived_ns, one.priority, one.prompt_tokens, one.generated, one.computed, one.blocks,
             one.owner, one.preemptions, one.in_flight, reused,
         ))
         for one, reused in zip(sequences, cached, strict=False)
-    ]  # fmt: skip
+    ])  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.serving.sequence import Sequence
@@ -27,9 +27,8 @@ one sequence follow from its computed tokens.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The sequences of one step.
+class Decision(NamedTuple):
+    """The sequences of one step; one is made of every step, and a tuple takes a third of the time of a dataclass.
 
     Parameters
     ----------

@@ -11,8 +11,6 @@ replicas agree upon (vllm/v1/worker/dp_utils.py, ``coordinate_batch_across_dp``,
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from clustersim.plan.halves import cut_of
 from clustersim.plan.parallel import ExpertPlan
 from clustersim.serving.decision import Decision
@@ -36,6 +34,6 @@ def halves_of(decision: Decision, plan: ExpertPlan) -> Halves | None:
     if plan.overlap == "none" or len(tokens) < 2 or sum(tokens) < least:
         return None
     cut = cut_of(tokens)
-    first = replace(decision, decodes=decision.decodes[:cut], prefills=decision.prefills[: max(0, cut - many)])
-    second = replace(decision, decodes=decision.decodes[cut:], prefills=decision.prefills[max(0, cut - many) :])
+    first = decision._replace(decodes=decision.decodes[:cut], prefills=decision.prefills[: max(0, cut - many)])
+    second = decision._replace(decodes=decision.decodes[cut:], prefills=decision.prefills[max(0, cut - many) :])
     return first, second

@@ -11,6 +11,8 @@ Both know one notion: computed tokens catch up with known ones. A scheduler has 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import FINISHED, Decision
@@ -29,8 +31,7 @@ class Stall:
     view: SchedulerView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a step brought: the sequences that got a token, those that ended with it, and those that were given up."""
 
     sampled: tuple[Sequence, ...]

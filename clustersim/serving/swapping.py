@@ -20,7 +20,6 @@ re-fetched). A victim keeps what it has computed. ::
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from clustersim.serving.blocks import BlockPool
@@ -83,7 +82,7 @@ class SwappingScheduler(Scheduler):
         if not decision.evicted and not prefill_first:  # decodes must have their blocks before
             self._swap_in(now)
         if self.outbound or self.inbound:
-            return replace(decision, steady=False)
+            return decision._replace(steady=False)
         return decision
 
     def _admits(self, sequence: Sequence) -> bool:

@@ -61,9 +61,8 @@ class SequenceView(NamedTuple):
         return self.generated > 0 and self.prompt_tokens + self.generated == self.computed + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerView:
-    """A replica at the instant of a decision.
+class SchedulerView(NamedTuple):
+    """A replica at the instant of a decision; a tuple, as :class:`SequenceView` is.
 
     Parameters
     ----------

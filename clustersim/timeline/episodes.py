@@ -53,9 +53,9 @@ class Episodes:
 
     def _change(self, slot: int, step: int, requests: tuple[int, ...]) -> None:
         here, carried = self.first_step[slot], frozenset(requests)
-        for request in [request for request in here if request not in carried]:
+        for request in [] if carried >= here.keys() else [request for request in here if request not in carried]:
             self._close(request, slot)
-        for request in requests:
+        for request in () if here.keys() >= carried else requests:
             elsewhere = self.slot_of.get(request, -1)
             if elsewhere == slot:
                 continue
