@@ -26,6 +26,9 @@ from clustersim.graph.template import PassTemplate
 SHOWN: Final = 4
 """Rounds that show what all of them wait for: the first, two inner ones, and the last."""
 
+FEW: Final = 4
+"""Up to so many passes plain numbers are faster than arrays (measured: Mixtral on EP 8, DeepSeek-V3 on EP 32)."""
+
 MOST_WALKS: Final = 256
 """Walks that are kept: a price is worked out when a step is launched, and its parts are asked for while it passes."""
 
@@ -104,6 +107,8 @@ class SeriesWalk:
         self.exits = tuple([one if one < before else one - less for one in left])
         self._rounds, self._series, self._place, self._less = rounds, series, place, less
         self._known: dict[tuple[int, ...], _PartWalk] = {}
+        self._layers = walk
+        self._turns = _turns(of, [before + one * each for one in range(SHOWN + 1)], rounds.number)
 
     @cached_property
     def _classes(self) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -113,8 +118,30 @@ class SeriesWalk:
 
     def durations(self, by_class: Int64Array) -> list[int]:
         """Return how long each series takes, of classes that take so long."""
+        found: list[int] = self._durations(by_class).tolist()
+        return found
+
+    def _durations(self, by_class: Int64Array) -> Int64Array:
+        """Return that of one pass or of several, int64 of shape (…, series)."""
         classes, times, firsts = self._classes
-        found: list[int] = np.add.reduceat(by_class[classes] * times, firsts).tolist()
+        found: Int64Array = np.add.reduceat(by_class.take(classes, -1) * times, firsts, -1)
+        return found
+
+    def lasts(self, by_class: Int64Array) -> Int64Array:
+        """Return how long each of several passes takes, int64 of shape (passes,).
+
+        Parameters
+        ----------
+        by_class : int64 array of shape (passes, classes)
+        """
+        found: Int64Array
+        if self._turns is not None:
+            firsts, times = self._turns
+            found = np.maximum.reduceat(self._durations(by_class), firsts, -1) @ times
+        elif len(by_class) > FEW:
+            found = self._layers.lasts(by_class.T)[0]
+        else:
+            found = np.array([max(self.ends(self.durations(one))) for one in by_class], np.int64)
         return found
 
     def ends(self, durations: Sequence[int]) -> list[int]:
@@ -290,6 +317,43 @@ def _series(waits: Waits, exits: Collection[int], rounds: Rounds) -> list[int]:
         begun += not joins[at]
         found.append(found[some[0]] if joins[at] else begun)
     return found
+
+
+def _turns(waits: Waits, rounds: Sequence[int], number: int) -> tuple[Int64Array, Int64Array] | None:
+    """Return where series take turns and how often, where all of one turn wait for all of the turn before.
+
+    So do replicas that meet at every exchange: each turn lasts as long as its longest series.
+
+    Parameters
+    ----------
+    waits : list of tuple of int
+        What each series waits for, with the rounds that show all.
+    rounds : sequence of int
+        Where each of these begins, and where the last one ends.
+    number : int
+        How many there are.
+
+    Returns
+    -------
+    (firsts, times) or None
+        The first series of each turn where one round stands for all, and in how many rounds it is.
+    """
+    firsts, last = [0], waits[0]
+    for at, some in enumerate(waits):
+        if some == last:
+            continue
+        if some != tuple(range(firsts[-1], at)):
+            return None
+        firsts.append(at)
+        last = some
+    begin, end, each = rounds[0], rounds[-1], rounds[1] - rounds[0]
+    alike = [[one - start for one in firsts if start <= one < start + each] for start in rounds[:-1]]
+    if each and not all(some and some == alike[0] and some[0] == 0 for some in alike):
+        return None
+    if end < len(waits) and end not in firsts:
+        return None
+    kept = [one if one < end else one - end + begin + each for one in firsts if one < begin + each or one >= end]
+    return np.array(kept), np.array([number if begin <= one < begin + each else 1 for one in kept])
 
 
 def series_walk(template: PassTemplate) -> SeriesWalk:

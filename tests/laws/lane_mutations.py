@@ -485,7 +485,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "who has nothing brings a token of a prompt": Mutation(
         LockstepPasses, "_brought", "self.decode if decodes else self.prompt", "self.prompt"
     ),
-    "a series has each of its classes once": Mutation(SeriesWalk, "durations", "* times", "* 1"),
+    "a series has each of its classes once": Mutation(SeriesWalk, "_durations", "* times", "* 1"),
     # ready_decodes.py
     "a late sequence overtakes those that wait": Mutation(ReadyDecodes, "first", "s.place > group.latest", "True"),
     "who waits is sorted by chance": Mutation(ReadyDecodes, "dissolve", "ready.sort(key=by_place)", "pass"),

@@ -156,7 +156,7 @@ class ReplicaAttention:
 
     def __init__(self, pricer: Pricer, classes: Sequence[CostClass], indices: list[int], *, graph: bool) -> None:
         self.pricer = pricer
-        self.indices = indices
+        self.indices = np.array(indices, np.int64)
         self.graph = graph
         self.cls = cls = classes[indices[0]]
         self.at = (None, *pricer.windows).index(window_of(cls))

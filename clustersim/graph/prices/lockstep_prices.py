@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -14,9 +13,7 @@ from clustersim.graph.prices.lockstep_steps import LockstepSteps, features_of_al
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.table import price_groups
 from clustersim.graph.program import StageProgram
-
-FEW: Final = 4
-"""Up to so many decode steps plain numbers are faster than arrays (measured: Mixtral on EP 8, DeepSeek-V3 on EP 32)."""
+from clustersim.graph.series_walk import FEW
 
 
 class LockstepPrices:
@@ -56,7 +53,7 @@ class LockstepPrices:
         except InputError:
             self._price_whole(steps.program, brought)
             raise
-        return row, np.array([steps.time(row)])
+        return row, steps.walk.lasts(row[None])
 
     def _price_whole(self, program: StageProgram, brought: Sequence[Brought]) -> None:
         """Price a step by arrays, so that an operator that takes too long is reported as the pricer reports it."""
@@ -95,19 +92,14 @@ class LockstepPrices:
         except InputError:
             pricer.decode_row(steps.program, sequences)
             raise
-        columns = list(steps.columns)
+        table = np.repeat(row[None], count, axis=0)
         if count > FEW:
-            varying = pricer.decode_attention(steps.program, sequences, self._keys(brought, count))
-            table = np.repeat(row[None, :], count, axis=0)
-            table[:, columns] = varying
-            return row, steps.columns, varying, steps.program.template.total_times(table)
-        varying, lengths, whole = np.zeros((count, len(columns)), np.int64), np.zeros(count, np.int64), row.copy()
-        for step in range(count):
-            for one in steps.attention:
-                whole[one.indices] = one.ns(brought, step)
-            varying[step] = whole[columns]
-            lengths[step] = steps.time(whole)
-        return row, steps.columns, varying, lengths
+            table[:, steps.varying] = pricer.decode_attention(steps.program, sequences, self._keys(brought, count))
+        else:
+            for step in range(count):
+                for one in steps.attention:
+                    table[step, one.indices] = one.ns(brought, step)
+        return row, steps.columns, table[:, steps.varying], steps.walk.lasts(table)
 
     def _keys(self, brought: Sequence[Brought], count: int) -> dict[tuple[int, int | None], Int64Array]:
         """Return what each replica's decodes attend to in each of so many steps, by window."""

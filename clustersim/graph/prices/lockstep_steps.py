@@ -44,6 +44,8 @@ class LockstepSteps:
         Whether every class is priced by what counts tell, and all replicas have equal ones.
     columns : tuple of int
         Classes that attend, in order.
+    varying : int64 array
+        The same.
     """
 
     def __init__(self, pricer: Pricer, program: StageProgram, *, graph: bool = False) -> None:
@@ -71,6 +73,7 @@ class LockstepSteps:
         every = [[some[order] for some in own] for order in attend]
         self.attention = [ReplicaAttention(pricer, classes, some, graph=graph) for some in every]
         self.columns = tuple(sorted([at for some in every for at in some]))
+        self.varying = np.array(self.columns, np.int64)
 
     def _part(
         self, pricer: Pricer, own: list[list[int]], places: tuple[int, ...], orders: list[int], graph: bool
@@ -109,10 +112,6 @@ class LockstepSteps:
         for part in self.shared:
             part.price(row, [told], lambda: features_of_all(told, len(counts)))
         return row
-
-    def time(self, row: Int64Array) -> int:
-        """Return how long a pass takes whose classes take so long."""
-        return max(self.walk.ends(self.walk.durations(row)))
 
 
 def features_of_counts(counts: Sequence[tuple[int, ...]]) -> Features:

@@ -23,10 +23,42 @@ def test_series_end_as_the_longest_path_has_it() -> None:
     for _ in range(300):
         walk, classes = layered(draw)
         exits = [0, len(walk.classes) - 3, len(walk.classes) - 1]
+        series = SeriesWalk(walk, exits, classes)
         for _ in range(4):
             by_class = draw.integers(1, draw.choice([3, 50, 10_000]), classes)
             ends = plain(walk.whole.waits, by_class[walk.classes].tolist())
             assert series_ends(walk, by_class, exits) == [max(ends), *(ends[one] for one in exits)]
+            for passes in (1, 9):
+                assert series.lasts(np.repeat(by_class[None], passes, axis=0)).tolist() == [max(ends)] * passes
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_passes_whose_series_take_turns_last_as_long_as_the_longest_of_each(turns: bool) -> None:
+    draw = np.random.Generator(np.random.PCG64(14))
+    for _ in range(40):
+        before, each, behind = (
+            [int(draw.integers(2, 5)) if at % 2 else 1 for at in range(2 * draw.integers(least, 3))]
+            for least in (0, 1, 0)
+        )
+        number = int(draw.integers(1, 9))
+        waits: list[tuple[int, ...]] = []
+        classes: list[int] = []
+        last: tuple[int, ...] = ()
+        for begins, some in ((0, before), *[(10, each)] * number, (20, behind)):
+            for place, many in enumerate(some):
+                here = tuple(range(len(waits), len(waits) + many))
+                waits += [last] * many
+                classes += range(begins + 30 * place, begins + 30 * place + many)
+                last = here
+        if not turns and len(waits) > 9:  # one of a turn does not wait for all of the one before
+            place = next((at for at in range(len(waits) - 1, 0, -1) if len(waits[at]) > 1), 0)
+            waits[place] = waits[place][1:]
+        walk = LayerWalk(waits, np.array(classes))
+        series = SeriesWalk(walk, [], 200)
+        by_class = draw.integers(1, draw.choice([3, 10_000]), (7, 200))
+        expected = [max(plain(waits, one[classes].tolist())) for one in by_class]
+        assert series.lasts(by_class).tolist() == expected
+        assert series.lasts(by_class[:2]).tolist() == expected[:2]
 
 
 def test_instances_that_end_a_series_end_as_the_longest_path_has_it() -> None:
@@ -41,6 +73,20 @@ def test_instances_that_end_a_series_end_as_the_longest_path_has_it() -> None:
         by_class = draw.integers(1, draw.choice([3, 50, 10_000]), classes)
         ends = plain(walk.whole.waits, by_class[walk.classes].tolist())
         assert series.ends_at(places, (series.counts @ by_class).tolist()) == [ends[at] for at in last]
+
+
+@pytest.mark.parametrize("many", [25, 26, 27])
+def test_turns_that_lie_across_the_bounds_of_layers_count_once(many: int) -> None:
+    # Turns of two, and of one; one is of another class, so that equal layers may begin or end within a turn.
+    waits: list[tuple[int, ...]] = [(), ()]
+    for meets in range(2, 26, 3):
+        waits += [(meets - 2, meets - 1), (meets,), (meets,)]
+    waits = [*waits, (23,)][:many]
+    for odd in (3, 4, 24, 25, 26):
+        walk = LayerWalk(waits, np.array([3 if at == odd else at % 3 for at in range(many)]))
+        by_class = np.array([[5, 1000, 2, 3], [700, 5, 3, 1], [5, 5, 1, 100]])
+        expected = [max(plain(waits, one[walk.classes].tolist())) for one in by_class]
+        assert SeriesWalk(walk, [], 4).lasts(by_class).tolist() == expected
 
 
 @pytest.mark.parametrize(("begins", "leaves"), [(1_000, 1_030), (200, 292)])
