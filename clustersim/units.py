@@ -133,6 +133,28 @@ def format_bandwidth(value: float) -> str:
     return f"{value:.4g} B/s"
 
 
+def format_share(share: float) -> str:
+    """Write a share that is held against another one, in percent, and never round it up.
+
+    Examples
+    --------
+    >>> format_share(0.8999), format_share(0.991), format_share(1.0)
+    ('89.9%', '99.1%', '100.0%')
+    """
+    return f"{math.floor(round(1000.0 * share, 6)) / 10:.1f}%"
+
+
+def format_asked(share: float) -> str:
+    """Write a share that is asked for, in percent, with all its digits.
+
+    Examples
+    --------
+    >>> format_asked(0.9), format_asked(0.995)
+    ('90%', '99.5%')
+    """
+    return f"{100.0 * share:.10g}%"
+
+
 def at_least(value: float, text: str, dimension: str) -> str:
     """Write a quantity in the unit of another one, so that both compare: three digits, or whole, and no less than it.
 

@@ -110,7 +110,7 @@ def goals(command: Command) -> Command:
     for option in (
         click.option(
             "--share", type=Number(0, 1, min_open=True), default=0.9, show_default=True,
-            help="Of all requests, that must meet every target.",
+            help="Of all requests, that must meet every target; 0.99: those of p99.",
         ),
         click.option("--targets", metavar="NAME=TIME,…", help="'ttft=1 s, tpot=50 ms' [those of the scenario]."),
     ):  # fmt: skip

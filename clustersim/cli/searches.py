@@ -10,11 +10,10 @@ import click
 from clustersim.cli.options import kept_and_command
 from clustersim.cli.tables import print_table
 from clustersim.search.plans.deployments import Deployments
-from clustersim.search.plans.files import search_command
+from clustersim.search.plans.files import launched_words, search_command
 from clustersim.search.plans.finals import TIES
 from clustersim.search.plans.launches import launch_words, launches_of, not_started
 from clustersim.search.plans.standings import Standings, metrics
-from clustersim.units import plural
 
 
 def plain_of(
@@ -72,7 +71,7 @@ def plain_of(
 
 def print_answer(found: Standings, deployments: Deployments, target: str | None) -> None:
     """Print the best plan, how it was found, and those next to it."""
-    legal = plural(found.legal, "legal plan") + (f" that launch for {target}" if target else "")
+    legal = launched_words(found, target)
     pruned = ", ".join(f"{count:,} by {reason}" for reason, count in found.pruned.items() if count)
     first, *rest = found.head(f"{legal}; pruned: {pruned or 'none'}")
     refused = not_started(deployments, found)
@@ -90,6 +89,8 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
         click.echo(f"tie: less than {TIES:.0%} from the best, as much as a seed changes")
     if found.is_next_shorter and any(one.rank == "next" for one in found.shown()):
         click.echo("next: found in shorter runs than those of the best")
+    if any(one.standing.row_devices < one.standing.candidate.devices for one in found.shown()):
+        click.echo("p99: of the first seed, and of one replica that stands for all (of two pools, of the fewest)")
 
 
 def print_written(found: Standings, deployments: Deployments, folder: Path) -> None:

@@ -46,7 +46,8 @@ class TraceWorkload:
     @property
     def once(self) -> TraceWorkload:
         """All its requests, each of them once: of a trace whose first requests are repeated these."""
-        return replace(self, requests=None if isinstance(self.repeat, bool) else self.repeat, repeat=False)
+        is_all = isinstance(self.repeat, bool)
+        return replace(self, requests=None if is_all else self.repeat, repeat=False if is_all else self.repeat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

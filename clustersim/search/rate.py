@@ -18,6 +18,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import WITH_RATE, load_of
 from clustersim.search.runs import Runs
 from clustersim.search.tried import BETWEEN, Progress, RatesTried, Tried
+from clustersim.units import format_asked, format_share
 from clustersim.values import dataclass
 from clustersim.workload.draws import DrawnWorkload
 
@@ -168,17 +169,20 @@ def _nobody(alone: Tried, share: float, scenario: Scenario) -> InputError:
     least = "" if median is None else f", whose {name.upper()} is {median:,.4g} ms in the median"
     met = numbers.get(f"met.{name}", 0.0)
     message = (
-        f"{scenario.targets[name]} is met by {met:.1%} of requests even when they come one by one ("
-        f"{alone.rate_per_s:g}/s){least}; expected a target that {share:.0%} can meet, or another plan"
+        f"{scenario.targets[name]} is met by {format_share(met)} of requests even when they come one by one ("
+        f"{alone.rate_per_s:g}/s){least}; expected a target that {format_asked(share)} can meet, or another plan"
     )
+    if scenario.run.horizon_ns is not None:
+        message = f"ends the run before enough requests do: {message.partition(';')[0]}; expected a longer one, or none"
+        return InputError(scenario.problem("run.horizon", message))
     return InputError(scenario.problem(f"targets.{name}", message))
 
 
 def _too_short(at: Tried, served: float, scenario: Scenario) -> InputError:
     """Return the error for runs that end before anybody misses a target."""
     message = (
-        f"at {at.rate_per_s:g}/s only {served:,.1f}/s are served, and still {at.share:.1%} of requests meet their "
-        "targets: the run ends before its queue is as long as they allow; add --lasting with a longer time, or "
+        f"at {at.rate_per_s:g}/s only {served:,.1f}/s are served, and still {format_share(at.share)} of requests meet "
+        "their targets: the run ends before its queue is as long as they allow; add --lasting with a longer time, or "
         "tighter targets"
     )
     return InputError(scenario.problem("targets", message))

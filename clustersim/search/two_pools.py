@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from clustersim.errors import InputError, Problem
-from clustersim.units import plural
+from clustersim.units import format_asked, format_share, plural
 
 if TYPE_CHECKING:
     from clustersim.search.size import Counts, Size, Sizer
@@ -89,7 +89,11 @@ class TriedSizes:
         """Return the error for targets that as many replicas as may be don't meet."""
         size, sizer = self.of(counts), self.sizer
         failed = next((row["failed"] for row in (size.row, *size.lost) if row["failed"]), None)
-        told = f"; {failed}" if failed else f": {size.share:.1%} of requests do, and {self.share:.0%} should"
+        told = (
+            f"; {failed}"
+            if failed
+            else f": {format_share(size.share)} of requests do, and {format_asked(self.share)} should"
+        )
         many = f"{plural(size.replicas, 'replica')} on {plural(size.devices, 'device')}"
         if failed and failed.startswith("illegal"):  # as fewer are
             return InputError(Problem(message=f"{many}: {failed}; use another plan"))

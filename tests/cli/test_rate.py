@@ -50,7 +50,7 @@ def test_the_last_lines_name_the_folder_and_the_command_and_before_it_is_told_ho
     monkeypatch.setattr("clustersim.report.words.progress._SECONDS_BETWEEN_LINES", 0.0)
     told = rate(*FAST)
     kept, command = told.stdout.splitlines()[-2:]
-    best, worse = re.findall(r"([0-9.]+)(?: requests)?/s:? [0-9.]+% ", told.stdout)
+    best, worse = re.findall(r"([0-9.]+)(?: requests)?/s(?: arriving:)? [0-9.]+% ", told.stdout)
     first, *_, last = told.stderr.splitlines()
     assert re.fullmatch(r"0 of \d+ rates", first)
     low, high = re.fullmatch(r"(\d+) of \1 rates \(([0-9.]+)/s does, ([0-9.]+)/s does not\)", last).groups()[1:]

@@ -15,6 +15,7 @@ from clustersim.cli import main
 from clustersim.cli.signals import TerminatedError
 from clustersim.interop.launch.launch import TARGETS
 from clustersim.scenario import load
+from clustersim.units import format_share
 from tests.unit.search.searching import SMALL, bounded
 from tests.unit.search.searching import search as searching
 
@@ -134,6 +135,14 @@ def test_the_command_and_the_scenario_that_are_written_give_the_share_that_is_to
         assert share_of("run", told["scenario"]) == told["share"]
         first = table(json.loads(run.stdout)["out"])[0]
         assert (first["goodput.share"], first["goodput.share_least"]) == (told["share"], min(told["shares"]))
+        text = CliRunner().invoke(main, [command, "small.yaml", *more, "--workers", "1"]).stdout
+        p99, of_all = (told["metrics"][key] for key in ("ttft_ms.p99", "throughput.requests_per_s"))
+        assert " did (1 of 2 replicas stands for all)\n" in text
+        assert f"\nwhole    all 2 replicas together, as the command runs them, let {format_share(told['share'])} " in text
+        assert f"TTFT p99 {p99:,.1f} ms, " in text
+        assert f"\nserved   {of_all:.6g} requests/s: throughput counts until" in text
+        assert of_all < told["capacity_per_s"]
+        assert "p99: of the first seed, and of one replica that stands for all" in text
     assert share_of(*shlex.split(told["command"])[1:]) == told["share"]
 
 
@@ -161,7 +170,7 @@ def test_each_answer_says_what_it_can_be_launched_for_and_only_such_plans_are_se
     assert "vllm" in only["best"]["launches_for"]
     assert only["for"] == "vllm"
     assert (
-        f"{only['legal']} plans are legal (rules of level P) and launch for vllm"
+        f"{only['legal']} legal plans of servers that launch for vllm (rules of level P)"
         in Path("only/search.html").read_text()
     )
     none = search(*args, "--for", "vllm", "--set", "precision.kv_cache=int8")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
+from clustersim.scenario.scenario import Scenario
 from tests.unit.search.searching import SMALL
 
 UNLIKE = """
@@ -94,10 +95,23 @@ def test_the_best_plan_by_a_number_is_that_of_all_and_its_command_gives_that_num
         args = ("--objective", "tpot_ms.p50", "--workers", "1")
         some, every = (found(*args, *more, scenario=("odd.yaml", *asked)) for more in ((), ("--exhaustive",)))
         assert [some["best"][key] for key in ("plan", "value")] == [every["best"][key] for key in ("plan", "value")]
+    wide = ("--set", "plan.dp=16", "--set", "topology.nodes=2")  # a plan that none of those that are searched has
+    assert found("--objective", "goodput.requests_per_s", "--rate", "20/s", *wide)["legal"] == 7
     fewer = found("--objective", "energy.joules_per_output_token", "--out", "fewer", *KNOBS)
     reached = [row["reached"] for row in rows("fewer").values() if row["reached"] is not None]
     assert fewer["best"]["value"] == min(reached)
     assert {row["devices"] for row in rows("fewer").values()} == {1, 2}  # less may be better
+
+
+def test_plans_that_are_not_started_where_their_ranks_are_are_counted_apart(monkeypatch: pytest.MonkeyPatch):
+    def refusal(scenario: Scenario, target: str) -> str | None:
+        return "vLLM does not start it: so there" if scenario.plan.dp == 2 else None
+
+    monkeypatch.setattr("clustersim.cli.commands.search.refusal_of", refusal)
+    args = ("--devices", "2", "--objective", "tpot_ms.p50", "--rate", "20/s", "--for", "vllm", "--out", "apart")
+    told = "legal plans of servers that launch for vllm (1 of them do not where their ranks are)"
+    assert f"{told}; pruned: " in invoke("search", "small.yaml", *args).stdout
+    assert told in Path("apart/search.html").read_text()
 
 
 def test_a_number_that_is_none_and_targets_that_no_plan_meets_are_told():

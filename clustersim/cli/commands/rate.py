@@ -18,7 +18,8 @@ from clustersim.search.journal import opened_journal
 from clustersim.search.rate import Capacity, highest_rate
 from clustersim.search.runs import Runs, Variants
 from clustersim.search.sweep import command_of
-from clustersim.search.tried import Progress
+from clustersim.search.tried import SERVED, Progress
+from clustersim.units import format_asked, format_share
 
 
 @click.command()
@@ -109,15 +110,17 @@ def _plain(found: Capacity, variants: Variants, folder: Path, tolerance: float) 
 
 
 def _print(found: Capacity, share: float) -> None:
-    click.echo(f"{found.best.rate_per_s:g} requests/s: {found.best.share:.1%} meet every target (asked: {share:.0%})")
-    click.echo(f"at {found.worse.rate_per_s:g}/s {found.worse.share:.1%} do. {found.why}")
-    columns = ("rate /s", "share", "TTFT p99 ms", "TPOT p99 ms", "output tokens/s")
-    keys = ("ttft_ms.p99", "tpot_ms.p99", "throughput.output_tokens_per_s")
+    best, asked = format_share(found.best.share), format_asked(share)
+    click.echo(f"{found.best.rate_per_s:g} requests/s arriving: {best} meet every target (asked: {asked})")
+    click.echo(f"at {found.worse.rate_per_s:g}/s {format_share(found.worse.share)} do. {found.why}")
+    columns = ("arriving /s", "share", "TTFT p99 ms", "TPOT p99 ms", "served /s", "output tokens/s")
+    keys = ("ttft_ms.p99", "tpot_ms.p99", "throughput.requests_per_s", "throughput.output_tokens_per_s")
     rows = [
-        (f"{one.rate_per_s:g}", f"{one.share:.1%}", *(_shown(one.row["numbers"].get(key)) for key in keys))
+        (f"{one.rate_per_s:g}", format_share(one.share), *(_shown(one.row["numbers"].get(key)) for key in keys))
         for one in found.tried
     ]
     print_table(columns, rows, numbers_from=0)
+    click.echo(f"served: {SERVED}")
 
 
 def _shown(value: float | None) -> str:

@@ -146,7 +146,7 @@ def search(
     )
     room.refuse_unpriced(chosen)
     if rate is not None:
-        always = (*always, *at_rate(variants.scenario(always), variants.requests, rate))
+        always = (*always, *at_rate(variants.scenario(), variants.requests, rate))
     deployments = Deployments(variants, varied, always, pairs=room.devices > 1)
     name = deployments.base.name
     folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"

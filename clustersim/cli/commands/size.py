@@ -20,7 +20,7 @@ from clustersim.search.runs import Runs, Variants
 from clustersim.search.size import BY, SURVIVES, Size, Sized, Sizer, least_size, nested
 from clustersim.search.sweep import command_of
 from clustersim.search.varied import combinations, varied_of
-from clustersim.units import plural
+from clustersim.units import format_asked, format_share, plural
 
 
 @click.command()
@@ -121,14 +121,14 @@ def _print(found: Sized, share: float, plan: str) -> None:
     sizes = (best.devices, "device"), (best.nodes, "node"), (best.replicas, "replica")
     devices, nodes, replicas = (plural(*one) for one in sizes)
     click.echo(f"{devices} on {nodes}, {_counts(best, replicas)}{price} ({plan})")
-    click.echo(f"{best.share:.1%} of requests meet every target{lost} (asked: {share:.0%})")
+    click.echo(f"{format_share(best.share)} of requests meet every target{lost} (asked: {format_asked(share)})")
     if found.why is not None:
         click.echo(f"one replica less: {found.why}")
     columns = ("replicas", "devices", "nodes", "share", "TTFT p99 ms", "TPOT p99 ms")
     if best.lost:
         click.echo("share, p99 and command are of the run that does worst, most often one with the loss")
     rows = [
-        (" + ".join(map(str, one.counts)), str(one.devices), str(one.nodes), f"{one.share:.1%}",
+        (" + ".join(map(str, one.counts)), str(one.devices), str(one.nodes), format_share(one.share),
          *(_shown(one, key) for key in ("ttft_ms.p99", "tpot_ms.p99")))
         for one in found.tried
     ]  # fmt: skip

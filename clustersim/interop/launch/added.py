@@ -10,6 +10,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.interop import sglang, vllm
 from clustersim.interop.command import read_command
 from clustersim.interop.launch.account import Account
+from clustersim.interop.launch.asked import KEYS
 from clustersim.interop.launch.server import ENGINES, Options, Started
 from clustersim.interop.launch.versions import SPANS, numbers, outdated
 
@@ -22,7 +23,9 @@ def add_options(started: Started, add: Sequence[str], engine: str, account: Acco
     if add and started.before:
         message = "before 1.0 several commands start TensorRT-LLM; write it behind the one that takes it"
         raise InputError(Problem(path="--add", message=message))
-    started.options |= _read(add, engine)
+    added = _read(add, engine)
+    _refuse_said(started, added)
+    started.options |= added
     if engine in GRAMMARS:
         newest = list(SPANS[engine])[-1]
         if started.version > numbers(newest):
@@ -32,6 +35,31 @@ def add_options(started: Started, add: Sequence[str], engine: str, account: Acco
         for own in started.per_node or ({},):
             for line in outdated(engine, words, written | own, started.version):
                 account.refuse(line)
+
+
+def _refuse_said(started: Started, added: Options) -> None:
+    """Refuse options that the scenario says already: which of both holds would be left to the engine.
+
+    Raises
+    ------
+    InputError
+        With both of each.
+    """
+    said = {name: _words(name, value) for own in (started.options, *started.per_node) for name, value in own.items()}
+    problems = []
+    for name, value in added.items():
+        key = KEYS.get(name, name[2:].replace("-", "_"))
+        file = f"{key}: {started.config[key]}" if key in started.config else None
+        other = said.get(name) or said.get(f"--no-{name[2:]}") or said.get(f"--{name.removeprefix('--no-')}") or file
+        if other is not None:
+            message = f"'{_words(name, value)}' is said already: '{other}', by the scenario; change that (--set)"
+            problems.append(Problem(path="--add", message=message))
+    if problems:
+        raise InputError(problems)
+
+
+def _words(name: str, value: str | tuple[str, ...] | None) -> str:
+    return " ".join([name, *([value] if isinstance(value, str) else value or ())])
 
 
 def _read(add: Sequence[str], engine: str) -> Options:

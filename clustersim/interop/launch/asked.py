@@ -11,12 +11,13 @@ from clustersim.interop.options import whole
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.values import dataclass
 
-_KEYS: Final = {
+KEYS: Final = {
     "--tp_size": "tensor_parallel_size",
     "--pp_size": "pipeline_parallel_size",
     "--cp_size": "context_parallel_size",
     "--ep_size": "moe_expert_parallel_size",
 }
+"""Option of ``trtllm-serve`` → its key in the YAML file beside it, where that has another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Asked:
         """Return an option, also by its key in the YAML file of TensorRT-LLM."""
         value = self.options.get(name)
         if value is None and name.startswith("--"):
-            value = self.config.get(_KEYS.get(name, name[2:].replace("-", "_")))
+            value = self.config.get(KEYS.get(name, name[2:].replace("-", "_")))
         return None if value is None else str(value)
 
     def on(self, name: str) -> bool:

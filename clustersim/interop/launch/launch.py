@@ -26,6 +26,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.values import dataclass
 
 TARGETS: Final = (*ENGINES, "dynamo", "llm-d", "k8s")
+NOT_STARTED: Final = "does not start it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,7 @@ def refusal_of(scenario: Scenario, target: str) -> str | None:
         launch_of(scenario, target, model=scenario.model.name)
     except IllegalPlanError as error:
         first, second = str(error).splitlines()[:2]
-        return f"{first.partition(' does not')[0]} does not start it: {second.strip()}"
+        return f"{first.partition(' does not')[0]} {NOT_STARTED}: {second.strip()}"
     except InputError as error:
         return str(error)
     return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from clustersim import catalog
+from clustersim.cost.engine import Engine
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_cuts
@@ -25,6 +27,12 @@ HEAD: Final = "${HEAD_ADDRESS}"
 PORT: Final = 8000
 Options = dict[str, str | tuple[str, ...] | None]
 """Long option → value or values, None for a switch."""
+
+
+@cache
+def shipped_engine(name: str) -> Engine:
+    """Return an engine of the catalog, which a search asks about for each of its plans."""
+    return load_engine(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +104,7 @@ class Server:
         """Whether its largest captured graph is that of the profile, which the engine takes unless it is told."""
         engine = self.scenario.engine
         ships = engine.name in catalog.names("scenarios/engines")
-        return ships and engine.graph_max_tokens == load_engine(engine.name).graph_max_tokens
+        return ships and engine.graph_max_tokens == shipped_engine(engine.name).graph_max_tokens
 
     @property
     def devices_per_node(self) -> int:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from clustersim.interop.launch.account import Account
-from clustersim.interop.launch.server import Server
+from clustersim.interop.launch.server import Server, shipped_engine
 from clustersim.interop.launch.versions import version_of
 from clustersim.plan.memory import utilization_of
-from clustersim.scenario.parts import load_engine
 from clustersim.simulation.legality import pool_blocks, scenario_memory
 from clustersim.units import plural
 
@@ -27,7 +26,7 @@ def utilization(server: Server, engine: str, account: Account) -> float:
     """
     scenario = server.scenario
     same = version_of(scenario.engine.name, engine) is not None
-    rule = load_engine(scenario.engine.name if same else PROFILES[engine]).pool
+    rule = shipped_engine(scenario.engine.name if same else PROFILES[engine]).pool
     asked = scenario.serving.memory_utilization
     if scenario.engine.pool == rule:
         return asked

@@ -20,7 +20,7 @@ from clustersim.report.metrics.service import goodput
 from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.run import configuration, fullest, milliseconds, number, remarks, share_words, target_lines
 from clustersim.report.words.service import met_words, share_or_dash
-from clustersim.units import format_seconds
+from clustersim.units import format_seconds, format_share
 
 _STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 _NOTE: Final = (
@@ -61,7 +61,7 @@ def _tiles(summary: Mapping[str, Any], requests: Columns) -> str:
     if limits:
         good = goodput(requests, limits) or {}
         met = good.get("share")
-        share = "–" if met is None else share_words(met)
+        share = "–" if met is None else format_share(met)
         tiles.append(("goodput, requests / s", number(good.get("requests_per_s"), 3), f"{share} {met_words(limits)}"))
     for name in ("ttft", "tpot", "e2e"):
         latency = summary.get(f"{name}_ms")
@@ -129,7 +129,7 @@ def _target_cells(
 ) -> str:
     if name not in limits:
         return "<td></td><td></td><td></td>"
-    share = f"{attainment(*found[name], limits[name]):.1%}" if name in found else "–"
+    share = format_share(attainment(*found[name], limits[name])) if name in found else "–"
     verdict = '<td class="met">met</td>' if verdicts[name] else '<td class="missed">missed</td>'
     return f"<td>{milliseconds(limits[name] / NS_PER_MS)}</td><td>{share}</td>{verdict}"
 

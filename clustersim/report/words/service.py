@@ -7,7 +7,7 @@ from typing import Any
 
 from clustersim.report.metrics.experts import balance_words
 from clustersim.report.words.run import number, share_words
-from clustersim.units import plural
+from clustersim.units import format_share, plural
 
 
 def service_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -38,7 +38,7 @@ def _users(rates: Mapping[str, float] | None) -> str:
 def _goodput(good: Mapping[str, Any] | None, targets: Mapping[str, Any]) -> str:
     if not good or good["share"] is None:
         return ""
-    return f"{number(good['requests_per_s'])} requests/s, {share_words(good['share'])} of all, {met_words(targets)}"
+    return f"{number(good['requests_per_s'])} requests/s, {format_share(good['share'])} of all, {met_words(targets)}"
 
 
 def met_words(targets: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from clustersim.search.plans.standings import Standings, metrics
 from clustersim.search.runs import Variants
 from clustersim.search.sweep import POINTS, command_of
 from clustersim.search.varied import Varied
-from clustersim.units import plural
+from clustersim.units import format_asked, format_share, plural
 
 PAGE: Final = "search.html"
 UNITS: Final = {
@@ -99,11 +99,19 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
     )
 
 
+def launched_words(found: Standings, target: str | None) -> str:
+    """Return how many plans are legal, and whose servers are started, which not all are where their ranks lie."""
+    if target is None:
+        return plural(found.legal, "legal plan")
+    servers = f"{plural(found.legal, 'legal plan')} of servers that launch for {target}"
+    return servers + (f" ({found.unplaced:,} of them do not where their ranks are)" if found.unplaced else "")
+
+
 def legal_words(found: Standings, question: Question) -> str:
     """Return how many plans are legal, and on what."""
     many = "exactly" if question.room.exactly else "at most"
     launch = question.room.launch
-    legal = plural(found.legal, "legal plan") + (f" that launch for {launch.name}" if launch else "")
+    legal = launched_words(found, launch.name if launch else None)
     return f"{legal} on {many} {plural(question.room.devices, 'device')}"
 
 
@@ -120,7 +128,7 @@ def _final_why(one: Finalist, fate: str, found: Found) -> str:
     if fate == "best":
         return "reaches most at length" if found.ties else ""
     tie = f": a tie, as it is less than {TIES:.0%} apart" if fate == "tie" else ""
-    return f"reaches {found.value(one) / found.value(found.best):.1%} of the best at length{tie}"
+    return f"reaches {format_share(found.value(one) / found.value(found.best))} of the best at length{tie}"
 
 
 def _why(one: Standing, fate: str, found: Found) -> str:
@@ -133,14 +141,14 @@ def _why(one: Standing, fate: str, found: Found) -> str:
     if fate == "screened" and one.row is not None and one.passed is None:
         cut = one.row["numbers"].get("cut_s")
         share = one.row["numbers"]["goodput.share"]
-        return f"{one.why}: {'at most ' if cut else ''}{share:.1%} meet their targets" + (
+        return f"{one.why}: {'at most ' if cut else ''}{format_share(share)} meet their targets" + (
             f", seen after {cut:.0f} s" if cut else ""
         )
     if fate == "simulated" and one.capacity is not None:
         best = found.best.standing
         reached = (best.capacity or math.inf) * found.worth(best)  # at length that of the best is known, but not this
         share = one.capacity * found.worth(one) / reached
-        return f"reaches {share:.1%} of the best in runs as short" + (f"; {one.why}" if one.why else "")
+        return f"reaches {format_share(share)} of the best in runs as short" + (f"; {one.why}" if one.why else "")
     return "" if fate in ("best", "tie") else one.why
 
 
@@ -149,14 +157,15 @@ def _sentences(found: Found, question: Question) -> list[str]:
     unit = UNITS[found.objective]
     launch = question.room.launch
     value = found.value(found.best)
-    shares = ", ".join(f"{share:.1%}" for share in found.best.shares)
+    shares = ", ".join(format_share(share) for share in found.best.shares)
     lines = [
         f"The best plan reaches {value:.4g} {unit}; at length {shares} of requests meet their targets "
-        f"(asked: {question.share:.0%})" + (", one figure for each seed" if len(found.best.shares) > 1 else "") + ".",
+        f"(asked: {format_asked(question.share)})"
+        + (", one figure for each seed" if len(found.best.shares) > 1 else "")
+        + ".",
         "; ".join(
             (
-                f"{told['legal']:,} plans are legal (rules of level P)"
-                + (f" and launch for {launch.name}" if launch else ""),
+                f"{launched_words(found, launch.name if launch else None)} (rules of level P)",
                 *(f"{count:,} are left out by {reason}" for reason, count in told["pruned"].items()),
             )
         )

@@ -11,7 +11,7 @@ from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.room import Room
 from clustersim.search.plans.space import Refused
 from clustersim.simulation.legality import check_scenario_plan
-from clustersim.units import plural
+from clustersim.units import format_asked, plural
 
 
 def none_legal(scenario: Scenario, refused: Refused, room: Room) -> InputError:
@@ -40,5 +40,5 @@ def none_serves(standings: Sequence[Standing], share: float, at: str = "any rate
     )
     tpots = [one.bound.tpot_ms for one in standings if one.bound.tpot_ms is not None and one.why != "least TTFT"]
     least = f"; no plan has a TPOT below {min(tpots):,.1f} ms, even with one request" if tpots else ""
-    message = f"no plan serves {share:.0%} of the requests within their targets at {at} ({told}){least}"
+    message = f"no plan serves {format_asked(share)} of the requests within their targets at {at} ({told}){least}"
     return InputError(Problem(message=message, path="targets"))

@@ -15,8 +15,9 @@ from clustersim.search.plans.front.runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, RankedPlan, Standing
 from clustersim.search.plans.space import TYPICAL
-from clustersim.search.plans.standings import NEXT, REPRESENTED, PlanRow, Standings
-from clustersim.units import plural
+from clustersim.search.plans.standings import NEXT, REPRESENTED, PlanRow, Standings, metrics
+from clustersim.search.tried import SERVED
+from clustersim.units import format_asked, format_share, plural
 from clustersim.values import dataclass
 
 
@@ -174,7 +175,7 @@ class Found(Standings):
     @property
     def columns(self) -> tuple[str, ...]:
         """What plans reach."""
-        return "requests/s", self.objective.replace("_", " ")
+        return "arriving /s", self.objective.replace("_", " ")
 
     @property
     def is_next_shorter(self) -> bool:
@@ -185,13 +186,14 @@ class Found(Standings):
         """Return the best plan, how many were screened and simulated, and what is open."""
         best, told, noun = self.best, self.certificate(), self.objective.replace("_", " ")
         on = plural(best.standing.candidate.devices, "device")
+        assert self.share is not None
         fails = "a run or a look that fails" if told["looked_at"] else "a run that fails"
-        shares = ", ".join(f"{one:.1%}" for one in best.shares)
-        first = "" if self._is_part else "; the command has the first"
-        each = f": {shares}" + (f", a seed each{first}" if len(best.shares) > 1 else " did")
+        shares = ", ".join(format_share(one) for one in best.shares)
+        first = f" ({self._part})" if self._part else "; the command has the first" if len(best.shares) > 1 else ""
+        each = f": {shares}" + (", a seed each" if len(best.shares) > 1 else " did") + first
         lines = [
-            f"{best.standing.words} on {on}: {best.capacity:g} requests/s ({noun} {self.value(best):.4g})",
-            f"a rate counts where {self.share:.0%} of requests meet every target{each}",
+            f"{best.standing.words} on {on}: {best.capacity:g} requests/s arriving ({noun} {self.value(best):.4g})",
+            f"a rate counts where {format_asked(self.share)} of requests meet every target{each}",
             f"{legal}; {told['screened']:,} screened by {fails}; {told['simulated']:,} simulated "
             f"({plural(self.runs, 'run')})",
         ]
@@ -201,23 +203,35 @@ class Found(Standings):
         return lines
 
     def notes(self) -> list[str]:
-        """Return what was done for the front, and what the command gives where a part stood for all replicas."""
+        """Return what was done for the front, and what the command gives."""
         lines = [] if self.filled is None else [f"front    {self.front_words()}"]
-        return [*lines, f"whole    {self.whole_words()}"] if self._is_part else lines
+        lines += [f"whole    {self.whole_words()}"] if self._part else []
+        best = self.answers()[0]
+        served = metrics(best.standing, best.row, is_whole=best.is_whole).get("throughput.requests_per_s")
+        return lines if served is None else [*lines, f"served   {served:.6g} requests/s: {SERVED}"]
 
     @property
-    def _is_part(self) -> bool:
-        """Whether a part of the best plan was simulated for all of it."""
-        return self.best.standing.row_devices < self.best.standing.candidate.devices
+    def _part(self) -> str:
+        """Which replicas of the best plan were simulated for all, in words; empty where all were."""
+        one = self.best.standing
+        times = round(one.replicas_per_run)
+        some, every = ([count // by for count in one.candidate.counts] for by in (times, 1))
+        if times == 1:
+            return ""
+        stand = "stands" if sum(some) == 1 else "stand"
+        return f"{' + '.join(map(str, some))} of {' + '.join(map(str, every))} replicas {stand} for all"
 
     def whole_words(self) -> str:
         """Return what all replicas of the best plan gave, for which a part stood; empty where none did."""
-        if not self._is_part:
+        if not self._part:
             return ""
         told = "were not run together: what the command gives may differ a little (more --effort runs them)"
         if self.best.whole is not None:
-            share = self.best.whole["numbers"]["goodput.share"]
-            told = f"together, as the command runs them, let {share:.1%} meet every target; a part stood for them"
+            found = self.best.whole["numbers"]
+            each = {"TTFT": found.get("ttft_ms.p99"), "TPOT": found.get("tpot_ms.p99")}
+            p99 = "".join(f", {name} p99 {value:,.1f} ms" for name, value in each.items() if value is not None)
+            share = format_share(found["goodput.share"])
+            told = f"together, as the command runs them, let {share} meet every target{p99}; a part stood for them"
         return f"all {plural(sum(self.best.standing.candidate.counts), 'replica')} {told}"
 
     def shown(self) -> list[PlanRow]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from clustersim.interop.launch.launch import NOT_STARTED
 from clustersim.search.plans.front.points import Hypervolume, Point, front_of, points_of
 from clustersim.search.plans.outcome import RankedPlan, Standing
 from clustersim.search.point import Row
@@ -94,6 +95,12 @@ class Standings(ABC):
     def legal(self) -> int:
         """Legal plans, those that others stand for included."""
         return sum(one.same * one.partitions for one in self.standings)
+
+    @property
+    def unplaced(self) -> int:
+        """Legal plans that were tried and are not started where their ranks are, though each server is by itself."""
+        refused = (one for one in self.standings if one.fate == "failed" and f" {NOT_STARTED}: " in one.why)
+        return sum(one.same * one.partitions for one in refused)
 
     @property
     def pruned(self) -> dict[str, int]:

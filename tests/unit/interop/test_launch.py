@@ -231,6 +231,13 @@ def test_an_option_that_is_added_is_held_to_the_rules() -> None:
     assert "--async-scheduling" in command(launch_of(scenario(), "vllm", add=["--async-scheduling"]))
     with pytest.raises(IllegalPlanError, match="speculative_hook"):
         launch_of(scenario(), "sglang", add=["--speculative-eagle-topk 4"])
+    for target, added, said in (
+        ("vllm", "-tp 4", "'--tensor-parallel-size 4' is said already: '--tensor-parallel-size 1', by the scenario"),
+        ("vllm", "--no-enable-chunked-prefill", "-prefill' is said already: '--enable-chunked-prefill', by"),
+        ("trtllm", "--tp_size 4", "'--tp_size 4' is said already: 'tensor_parallel_size: 1', by the scenario"),
+    ):
+        with pytest.raises(InputError, match=said):
+            launch_of(scenario(), target, add=[added])
     with pytest.raises(InputError, match="no option '--no-such'"):
         launch_of(scenario(), "vllm", add=["--no-such"])
     with pytest.raises(InputError, match="did you mean '--dp-size'"):

@@ -13,7 +13,7 @@ from clustersim.search.plans.launches import launch_words, not_started
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
 from clustersim.search.plans.standings import PARTITIONS, metrics
-from clustersim.units import plural
+from clustersim.units import format_asked, format_share, plural
 
 
 def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question) -> Searched:
@@ -64,7 +64,7 @@ def _fixed_why(one: Standing) -> str:
     if one.fate == "pruned":
         return f"proven: {one.why}"
     if one.why == NO_SHARE and one.row is not None:
-        return f"{one.why}: {one.row['numbers'].get('goodput.share', 0.0):.1%}"
+        return f"{one.why}: {format_share(one.row['numbers'].get('goodput.share', 0.0))}"
     return one.why
 
 
@@ -80,7 +80,7 @@ def _fixed_sentences(found: Fixed) -> list[str]:
     lines += [f"{count:,} are left out{'' if why == PARTITIONS else ', proven'}: {why}." for why, count in reasons]
     if found.share is not None:
         lines.append(
-            f"Of {told['too_few_in_time']:,} too few requests meet their targets (asked: {found.share:.0%}): "
+            f"Of {told['too_few_in_time']:,} too few requests meet their targets (asked: {format_asked(found.share)}): "
             "they don't count."
         )
     if told["open"]:

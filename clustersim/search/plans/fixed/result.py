@@ -13,7 +13,7 @@ from clustersim.search.plans.front.points import Point
 from clustersim.search.plans.outcome import RankedPlan, Standing
 from clustersim.search.plans.space import TYPICAL
 from clustersim.search.plans.standings import NEXT, PlanRow, Standings
-from clustersim.units import plural
+from clustersim.units import format_asked, plural
 from clustersim.values import dataclass
 
 NO_SHARE: Final = "too few requests meet their targets"
@@ -86,7 +86,7 @@ class Fixed(Standings):
             f"({self.direction}) at {rate_words(self.rate_per_s)}"
         ]
         if self.share is not None:
-            lines.append(f"a plan counts where {self.share:.0%} of requests meet every target")
+            lines.append(f"a plan counts where {format_asked(self.share)} of requests meet every target")
         few = told["too_few_in_time"]
         late = f"; of {few:,} too few requests meet their targets" if few else ""
         lines.append(f"{legal}; {told['simulated']:,} simulated ({plural(self.runs, 'run')}){late}")

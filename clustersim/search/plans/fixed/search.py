@@ -25,6 +25,7 @@ from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.search import Search
 from clustersim.search.plans.trials import Told, Trials
 from clustersim.search.plans.walk.walk import SPENT
+from clustersim.units import format_asked, format_share
 
 
 class FixedSearch(Trials):
@@ -166,7 +167,7 @@ def _none_in_time(simulated: Sequence[Standing], share: float | None, rate_per_s
         return InputError(Problem(path="plan", message="no plan could be simulated"))
     most, one = max(shares, key=lambda pair: pair[0])
     message = (
-        f"no plan serves {share:.0%} of the requests within their targets at {rate_words(rate_per_s)}; "
-        f"the nearest, {one.words}, serves {most:.1%}"
+        f"no plan serves {format_asked(share)} of the requests within their targets at {rate_words(rate_per_s)}; "
+        f"the nearest, {one.words}, serves {format_share(most)}"
     )
     return InputError(Problem(path="targets", message=message))
