@@ -146,6 +146,14 @@ def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return found
 
 
+def some_time(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Read a time such as ``100 s``, in seconds, of more than nothing."""
+    found = duration(ctx, param, value)
+    if found == 0.0:
+        raise click.BadParameter(f"found {value!r}; expected more than nothing", ctx, param)
+    return found
+
+
 def rate(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Read a rate such as ``20/s``, per second; None where none is told."""
     if value is None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from clustersim.scenario.fields import (
+    MOST,
     Count,
     Duration,
     DurationOrZero,
@@ -23,7 +24,7 @@ from clustersim.workload.limits import MAX_SCALE, MAX_TOKENS, MIN_SCALE
 
 def _repeated(value: object) -> object:
     """Return how a trace is repeated: all of it or its first so many requests; a number is at least 1."""
-    if isinstance(value, bool) or (isinstance(value, int | float) and value >= 1 and value % 1 == 0):
+    if isinstance(value, bool) or (isinstance(value, int | float) and 1 <= value <= MOST and value % 1 == 0):
         return value
     raise refuse("true, or how many of the first requests are repeated, such as 500", value)
 

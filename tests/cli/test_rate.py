@@ -26,6 +26,7 @@ FAST = ("--lasting", "4 s", "--tolerance", "0.05", "--workers", "1")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(SCENARIO)
+    (tmp_path / "t.csv").write_text("arrived_s,prompt_tokens,output_tokens\n0,9,9\n1,9,9\n2,9,9\n")
     return tmp_path
 
 
@@ -117,6 +118,12 @@ def test_any_number_of_workers_finds_the_same():
         (["--set", "workload.arrivals=all_at_once"], "has no rate to vary"),
         (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
         (["--share", "0"], "--share"),
+        (["--lasting", "0 s"], "found '0 s'; expected more than nothing"),
+        (["--set", "seed=1", "--set", "run.horizon=1 ms"], "--set #2: run.horizon: ends the run before enough"),
+        (
+            ["--set", "workload={trace: {path: t.csv, requests: 9}}", "--set", "workload.trace.repeat=4"],
+            "--set #2: workload.trace.repeat: as",
+        ),
         (["--share", "nan"], "expected a number above 0 and up to 1, but found 'nan'"),
         (["--tolerance", "nan"], "expected a number from 0.001 to 0.5, but found 'nan'"),
     ],

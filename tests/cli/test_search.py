@@ -133,12 +133,19 @@ def test_the_command_and_the_scenario_that_are_written_give_the_share_that_is_to
         assert told["share"] != told["shares"][0]  # of both replicas, not of the one that stood for both
         assert "repeat=7 " in told["command"]  # the largest prime number of ten rows
         assert share_of("run", told["scenario"]) == told["share"]
+        kept = Path(told["scenario"]).parent  # what is told of the front is of one replica, and of the best of all
+        assert Path(told["scenario"]).read_text().splitlines()[0] == f"# {told['plan']}"
+        of_part = "# In what the search tells 1 of 2 replicas stands for all: this file runs all"
+        assert of_part in (kept / "front-1.yaml").read_text()
+        assert of_part not in Path(told["scenario"]).read_text()
         first = table(json.loads(run.stdout)["out"])[0]
         assert (first["goodput.share"], first["goodput.share_least"]) == (told["share"], min(told["shares"]))
         text = CliRunner().invoke(main, [command, "small.yaml", *more, "--workers", "1"]).stdout
         p99, of_all = (told["metrics"][key] for key in ("ttft_ms.p99", "throughput.requests_per_s"))
         assert " did (1 of 2 replicas stands for all)\n" in text
-        assert f"\nwhole    all 2 replicas together, as the command runs them, let {format_share(told['share'])} " in text
+        assert (
+            f"\nwhole    all 2 replicas together, as the command runs them, let {format_share(told['share'])} " in text
+        )
         assert f"TTFT p99 {p99:,.1f} ms, " in text
         assert f"\nserved   {of_all:.6g} requests/s: throughput counts until" in text
         assert of_all < told["capacity_per_s"]

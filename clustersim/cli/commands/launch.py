@@ -23,7 +23,12 @@ from clustersim.simulation.legality import check_scenario, verdict_lines
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
 @click.option("--model", metavar="NAME", help="What servers load: a checkpoint's name, or a folder.")
 @click.option("--image", metavar="NAME", help="Of containers.")
-@click.option("--add", multiple=True, metavar="OPTIONS", help="Options that every server is given besides; what the scenario says is said already.")
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="OPTIONS",
+    help="Options that every server is given besides; what the scenario says is said already.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write a file [standard output].")
 @click.pass_context

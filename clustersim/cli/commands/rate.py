@@ -27,7 +27,7 @@ from clustersim.units import format_asked, format_share
 @options.goals
 @click.option("--tolerance", type=options.Number(0.001, 0.5), default=0.02, help="Of the rate [0.02].")
 @click.option(
-    "--lasting", callback=options.duration, default="100 s", show_default=True, help="Arrivals of a run last."
+    "--lasting", callback=options.some_time, default="100 s", show_default=True, help="Arrivals of a run last."
 )
 @options.many_runs
 @memory_and_time

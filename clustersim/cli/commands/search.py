@@ -61,7 +61,7 @@ _SLOWEST: Final = 2.0
 @click.option("--rate", callback=options.rate, metavar="RATE", help="That rate, such as '20/s' [the scenario's].")
 @options.goals
 @click.option(
-    "--lasting", callback=options.duration, default="100 s", show_default=True, help="Arrivals of a run last."
+    "--lasting", callback=options.some_time, default="100 s", show_default=True, help="Arrivals of a run last."
 )
 @click.option(
     "--effort",

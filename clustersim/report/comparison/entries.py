@@ -78,18 +78,23 @@ class Entry:
 
 
 def names_apart(given: Sequence[str]) -> list[str]:
-    """Return paths without the folders that all of them begin with.
+    """Return paths without the folders that all of them begin with; the same path twice is numbered.
 
     Examples
     --------
     >>> names_apart(["runs/tp-4", "runs/tp-8", "runs/old/tp-8"])
     ['tp-4', 'tp-8', 'old/tp-8']
+    >>> names_apart(["runs/tp-4", "runs/tp-4"])
+    ['tp-4 (1)', 'tp-4 (2)']
     """
     parts = [Path(one).parts for one in given]
     shared = sum(
         1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*(one[:-1] for one in parts), strict=False))
     )
-    return [str(Path(*one[shared:])) if one else name for one, name in zip(parts, given, strict=True)]
+    names = [str(Path(*one[shared:])) if one else name for one, name in zip(parts, given, strict=True)]
+    return [
+        f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name for at, name in enumerate(names)
+    ]
 
 
 S_PER_BYTE: Final = 0.27e-6

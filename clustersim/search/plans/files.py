@@ -207,17 +207,27 @@ def write_search(
     rates = [(one.standing, found.rate_at(one)) for one in found.front()]
     named += [(f"front-{at}", one, rate, rate) for at, (one, rate) in enumerate(rates, 1)]
     files: dict[tuple[int, float | None], str] = {}
+    whole = {id(one.standing) for one in (best, *ties) if one.is_whole}
     for name, one, key, rate in named:
         path = folder / f"{name}.yaml"
         changes = (*deployments.changes(one.candidate), *found.rated(one, rate))
         with written_whole(path) as beside:
-            beside.write_text(to_yaml(deployments.variants.scenario(changes).document), encoding="utf-8")
+            text = to_yaml(deployments.variants.scenario(changes).document)
+            beside.write_text(f"{_head(one, is_whole=key is None and id(one) in whole)}{text}", encoding="utf-8")
         files.setdefault((id(one), key), str(path))
     with written_whole(folder / POINTS) as beside:
         pq.write_table(table_of(searched), beside)
     with written_whole(folder / PAGE) as beside:
         beside.write_text(html, encoding="utf-8")
     return files
+
+
+def _head(one: Standing, *, is_whole: bool) -> str:
+    """Return a comment above a scenario: its plan, and that what is told of it is of a part, where that is so."""
+    told = f"# {one.words}\n"
+    if one.part and not is_whole:
+        told += f"# In what the search tells {one.part}: this file runs all, which may give slightly other figures.\n"
+    return told
 
 
 def table_of(searched: Searched) -> pa.Table:

@@ -29,6 +29,8 @@ _HIGHEST: Final = 8
 
 Long = Callable[[Sequence[tuple[Standing, int, int]]], list[Row]]
 """Simulates plans at length, each at a step of the grid and with so much added to the seed."""
+Late = Callable[[Standing, int], bool]
+"""Whether there is no time left to simulate a plan at length at a step, with each seed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class Finalist:
         Lowest step at which it is not.
     whole : Row or None
         Of all its replicas, as the command runs them, where one stood for all and there was time.
+    is_cut : bool
+        Whether there was no time to look on for the highest step.
     """
 
     standing: Standing
@@ -56,6 +60,7 @@ class Finalist:
     row: Row | None
     failed: int | None = None
     whole: Row | None = None
+    is_cut: bool = False
 
     @property
     def capacity(self) -> float:
@@ -64,9 +69,15 @@ class Finalist:
 
 
 def last_longest(
-    simulated: Sequence[Standing], worth: Callable[[Standing], float], run: Long, *, seeds: int, share: float
+    simulated: Sequence[Standing],
+    worth: Callable[[Standing], float],
+    run: Long,
+    *,
+    seeds: int,
+    share: float,
+    is_late: Late = lambda *_: False,
 ) -> list[Finalist]:
-    """Return the best plans at length, best first.
+    """Return the best plans at length, best first; those for which there was no time are left out.
 
     These are the best ones of short runs, and then those that reached more in short runs than the best does at length.
 
@@ -79,13 +90,17 @@ def last_longest(
     run : callable
     seeds : int
     share : float
+    is_late : callable
     """
     values = [rate_of(one.passed or 0) * worth(one) for one in simulated]
     count = min(FINALISTS, sum(value >= values[0] * (1.0 - 2.0 * TIES) for value in values))
     found: list[Finalist] = []
+    begun = 0
     while True:
-        found += at_length(simulated[len(found) : count], run, seeds=seeds, share=share)
+        found += at_length(simulated[begun:count], run, seeds=seeds, share=share, is_late=is_late, is_first=not begun)
+        begun = count
         found.sort(key=lambda one: -one.capacity * worth(one.standing))
+        found = [one for one in found if one.step is not None or not one.is_cut] or found[:1]
         most = found[0].capacity * worth(found[0].standing) * (1.0 + TIES)
         more = [value for value in values[count:] if value > most][:KEPT]
         if not more:
@@ -125,17 +140,30 @@ def settle(finalists: Sequence[Finalist]) -> None:
 
 
 def at_length(
-    chosen: Sequence[Standing], run: Long, *, seeds: int, share: float, apart: int | None = None
+    chosen: Sequence[Standing],
+    run: Long,
+    *,
+    seeds: int,
+    share: float,
+    apart: int | None = None,
+    is_late: Late = lambda *_: False,
+    is_first: bool = True,
 ) -> list[Finalist]:
     """Simulate plans at length: at their capacities, and on up or down to the highest rates at which the mean does.
 
-    ``apart``: steps between that and the lowest at which it does not; None: as many as tie.
+    ``apart``: steps between that and the lowest at which it does not; None: as many as tie. Where there is no time for
+    its next runs a plan is left as it is; ``is_first``: but one, as long as none reaches anything.
     """
     found = [Finalist(standing=one, step=None, shares=[], row=None) for one in chosen]
     searches = {id(one): _search(one, share, apart or one.standing.apart, is_known=seeds == 1) for one in found}
     going = [(one, next(searches[id(one)])) for one in found]
     while going:
-        rows = run([(one.standing, step, seed) for one, step in going for seed in range(seeds)])
+        for one, step in going:
+            one.is_cut = is_late(one.standing, step)
+        if is_first and all(one.is_cut for one, _ in going) and all(one.step is None for one in found):
+            going[0][0].is_cut = False
+        going = [(one, step) for one, step in going if not one.is_cut]
+        rows = run([(one.standing, step, seed) for one, step in going for seed in range(seeds)]) if going else []
         left = []
         for place, (one, _) in enumerate(going):
             try:

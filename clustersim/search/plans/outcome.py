@@ -74,6 +74,16 @@ class Standing:
         return self.candidate.devices / self.row_devices
 
     @property
+    def part(self) -> str:
+        """Which replicas were simulated for all, in words; empty where all were."""
+        times = round(self.replicas_per_run)
+        if times == 1:
+            return ""
+        some, every = ([count // by for count in self.candidate.counts] for by in (times, 1))
+        stand = "stands" if sum(some) == 1 else "stand"
+        return f"{' + '.join(map(str, some))} of {' + '.join(map(str, every))} replicas {stand} for all"
+
+    @property
     def is_plain(self) -> bool:
         """Whether it has one pool, without SP, stages and lockstep: what is simulated as soon as looked at."""
         return len(self.candidate.replicas) == 1 and all(

@@ -125,7 +125,12 @@ class PlanRuns(Trials):
         long = self._long(self.load, standing.candidate).count(rate_of(step))
         if not self.is_drawn and long == self.load.count(rate_of(step)):
             return 0.0
+        return self.long_s(standing, step)
+
+    def long_s(self, standing: Standing, step: int) -> float:
+        """Return the seconds that a plan takes at length at a step, with each seed, roughly."""
         self.cost(standing, step)
+        long = self._long(self.load, standing.candidate).count(rate_of(step))
         return self._each_s[id(standing)] * long * (SEEDS if self.is_drawn else 1)
 
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:

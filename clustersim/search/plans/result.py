@@ -99,9 +99,11 @@ class Found(Standings):
         """Return what is to be known of a trace that is played again and again."""
         if self.part is None:
             return []
+        left = "" if self.recorded == self.part else f", never the last {(self.recorded or 0) - self.part:,}"
         told = [
-            f"runs of more requests than the {self.recorded:,} of the trace repeat its first {self.part:,}, a prime "
-            "number, so that each replica gets all of them in turn"
+            f"runs of more requests than the trace has ({self.recorded:,}) play its first {self.part:,} again and "
+            f"again{left}: dealt out in turn, each of fewer than {self.part:,} replicas gets all of them; of another "
+            "number, such as an even one for 2 replicas, each would get the same part every time"
         ]
         if any(len(one.candidate.counts) == 1 and one.candidate.counts[0] >= self.part for one in self.standings):
             told.append(f"of {self.part:,} replicas and more, as many as that repeats, none stands for the others")
@@ -133,6 +135,12 @@ class Found(Standings):
         if self.shorter:
             uncertain.append(
                 f"for {plural(self.shorter, 'plan')} that tied in short runs there was no time for long ones"
+            )
+        if cut := [one for one in self.finalists if one.is_cut]:
+            which = ", the best one among them" if self.best.is_cut else ""
+            uncertain.append(
+                f"for {plural(len(cut), 'finalist')}{which} there was no time to look on at length: "
+                "they reach at least what is told (more --effort tells)"
             )
         uncertain += self._repeated()
         if any(one.row is not None and "alone" in one.row["numbers"] for one in screened):
@@ -166,7 +174,14 @@ class Found(Standings):
             "failed": dict(why),
             **beside,
             "finalists": [
-                {"plan": one.standing.words, "per_s": one.capacity, "value": self.value(one), "shares": one.shares}
+                {
+                    "plan": one.standing.words,
+                    "per_s": one.capacity,
+                    "value": self.value(one),
+                    "shares": one.shares,
+                    "fails_at_per_s": None if one.failed is None else rate_of(one.failed),
+                    "is_cut": one.is_cut,
+                }
                 for one in self.finalists
             ],
             "uncertain": uncertain,
@@ -188,15 +203,22 @@ class Found(Standings):
         on = plural(best.standing.candidate.devices, "device")
         assert self.share is not None
         fails = "a run or a look that fails" if told["looked_at"] else "a run that fails"
-        shares = ", ".join(format_share(one) for one in best.shares)
-        first = f" ({self._part})" if self._part else "; the command has the first" if len(best.shares) > 1 else ""
-        each = f": {shares}" + (", a seed each" if len(best.shares) > 1 else " did") + first
+        each, beside = (
+            ", ".join(format_share(one) for one in best.shares) + " did",
+            [self.best.standing.part] if self.best.standing.part else [],
+        )
+        if len(best.shares) > 1:
+            beside = [f"{each.removesuffix(' did')}, a seed each", *(beside or ["the command has the first"])]
+            each = f"{format_share(math.fsum(best.shares) / len(best.shares))} did in the mean"
+        each += f" ({'; '.join(beside)})" if beside else ""
         lines = [
             f"{best.standing.words} on {on}: {best.capacity:g} requests/s arriving ({noun} {self.value(best):.4g})",
-            f"a rate counts where {format_asked(self.share)} of requests meet every target{each}",
+            f"a rate counts where {format_asked(self.share)} of requests meet every target: {each}",
             f"{legal}; {told['screened']:,} screened by {fails}; {told['simulated']:,} simulated "
             f"({plural(self.runs, 'run')})",
         ]
+        if self.best.is_cut:
+            lines.append("no effort was left to look on at length: it may reach more (more --effort tells)")
         if told["open"]:
             among = ", the best one among them, since it was not tried higher" if best.standing.fate == "open" else ""
             lines.append(f"{told['open']:,} left open{among}, {most_open(told)}, {left_for(told)}")
@@ -205,25 +227,14 @@ class Found(Standings):
     def notes(self) -> list[str]:
         """Return what was done for the front, and what the command gives."""
         lines = [] if self.filled is None else [f"front    {self.front_words()}"]
-        lines += [f"whole    {self.whole_words()}"] if self._part else []
+        lines += [f"whole    {self.whole_words()}"] if self.best.standing.part else []
         best = self.answers()[0]
         served = metrics(best.standing, best.row, is_whole=best.is_whole).get("throughput.requests_per_s")
         return lines if served is None else [*lines, f"served   {served:.6g} requests/s: {SERVED}"]
 
-    @property
-    def _part(self) -> str:
-        """Which replicas of the best plan were simulated for all, in words; empty where all were."""
-        one = self.best.standing
-        times = round(one.replicas_per_run)
-        some, every = ([count // by for count in one.candidate.counts] for by in (times, 1))
-        if times == 1:
-            return ""
-        stand = "stands" if sum(some) == 1 else "stand"
-        return f"{' + '.join(map(str, some))} of {' + '.join(map(str, every))} replicas {stand} for all"
-
     def whole_words(self) -> str:
         """Return what all replicas of the best plan gave, for which a part stood; empty where none did."""
-        if not self._part:
+        if not self.best.standing.part:
             return ""
         told = "were not run together: what the command gives may differ a little (more --effort runs them)"
         if self.best.whole is not None:

@@ -149,6 +149,10 @@ class Search(PlanRuns):
             told=self._note,
         )
 
+    def is_late(self, standing: Standing, step: int) -> bool:
+        """Whether there is no time left to simulate a plan at length at a step, with each seed."""
+        return self.is_spent(self.long_s(standing, step))
+
     def last_in_time(self, simulated: Sequence[Standing]) -> int:
         """Return how many of the best plans there is time for at length; one at least."""
         taken_s = itertools.accumulate(map(self.last_s, simulated))
@@ -181,11 +185,13 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     able = simulated[: search.last_in_time(simulated)]
     search.before = search.ran, search.fresh_s
     seeds = SEEDS if search.is_drawn else 1
-    finalists = last_longest(able, worth, search.run_at_length, seeds=seeds, share=question.share)
+    finalists = last_longest(
+        able, worth, search.run_at_length, seeds=seeds, share=question.share, is_late=search.is_late
+    )
     finalists[:1] = refined(search, finalists[0], standings, seeds)
     reopen(standings, worth, finalists[0])
     settle(finalists)
-    alike = walk.reached.value(simulated[0]) * (1.0 - TIES)
+    alike, long = walk.reached.value(simulated[0]) * (1.0 - TIES), {id(one.standing) for one in finalists}
     found = Found(
         standings=standings,
         finalists=finalists,
@@ -196,7 +202,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         load=search.load_changes,
         recorded=search.recorded,
         part=search.load.part,
-        shorter=sum(walk.reached.value(one) >= alike for one in simulated[len(able) :]),
+        shorter=sum(walk.reached.value(one) >= alike and id(one) not in long for one in simulated),
     )
     return replace(found, told=found.certificate())
 

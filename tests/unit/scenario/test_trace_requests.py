@@ -150,6 +150,7 @@ _NUMBER = "expected true, or how many of the first requests are repeated, such a
         ("0", f"{_NUMBER}number 0"),
         ("-3", f"{_NUMBER}number -3"),
         ("2.5", f"{_NUMBER}number 2.5"),
+        ("99999999999999999999", f"{_NUMBER}number 99999999999999999999"),
         ("often", f"{_NUMBER}text 'often'"),
         ("601", "asked for 601 requests, but "),
     ],

@@ -72,6 +72,12 @@ def test_whoever_reached_more_in_a_short_run_than_the_best_does_at_length_is_run
 
     found = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9)
     assert [(one.standing, one.step) for one in found] == [(plans[2], 250), (plans[1], 200), (plans[0], 150)]
+    assert not any(one.is_cut for one in found)
+    only = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9, is_late=lambda *_: True)
+    assert [(one.standing, one.is_cut) for one in only] == [(plans[0], True)]  # the first, until it reaches anything
+    assert 0 < only[0].step < 150
+    some = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9, is_late=lambda one, step: one is plans[1])
+    assert [(one.standing, one.step) for one in some] == [(plans[2], 250), (plans[0], 150)]  # no time for the other
 
 
 def test_a_bound_that_was_held_against_what_did_not_last_leaves_a_plan_open():

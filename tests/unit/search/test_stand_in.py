@@ -102,5 +102,5 @@ def test_of_more_replicas_than_rows_none_stands_for_the_others_and_the_certifica
         assert (scenario.plan.dp, every) == (3, 1)
         opened.question = replace(opened.question, effort_s=0.0)  # what is said of rows does not wait for runs
         told = found_by(opened).certificate()["uncertain"]
-    assert any("repeat its first 3, a prime number" in text for text in told)
+    assert any("play its first 3 again and again: dealt" in text for text in told)
     assert any("of 3 replicas and more" in text for text in told)
