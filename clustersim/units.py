@@ -139,9 +139,9 @@ def format_share(share: float) -> str:
     Examples
     --------
     >>> format_share(0.8999), format_share(0.991), format_share(1.0)
-    ('89.9%', '99.1%', '100.0%')
+    ('89.9%', '99.1%', '100%')
     """
-    return f"{math.floor(round(1000.0 * share, 6)) / 10:.1f}%"
+    return "100%" if share == 1.0 else f"{math.floor(round(1000.0 * share, 6)) / 10:.1f}%"
 
 
 def format_asked(share: float) -> str:

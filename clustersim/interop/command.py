@@ -155,9 +155,7 @@ def read_command(text: str, file: str, grammar: Grammar) -> Command:
     for other, (words, _) in zip(read[1:], found[1:], strict=True):
         if not _NODES & other.choices.keys() or _asked(other) != _asked(read[0]):
             raise InputError(
-                words[0].problem(
-                    f"a second `{grammar.name}`; a scenario is one of them; two pools are not read back"
-                )
+                words[0].problem(f"a second `{grammar.name}`; a scenario is one of them; two pools are not read back")
             )
     return read[0]
 

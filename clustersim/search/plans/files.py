@@ -36,6 +36,8 @@ UNITS: Final = {
     "capacity_per_usd": "requests/s per USD/h",
     "capacity": "requests/s",
 }
+LAUNCHED: Final = 100
+"""Simulated plans behind the finalists of which it is told what starts them, which takes 5 ms each."""
 LEAST: Final = "goodput.share_least"
 """Of the runs of a finalist, one for each seed."""
 _ORDER: Final = ("best", "tie", "simulated", "screened", "open", "failed", "pruned")
@@ -55,6 +57,9 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
     long = {id(one.standing): one for one in found.finalists}
     ties = {id(one.standing) for one in found.ties}
     best = found.best
+    able = [one for one in found.standings if one.fate == "simulated"]
+    able.sort(key=lambda one: -(one.capacity or 0.0) * found.worth(one))
+    simulated = {id(one) for one in able[:LAUNCHED]}
     plans = []
     for one in found.standings:
         finalist = long.get(id(one))
@@ -85,7 +90,7 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
                 on_front=id(one) in on_front,
                 stands_for=one.same * one.partitions,
                 command=search_command(found, deployments, one, reached),
-                launches_for=None if finalist is None else launch_words(deployments, one),
+                launches_for=launch_words(deployments, one) if finalist is not None or id(one) in simulated else None,
             )
         )
     plans.sort(key=lambda plan: (_ORDER.index(plan.fate), -(plan.reached or 0.0), -(plan.bound or 0.0), plan.words))
@@ -159,7 +164,7 @@ def _sentences(found: Found, question: Question) -> list[str]:
     value = found.value(found.best)
     shares = ", ".join(format_share(share) for share in found.best.shares)
     lines = [
-        f"The best plan reaches {value:.4g} {unit}; at length {shares} of requests meet their targets "
+        f"The best plan bears {value:.4g} {unit} arriving; at length {shares} of requests meet their targets "
         f"(asked: {format_asked(question.share)})"
         + (", one figure for each seed" if len(found.best.shares) > 1 else "")
         + ".",
@@ -181,8 +186,8 @@ def _sentences(found: Found, question: Question) -> list[str]:
         ran = told["screened"] - told["looked_at"]
         lines.append(
             f"{told['screened']:,} plans fail at a rate above what the third best reaches, {told['looked_at']:,} of "
-            f"them at the least times of their steps (which is no proof), {ran:,} in a run; the highest of these "
-            f"rates is {told['nearest_screened']:.4g} {unit}."
+            f"them in a look, at the least times of their steps (which is no proof), {ran:,} in a run; the highest "
+            f"of these rates is {told['nearest_screened']:.4g} {unit}."
         )
     if told["open"]:
         most = most_open(told, f" {unit}")

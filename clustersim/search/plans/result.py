@@ -124,7 +124,8 @@ class Found(Standings):
         bounded = [value for value in opened if math.isfinite(value)]
         failing = [rate_of(one.failed) * self.worth(one) for one in screened if one.failed is not None]
         uncertain = [
-            "capacities are found with one seed and runs of the length asked for; those of the finalists at length",
+            "capacities are found with one seed and runs of the length asked for; those of the finalists at length; "
+            "other requests, or another seed, change them by some 3 %: leave a margin",
             "between rates that were tried, more requests are taken to be served no better",
         ]
         if any(one.row_devices < one.candidate.devices for one in self.standings):

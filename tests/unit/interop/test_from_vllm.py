@@ -256,7 +256,7 @@ def test_server_and_benchmark_may_stand_in_one_text() -> None:
         (f"VLLM_USE_V1=0 {SERVE}", None, "command:1:1", "engine V0 is gone"),
         (f"{SERVE} --speculative-config '{{}}'", None, "command:1:57", "speculative decoding is not simulated"),
         (f"{SERVE} -dcp 2", None, "command:1:41", "--decode-context-parallel-size"),
-        (f"{SERVE} --kv-transfer-config '{{}}'", None, "command:1:57", "between engines"),
+        (f"{SERVE} --kv-transfer-config '{{}}'", None, "command:1:57", "two pools are read of no command"),
         (f"{SERVE} --enable-lora", None, "command:1:36", "LoRA is not simulated"),
         (f"{SERVE} -ep", None, "command:1:36", "without experts"),
         ("vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dp 2", None, "command:1:46", "add --enable-expert-parallel"),

@@ -184,10 +184,8 @@ class Walk:
     def _screen(self, one: Standing) -> None:
         assert one.alone is not None
         one.fate, one.failed = "screened", one.alone
-        who = "it" if len(one.candidate.replicas) == 1 else "both pools" if one.is_paired else "one of its pools"
-        by = "" if len(one.candidate.replicas) == 1 or one.is_paired else " by itself"
-        verb = "fail" if one.is_paired else "fails"
-        one.why = f"at the least times of its steps {who}{by} {verb} at {rate_of(one.alone):g}/s"
+        who = "" if len(one.candidate.replicas) == 1 else ", both pools," if one.is_paired else ", one pool alone,"
+        one.why = f"look{who} fails at {rate_of(one.alone):.4g}/s"
 
     def simulate(self, alive: Sequence[Standing]) -> None:
         """Simulate plans: up to their capacity, but for those that fail at the rate that they are screened at.
