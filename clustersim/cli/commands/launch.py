@@ -27,7 +27,7 @@ from clustersim.simulation.legality import check_scenario, verdict_lines
     "--add",
     multiple=True,
     metavar="OPTIONS",
-    help="Options that every server is given besides; what the scenario says is said already.",
+    help="Options that every server is given besides those that the scenario says.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write a file [standard output].")

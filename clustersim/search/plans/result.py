@@ -204,12 +204,10 @@ class Found(Standings):
         on = plural(best.standing.candidate.devices, "device")
         assert self.share is not None
         fails = "a run or a look that fails" if told["looked_at"] else "a run that fails"
-        each, beside = (
-            ", ".join(format_share(one) for one in best.shares) + " did",
-            [self.best.standing.part] if self.best.standing.part else [],
-        )
+        shares, part = ", ".join(format_share(one) for one in best.shares), best.standing.part
+        each, beside = f"{shares} did", [part] if part else []
         if len(best.shares) > 1:
-            beside = [f"{each.removesuffix(' did')}, a seed each", *(beside or ["the command has the first"])]
+            beside = [f"{shares}, a seed each", part or "the command has the first"]
             each = f"{format_share(math.fsum(best.shares) / len(best.shares))} did in the mean"
         each += f" ({'; '.join(beside)})" if beside else ""
         lines = [

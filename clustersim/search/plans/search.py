@@ -151,7 +151,8 @@ class Search(PlanRuns):
 
     def is_late(self, standing: Standing, step: int) -> bool:
         """Whether there is no time left to simulate a plan at length at a step, with each seed."""
-        return self.is_spent(self.long_s(standing, step))
+        is_known = step == standing.passed and not self.last_s(standing)  # its short run was as long
+        return not is_known and self.is_spent(self.long_s(standing, step))
 
     def last_in_time(self, simulated: Sequence[Standing]) -> int:
         """Return how many of the best plans there is time for at length; one at least."""

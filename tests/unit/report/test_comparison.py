@@ -109,7 +109,7 @@ def test_runs_are_called_by_what_tells_their_paths_apart(runs: dict[str, str]) -
     assert "end to end run-two took" in done.stdout
     assert str(Path(runs["one"]).parent) not in done.stdout
     assert compared(runs["one"], runs["two"])["b"] == runs["two"]
-    assert names_apart(["runs/a", "runs/a"]) == ["a", "a"]
+    assert names_apart(["runs/a", "runs/a"]) == ["a (1)", "a (2)"]
     assert names_apart(["quickstart", "runs/a"]) == ["quickstart", "runs/a"]
 
 

@@ -6,7 +6,7 @@ import math
 
 from clustersim.report.search.searched import Plan, Searched
 from clustersim.search.plans.deployments import Deployments
-from clustersim.search.plans.files import legal_words, search_command
+from clustersim.search.plans.files import LAUNCHED, legal_words, search_command
 from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, rate_words
 from clustersim.search.plans.front.points import Point
 from clustersim.search.plans.launches import launch_words, not_started
@@ -44,7 +44,7 @@ def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question
                 on_front=id(one) in on_front,
                 stands_for=one.same * one.partitions,
                 command=search_command(found, deployments, one, None),
-                launches_for=launch_words(deployments, one) if one is found.best or id(one) in ties else None,
+                launches_for=launch_words(deployments, one) if counting.get(id(one), LAUNCHED) < LAUNCHED else None,
             )
         )
     return Searched(
