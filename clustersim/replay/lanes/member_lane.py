@@ -41,12 +41,15 @@ class MemberLane(Lane):
     ----------
     batch : Batch or None
         None: it has nothing to run, and brings a dummy batch.
+    ended : bool
+        Whether its step has ended with nobody's last token, and is accounted for as the next one begins.
     ends : int64 array
         When the steps under way end.
     """
 
     log: MemberLog
     batch: Batch | None = None
+    ended = False
     row: tuple[int, ...] = ()
     new = context = 0
     """New prompt tokens of that step, and its context."""
@@ -60,7 +63,15 @@ class MemberLane(Lane):
     def begin(self, now: int, until: int) -> None:
         """Decide what to bring to the next step."""
         del until
-        self.batch = self.scheduler.next(now)
+        scheduler, batch = self.scheduler, self.batch
+        if self.ended:
+            assert batch is not None
+            self.ended = False
+            if scheduler.repeats and scheduler.again(batch):
+                batch.steady = batch.decodes == len(scheduler.running)
+                return
+            scheduler.complete(now, batch)
+        self.batch = scheduler.next(now)
 
     @property
     def is_steady(self) -> bool:
@@ -76,13 +87,16 @@ class MemberLane(Lane):
             return decode_run.MAX_RUN
         group = self.batch.group
         limit = min(group.left, decode_run.MAX_RUN)
-        return min(self.scheduler.affordable(group, limit), group.unchanged_windows)
+        return limit if limit == 1 else min(self.scheduler.affordable(group, limit), group.unchanged_windows)
 
     def brings(self, batch: Batch, windows: tuple[int, ...]) -> Brought:
         """Return what a step is priced by that has this batch, without a window and within each of some."""
         group, chunks, decodes = batch.group, batch.chunks, batch.decodes
-        new, context, pairs, keys = prompt_sums(chunks)
         attended, growth = (0, 0) if group is None else (group.computed + decodes, decodes)
+        if not chunks and not windows:
+            self.new, self.context = 0, attended
+            return Brought((decodes, decodes, 0, decodes, 0, 0, 0), ((0, 0, attended),), (growth,))
+        new, context, pairs, keys = prompt_sums(chunks)
         self.new, self.context = new, context + attended
         counts = new + decodes, len(chunks) + decodes, new, decodes, context, context + new, keys
         if not windows:
@@ -112,6 +126,9 @@ class MemberLane(Lane):
         self.log.steps(self.row, steps, now)
         if batch is None:
             self.scheduler.step += steps - 1
+            return []
+        if steps == 1 and not batch.chunks and batch.group is not None and batch.group.left > 1:
+            self.ended = True
             return []
         return self._complete(now, batch, steps)
 

@@ -72,8 +72,7 @@ class LockstepPasses:
         kind, brought = self._brought()
         self.kind, self.started = STEP_KINDS[kind], now
         if kind == DECODE:
-            steps = min(self.short, *(lane.reach for lane in lanes)) if all(lane.is_steady for lane in lanes) else 1
-            row, columns, varying, lengths = self.prices.decodes(brought, steps)
+            row, columns, varying, lengths = self.prices.decodes(brought, self._reach())
             self.durations = Durations(row=row, columns=columns, varying=varying)
         else:
             row, lengths = self.prices.prompts(self.kind, brought)
@@ -94,6 +93,15 @@ class LockstepPasses:
         nothing = self.decode if decodes else self.prompt
         kind = (MIXED if decodes else PREFILL) if any(batch.chunks for batch in batches) else DECODE
         return kind, [one or nothing for one in found]
+
+    def _reach(self) -> int:
+        """Return how many steps all would decide alike, as far as they are priced at once."""
+        steps = self.short
+        for lane in self.lanes:
+            if steps == 1:
+                break
+            steps = min(steps, lane.reach) if lane.is_steady else 1
+        return steps
 
     def record(self, steps: int) -> None:
         """Record so many of the steps under way, as of the first replica."""
