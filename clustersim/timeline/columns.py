@@ -57,7 +57,16 @@ class Columns:
         self.extend_columns(**dict(zip(self.types, rows.T, strict=True)))
 
     def extend_columns(self, **columns: Int64Array) -> None:
-        """Append rows that come as one array per column, all of shape (rows,)."""
+        """Append rows that come as one array per column, all of shape (rows,); few wait for others."""
+        rows = self._rows_of(columns)
+        if rows * len(self.types) < MANY_VALUES:
+            table = np.empty((rows, len(self.types)), np.int64)
+            for place, name in enumerate(self.types):
+                table[:, place] = columns[name]
+            self._staged.frombytes(table.tobytes())
+            if len(self._staged) >= STAGED_VALUES:
+                self._settle()
+            return
         self._settle()
         self._add(columns)
 
@@ -108,15 +117,19 @@ class Columns:
             del self._staged[:]
             self._add(dict(zip(self.types, rows.T, strict=True)))
 
-    def _add(self, columns: Mapping[str, Int64Array]) -> None:
+    def _rows_of(self, columns: Mapping[str, Int64Array]) -> int:
+        """Return how many rows columns have that are to be these."""
         if columns.keys() != self.types.keys():
             raise ValueError(f"columns {sorted(columns)} given, {sorted(self.types)} expected")
         lengths = {len(values) for values in columns.values()}
         if len(lengths) != 1:
             raise ValueError(f"columns of {sorted(lengths)} rows, not of one length")
+        return lengths.pop()
+
+    def _add(self, columns: Mapping[str, Int64Array]) -> None:
         for name, values in columns.items():
             self._columns[name].append(as_one(_narrowed(name, values, self.types[name])))
-        self._rows += lengths.pop()
+        self._rows += len(values)
 
     def __len__(self) -> int:
         return self._rows + len(self._staged) // len(self.types)

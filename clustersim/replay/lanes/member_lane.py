@@ -6,11 +6,13 @@ out.
 
 from __future__ import annotations
 
+from struct import Struct
+
 from clustersim.clock import Int64Array, in_time
 from clustersim.graph.prices.lockstep_parts import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.log import LaneLog, taken_rows
+from clustersim.replay.lanes.log import STEP_ROW, LaneLog, taken_rows
 from clustersim.replay.lanes.prices import prompt_sums, within
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.sequence import Sequence
@@ -22,10 +24,12 @@ class MemberLog(LaneLog):
 
     def __init__(self, replica: int, blocks: int, recorder: Recorder) -> None:
         super().__init__(replica, (), (), blocks, 0, (), recorder)
+        self._width = len(STEP_ROW) + 2
+        self._packed = Struct(f"{self._width}q").pack
 
     def steps(self, row: tuple[int, ...], count: int, end: int) -> None:
         """Append a run of ``count`` steps."""
-        self._steps.extend((*row, count, in_time(end), 0))
+        self._steps.frombytes(self._packed(*row, count, in_time(end)))
         if len(self._steps) >= self._full:
             self.flush_steps()
 

@@ -49,8 +49,12 @@ def test_more_rows_than_are_staged_are_all_there():
 def test_a_value_that_does_not_fit_is_refused():
     table = Columns(TYPES)
     with pytest.raises(OverflowError, match="column 'kind': a value does not fit into int8"):
-        table.extend(np.array([[1, 128]]))
+        table.extend(np.array([[1, 128]] * MANY_VALUES))
     table.append(1, -129)
+    with pytest.raises(OverflowError, match="column 'kind'"):
+        table.arrays()
+    table.extend(np.array([[1, 128]]))  # few rows wait for others
+    assert len(table) == 1
     with pytest.raises(OverflowError, match="column 'kind'"):
         table.arrays()
 

@@ -77,8 +77,11 @@ class LockstepPasses:
         else:
             row, lengths = self.prices.prompts(self.kind, brought)
             self.durations = Durations.of_one(row)
-        self.ends = now + np.cumsum(lengths)
-        self.ends = self.ends[: int(np.searchsorted(self.ends, until)) + 1]
+        if len(lengths) == 1:
+            self.ends = now + lengths
+        else:
+            self.ends = now + np.cumsum(lengths)
+            self.ends = self.ends[: int(np.searchsorted(self.ends, until)) + 1]
         self.short = max(SHORT, 2 * len(self.ends))
         for lane in lanes:
             lane.launch(now, kind, self.ends)
@@ -105,7 +108,7 @@ class LockstepPasses:
 
     def record(self, steps: int) -> None:
         """Record so many of the steps under way, as of the first replica."""
-        starts = np.concatenate(([self.started], self.ends[: steps - 1]))
+        starts = np.array([self.started, *self.ends[: steps - 1].tolist()], np.int64)
         costs = self.durations
         if steps < len(costs.varying):
             costs = Durations(row=costs.row, columns=costs.columns, varying=costs.varying[:steps])
