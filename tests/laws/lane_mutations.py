@@ -449,9 +449,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "a horizon ends a member's episodes with the run": Mutation(MemberLane, "stop_after", "+ steps - 1", "- 1"),
     "all go on when the next request arrives": Mutation(LockstepPasses, "begin", "until)) + 1]", "until)) + 2]"),
-    "all go on when one would decide otherwise": Mutation(
-        LockstepPasses, "begin", " if all(lane.is_steady for lane in lanes) else 1", ""
-    ),
+    "all go on when one would decide otherwise": Mutation(LockstepPasses, "_reach", " if lane.is_steady else 1", ""),
+    "who has a step alone ends with a later one": Mutation(MemberLane, "land", "group.left > 1", "group.left > 0"),
+    "members go on past prompts that came": Mutation(MemberLane, "begin", "scheduler.repeats and ", ""),
     "contexts of members stay as they are": Mutation(ReplicaAttention, "ns", "step * growth[at]", "0"),
     "windows of members do not grow": Mutation(MemberLane, "brings", "grows.get(one, 0)", "0"),
     "passes of all are numbered run by run": Mutation(

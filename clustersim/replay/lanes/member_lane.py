@@ -72,7 +72,7 @@ class MemberLane(Lane):
             assert batch is not None
             self.ended = False
             if scheduler.repeats and scheduler.again(batch):
-                batch.steady = batch.decodes == len(scheduler.running)
+                batch.steady = True
                 return
             scheduler.complete(now, batch)
         self.batch = scheduler.next(now)
