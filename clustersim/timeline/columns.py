@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.timeline.column import Column, is_one, shelved
+from clustersim.timeline.column import Column, constant, is_one, shelved
 from clustersim.timeline.rows_of import in_order
 
 __all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "shelved", "taken", "wide"]
@@ -40,7 +40,7 @@ class Columns:
     array([1], dtype=int8)
     """
 
-    def __init__(self, types: Mapping[str, str]) -> None:
+    def __init__(self, types: Mapping[str, npt.DTypeLike]) -> None:
         self.types = {name: np.dtype(of) for name, of in types.items()}
         self._staged = array("q")
         self._columns = {name: Column(of) for name, of in self.types.items()}
@@ -84,7 +84,7 @@ class Columns:
 
     def without(self, name: str) -> Columns:
         """Return an empty table of the same columns but one."""
-        return Columns({other: of.name for other, of in self.types.items() if other != name})
+        return Columns({other: of for other, of in self.types.items() if other != name})
 
     def take(self, other: Columns, **lacks: int) -> None:
         """Append all rows of another table, which gives up its own; the columns that it lacks have one value each."""
@@ -92,7 +92,7 @@ class Columns:
         other._settle()
         for name, column in self._columns.items():
             if name in lacks:
-                column.append(np.broadcast_to(self.types[name].type(lacks[name]), other._rows))
+                column.append(constant(self.types[name].type(lacks[name]), other._rows))
             else:
                 column.take(other._columns[name])
         self._rows, other._rows = self._rows + other._rows, 0
@@ -145,9 +145,8 @@ class Columns:
 
 def wide(column: Any) -> Int64Array:
     """Return a column as int64: itself where it is, and one value for all rows as one."""
-    if is_one(column):
-        return np.broadcast_to(np.int64(column[0]), column.shape)
-    found: Int64Array = column.astype(np.int64, copy=False)
+    one = is_one(column)
+    found: Int64Array = constant(np.int64(column[0]), len(column)) if one else column.astype(np.int64, copy=False)
     return found
 
 
@@ -166,7 +165,7 @@ def repeated(column: Any, many: Int64Array) -> Any:
 def joined(one: Any, other: Any) -> Int64Array:
     """Return rows of two columns one after the other, as int64; one value for all of both stays one."""
     if is_one(one) and is_one(other) and one[0] == other[0]:
-        return np.broadcast_to(np.int64(one[0]), len(one) + len(other))
+        return wide(constant(one[0], len(one) + len(other)))
     return np.concatenate((one, other), dtype=np.int64)
 
 
@@ -180,14 +179,14 @@ def is_any(column: Any, values: Collection[int]) -> npt.NDArray[np.bool_]:
 
 def as_one(values: Any) -> Any:
     """Return a column that is the same in all rows as one value."""
-    if len(values) > 1 and values[0] == values[-1] and (values == values[0]).all():
+    if len(values) > 1 and values[0] == values[-1] and not is_one(values) and (values == values[0]).all():
         return np.broadcast_to(values[0], values.shape)
     return values
 
 
 def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
     if is_one(values):
-        return np.broadcast_to(_narrowed(name, values[:1].copy(), to)[0], values.shape)
+        return constant(_narrowed(name, values[:1].copy(), to)[0], len(values))
     if values.dtype != to and len(values) and not _LEAST[to] <= values.min() <= values.max() <= _MOST[to]:
         raise OverflowError(f"column {name!r}: a value does not fit into {to}")
     return np.array(values, to)
@@ -207,7 +206,8 @@ class Flat:
             return self.extend_bytes(np.ascontiguousarray(values, np.int64).tobytes())
         at = len(self)
         self._settle()
-        self._add(np.array(values, np.int64))
+        self._parts.copy(np.asarray(values, np.int64))
+        self._settled += len(values)
         return at
 
     def extend_bytes(self, values: bytes) -> int:
@@ -220,12 +220,9 @@ class Flat:
 
     def _settle(self) -> None:
         if self._values:
-            self._add(np.frombuffer(self._values, np.int64))
+            self._parts.append(np.frombuffer(self._values, np.int64))
+            self._settled += len(self._values)
             self._values = array("q")
-
-    def _add(self, values: Int64Array) -> None:
-        self._parts.append(values)
-        self._settled += len(values)
 
     def __len__(self) -> int:
         return self._settled + len(self._values)

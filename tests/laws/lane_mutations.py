@@ -556,6 +556,8 @@ COMPILED: Final[dict[str, Mutation]] = {
     "an episode goes on though a step left it out": Mutation(
         stages, "_open", "or last_steps[chosen] != last_step", "or False"
     ),
+    "sixteen tokens take no block": Mutation(kernel, "_over", "-(-tokens // 16)", "tokens // 16"),
+    "the clock of blocks of sixteen is late": Mutation(kernel, "_phase", "clock % 16", "(clock + 1) % 16"),
     "compiled lanes keep room for nobody": Mutation(kernel, "_promised", "found += _most", "found += 0 * _most"),
     "compiled lanes keep room for a token more": Mutation(kernel, "_most", "max(output - 1, 0)", "output"),
     "stages price one kind": Mutation(stages, "_fly", "kind = of_stage[stage]", "kind = of_stage[0]"),

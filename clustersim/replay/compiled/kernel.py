@@ -99,8 +99,8 @@ request; free; ready; swapped by request; copied in, and out, in turn. The first
 
 LIMITS: Final = (
     "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "max_run", "stride", "first",
-    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "window", "margin", "rows", "varying", "chunks",
-    "decodes", "facts", "stretches",
+    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "window", "margin", "together",
+    "rows", "varying", "chunks", "decodes", "facts", "stretches",
 )  # fmt: skip
 (
     SIZE,
@@ -120,6 +120,7 @@ LIMITS: Final = (
     KEEPS_ROOM,
     WINDOW,
     MARGIN,
+    TOGETHER,
     ROOM_ROWS,
     ROOM_VARYING,
     ROOM_CHUNKS,
@@ -247,6 +248,27 @@ def _decode_step(terms, fixed, batch, keys, gap_s, longest_ns):
     return np.int64(np.rint(ns))
 
 
+FEW: Final = 4
+"""Decode steps from which on as many are priced at once as a processor does together, though the run may end before."""
+
+
+@INLINED
+def _decode_many(fixed, batch, keys, gap_s, found, at, count):
+    """Do as :func:`_decode_step` for steps in turn of what was not measured, of which the last one is none for arrays.
+
+    In a loop without a way out, of which processors do several rounds at once.
+    """
+    _, flops, flop_rate, read, other_bytes, byte_rate, hidden, least_s = fixed
+    for place in range(count):
+        seen = keys + place * batch
+        compute = seen * flops / flop_rate
+        reading = (seen * read + other_bytes) / byte_rate
+        if hidden > 0.0:
+            reading = math.sqrt(reading * reading + hidden)
+        seconds = least_s + math.sqrt(compute * compute + reading * reading)
+        found[at + place] = np.int64(np.rint((seconds + gap_s) * 1e9))
+
+
 @INNER
 def _decode_ns(terms, batch, keys, gap_s, longest_ns):
     """Return nanoseconds of decode attention of a step by itself, or −1 where arrays have to tell."""
@@ -271,6 +293,18 @@ def _prefill_ns(terms, pairs, queries, keys, gap_s, longest_s):
 
 
 @INLINED
+def _over(tokens, size):
+    """Return how many blocks tokens take. Most blocks have 16: what is divided by a constant is shifted."""
+    return -(-tokens // 16) if size == 16 else -(-tokens // size)
+
+
+@INLINED
+def _phase(clock, size):
+    """Return the place of a clock within a block."""
+    return clock % 16 if size == 16 else clock % size
+
+
+@INLINED
 def _copy(target, at, source, count):
     """Copy the first numbers of an array to a place in another: a loop, since slices take long to compile."""
     for place in range(count):
@@ -289,7 +323,7 @@ def _fact(s, g, facts, now, kind, request, value, used):
     g[FACT_AT] = at + 1
 
 
-@INNER
+@INLINED
 def _close(s, g, slot, decodes, one, last_step):
     """Log an episode of decoding, if one is open."""
     first = slot[FIRST_STEP, one]
@@ -304,19 +338,19 @@ def _close(s, g, slot, decodes, one, last_step):
     slot[FIRST_STEP, one] = -1
 
 
-@INNER
+@INLINED
 def _before(slot, finishes, a, b):
     """Whether a member of the group comes before another: by the clock at its last token, then by admission."""
     return finishes[a] < finishes[b] or (finishes[a] == finishes[b] and slot[PLACE, a] < slot[PLACE, b])
 
 
-@INNER
+@INLINED
 def _join(q, slot, line, finishes, phases, lim, one):
     """Let a sequence join a group."""
     clock, done = q[CLOCK], slot[DONE_TOKENS, one]
     slot[JOINED, one] = clock
     finishes[one] = clock + slot[OUTPUT, one] - slot[GENERATED, one]
-    phases[(clock - done) % lim[SIZE]] += 1
+    phases[_phase(clock - done, lim[SIZE])] += 1
     q[COMPUTED] += done
     heap, at = line[HEAP], q[COUNT]
     q[COUNT] = at + 1
@@ -355,7 +389,7 @@ def _pop(q, slot, line, finishes):
     return found
 
 
-@INNER
+@INLINED
 def _remove(line, name, count, one):
     """Take a slot out of a list of so many, which keeps its order."""
     row = line[name]
@@ -399,7 +433,7 @@ def _cached(s, slot, line, prompts, lim, one, free, c):
     return px.leading(c, s[REPLICA], request, (_needed(s, slot, prompts, one) - 1) // lim[SIZE])
 
 
-@INNER
+@INLINED
 def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, facts, now, used, cached=0, c=None):
     """Take up the first that waits, with its first chunk; what is ``cached`` of it counts as computed."""
     if one >= 0:
@@ -463,7 +497,7 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
         count = min(slot[PROMPT, one] + slot[GENERATED, one] - slot[DONE_TOKENS, one], budget, longest)
         if count == 0:
             continue
-        missing = -(-(slot[DONE_TOKENS, one] + count) // size) - slot[BLOCKS, one]
+        missing = _over(slot[DONE_TOKENS, one] + count, size) - slot[BLOCKS, one]
         if missing > free:
             return True
         free -= missing
@@ -473,7 +507,7 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
         chunks += 1
     for place in range(chunks):
         one = line[CARRIED, place]
-        slot[BLOCKS, one] = -(-(slot[DONE_TOKENS, one] + slot[TAKEN, one]) // size)
+        slot[BLOCKS, one] = _over(slot[DONE_TOKENS, one] + slot[TAKEN, one], size)
     s[CHUNKS] = chunks
     promised = _promised(s, slot, line, size) if lim[KEEPS_ROOM] and s[WAITING] > 0 else 0
     while s[WAITING] > 0 and budget > 0 and s[ORDER] < lim[MAX_REQUESTS]:
@@ -485,7 +519,7 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
         count = min(need, budget, longest)
         if count < need and not lim[CHUNKED] and (s[CHUNKS] > 0 or need <= lim[MAX_TOKENS]):
             break
-        missing = taken = -(-count // size)
+        missing = taken = _over(count, size)
         if c is not None:
             taken += px.unheld(c, s[REPLICA], slot[REQUEST, one] if one >= 0 else s[HEAD], cached)
         if taken > free:
@@ -597,7 +631,7 @@ def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, dec
     group = s[COUNT] > 0
     free = s[FREE]
     if group:
-        free -= phases[s[CLOCK] % lim[SIZE]]
+        free -= phases[_phase(s[CLOCK], lim[SIZE])]
     if free < 0:
         _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now, c)
         return
@@ -904,7 +938,7 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
         s[STEADY] = 0  # who gave way may come back in the next step
 
 
-@INNER
+@INLINED
 def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step, c=None):
     blocks = slot[BLOCKS, one]
     if c is not None:
@@ -925,7 +959,7 @@ def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step, c
 @INLINED
 def _entered(s, phases, size, steps):
     """Return the blocks that members enter in the next ``steps`` steps but the first."""
-    entered, left, at = 0, steps - 1, s[CLOCK] % size
+    entered, left, at = 0, steps - 1, _phase(s[CLOCK], size)
     while left >= size:
         entered += s[COUNT]
         left -= size
@@ -940,10 +974,10 @@ def _entered(s, phases, size, steps):
 @INLINED
 def _affordable(s, phases, size, limit, free):
     """Return how many of the next ``limit`` steps have their blocks, when all but the first take from ``free``."""
-    if (limit // size + 1) * s[COUNT] <= free:
+    if limit * s[COUNT] <= free or (limit // size + 1) * s[COUNT] <= free:
         return limit
     for step in range(1, limit):
-        free -= phases[(s[CLOCK] + step) % size]
+        free -= phases[_phase(s[CLOCK] + step, size)]
         if free < 0:
             return step
     return limit
@@ -971,11 +1005,11 @@ def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, d
     q[COMPUTED] += steps * q[COUNT]
     while q[COUNT] > 0 and finishes[group[HEAP, 0]] <= clock:
         one = _pop(q, slot, group, finishes)
-        phases[(slot[JOINED, one] - slot[DONE_TOKENS, one]) % size] -= 1
+        phases[_phase(slot[JOINED, one] - slot[DONE_TOKENS, one], size)] -= 1
         done = slot[DONE_TOKENS, one] + clock - slot[JOINED, one]
         slot[DONE_TOKENS, one] = done
         slot[GENERATED, one] = slot[OUTPUT, one]
-        slot[BLOCKS, one] = -(-done // size)
+        slot[BLOCKS, one] = _over(done, size)
         q[COMPUTED] -= done
         # its blocks are given back below; nobody looks at them in between
         _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, q[LAST], c)
@@ -1069,8 +1103,9 @@ def find_row(s, radix, places, keys):
     key = 0
     for place in range(len(places)):
         at = places[place]
-        if at >= 0:
-            key = key * radix[at] + counts[at]
+        if at < 0:
+            break
+        key = key * radix[at] + counts[at]
     at = key % len(keys)
     while keys[at] != key and keys[at] != -1:
         at = (at + 1) % len(keys)
@@ -1199,9 +1234,25 @@ def _price_decodes(
     steps, end, limit = s[STEPS], ends[mine], s[LIMIT]
     keys, near, first = s[ATTENDED] + steps * count, s[NEAR_ATTENDED] + steps * s[NEAR_GROWTH], steps
     longest_ns, fixed = seconds[2] * 1e9, _decode_fixed(terms[2, 0], count)
+    alone, instances = classes == 1 and not g[ANSWERED] and not core_kinds[2, 0, 2], core_kinds[2, 0, 1]
+    many = lim[TOGETHER] if alone and terms[2, 0, CURVES] == 0.0 else 0
+    ahead = steps
     while True:
         total = base
-        for core in range(classes):
+        if steps == ahead and many > 0 and limit - steps >= FEW:
+            last = _decode_step(terms[2, 0], fixed, count, keys + (many - 1) * count, gap, longest_ns)
+            if last < 0:  # what fewer keys take is less
+                many = 0
+            else:
+                _decode_many(fixed, count, keys, gap, pending, steps, many)
+                ahead += many
+        if alone:
+            ns = pending[steps]
+            if steps >= ahead:
+                ns = _decode_step(terms[2, 0], fixed, count, keys, gap, longest_ns)
+                pending[steps] = ns
+            total = -1 if ns < 0 else base + instances * ns
+        for core in range(0 if alone else classes):
             seen = near if core_kinds[2, core, 2] else keys
             if classes > 1:
                 fixed = _decode_fixed(terms[2, core], count)

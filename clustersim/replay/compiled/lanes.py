@@ -22,6 +22,10 @@ ROOM: Final = 1 << 15
 """Runs of steps between two times that what was logged is handed on, of so many lanes at most: of more lanes more, as
 handing on costs each some sixty calls, and an array for each of its columns."""
 LANES: Final = 1 << 5
+MANY: Final = 1 << 16
+"""Requests for which there is as much room again, up to four times: memory that is new costs few requests more."""
+TOGETHER: Final = 8
+"""Decode steps that are priced at once: told to the kernel, since a loop of so many would be written out otherwise."""
 WIDTHS: Final = {"rows": len(k.ROW), "varying": 1, "chunks": 6, "decodes": 5, "facts": 6}
 """What is logged, and in how many columns."""
 
@@ -67,7 +71,7 @@ class CompiledLanes(ABC):
         schedulers = [lane.scheduler.scheduler for lane in lanes]
         places = [one.config.max_batch_requests for one in schedulers]
         slots, classes, longest_run = max(places), self._classes(), decode_run.MAX_RUN
-        much = max(ROOM, max(2, ROOM // LANES) * count)
+        much = max(ROOM * min(max(len(requests) // MANY, 1), 4), max(2, ROOM // LANES) * count)
         room = {"rows": much, "varying": 4 * much * classes, "chunks": much, "decodes": much, "facts": 2 * much}
         room["stretches"] = much
         self.limits = self._limits(schedulers[0], room)
@@ -97,6 +101,7 @@ class CompiledLanes(ABC):
             "closed": intake.requests.concurrency is not None,
             "balanced": intake.balanced and len(self.lanes) > 1, "horizon": min(intake.horizon, k.NEVER - 1),
             "keeps_room": config.preemption == "never", "window": sum(self.windows), "margin": pool.total // SPARE,
+            "together": TOGETHER,
             "stages": scheduler.stages, "overlap": scheduler.decode_overlap,
             **room,
         }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
-from clustersim.replay.compiled.lanes import TABLES, CompiledLanes, Prices, by_lane, tournament
+from clustersim.replay.compiled.lanes import TABLES, TOGETHER, CompiledLanes, Prices, by_lane, tournament
 from clustersim.replay.compiled.prices import DECODE, KernelPrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.host_copies import CopyLog
@@ -31,7 +31,7 @@ class StageLanes(CompiledLanes):
         count = len(lanes)
         self.phases = np.zeros((count, int(self.limits[k.SIZE])), np.int64)
         self.heads = np.zeros((count, len(k.ROW)), np.int64)
-        self.pending = np.zeros((count, decode_run.MAX_RUN * self._classes()), np.int64)
+        self.pending = np.zeros((count, decode_run.MAX_RUN * self._classes() + TOGETHER), np.int64)
         self.answer = np.zeros(self._classes(), np.int64)
         swapping = [lane for lane in lanes if isinstance(lane, SwappingLane)]  # all of them, or none
         self.copies_ns = np.zeros((2, 0), np.int64)

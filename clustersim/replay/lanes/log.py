@@ -12,6 +12,7 @@ import numpy as np
 from clustersim.clock import Int64Array, in_time
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.replay.lanes.stretched_pass import StretchedPass, with_times
+from clustersim.timeline.column import constant
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.record import NOT_POOLED, Recorder
 from clustersim.timeline.stretch import Irregular, Stretch
@@ -89,6 +90,8 @@ class LaneLog:
         """Chunks, episodes and facts that came many at once, as narrow as they are recorded."""
         self._recorded: defaultdict[tuple[int, int], Int64Array] = defaultdict(lambda: NOTHING)
         """Stage and kind of step → the recorder's numbers of its rows, −1 of those that no step has used."""
+        self._templates, self._widths = np.zeros((2, self.stages, len(STEP_KINDS)), np.int64)
+        """Of these its template, and how many columns vary."""
 
     def run(
         self,
@@ -224,7 +227,8 @@ class LaneLog:
 
     def _hand_rows(self, table: Int64Array) -> tuple[dict[str, Int64Array], Int64Array]:
         """Hand on rows of steps; return them by column, and the first step of each."""
-        found = dict(zip((*STEP_ROW, "count", "end_ns"), np.ascontiguousarray(table.T), strict=False))
+        columns = table.T if table.strides[0] == table.itemsize else np.ascontiguousarray(table.T)
+        found = dict(zip((*STEP_ROW, "count", "end_ns"), columns, strict=False))
         first = self.flushed + np.cumsum(found["count"]) - found["count"]
         self.flushed += int(found["count"].sum())
         replica, blocks = same(self.replica, len(table)), same(self.blocks, len(table))
@@ -303,23 +307,28 @@ class LaneLog:
 
     def _numbered(self, stage: int, kinds: Int64Array, numbers: Int64Array) -> tuple[Any, Any, Any]:
         """Return, for each run of steps, the recorder's number of its row, its template, and how many columns vary."""
-        rows = np.empty(len(kinds), np.int64)
-        templates, widths = np.zeros((2, len(STEP_KINDS)), np.int64)
-        for place, kind in enumerate(STEP_KINDS):
-            chosen = np.flatnonzero(kinds == place)
-            if not len(chosen):
-                continue
-            templates[place], known = self.templates[stage][kind], self.rows[stage][kind]
-            used = numbers[chosen]
-            recorded = self._recorded[stage, place] = grown(self._recorded[stage, place], len(known))
-            mine = recorded[used]
-            if mine.min() < 0:  # in order of use, so that numbers tell nothing of other replicas
-                new = first_of_each(used[mine < 0], len(known))
-                recorded[new] = self.recorder.numbers_of(int(templates[place]), [known[at] for at in new.tolist()])
-                mine = recorded[used]
-            rows[chosen] = mine
-            widths[place] = len(known[int(used[0])][1])
-        return rows, templates[kinds], widths[kinds]
+        found = [
+            grown(self._recorded[stage, place], len(self.rows[stage].get(kind, ())))
+            for place, kind in enumerate(STEP_KINDS)
+        ]
+        at = np.cumsum([0, *map(len, found[:-1])])[kinds] + numbers
+        rows = np.concatenate(found)[at]
+        if rows.min() < 0:
+            for place, recorded in enumerate(found):
+                used = numbers[kinds == place]
+                new = first_of_each(used[recorded[used] < 0], len(recorded))  # so that numbers tell nothing of others
+                if len(new):
+                    self._register(stage, place, recorded, new)
+            rows = np.concatenate(found)[at]
+        return rows, self._templates[stage][kinds], self._widths[stage][kinds]
+
+    def _register(self, stage: int, place: int, recorded: Int64Array, new: Int64Array) -> None:
+        """Give rows of a kind of step numbers of the recorder."""
+        kind = STEP_KINDS[place]
+        known, template = self.rows[stage][kind], self.templates[stage][kind]
+        recorded[new] = self.recorder.numbers_of(template, [known[at] for at in new.tolist()])
+        self._recorded[stage, place] = recorded
+        self._templates[stage, place], self._widths[stage, place] = template, len(known[int(new[0])][1])
 
 
 class ClockLog(LaneLog):
@@ -339,7 +348,8 @@ def taken_rows(flat: array[int], width: int) -> Int64Array:
 
 def same(value: int, rows: int) -> Int64Array:
     """Return a column that is the same in all rows."""
-    return np.broadcast_to(np.int64(value), rows)
+    found: Int64Array = constant(np.int64(value), rows)
+    return found
 
 
 def grown(numbers: Int64Array, size: int) -> Int64Array:

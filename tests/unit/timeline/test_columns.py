@@ -106,10 +106,11 @@ def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypa
         alone.append(np.arange(8))
         kept = (alone._written, alone._file is None, len(alone._parts))
         assert kept == ((64, False, 0) if Disk.room >= 64 else (0, True, 1))  # nothing is left of what did not fit
-        table, other, vector = Columns(TYPES), Columns(TYPES), Flat()
+        table, other, vector, lent = Columns(TYPES), Columns(TYPES), Flat(), np.arange(MANY_VALUES)
         for first in range(0, 60, 3):
             table.extend(np.array([[time, 7] for time in range(first, first + 3)]))
-            vector.extend(np.arange(MANY_VALUES))
+            vector.extend(lent)
+            lent += 1  # whose owner goes on with it
         typed = other.typed(np.array([[time, 8] for time in range(60, 80)]))
         for some in (slice(0, 9), slice(9, 20)):  # parts of columns that lie in one file
             other.adopt({name: values[some] for name, values in typed.items()})
@@ -121,7 +122,7 @@ def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypa
             assert len(table) == 80
         table.append(80, 9)
         assert table.arrays()["time"].tolist() == list(range(81))
-        assert np.array_equal(vector.array(), np.tile(np.arange(MANY_VALUES), 20))
+        assert np.array_equal(vector.array(), (np.arange(20)[:, None] + np.arange(MANY_VALUES)).ravel())
         with pytest.raises(ValueError, match="read-only"):
             time[0] = 2
         assert (tmp_path / "0").exists()
