@@ -104,7 +104,7 @@ def test_the_best_plan_by_a_number_is_that_of_all_and_its_command_gives_that_num
 
 
 def test_plans_that_are_not_started_where_their_ranks_are_are_counted_apart(monkeypatch: pytest.MonkeyPatch):
-    def refusal(scenario: Scenario, target: str) -> str | None:
+    def refusal(scenario: Scenario, target: str, *, beside: bool = False) -> str | None:
         return "vLLM does not start it: so there" if scenario.plan.dp == 2 else None
 
     monkeypatch.setattr("clustersim.cli.commands.search.refusal_of", refusal)

@@ -240,4 +240,4 @@ def _simulated_as(deployments: Deployments, found: Found | Fixed, target: str) -
 def _asked_launch(target: str | None) -> AskedLaunch | None:
     if target is None:
         return None
-    return AskedLaunch(name=target, refusal=lambda scenario: refusal_of(scenario, target))
+    return AskedLaunch(name=target, refusal=lambda scenario, beside: refusal_of(scenario, target, beside=beside))

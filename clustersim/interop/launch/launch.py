@@ -68,7 +68,13 @@ class Launch:
 
 
 def launch_of(
-    scenario: Scenario, target: str, *, model: str | None = None, image: str | None = None, add: Sequence[str] = ()
+    scenario: Scenario,
+    target: str,
+    *,
+    model: str | None = None,
+    image: str | None = None,
+    add: Sequence[str] = (),
+    beside: bool = False,
 ) -> Launch:
     """Return what starts a scenario.
 
@@ -84,6 +90,8 @@ def launch_of(
         Of containers.
     add : sequence of str
         Options that every server is given besides; held to the engine's rules like the others.
+    beside : bool
+        Whether a pool by itself shares a node with another one.
 
     Raises
     ------
@@ -107,8 +115,8 @@ def launch_of(
     }
     shell = target in ENGINES
     alone = [Server(scenario=one, model_name=name, named=model is not None) for one in scenario.each_pool()]
-    beside = shell and len(alone) > 1 and not set(alone[0].where()).isdisjoint(alone[1].where())
-    servers = [makers[engine](replace(one, shell=shell, beside=beside)) for one in alone]
+    beside = beside or (len(alone) > 1 and not set(alone[0].where()).isdisjoint(alone[1].where()))
+    servers = [makers[engine](replace(one, shell=shell, beside=shell and beside)) for one in alone]
     for started in servers:
         add_options(started, add, engine, account)
         if started.before and target not in ENGINES:
@@ -145,7 +153,7 @@ def launch_of(
     )
 
 
-def refusal_of(scenario: Scenario, target: str) -> str | None:
+def refusal_of(scenario: Scenario, target: str, *, beside: bool = False) -> str | None:
     """Return the first thing that an engine refuses of a legal scenario, whatever checkpoint it loads; None: nothing.
 
     Parameters
@@ -154,9 +162,11 @@ def refusal_of(scenario: Scenario, target: str) -> str | None:
         Of all pools, or of one by itself.
     target : str
         One of :data:`TARGETS`.
+    beside : bool
+        Whether a pool by itself shares a node with another one.
     """
     try:
-        launch_of(scenario, target, model=scenario.model.name)
+        launch_of(scenario, target, model=scenario.model.name, beside=beside)
     except IllegalPlanError as error:
         first, second = str(error).splitlines()[:2]
         return f"{first.partition(' does not')[0]} {NOT_STARTED}: {second.strip()}"

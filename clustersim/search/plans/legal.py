@@ -31,6 +31,7 @@ def candidates(
     allow: Callable[[int], None] | None = None,
     *,
     every: bool = False,
+    unplaced: Callable[[Candidate], str | None] = lambda _: None,
 ) -> Iterator[tuple[Candidate, int]]:
     """Yield plans that no other one has more of the same replicas of, and how many legal plans each stands for.
 
@@ -46,12 +47,23 @@ def candidates(
         Told of about how many plans there are as soon as that is known, before those with two pools are made.
     every : bool
         Yield those with fewer of the same replicas, too.
+    unplaced : callable
+        Returns why a plan can't be started where its ranks are; None where it can.
     """
+
+    def placed(made: list[Candidate]) -> list[Candidate]:
+        reasons = [unplaced(one) for one in made]
+        for one, reason in zip(made, reasons, strict=True):
+            if reason is not None:
+                assert room.launch is not None
+                refused.add(room.launch.name, one.plans[0], reason)
+        return [one for one, reason in zip(made, reasons, strict=True) if reason is None]
+
     many = 0
     for number, setting in enumerate(settings):
         if setting.single is not None:
             for one in _of_each_kind(setting.single, room, refused, partitions):
-                yield from _standing_for(_fitting(one, number, room), every)
+                yield from _standing_for(placed(_fitting(one, number, room)), every)
         if setting.pools is not None:
             prefill, decode = setting.pools.each_pool()
             counted = refused if setting.single is None else Refused()  # what one pool can't have, two can't either
@@ -66,8 +78,8 @@ def candidates(
                     if alike not in known:
                         known[alike] = list(_ratios(first, second, room))
                     for fitting in known[alike]:
-                        for counts, same in _standing_for(fitting, every):
-                            yield Candidate(replicas=(first, second), counts=counts, setting=number), same
+                        made = [Candidate(replicas=(first, second), counts=one, setting=number) for one in fitting]
+                        yield from _standing_for(placed(made), every)
 
 
 _Alike = tuple[int, str | None, bool]
@@ -137,7 +149,7 @@ def _launched(scenario: Scenario, legal: Sequence[Replica], launch: AskedLaunch,
         plan = one.plan
         alike = plan.tp, plan.pp, plan.dp, plan.ep, plan.sp.degree > 1
         if alike not in known:
-            known[alike] = launch.refusal(scenario.with_entry(plan=plan))
+            known[alike] = launch.refusal(scenario.with_entry(plan=plan), False)
         reason = known[alike]
         if reason is None:
             yield one

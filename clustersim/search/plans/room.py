@@ -23,11 +23,11 @@ class AskedLaunch:
     ----------
     name : str
     refusal : callable
-        Returns why a scenario can't be started, None where it can.
+        Returns why a scenario can't be started, None where it can; told whether it is a pool beside another one.
     """
 
     name: str
-    refusal: Callable[[Scenario], str | None] = field(repr=False)
+    refusal: Callable[[Scenario, bool], str | None] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

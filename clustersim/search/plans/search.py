@@ -16,7 +16,7 @@ from typing import Final
 from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal
 from clustersim.search.plans.bounds.limits import Bound, lesser
-from clustersim.search.plans.costs import PLAN_S, STARTED_S, WRITTEN_S, bound_s, looks_s
+from clustersim.search.plans.costs import PLACED_S, PLAN_S, STARTED_S, WRITTEN_S, bound_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
 from clustersim.search.plans.finals import SEEDS, TIES, Finalist, at_length, is_settled, last_longest, reopen, settle
 from clustersim.search.plans.grid import rate_of
@@ -89,7 +89,7 @@ class Search(PlanRuns):
     def standings(self) -> list[Standing]:
         """Return every legal plan, nothing of which is known; where requests are dealt out in turn one replica does."""
         found = super().standings()
-        self.prepared_s += PLAN_S * len(found)
+        self.prepared_s += PLAN_S * len(found) + PLACED_S * len(self._placed)
         self.written_s = WRITTEN_S * len(found)
         for one in found:
             one.row_devices = one.candidate.devices // self.sides.every(one.candidate)

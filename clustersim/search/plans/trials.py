@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol, TypeVar
 
+import numpy as np
+
 from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal, key_of
 from clustersim.search.outcomes import Lost, outcomes
@@ -53,6 +55,7 @@ class Trials:
         self.executors, self._journal = executors, journal
         self.base = deployments.base
         self.refused = Refused()
+        self._placed: dict[object, str | None] = {}
         self.ran = 0
         self.ran_s = 0.0
         """Seconds of effort that runs took, added up in the order in which these were asked for."""
@@ -74,6 +77,7 @@ class Trials:
             self._partitions,
             self._refuse_many,
             every=self.question.is_fixed,
+            unplaced=self._unplaced,
         )
         found = []
         for one, same in legal:
@@ -92,6 +96,25 @@ class Trials:
             total_seconds=S_PER_PLAN * plans,
         )
 
+    def _unplaced(self, one: Candidate) -> str | None:
+        """Return why a pool can't be started where its ranks are, beside another one; asked once of those alike."""
+        launch, node_of = self.question.room.launch, self.base.topology.node_of
+        if launch is None or (node_of == node_of[0]).all() or any(each.kind for each in one.replicas):
+            return None
+        pools = self.deployments.scenario(one).each_pool()
+        homes = [node_of[list(pool.plan.placement or range(pool.plan.world))] for pool in pools]
+        beside = not set(homes[0]).isdisjoint(homes[-1]) and len(homes) > 1
+        for place, (pool, home) in enumerate(zip(pools, homes, strict=True)):
+            plan = pool.plan
+            first = (plan.placement or (0,))[0] - int(np.flatnonzero(node_of == home[0])[0])
+            degrees = plan.tp, plan.pp, plan.dp, plan.ep, plan.sp.degree
+            alike = one.setting, place, degrees, first, beside, (home - home[0]).tobytes()
+            if alike not in self._placed:
+                self._placed[alike] = launch.refusal(pool, beside)
+            if self._placed[alike] is not None:
+                return self._placed[alike]
+        return None
+
     def words(self, one: Candidate) -> str:
         """Return a plan and its knobs in words."""
         knobs = (text.rpartition("=") for text in self.deployments.settings[one.setting].changes)
@@ -100,7 +123,7 @@ class Trials:
     def not_launched(self, standing: Standing) -> Row | None:
         """Return the row of a plan that can't be started with what has to, where its ranks are; None where it can."""
         launch = self.question.room.launch
-        reason = None if launch is None else launch.refusal(self.deployments.scenario(standing.candidate))
+        reason = None if launch is None else launch.refusal(self.deployments.scenario(standing.candidate), False)
         return None if reason is None else {"failed": reason, "numbers": {}}
 
     def rows(

@@ -7,17 +7,19 @@ from itertools import product
 
 import pytest
 
+from clustersim.interop.launch.launch import refusal_of
 from clustersim.limits import Limits
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ExpertPlan, SequencePlan
 from clustersim.scenario.parts import load_topology
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.legal import candidates
-from clustersim.search.plans.room import room_of
+from clustersim.search.plans.room import AskedLaunch, room_of
 from clustersim.search.plans.space import Refused, replicas
 from clustersim.search.runs import Variants
 from clustersim.simulation.legality import check_scenario_plan
 from tests.unit.search.searching import SMALL, deployments
+from tests.unit.search.searching import search as searching
 
 MIXTURE = SMALL.replace("llama-2-7b", "mixtral-8x7b")
 SEQUENCES = [SequencePlan(), *(
@@ -74,6 +76,20 @@ def test_replicas_stand_for_fewer_of_the_same_and_ratios_for_their_fractions(tmp
     assert found["tp 1 × dp 3 | tp 1 × dp 1"] == 1
     exact, _ = room_of(made.variants.scenario(), devices=4, exactly=True, budget=None)
     assert all(one.devices == 4 for one, _ in candidates(made.settings, exact, Refused()))
+
+
+def test_where_an_engine_has_to_start_them_the_most_replicas_that_it_does_stand_for_fewer(tmp_path):
+    with searching(tmp_path, SMALL.replace("nodes: 1", "nodes: 2"), devices=10) as opened:
+        launch = AskedLaunch(name="vllm", refusal=lambda one, beside: refusal_of(one, "vllm", beside=beside))
+        opened.question = replace(opened.question, room=replace(opened.question.room, launch=launch))
+        found = {one.words: one.same for one in opened.standings()}
+        every = candidates(opened.deployments.settings, opened.question.room, Refused(), ("zigzag",), every=True)
+        made = opened.deployments.scenario
+        started = {one.words() for one, _ in every if refusal_of(made(one), "vllm") is None}
+    assert found.keys() <= started  # where all of their ranks are, beside those of the other pool
+    assert sum(found.values()) == len(started)
+    assert found["tp 2 × dp 4"] == 4  # of 5, one of which would be on two nodes
+    assert found["tp 1 × dp 4 | tp 1 × dp 4"] == 4
 
 
 def test_pools_are_on_every_kind_of_device(tmp_path):
