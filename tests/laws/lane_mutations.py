@@ -448,7 +448,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         MemberLane, "land", "self.scheduler.step += steps - 1", "pass"
     ),
     "a horizon ends a member's episodes with the run": Mutation(MemberLane, "stop_after", "+ steps - 1", "- 1"),
-    "all go on when the next request arrives": Mutation(LockstepPasses, "begin", "until)) + 1]", "until)) + 2]"),
+    "all go on when the next request arrives": Mutation(LockstepPasses, "begin", "until) + 1]", "until) + 2]"),
     "all go on when one would decide otherwise": Mutation(LockstepPasses, "_reach", " if lane.is_steady else 1", ""),
     "who has a step alone ends with a later one": Mutation(MemberLane, "land", "group.left > 1", "group.left > 0"),
     "members go on past prompts that came": Mutation(MemberLane, "begin", "scheduler.repeats and ", ""),
@@ -460,7 +460,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a run of all is priced to the horizon": Mutation(
         LockstepClock, "_run", "until if closed else min(self.coming[0], until)", "until"
     ),
-    "what ends at the horizon has not ended": Mutation(LockstepClock, "_run", 'side="right"', 'side="left"'),
+    "what ends at the horizon has not ended": Mutation(
+        LockstepClock, "_run", "bisect_right(passes.ends, run.horizon)", "bisect_right(passes.ends, run.horizon - 1)"
+    ),
     "passes that ended at the horizon are not recorded": Mutation(
         LockstepClock, "_run", "passes.record(ended)", "pass"
     ),

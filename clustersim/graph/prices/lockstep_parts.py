@@ -185,8 +185,9 @@ class ReplicaAttention:
         if price is not None:
             told = [(each.attended[at], each.counts[NEW]) for each in brought]
             return [price(pairs, new, keys) if new else self.nothing for (pairs, keys, _), new in told]
-        found = []
+        found, known = [], self._decode
         for counts, attended, growth in brought:
             decodes = counts[DECODES]
-            found.append(self.decode(decodes)(attended[at][2] + step * growth[at]) if decodes else self.nothing)
+            priced = known.get(decodes) or self.decode(decodes)
+            found.append(priced(attended[at][2] + step * growth[at]) if decodes else self.nothing)
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from clustersim.clock import Int64Array, in_time
+from clustersim.clock import in_time
 from clustersim.graph.prices.lockstep_parts import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
@@ -47,7 +47,7 @@ class MemberLane(Lane):
         None: it has nothing to run, and brings a dummy batch.
     ended : bool
         Whether its step has ended with nobody's last token, and is accounted for as the next one begins.
-    ends : int64 array
+    ends : list of int
         When the steps under way end.
     """
 
@@ -57,7 +57,7 @@ class MemberLane(Lane):
     row: tuple[int, ...] = ()
     new = context = 0
     """New prompt tokens of that step, and its context."""
-    ends: Int64Array
+    ends: list[int]
 
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; the run of steps under way was priced up to this instant."""
@@ -109,7 +109,7 @@ class MemberLane(Lane):
         near = [within(window, chunks, group) for window in windows]
         return Brought(counts, ((pairs, keys, attended), *near), (growth, *[grows.get(one, 0) for one in windows]))
 
-    def launch(self, now: int, kind: int, ends: Int64Array) -> None:
+    def launch(self, now: int, kind: int, ends: list[int]) -> None:
         """Note the step, or run of steps, of a kind that begins now."""
         self.ends = ends
         scheduler, batch = self.scheduler, self.batch
@@ -126,7 +126,7 @@ class MemberLane(Lane):
 
     def land(self) -> list[Sequence]:
         """Account for all steps under way; return the requests that end with them."""
-        now, steps, batch = int(self.ends[-1]), len(self.ends), self.batch
+        now, steps, batch = self.ends[-1], len(self.ends), self.batch
         self.log.steps(self.row, steps, now)
         if batch is None:
             self.scheduler.step += steps - 1
@@ -143,7 +143,7 @@ class MemberLane(Lane):
         """Record so many of the steps under way, which have ended at the horizon, and the episodes that are open."""
         batch = self.batch
         if steps:
-            self.log.steps(self.row, steps, int(self.ends[steps - 1]))
+            self.log.steps(self.row, steps, self.ends[steps - 1])
             if batch is not None:
                 batch.previous = batch.step + steps - 1
         self.scheduler.stop()

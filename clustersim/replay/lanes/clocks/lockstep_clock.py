@@ -7,7 +7,9 @@ anywhere, and ends with the step under way then, so that nothing ever has to cut
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -51,7 +53,7 @@ class LockstepPasses:
         self.templates = templates
         self.recorder = recorder
         self.steps = 0
-        self.ends = np.zeros(0, np.int64)
+        self.ends: list[int] = []
         """When the steps under way end."""
         self.short = SHORT
         """Steps that are priced at once."""
@@ -77,15 +79,12 @@ class LockstepPasses:
         else:
             row, lengths = self.prices.prompts(self.kind, brought)
             self.durations = Durations.of_one(row)
-        if len(lengths) == 1:
-            self.ends = now + lengths
-        else:
-            self.ends = now + np.cumsum(lengths)
-            self.ends = self.ends[: int(np.searchsorted(self.ends, until)) + 1]
-        self.short = max(SHORT, 2 * len(self.ends))
+        ends: list[int] = list(accumulate(lengths.tolist(), initial=now))[1:]
+        self.ends = ends = ends[: bisect_left(ends, until) + 1]
+        self.short = max(SHORT, 2 * len(ends))
         for lane in lanes:
-            lane.launch(now, kind, self.ends)
-        return int(self.ends[-1])
+            lane.launch(now, kind, ends)
+        return ends[-1]
 
     def _brought(self) -> tuple[int, list[Brought]]:
         """Return the kind of the step, and what each replica brings."""
@@ -108,7 +107,7 @@ class LockstepPasses:
 
     def record(self, steps: int) -> None:
         """Record so many of the steps under way, as of the first replica."""
-        starts = np.array([self.started, *self.ends[: steps - 1].tolist()], np.int64)
+        starts = np.array([self.started, *self.ends[: steps - 1]], np.int64)
         costs = self.durations
         if steps < len(costs.varying):
             costs = Durations(row=costs.row, columns=costs.columns, varying=costs.varying[:steps])
@@ -156,7 +155,7 @@ class LockstepClock(SharedClock):
                     if done:
                         self._end(index, done, now)
                 end = NEVER
-        ended = int(np.searchsorted(passes.ends, run.horizon, side="right")) if end != NEVER else 0
+        ended = bisect_right(passes.ends, run.horizon) if end != NEVER else 0
         if ended:
             passes.record(ended)
         for lane in passes.lanes:
