@@ -170,15 +170,12 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
     asks = np.repeat(np.array((1, 0), np.int8), (len(who), len(came)))  # who asks is not there yet
     phases = np.concatenate((state.phase, np.full(len(came), ARRIVAL, np.int8)))
     key = np.lexsort((asks, np.concatenate((who, came)), phases, np.concatenate((state.when, came_at))))
-    position = np.empty(len(key), np.int64)
-    position[key] = np.arange(len(key))
-    of_event, of_query = position[: len(who)], position[len(who) :]
-    order = np.argsort(of_event)
+    order, asked = key[key < len(who)], np.flatnonzero(key >= len(who))  # who ask are in order already
     in_a_loop = "arrives_ns" not in requests
     sure = late | (not in_a_loop and ((time == due[request]) | (kind == REJECTED)))
     unclear = time[done[~sure[done]]]
     return Loads(
-        request=came, time=came_at, target=to, replicas=declared.dp, asks=of_query - np.arange(len(came)),
+        request=came, time=came_at, target=to, replicas=declared.dp, asks=asked - np.arange(len(came)),
         changed=home[who][order], outstanding=change[order], waiting=state.waits[order], running=state.runs[order],
         told=~np.isin(came_at, unclear),
     )  # fmt: skip
