@@ -16,11 +16,19 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.memory import let_go
-from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.decisions import REASONS, Decisions
 from clustersim.simulation.causes.episodes import Episodes
-from clustersim.simulation.causes.events import NONE, Events, Facts, Preemptions, events_of, of_requests, received
+from clustersim.simulation.causes.events import (
+    AT_A_TIME,
+    NONE,
+    Events,
+    Facts,
+    Preemptions,
+    RowsOfSome,
+    events_of,
+    received,
+)
 from clustersim.simulation.causes.interference import time_of_prompts
 from clustersim.simulation.causes.labels import (
     DEAD,
@@ -34,6 +42,7 @@ from clustersim.simulation.causes.labels import (
     WAITS,
 )
 from clustersim.simulation.causes.sums import Groups, Sums, groups_of, without
+from clustersim.timeline.passes import PART
 from clustersim.timeline.passes import parts as blocks_of
 from clustersim.timeline.step_parts import Label, StepParts, StepRows, scaled, step_parts
 from clustersim.timeline.tables import Tables
@@ -96,11 +105,12 @@ def causes_of(
     sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Preemptions(tables.facts)
     let_go()
     prompts, episodes = time_of_prompts(tables), Episodes(tables.steps)
-    for some in blocks_of(count, 4):
-        account = _Account(tables, events_of(tables, found, finished, some), losses, sums)
+    of_some = RowsOfSome(tables)
+    for some in blocks_of(count, AT_A_TIME // PART):
+        account = _Account(tables, events_of(tables, found, finished, *of_some.events(some)), losses, sums)
         account.in_chunks(parts, prompts)
         account.between(decisions, episodes.take(account.events))
-        account.queued(decisions, arrived, some)
+        account.queued(decisions, arrived, some, of_some.arrivals(some))
     episodes.add_to(sums, parts, prompts)
     sums.ns[0, 0, of_rows] = np.where(done, columns["front_end_ns"], 0)
     kept, ns = sums.packed()
@@ -203,11 +213,11 @@ class _Account:
         self.add(TRANSFER, which, come - aside)
         self.add(STEP, which, until - come)
 
-    def queued(self, decisions: Decisions, arrived: Int64Array, these: slice) -> None:
+    def queued(self, decisions: Decisions, arrived: Int64Array, these: slice, came_in: Int64Array) -> None:
         """Add what these requests waited for before their first step, at each replica that they came to."""
         events, facts = self.events, self.tables.facts
         first = np.flatnonzero(events.opens)
-        came = Facts(facts, np.flatnonzero((facts["kind"] == ARRIVED) & of_requests(facts["request"], these)))
+        came = Facts(facts, came_in)
         of = np.full(these.stop - these.start, NONE, np.int64)
         of[events.request[first] - these.start] = first
         event = of[came.request - these.start]

@@ -7,13 +7,17 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.serving.decision import ADMITTED, PREEMPTED, RECEIVED, SWAPPED_OUT
+from clustersim.serving.decision import ADMITTED, ARRIVED, PREEMPTED, RECEIVED, SWAPPED_OUT
 from clustersim.simulation.residency import moved
+from clustersim.timeline.passes import PART
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.step_parts import StepRows
 from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
 
 NONE: Final = -1
+AT_A_TIME: Final = 4 * PART
+"""Requests that are looked at together."""
 _DECODED: Final = (1 << 32) - 1
 """How far a sequence that has decoded is computed: beyond any prompt."""
 
@@ -54,12 +58,37 @@ def of_requests(request: Int64Array, some: slice) -> Any:
     return (request >= some.start) & (request < some.stop)
 
 
-def events_of(tables: Tables, rows: StepRows, finished: Any, some: slice) -> Events:
-    """Return the events of those of some requests that finished; ``rows`` finds rows of the steps of these tables."""
+class RowsOfSome:
+    """Rows of chunks, of episodes, and of facts of arrivals, by parts of the requests: each is looked for once.
+
+    Parameters
+    ----------
+    tables : Tables
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._arrivals = np.flatnonzero(tables.facts["kind"] == ARRIVED)
+        requests = tables.chunks["request"], tables.decodes["request"], tables.facts["request"][self._arrivals]
+        self._chunks, self._decodes, self._arrived = (RowsOf(request // AT_A_TIME) for request in requests)
+
+    def events(self, some: slice) -> tuple[Int64Array, Int64Array]:
+        """Return the rows of chunks and of episodes of ``AT_A_TIME`` requests, or of the last ones."""
+        return self._chunks.of(some.start // AT_A_TIME), self._decodes.of(some.start // AT_A_TIME)
+
+    def arrivals(self, some: slice) -> Int64Array:
+        """Return the rows of facts that say when they arrived."""
+        return self._arrivals[self._arrived.of(some.start // AT_A_TIME)]
+
+
+def events_of(tables: Tables, rows: StepRows, finished: Any, *some: Int64Array) -> Events:
+    """Return the events of some rows of chunks and of episodes of requests that finished.
+
+    ``rows`` finds rows of the steps of these tables.
+    """
     steps = tables.steps
     chunks, these = (
-        np.flatnonzero(of_requests(request, some) & finished[request])
-        for request in (tables.chunks["request"], tables.decodes["request"])
+        mine[finished[table["request"][mine]]]
+        for table, mine in zip((tables.chunks, tables.decodes), some, strict=True)
     )
     decodes = {name: values[these] for name, values in tables.decodes.items()}
     chunk = {name: values[chunks] for name, values in tables.chunks.items()}

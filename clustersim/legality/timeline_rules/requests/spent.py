@@ -176,6 +176,7 @@ def _while(reading: Reading, came: Int64Array, first: Int64Array, ended: Int64Ar
     found = {name: np.zeros(len(came), np.int64) for name in (*_SUPPORTS, "interference_ns")}
     between = _between_steps(pieces, len(came))
     whose, whose_between = RowsOf(replica), RowsOf(between.replica)
+    prompts = _column(runs, "prefill_tokens") > 0
     for declared in reading.history.pools:
         holds = {name: support(runs, declared) for name, support in _SUPPORTS.items()}
         left = _budget_left(runs, declared)
@@ -191,8 +192,7 @@ def _while(reading: Reading, came: Int64Array, first: Int64Array, ended: Int64Ar
                 some = whose_between.of(one)
                 lacks = steps.until_next(left[mine], *(steps.at(one[some]) for one in (between.since, between.until)))
                 np.add.at(found["blocks_wait_ns"], between.request[some], lacks)
-                prompts = _column(runs, "prefill_tokens")[mine] > 0
-                np.add.at(found["interference_ns"], who, steps.whole(prompts, came[who], ended[who]))
+                np.add.at(found["interference_ns"], who, steps.whole(prompts[mine], came[who], ended[who]))
     own = np.where(ended > 0, _own_prompts(reading, len(came)), 0)
     found["interference_ns"] -= own
     return found

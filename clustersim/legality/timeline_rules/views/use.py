@@ -217,9 +217,11 @@ def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Arra
         at = np.repeat(base[some], each) + within(each) * size
         run = runs.run_at_place[at]
         for into, which in ((takes, run), (first, run[at == runs.place[run]])):
-            low = int(which.min(initial=len(runs)))  # what goes on together is of runs near to each other
-            counts = np.bincount(which - low)
-            into[low : low + len(counts)] += counts
+            low, high = int(which.min(initial=len(runs))), int(which.max(initial=-1))
+            if high - low < 8 * len(which):  # what goes on together is of runs near to each other; not so of a fleet
+                into[low : high + 1] += np.bincount(which - low)
+            else:
+                np.add.at(into, which, 1)
     return first, takes
 
 
