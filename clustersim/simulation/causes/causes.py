@@ -25,7 +25,7 @@ from clustersim.simulation.causes.events import (
     Events,
     Facts,
     Preemptions,
-    RowsOfSome,
+    RequestRows,
     events_of,
     received,
 )
@@ -105,7 +105,7 @@ def causes_of(
     sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Preemptions(tables.facts)
     let_go()
     prompts, episodes = time_of_prompts(tables), Episodes(tables.steps)
-    of_some = RowsOfSome(tables)
+    of_some = RequestRows(tables)
     for some in blocks_of(count, AT_A_TIME // PART):
         account = _Account(tables, events_of(tables, found, finished, *of_some.events(some)), losses, sums)
         account.in_chunks(parts, prompts)

@@ -58,7 +58,7 @@ def of_requests(request: Int64Array, some: slice) -> Any:
     return (request >= some.start) & (request < some.stop)
 
 
-class RowsOfSome:
+class RequestRows:
     """Rows of chunks, of episodes, and of facts of arrivals, by parts of the requests: each is looked for once.
 
     Parameters
