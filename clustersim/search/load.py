@@ -130,14 +130,29 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
     InputError
         When it has no rate, or no targets.
     """
-    if not targets_ns(scenario.targets):
-        message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
-        raise InputError(scenario.problem("targets", message))
+    check_targets(scenario)
     workload, recorded = scenario.workload, None
     first, count = _own(scenario, requests_of)
     if isinstance(workload, TraceWorkload):
         recorded = cache(_whole(scenario, workload).requests)
     return Load(workload=workload, first=first, requests=count, own=count, lasting_s=lasting_s, recorded=recorded)
+
+
+def check_targets(scenario: Scenario) -> None:
+    """Refuse targets of which no share of requests can be told.
+
+    Raises
+    ------
+    InputError
+        Where there are none, or one of ITL: a request has none of its own.
+    """
+    limits = targets_ns(scenario.targets)
+    if not limits:
+        message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
+        raise InputError(scenario.problem("targets", message))
+    if "itl" in limits:
+        message = "no request has an ITL of its own, so that no share of them meets it; expected ttft, tpot or e2e"
+        raise InputError(scenario.problem("targets.itl", f"{message}, such as --targets 'ttft=1 s, tpot=50 ms'"))
 
 
 def at_rate(scenario: Scenario, requests_of: Callable[[Scenario], Requests], rate: float) -> tuple[str, ...]:

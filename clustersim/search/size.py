@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, Final
 
 from clustersim.errors import InputError
-from clustersim.report.metrics.latencies import targets_ns
+from clustersim.search.load import check_targets
 from clustersim.search.point import Row
 from clustersim.search.rate import limiting, reason, refuse_impossible
 from clustersim.search.runs import Runs
@@ -133,9 +133,7 @@ class Sizer:
     def __init__(self, runs: Runs, changes: Sequence[str], survive: str | None, rack_nodes: int | None) -> None:
         self.runs, self.plain = runs, tuple(changes)
         self.scenario = scenario = runs.variants.scenario(changes)
-        if not targets_ns(scenario.targets):
-            message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
-            raise InputError(scenario.problem("targets", message))
+        check_targets(scenario)
         self.pools = tuple(pool.name for pool in scenario.pools)
         self.plans = [f"plan.{name}" for name in self.pools] if scenario.hands_over else ["plan"]
         for pool, plan in zip(scenario.pools, self.plans, strict=True):

@@ -15,7 +15,7 @@ from clustersim.values import dataclass
 SHARE: Final = "goodput.share"
 BETWEEN: Final = 3
 """Rates that are tried at a time, however many workers there are: the answer is the same for any number."""
-SERVED: Final = "throughput counts until the last request has ended, so that it is below the rate at which they arrive"
+SERVED: Final = "throughput counts until the last request has ended, so that it is not the rate at which they arrive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,7 +195,7 @@ class CustomScheduler(Scheduler):
         self.asked_ns = now
         view = self.view(now)
         decided = self.user.asked(lambda: self.decider.decide(view))
-        answer = _exact(decided) or self.user.asked(lambda: _plain(decided))
+        answer = self.user.asked(lambda: _exact(decided) or _plain(decided))
         if answer is None:
             expected = (
                 "expected Choice(tokens={request: tokens}, preempt=(request, …), again=True or False), "
@@ -259,7 +259,7 @@ class CustomScheduler(Scheduler):
 
 
 def _exact(decided: object) -> Answer | None:
-    """Return an answer that is made of a dict, a tuple and numbers alone, so that no code of the user's looks at it."""
+    """Return an answer that is made of a dict, a tuple and numbers alone, which takes no call to check."""
     if type(decided) is not Choice:
         return None
     tokens, victims, again = decided.tokens, decided.preempt, decided.again

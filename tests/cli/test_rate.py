@@ -115,6 +115,7 @@ def test_any_number_of_workers_finds_the_same():
         (["--targets", "ttf=1 s"], "unknown key 'ttf'; did you mean 'ttft'?"),
         (["--targets", "ttft"], "expected NAME=TIME"),
         (["--set", "targets={}"], "says no target"),
+        (["--targets", "ttft=1 s, itl=50 ms"], "--targets: targets.itl: no request has an ITL of its own"),
         (["--set", "workload.arrivals=all_at_once"], "has no rate to vary"),
         (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
         (["--share", "0"], "--share"),

@@ -171,6 +171,7 @@ def test_of_several_plans_the_least_is_chosen():
         ),
         ([*POOLS, "--most", "1"], "2 replicas on 8 devices don't meet the targets: "),
         (["--set", "targets={}"], "says no target"),
+        (["--targets", "ttft=1 s, itl=50 ms"], "--targets: targets.itl: no request has an ITL of its own"),
         (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
         (["--vary", "plan.tp=3,5"], "3 does not divide 64 attention heads (llama-3.1-70b) [TP-1]; use another plan"),
     ],

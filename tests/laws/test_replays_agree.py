@@ -38,6 +38,27 @@ def test_replays_agree_when(name: str) -> None:
     assert agree(case_input(CORPUS[name])).how != "events", "it tests no lane"
 
 
+def test_replays_agree_when_copies_to_a_host_meet_collectives_of_a_replica_that_is_back() -> None:
+    case = {
+        "plan": {"tp": 2},
+        "scheduler": "continuous",
+        "max_batch_requests": 2,
+        "max_batch_tokens": 4,
+        "kv_block_tokens": 1,
+        "kv_blocks": 64,
+        "host": 100,
+        "port": False,
+        "arrivals": (
+            *((0, 4, 26), (0, 29, 12), (0, 0, 0), (0, 29, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0)),
+            *((12090, 18, 6), (530960, 4, 2), (557980, 4, 0), (557980, 4, 3)),
+        ),
+        "order": ("shortest_prompt", 100_000),
+        "priorities": [2, 1, 0, 3, 2, 2, 1, 2, 1, 0, 1],
+        "failures": ((455250, 462250, 0), (344800, 444800, 0), (739110, 746110, 1)),
+    }
+    agree(case_input(case))
+
+
 @examples(30, sieved=True)
 @given(cases(), WINDOWS, MOST)
 def test_replays_agree_on_round_numbers_where_much_coincides(case: Case, window: Window, most: int) -> None:

@@ -123,7 +123,7 @@ class LaneBuilder:
             return "collectives can meet on a link"
         if not all(map(told_by_counts, pool.programs[replica, 0].values())):
             return "collectives can meet K/V on its way, and what they carry depends on contexts"
-        return ""
+        return "replicas fail whose collectives can meet K/V on its way" if self.prepared.outages else ""
 
     def watched(self, replica: int) -> tuple[int, ...]:
         """Return the links of a replica of one stage on which K/V on its way may be."""
