@@ -42,8 +42,8 @@ WHOLE: Final = {
     "report/figures/topology.py": 2,  # devices
     "report/traces/protobuf.py": 1,  # bytes
     "report/traces/requests.py": 2,  # slices
-    "report/figures/series.py": 1,  # blocks
-    "report/metrics/service.py": 1,  # blocks
+    "report/folded/whole.py": 1,  # bytes
+    "report/metrics/gauges.py": 1,  # blocks
     "report/words/run.py": 1,  # requests
     "report/metrics/faults.py": 3,  # ns
     "collective/measurements.py": 1,  # steps

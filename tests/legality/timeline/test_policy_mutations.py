@@ -84,7 +84,7 @@ def prefills_beside_decodes(patch: Patch) -> None:
         found = original(self, now)
         if found.prefills and not found.decodes:
             left = self.config.max_batch_tokens - found.tokens
-            return replace(found, decodes=tuple(self._decodes(now, left)))
+            return found._replace(decodes=tuple(self._decodes(now, left)))
         return found
 
     original = Scheduler._decide
