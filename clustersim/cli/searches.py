@@ -28,9 +28,15 @@ def plain_of(
             "metrics": metrics(one.standing, one.row)
             | {
                 "rate_per_s": found.rate_at(one),
-                "capacity_per_s": one.standing.capacity,
+                "capacity_per_s": found.capacity_of(one.standing),
+                "short_capacity_per_s": one.standing.capacity,
                 "tokens_per_s_per_device": one.per_device,
                 "user_tokens_per_s": one.user_rate,
+            },
+            "run": {
+                "at_length": found.is_at_length(one.standing, found.rate_at(one)),
+                "requests": one.requests,
+                "replicas": one.standing.part or "all",
             },
         }
         for one in found.front()
@@ -48,6 +54,7 @@ def plain_of(
             "plan": best.standing.words,
             "devices": best.standing.candidate.devices,
             "capacity_per_s": best.rate,
+            "confirmed_per_s": best.ran if best.is_confirmed else None,
             "objective": found.objective,
             "value": best.value,
             "metrics": metrics(best.standing, best.row, is_whole=best.is_whole),
@@ -57,11 +64,12 @@ def plain_of(
                     "scenario": files[id(one.standing), None],
                     "plan": one.standing.words,
                     "value": one.value,
+                    "confirmed_per_s": one.ran if one.is_confirmed else None,
                     "launches_for": launches_of(deployments, one.standing),
                 }
                 for one in ties
             ],
-            "command": search_command(found, deployments, best.standing, best.rate),
+            "command": search_command(found, deployments, best.standing, best.ran),
             "launches_for": launches_of(deployments, best.standing),
         },
         "certificate": told,
@@ -88,7 +96,7 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
     if any(one.rank == "tie" for one in found.shown()):
         click.echo(f"tie: less than {TIES:.0%} from the best, as much as a seed changes")
     if found.is_next_shorter and any(one.rank == "next" for one in found.shown()):
-        click.echo("next: found in shorter runs than those of the best")
+        click.echo("next: found in shorter runs, which flatter; of the best: of what it reached in runs as short")
     if any(one.standing.row_devices < one.standing.candidate.devices for one in found.shown()):
         click.echo("p99: of the first seed, and of one replica that stands for all (of two pools, of the fewest)")
 
@@ -99,4 +107,4 @@ def print_written(found: Standings, deployments: Deployments, folder: Path) -> N
         click.echo(line)
     best = found.answers()[0]
     click.echo(f"page     {folder / 'search.html'}")
-    click.echo(kept_and_command(folder, search_command(found, deployments, best.standing, best.rate)))
+    click.echo(kept_and_command(folder, search_command(found, deployments, best.standing, best.ran)))

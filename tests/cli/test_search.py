@@ -58,7 +58,7 @@ def test_the_best_plan_is_that_of_the_exhaustive_search_and_nothing_beats_its_bo
         for line in search(*FAST, "--exhaustive", "--workers", "1", "--out", "b").stdout.splitlines()
         if line.rstrip().endswith(" next")
     ]
-    rates = {float(words[-6]) for words in listed}
+    rates = {float(words[-7]) for words in listed}
     assert 0 < len(listed) <= 4
     assert rates <= {row["reached"] for row in rows}
     best = whole["best"]["value"]
@@ -96,12 +96,22 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     run = CliRunner().invoke(main, [*shlex.split(told["best"]["command"])[1:], "--out", "again"])
     assert run.exit_code == 0, run.stderr
     again = json.loads(Path("again/summary.json").read_text())
+    assert again["goodput"]["share"] >= 0.9
+    assert rows[0]["confirmed_per_s"] == told["best"]["confirmed_per_s"] <= told["best"]["capacity_per_s"]
     for key in ("tpot_ms.p99", "ttft_ms.p50"):  # of the long run, in the table as in the answer, and by the command
         part, _, name = key.partition(".")
         assert rows[0][key] == told["best"]["metrics"][key] == again[part][name]
     assert all(row["why"] for row in rows if row["fate"] != "best")
     assert all(" of the best at length: a tie" in row["why"] for row in rows if row["fate"] == "tie")
-    best = next(one["metrics"] for one in told["front"] if one["metrics"]["rate_per_s"] == rows[0]["requests_per_s"])
+    best = next(one["metrics"] for one in told["front"] if one["metrics"]["rate_per_s"] == rows[0]["confirmed_per_s"])
+    assert best["goodput.share"] >= 0.9
+    assert best["capacity_per_s"] == told["best"]["capacity_per_s"] < best["short_capacity_per_s"]
+    assert {one["run"]["at_length"] for one in told["front"]} == {True, False}
+    for one in told["front"]:
+        length, run = ("" if one["run"]["at_length"] else "short "), one["run"]
+        assert f"front has a {length}run of {run['requests']} requests of it" in Path(one["scenario"]).read_text()
+        assert run["requests"] == load(one["scenario"]).workload.requests
+        assert one["metrics"]["capacity_per_s"] is None or one["plan"] == told["best"]["plan"]
     assert rows[0]["tokens_per_device"] == best["tokens_per_s_per_device"]  # its dot is on the front's line
     page = (folder / "kept" / "search.html").read_text()
     assert all(f"{one.name}: " in page for one in (folder / "kept").glob("front-*.yaml"))
@@ -109,8 +119,10 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert "of the best in runs as short" in page
     told = search("--devices", "1", "--lasting", "1 s", "--workers", "1", "--out", "kept").stdout
     assert told.splitlines()[-1].startswith("command  clustersim run")
-    first = told.split(" on 1 device: ")[1].split()[0]
-    assert f"workload.arrivals.rate={first}/s" in told.splitlines()[-1]
+    capacity, confirmed = (told.split(before)[1].split()[0] for before in (" on 1 device: ", "whole    confirmed at "))
+    assert float(confirmed) < float(capacity)
+    assert f"; {confirmed} requests/s as its command runs it" in (folder / "kept" / "search.html").read_text()
+    assert f"workload.arrivals.rate={confirmed}/s" in told.splitlines()[-1]
     assert "a rate counts where 90% of requests meet every target" in told
 
 
@@ -143,6 +155,8 @@ def test_the_command_and_the_scenario_that_are_written_give_the_share_that_is_to
         text = CliRunner().invoke(main, [command, "small.yaml", *more, "--workers", "1"]).stdout
         p99, of_all = (told["metrics"][key] for key in ("ttft_ms.p99", "throughput.requests_per_s"))
         assert " did (1 of 2 replicas stands for all)\n" in text
+        assert told["confirmed_per_s"] <= told["capacity_per_s"]
+        assert told["share"] >= 0.9
         assert (
             f"\nwhole    all 2 replicas together, as the command runs them, let {format_share(told['share'])} " in text
         )

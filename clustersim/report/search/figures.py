@@ -73,7 +73,8 @@ def _front(searched: Searched, panel: Panel, identity: str) -> Drawn:
     return _drawn(
         figure, panel, identity, "Tokens of a device against those of a user",
         f"Each simulated plan at {searched.at}; none of its runs lies above and to the right of the dotted line, "
-        "whose circles are runs of their own, at lower rates, too: their scenarios are beside this page.",
+        "whose circles are runs of their own, at lower rates, too, many short or of one replica that stands for all "
+        "(hover tells which): their scenarios are beside this page.",
         "output tokens/s that a user gets", "output tokens/s per device",
     )  # fmt: skip
 

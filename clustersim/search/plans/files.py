@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +39,8 @@ LAUNCHED: Final = 100
 """Simulated plans behind the finalists of which it is told what starts them, which takes 5 ms each."""
 LEAST: Final = "goodput.share_least"
 """Of the runs of a finalist, one for each seed."""
+CONFIRMED: Final = "confirmed_per_s"
+"""The rate at which enough requests meet their targets in the run of a plan's command."""
 _ORDER: Final = ("best", "tie", "simulated", "screened", "open", "failed", "pruned")
 
 
@@ -66,13 +67,12 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
         reached = finalist.capacity if finalist is not None else one.capacity
         fate = "best" if one is best.standing else "tie" if id(one) in ties else one.fate
         worth, point, row = found.worth(one), at_capacity(one), one.row if one.passed is not None else None
+        numbers, rate = metrics(one, row), reached
         if finalist is not None and finalist.row is not None and finalist.step is not None:
-            row = finalist.row
-            point = Point(standing=one, step=finalist.step, row=row)
-        numbers = metrics(one, row)
-        if finalist is not None and finalist.step is not None:
-            whole = finalist.whole is not None
-            numbers = metrics(one, finalist.whole or row, is_whole=whole) | {LEAST: min(finalist.shares)}
+            row, whole, rate = finalist.row, finalist.whole, finalist.rate
+            point = Point(standing=one, step=finalist.step if finalist.ran is None else finalist.ran, row=row)
+            numbers = metrics(one, whole or row, is_whole=whole is not None) | {LEAST: min(finalist.shares)}
+            numbers |= {CONFIRMED: rate} if finalist.is_confirmed else {}
         bound = one.bound.step is not None and one.bound.why == "most requests per second"
         plans.append(
             Plan(
@@ -89,7 +89,7 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
                 tokens_per_user=None if point is None else point.user_rate,
                 on_front=id(one) in on_front,
                 stands_for=one.same * one.partitions,
-                command=search_command(found, deployments, one, reached),
+                command=search_command(found, deployments, one, rate),
                 launches_for=launch_words(deployments, one) if finalist is not None or id(one) in simulated else None,
             )
         )
@@ -97,9 +97,13 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
     return Searched(
         name=deployments.base.name,
         unit=UNITS[found.objective],
-        subtitle=f"{legal_words(found, question)}; best: {best.standing.words}{not_started(deployments, found, '; ')}",
+        subtitle=f"{legal_words(found, question)}; best: {best.standing.words}{found.confirmed_words()}"
+        + not_started(deployments, found, "; "),
         plans=plans,
-        front=[(*one.both, f"front-{at}.yaml: {one.standing.words}") for at, one in enumerate(front, 1)],
+        front=[
+            (*one.both, f"front-{at}.yaml: {one.standing.words} ({found.run_words(one)})")
+            for at, one in enumerate(front, 1)
+        ],
         certificate=_sentences(found, question),
     )
 
@@ -121,7 +125,7 @@ def legal_words(found: Standings, question: Question) -> str:
 
 
 def search_command(found: Standings, deployments: Deployments, one: Standing, rate: float | None) -> str:
-    """Return the command that simulates a plan: at the rate that it reaches, or the scenario's where none is known."""
+    """Return the command that simulates a plan at a rate, or the scenario's where none is known."""
     return command_of(deployments.variants, (*deployments.changes(one.candidate), *found.rated(one, rate)))
 
 
@@ -150,9 +154,7 @@ def _why(one: Standing, fate: str, found: Found) -> str:
             f", seen after {cut:.0f} s" if cut else ""
         )
     if fate == "simulated" and one.capacity is not None:
-        best = found.best.standing
-        reached = (best.capacity or math.inf) * found.worth(best)  # at length that of the best is known, but not this
-        share = one.capacity * found.worth(one) / reached
+        share = found.of_the_best(one)
         return f"reaches {format_share(share)} of the best in runs as short" + (f"; {one.why}" if one.why else "")
     return "" if fate in ("best", "tie") else one.why
 
@@ -177,7 +179,7 @@ def _sentences(found: Found, question: Question) -> list[str]:
         + ".",
     ]
     if whole := found.whole_words():
-        lines.insert(1, f"{whole[:1].upper()}{whole[1:]}.")
+        lines.insert(1 if found.best.is_confirmed else 0, f"{whole[:1].upper()}{whole[1:]}.")
     if told["nearest_pruned"] is not None:
         lines.append(
             f"Of those left out by their bound the best can reach {told['nearest_pruned']:.4g} {unit} at most."
@@ -207,18 +209,21 @@ def write_search(
     The best plan and its ties, without a rate, have the requests of their commands; those of the front have theirs.
     """
     best, *ties = found.answers()
-    named: list[tuple[str, Standing, float | None, float | None]] = [("best", best.standing, None, best.rate)]
-    named += [(f"tie-{at}", one.standing, None, one.rate) for at, one in enumerate(ties, 2)]
-    rates = [(one.standing, found.rate_at(one)) for one in found.front()]
+    named: list[tuple[str, Standing, float | None, float | None]] = [("best", best.standing, None, best.ran)]
+    named += [(f"tie-{at}", one.standing, None, one.ran) for at, one in enumerate(ties, 2)]
+    front = found.front()
+    rates = [(one.standing, found.rate_at(one)) for one in front]
     named += [(f"front-{at}", one, rate, rate) for at, (one, rate) in enumerate(rates, 1)]
     files: dict[tuple[int, float | None], str] = {}
     whole = {id(one.standing) for one in (best, *ties) if one.is_whole}
+    runs = {f"front-{at}": found.run_words(one) for at, one in enumerate(front, 1)}
     for name, one, key, rate in named:
         path = folder / f"{name}.yaml"
         changes = (*deployments.changes(one.candidate), *found.rated(one, rate))
         with written_whole(path) as beside:
             text = to_yaml(deployments.variants.scenario(changes).document)
-            beside.write_text(f"{_head(one, is_whole=key is None and id(one) in whole)}{text}", encoding="utf-8")
+            head = _head(one, runs.get(name, ""), is_whole=key is None and id(one) in whole)
+            beside.write_text(f"{head}{text}", encoding="utf-8")
         files.setdefault((id(one), key), str(path))
     with written_whole(folder / POINTS) as beside:
         pq.write_table(table_of(searched), beside)
@@ -227,9 +232,10 @@ def write_search(
     return files
 
 
-def _head(one: Standing, *, is_whole: bool) -> str:
-    """Return a comment above a scenario: its plan, and that what is told of it is of a part, where that is so."""
-    told = f"# {one.words}\n"
+def _head(one: Standing, run: str, *, is_whole: bool) -> str:
+    """Return a comment above a scenario: its plan, the run that the front has of it, and whether what is told of it is
+    of a part."""
+    told = f"# {one.words}\n" + (f"# The front has a {run.partition(',')[0]} of it.\n" if run else "")
     if one.part and not is_whole:
         told += f"# In what the search tells {one.part}: this file runs all, which may give slightly other figures.\n"
     return told

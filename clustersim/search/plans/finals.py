@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from clustersim.search.plans.bounds.limits import RATE
@@ -31,6 +32,9 @@ Long = Callable[[Sequence[tuple[Standing, int, int]]], list[Row]]
 """Simulates plans at length, each at a step of the grid and with so much added to the seed."""
 Late = Callable[[Standing, int], bool]
 """Whether there is no time left to simulate a plan at length at a step, with each seed."""
+Own = Callable[[int], Sequence[Row] | None]
+"""Simulates a plan at a step of the grid with the scenario's own seed: what stands for all, and all its replicas where
+that does; None: there is no time left, or it can't."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,13 +49,17 @@ class Finalist:
     shares : list of float
         With each seed, there.
     row : Row or None
-        Of the first seed, there.
+        Of the first seed, at ``ran``.
     failed : int or None
         Lowest step at which it is not.
     whole : Row or None
-        Of all its replicas, as the command runs them, where one stood for all and there was time.
+        Of all its replicas at ``ran``, as the command runs them, where one stood for all and there was time.
     is_cut : bool
         Whether there was no time to look on for the highest step.
+    ran : int or None
+        The step of its command's run: lower where too few meet their targets there; None: ``step``.
+    is_confirmed : bool
+        Whether enough requests meet their targets in that run: of the scenario's own seed, with all replicas.
     """
 
     standing: Standing
@@ -61,11 +69,18 @@ class Finalist:
     failed: int | None = None
     whole: Row | None = None
     is_cut: bool = False
+    ran: int | None = None
+    is_confirmed: bool = False
 
     @property
     def capacity(self) -> float:
         """Requests per second."""
         return 0.0 if self.step is None else rate_of(self.step)
+
+    @property
+    def rate(self) -> float:
+        """Requests per second of its command."""
+        return self.capacity if self.ran is None else rate_of(self.ran)
 
 
 def last_longest(
@@ -135,8 +150,29 @@ def settle(finalists: Sequence[Finalist]) -> None:
         if one.step is None or one.row is None:
             short.clear()
         else:
-            lower = {step: row for step, row in short.items() if step < one.step}
-            one.standing.passing = lower | {one.step: one.row}
+            ran = one.step if one.ran is None else one.ran
+            lower = {step: row for step, row in short.items() if step < ran}
+            one.standing.passing = lower | {ran: one.row}
+
+
+def confirm(one: Finalist, run: Own, share: float) -> None:
+    """Look for the highest step, from its capacity down, at which a plan reaches its share as its command runs it.
+
+    That has the scenario's own seed, which may be less lucky than the mean of some; and all replicas.
+    """
+    if one.step is None:
+        return
+    own = Finalist(standing=one.standing, step=None, shares=[], row=None)
+    steps = _search(own, share, one.standing.apart, start=one.step, high=one.step + 1)
+    step, found = next(steps), dict[int, Sequence[Row]]()
+    with suppress(StopIteration):
+        while (rows := run(step)) is not None:
+            found[step] = rows
+            step = steps.send([rows[-1]])
+    if own.step is not None:
+        one.ran, one.is_confirmed = own.step, True
+    one.row, *whole = found.get(one.step if one.ran is None else one.ran, [one.row])
+    one.whole = whole[0] if whole else None
 
 
 def at_length(
@@ -155,7 +191,16 @@ def at_length(
     its next runs a plan is left as it is; ``is_first``: but one, as long as none reaches anything.
     """
     found = [Finalist(standing=one, step=None, shares=[], row=None) for one in chosen]
-    searches = {id(one): _search(one, share, apart or one.standing.apart, is_known=seeds == 1) for one in found}
+    searches = {
+        id(one): _search(
+            one,
+            share,
+            apart or one.standing.apart,
+            start=one.standing.passed or 0,
+            high=one.standing.failing if seeds == 1 else None,
+        )
+        for one in found
+    }
     going = [(one, next(searches[id(one)])) for one in found]
     while going:
         for one, step in going:
@@ -174,13 +219,14 @@ def at_length(
     return found
 
 
-def _search(one: Finalist, share: float, apart: int, *, is_known: bool) -> Generator[int, list[Row], None]:
-    """Yield steps from a capacity on, up or down and ever farther apart, then between; note the highest that does.
+def _search(
+    one: Finalist, share: float, apart: int, *, start: int, high: int | None
+) -> Generator[int, list[Row], None]:
+    """Yield steps from one on, up or down and ever farther apart, then between; note the highest that does.
 
-    With one seed it is known from which step on a plan fails, or at which it is proven to.
+    With one seed it is known from which step on a plan fails (``high``), or at which it is proven to.
     """
-    assert one.standing.passed is not None
-    step, high, far = one.standing.passed, one.standing.failing if is_known else None, 1
+    step, far = start, 1
     while True:
         rows = yield step
         shares = [float(row["numbers"].get("goodput.share", 0.0)) for row in rows]

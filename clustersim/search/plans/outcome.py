@@ -155,6 +155,10 @@ class RankedPlan:
         … and whether that was of all its replicas, also where one stands for all.
     shares : list of float
         Of requests that meet every target, with each seed; none where it ran with one.
+    ran : float or None
+        The rate of that run, which its command repeats.
+    is_confirmed : bool
+        Whether enough requests meet their targets there, in the run of all replicas with the scenario's own seed.
     """
 
     standing: Standing
@@ -163,3 +167,5 @@ class RankedPlan:
     row: Row | None
     is_whole: bool = False
     shares: Sequence[float] = ()
+    ran: float | None = None
+    is_confirmed: bool = False

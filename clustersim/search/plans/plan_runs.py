@@ -12,7 +12,7 @@ from clustersim.search.journal import Journal, key_of
 from clustersim.search.load import Load, load_of
 from clustersim.search.plans.costs import expected_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import OWN, REQUESTS, SEEDS, Finalist
+from clustersim.search.plans.finals import OWN, REQUESTS, SEEDS
 from clustersim.search.plans.grid import prime_up_to, rate_of, recorded
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPools
@@ -92,13 +92,13 @@ class PlanRuns(Trials):
         known |= dict(zip(left, self.rows((trials[at] for at in left), try_rate), strict=True))
         return [known[at] for at in range(len(trials))]
 
-    def whole_trial(self, one: Finalist) -> Trial | None:
-        """Return the run of all replicas of a finalist; None where none stood for others, or it reached nothing."""
-        standing, step = one.standing, one.step
-        if step is None or standing.row_devices == standing.candidate.devices:
-            return None
-        scenario = self.deployments.scenario(standing.candidate)
-        return Trial(scenario=scenario, load=self._load(standing, step), step=step, every=1)
+    def own_trials(self, standing: Standing, step: int) -> list[Trial]:
+        """Return runs at length with the scenario's own seed: of what stands for all, and of all where that does."""
+        found = [self._long_trial(standing, step, 0)]
+        if standing.part:
+            scenario = self.deployments.scenario(standing.candidate)
+            found.append(Trial(scenario=scenario, load=self._load(standing, step), step=step, every=1))
+        return found
 
     def refused_first(self, asked: Sequence[tuple[Standing, int]]) -> list[Row | None]:
         """Return rows of plans that can't be launched, or whose prefill pool fails at a step by itself; else None."""

@@ -77,6 +77,8 @@ class Found(Standings):
                 row=one.whole or one.row,
                 is_whole=one.whole is not None,
                 shares=one.shares,
+                ran=one.rate,
+                is_confirmed=one.is_confirmed,
             )
             for one in (self.best, *self.ties)
         ]
@@ -87,8 +89,15 @@ class Found(Standings):
 
     def rated(self, one: Standing, rate: float | None) -> tuple[str, ...]:
         """Return what makes requests come to a plan at a rate, as many as its run had: a finalist's at length."""
-        is_long = any(final.standing is one and final.capacity == rate for final in self.finalists)
-        return () if rate is None else self.load(one.candidate, rate, is_long)
+        return () if rate is None else self.load(one.candidate, rate, self.is_at_length(one, rate))
+
+    def is_at_length(self, one: Standing, rate: float | None) -> bool:
+        """Whether a run of a plan at a rate is one at length."""
+        return any(final.standing is one and rate in (final.capacity, final.rate) for final in self.finalists)
+
+    def capacity_of(self, one: Standing) -> float | None:
+        """Return the rate that a plan reaches at length; None where it has no such run."""
+        return next((final.capacity for final in self.finalists if final.standing is one), None)
 
     @property
     def settled(self) -> bool:
@@ -125,7 +134,7 @@ class Found(Standings):
         failing = [rate_of(one.failed) * self.worth(one) for one in screened if one.failed is not None]
         uncertain = [
             "capacities are found with one seed and runs of the length asked for; those of the finalists at length; "
-            "other requests, or another seed, change them by some 3 %: leave a margin",
+            "other requests, or another seed, change them by 3 to 5 %: leave a margin",
             "between rates that were tried, more requests are taken to be served no better",
         ]
         if any(one.row_devices < one.candidate.devices for one in self.standings):
@@ -191,7 +200,7 @@ class Found(Standings):
     @property
     def columns(self) -> tuple[str, ...]:
         """What plans reach."""
-        return "arriving /s", self.objective.replace("_", " ")
+        return "arriving /s", self.objective.replace("_", " "), "of the best"
 
     @property
     def is_next_shorter(self) -> bool:
@@ -210,6 +219,8 @@ class Found(Standings):
             beside = [f"{shares}, a seed each", part or "the command has the first"]
             each = f"{format_share(math.fsum(best.shares) / len(best.shares))} did in the mean"
         each += f" ({'; '.join(beside)})" if beside else ""
+        if best.shares and best.shares[0] < self.share:
+            each += "; too few with the first, which the command has (what that bears says the line whole)"
         lines = [
             f"{best.standing.words} on {on}: {best.capacity:g} requests/s arriving ({noun} {self.value(best):.4g})",
             f"a rate counts where {format_asked(self.share)} of requests meet every target: {each}",
@@ -226,23 +237,41 @@ class Found(Standings):
     def notes(self) -> list[str]:
         """Return what was done for the front, and what the command gives."""
         lines = [] if self.filled is None else [f"front    {self.front_words()}"]
-        lines += [f"whole    {self.whole_words()}"] if self.best.standing.part else []
+        lines += [f"whole    {whole}"] if (whole := self.whole_words()) else []
         best = self.answers()[0]
         served = metrics(best.standing, best.row, is_whole=best.is_whole).get("throughput.requests_per_s")
         return lines if served is None else [*lines, f"served   {served:.6g} requests/s: {SERVED}"]
 
     def whole_words(self) -> str:
-        """Return what all replicas of the best plan gave, for which a part stood; empty where none did."""
-        if not self.best.standing.part:
+        """Return what the command of the best plan gives; empty where that is what its shares say."""
+        best, row = self.best, self.best.whole or self.best.row
+        part, is_lower = best.standing.part, best.rate < best.capacity
+        if row is None or (best.is_confirmed and not part and not is_lower):
             return ""
-        told = "were not run together: what the command gives may differ a little (more --effort runs them)"
-        if self.best.whole is not None:
-            found = self.best.whole["numbers"]
-            each = {"TTFT": found.get("ttft_ms.p99"), "TPOT": found.get("tpot_ms.p99")}
-            p99 = "".join(f", {name} p99 {value:,.1f} ms" for name, value in each.items() if value is not None)
-            share = format_share(found["goodput.share"])
-            told = f"together, as the command runs them, let {share} meet every target{p99}; a part stood for them"
-        return f"all {plural(sum(self.best.standing.candidate.counts), 'replica')} {told}"
+        every = plural(sum(best.standing.candidate.counts), "replica")
+        if part and best.whole is None and best.shares[0] >= (self.share or 0.0):
+            differs = "what the command gives may differ a little (more --effort runs them)"
+            return f"all {every} were not run together: {differs}"
+        found = row["numbers"]
+        each = {"TTFT": found.get("ttft_ms.p99"), "TPOT": found.get("tpot_ms.p99")}
+        p99 = "".join(f", {name} p99 {value:,.1f} ms" for name, value in each.items() if value is not None)
+        all_of = f"all {every} together, as the command runs them, let"
+        who = "the seed that the command has lets" if best.whole is None else all_of
+        share = format_share(found["goodput.share"])
+        lower = (
+            f"confirmed at {best.rate:g} requests/s, {1.0 - best.rate / best.capacity:.1%} less: " if is_lower else ""
+        )
+        told = f"{lower}{who} {share} meet every target{p99}"
+        if not best.is_confirmed:
+            return f"NOT CONFIRMED: {told}, too few (more --effort looks for what it bears)"
+        return f"{told}; {'the mean over seeds bears more' if is_lower else 'a part stood for them'}"
+
+    def confirmed_words(self) -> str:
+        """Return in short what the command of the best plan bears; empty where that is what the plan does."""
+        best = self.best
+        if best.is_confirmed:
+            return f"; {best.rate:g} requests/s as its command runs it" if best.rate < best.capacity else ""
+        return "; not confirmed by a run of its command"
 
     def shown(self) -> list[PlanRow]:
         """Return the finalists, and the best of the others, as they did in short runs."""
@@ -255,10 +284,18 @@ class Found(Standings):
             for one in self.finalists
         ]
         ranked += [(one, one.capacity or 0.0, one.row, "next") for one in others[:NEXT]]
-        return [
-            PlanRow(standing=one, reached=(f"{rate:g}", f"{rate * self.worth(one):.4g}"), row=row, rank=rank)
-            for one, rate, row, rank in ranked
-        ]
+        rows = []
+        for one, rate, row, rank in ranked:
+            value = rate * self.worth(one)
+            of_best = self.of_the_best(one) if rank == "next" else value / (self.value(self.best) or 1.0)
+            told = f"{rate:g}", f"{value:.4g}", format_share(of_best)
+            rows.append(PlanRow(standing=one, reached=told, row=row, rank=rank))
+        return rows
+
+    def of_the_best(self, one: Standing) -> float:
+        """Return what a plan reaches in short runs, of what the best one does in runs as short."""
+        best = self.best.standing
+        return (one.capacity or 0.0) * self.worth(one) / ((best.capacity or math.inf) * self.worth(best))
 
     def front_words(self) -> str:
         """Return what was done for the front, what is left, and what is possible."""

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from clustersim.search.executors import Executors
@@ -18,7 +19,17 @@ from clustersim.search.journal import Journal
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.costs import PLACED_S, PLAN_S, STARTED_S, WRITTEN_S, bound_s, looks_s
 from clustersim.search.plans.deployments import Candidate, Deployments
-from clustersim.search.plans.finals import SEEDS, TIES, Finalist, at_length, is_settled, last_longest, reopen, settle
+from clustersim.search.plans.finals import (
+    SEEDS,
+    TIES,
+    Finalist,
+    at_length,
+    confirm,
+    is_settled,
+    last_longest,
+    reopen,
+    settle,
+)
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.plan_runs import PlanRuns
@@ -33,9 +44,10 @@ from clustersim.search.plans.trials import Told
 from clustersim.search.plans.walk.order import Order
 from clustersim.search.plans.walk.reached import Reached
 from clustersim.search.plans.walk.walk import Walk
+from clustersim.search.point import Row
 
 _WHOLE: Final = 0.05
-"""Of the effort, that a run of all replicas of the best plan may take when it is spent."""
+"""Of the effort, that runs of the best plan, or of all its ties, as their commands do may take when it is spent."""
 
 
 class Search(PlanRuns):
@@ -209,16 +221,32 @@ def found_by(search: Search, told: Told | None = None) -> Found:
 
 
 def with_whole(search: Search, found: Found, some: Sequence[Finalist]) -> Found:
-    """Return what was found with some of the best plans run as their commands do, with all replicas.
+    """Return what was found with some of the best plans run as their commands do: all replicas, the scenario's seed.
 
-    Where there is no time left, those are that take a small part of the effort.
+    Where too few requests meet their targets there, lower rates are tried. Where there is no time left, those are run
+    that take a small part of the effort, all together.
     """
-    little_s = _WHOLE * search.question.effort_s
+    until_s, share = search.spent_s + _WHOLE * search.question.effort_s, search.question.share
+
+    def own(one: Finalist, step: int) -> list[Row] | None:
+        rows: list[Row] = []
+        for trial in search.own_trials(one.standing, step):
+            if not rows and step == one.step and one.row is not None:
+                row = one.row
+            elif search.is_spent(trial.expected_s) and search.spent_s + trial.expected_s > until_s:
+                return None
+            else:
+                (row,) = search.rows([trial], try_rate)
+            if row["failed"] is not None:
+                return None
+            rows.append(row)
+            if row["numbers"]["goodput.share"] < share:
+                break
+        return rows
+
     for one in some:
-        trial = search.whole_trial(one)
-        if trial is not None and (trial.expected_s <= little_s or not search.is_spent(trial.expected_s)):
-            (row,) = search.rows([trial], try_rate)
-            one.whole = row if row["failed"] is None else None
+        confirm(one, partial(own, one), share)
+    settle(some)
     return replace(found, runs=search.ran)
 
 

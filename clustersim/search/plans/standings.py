@@ -11,6 +11,7 @@ from clustersim.interop.launch.launch import NOT_STARTED
 from clustersim.search.plans.front.points import Hypervolume, Point, front_of, points_of
 from clustersim.search.plans.outcome import RankedPlan, Standing
 from clustersim.search.point import Row
+from clustersim.units import plural
 from clustersim.values import dataclass
 
 REPRESENTED: Final = "fewer of the same replicas"
@@ -90,6 +91,20 @@ class Standings(ABC):
     @abstractmethod
     def shown(self) -> list[PlanRow]:
         """Return the plans that a terminal lists, the best first."""
+
+    def is_at_length(self, one: Standing, rate: float | None) -> bool:
+        """Whether a run of a plan at a rate is as long as those that decide: all are, at one rate."""
+        return True
+
+    def capacity_of(self, one: Standing) -> float | None:
+        """Return the rate that a plan reaches at length; None where none was looked for."""
+        return None
+
+    def run_words(self, point: Point) -> str:
+        """Return what run a point of the front is, in words."""
+        kind = "run" if self.is_at_length(point.standing, self.rate_at(point)) else "short run"
+        part = f", {point.standing.part}" if point.standing.part else ""
+        return f"{kind} of {plural(point.requests, 'request')}{part}"
 
     @property
     def legal(self) -> int:

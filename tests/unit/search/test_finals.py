@@ -10,7 +10,7 @@ import pytest
 
 from clustersim.search.plans.bounds.limits import RATE, Bound
 from clustersim.search.plans.deployments import Candidate
-from clustersim.search.plans.finals import Finalist, at_length, last_longest, reopen, settle
+from clustersim.search.plans.finals import Finalist, at_length, confirm, last_longest, reopen, settle
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, Standing
 from clustersim.search.plans.search import refined
@@ -50,6 +50,30 @@ def test_the_mean_of_seeds_decides(monkeypatch: pytest.MonkeyPatch):
 
     (found,) = at_length([at(100)], run, seeds=3, share=0.9)
     assert (found.step, found.shares) == (100, [1.0, 0.86, 0.85])
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "looks"), [(100, 100, 99), (95, 100, 99), (100, 91, 99), (100, 100, 0), (9, 9, 3)]
+)
+def test_what_is_told_is_confirmed_by_a_run_of_all_replicas_or_said_not_to_be(part: int, whole: int, looks: int):
+    """Its mean over seeds bears step 100, its own seed and all its replicas what is said; looks are those in time."""
+    ran = list[int]()
+
+    def run(step: int):
+        ran.append(step)
+        rows = [{"failed": None, "numbers": {"goodput.share": 0.95 if step <= most else 0.5}} for most in (part, whole)]
+        return None if len(ran) > looks else rows[: 1 + (step <= part)]
+
+    row: Any = {"failed": None, "numbers": {"goodput.share": 0.0}}
+    one = Finalist(standing=at(120), step=100, shares=[0.95], row=row)
+    confirm(one, run, 0.9)
+    settle([one])
+    assert (one.is_confirmed, one.ran) == ((True, min(part, whole)) if looks > 3 else (False, None))
+    assert max(ran) == 100
+    assert one.rate == rate_of(one.ran or 100)
+    assert list(one.standing.passing) == [one.ran or 100]
+    if one.is_confirmed:
+        assert (one.row, one.whole) == ({"failed": None, "numbers": {"goodput.share": 0.95}},) * 2
 
 
 def test_who_meets_its_targets_at_any_rate_is_tried_no_higher_than_a_sixth_above():

@@ -45,6 +45,11 @@ class Point:
         return 1e3 / float(gap) if gap else 0.0
 
     @property
+    def requests(self) -> int:
+        """Requests that were simulated."""
+        return int(self.row["numbers"].get("requests.arrived", 0))
+
+    @property
     def both(self) -> tuple[float, float]:
         """What it is on the front for."""
         return self.per_device, self.user_rate
