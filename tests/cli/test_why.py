@@ -208,7 +208,7 @@ def test_what_is_left_is_told_in_cpu_time_as_runs_end() -> None:
     for done in (0, 1, 3):
         told(done, 8)
     assert file.getvalue().splitlines()[1:] == [
-        "1 of 8 runs, about 10.5 s of CPU left",
+        "1 of 8 runs, about 10 s of CPU left",
         "3 of 8 runs, about 15 s of CPU left",
     ]
     file, clock = io.StringIO(), iter(range(0, 1000, 100))

@@ -207,4 +207,5 @@ class RunsLeft:
 
 def _left(seconds: float, unit: str = "") -> str:
     """Return about how long the rest takes, behind what is done."""
-    return f", about {format_seconds(seconds)}{unit} left" if seconds >= 1.0 else f", under a second{unit} left"
+    about = format_seconds(float(f"{seconds:.2g}"))
+    return f", about {about}{unit} left" if seconds >= 1.0 else f", under a second{unit} left"

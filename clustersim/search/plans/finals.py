@@ -27,11 +27,13 @@ _FARTHEST: Final = 1024
 """Steps of the grid down from a capacity: of what fails there none is left."""
 _HIGHEST: Final = 8
 """Steps up at a time: a sixth above a capacity in all."""
+_AT_FIRST: Final = 3
+"""Rates at which a plan is simulated at length, as expected before the first."""
 
 Long = Callable[[Sequence[tuple[Standing, int, int]]], list[Row]]
 """Simulates plans at length, each at a step of the grid and with so much added to the seed."""
-Late = Callable[[Standing, int], bool]
-"""Whether there is no time left to simulate a plan at length at a step, with each seed."""
+Late = Callable[[Sequence[tuple[Standing, int]]], bool]
+"""Whether there is no time left to simulate plans at length, each at a step, with each seed."""
 Own = Callable[[int], Sequence[Row] | None]
 """Simulates a plan at a step of the grid with the scenario's own seed: what stands for all, and all its replicas where
 that does; None: there is no time left, or it can't."""
@@ -60,6 +62,8 @@ class Finalist:
         The step of its command's run: lower where too few meet their targets there; None: ``step``.
     is_confirmed : bool
         Whether enough requests meet their targets in that run: of the scenario's own seed, with all replicas.
+    rates_left : int
+        At which it is still simulated, the next one included, as expected.
     """
 
     standing: Standing
@@ -71,6 +75,7 @@ class Finalist:
     is_cut: bool = False
     ran: int | None = None
     is_confirmed: bool = False
+    rates_left: int = _AT_FIRST
 
     @property
     def capacity(self) -> float:
@@ -90,7 +95,8 @@ def last_longest(
     *,
     seeds: int,
     share: float,
-    is_late: Late = lambda *_: False,
+    is_late: Late = lambda _: False,
+    told: Callable[[Sequence[tuple[Finalist, int]]], None] = lambda _: None,
 ) -> list[Finalist]:
     """Return the best plans at length, best first; those for which there was no time are left out.
 
@@ -106,13 +112,16 @@ def last_longest(
     seeds : int
     share : float
     is_late : callable
+    told : callable, optional
+        Called with the plans that are simulated next, and at which steps.
     """
     values = [rate_of(one.passed or 0) * worth(one) for one in simulated]
     count = min(FINALISTS, sum(value >= values[0] * (1.0 - 2.0 * TIES) for value in values))
     found: list[Finalist] = []
     begun = 0
     while True:
-        found += at_length(simulated[begun:count], run, seeds=seeds, share=share, is_late=is_late, is_first=not begun)
+        some, is_first = simulated[begun:count], not begun
+        found += at_length(some, run, seeds=seeds, share=share, is_late=is_late, is_first=is_first, told=told)
         begun = count
         found.sort(key=lambda one: -one.capacity * worth(one.standing))
         found = [one for one in found if one.step is not None or not one.is_cut] or found[:1]
@@ -182,13 +191,16 @@ def at_length(
     seeds: int,
     share: float,
     apart: int | None = None,
-    is_late: Late = lambda *_: False,
+    start: int | None = None,
+    is_late: Late = lambda _: False,
     is_first: bool = True,
+    told: Callable[[Sequence[tuple[Finalist, int]]], None] = lambda _: None,
 ) -> list[Finalist]:
     """Simulate plans at length: at their capacities, and on up or down to the highest rates at which the mean does.
 
-    ``apart``: steps between that and the lowest at which it does not; None: as many as tie. Where there is no time for
-    its next runs a plan is left as it is; ``is_first``: but one, as long as none reaches anything.
+    ``start``: the step that is tried first, in place of that of their capacities; ``apart``: steps between the highest
+    and the lowest at which it does not; None: as many as tie. Where there is no time for its next runs a plan is left
+    as it is; ``is_first``: but one, as long as none reaches anything.
     """
     found = [Finalist(standing=one, step=None, shares=[], row=None) for one in chosen]
     searches = {
@@ -196,18 +208,21 @@ def at_length(
             one,
             share,
             apart or one.standing.apart,
-            start=one.standing.passed or 0,
+            start=(one.standing.passed or 0) if start is None else start,
             high=one.standing.failing if seeds == 1 else None,
         )
         for one in found
     }
     going = [(one, next(searches[id(one)])) for one in found]
     while going:
+        beside: list[tuple[Standing, int]] = []
         for one, step in going:
-            one.is_cut = is_late(one.standing, step)
+            one.is_cut = is_late([*beside, (one.standing, step)])
+            beside += [] if one.is_cut else [(one.standing, step)]
         if is_first and all(one.is_cut for one, _ in going) and all(one.step is None for one in found):
             going[0][0].is_cut = False
         going = [(one, step) for one, step in going if not one.is_cut]
+        told(going)
         rows = run([(one.standing, step, seed) for one, step in going for seed in range(seeds)]) if going else []
         left = []
         for place, (one, _) in enumerate(going):
@@ -246,3 +261,31 @@ def _search(
             return
         else:
             step = (one.step + high) // 2
+        wide = max(step - (one.step or step), (high or step) - step)  # then, at most, it lies between as many steps
+        unknown = one.step is None or high is None  # perhaps not even then
+        one.rates_left = 1 + unknown + math.ceil(math.log2(max(1.0, wide / apart)))
+
+
+class LongRuns:
+    """What runs at length are expected to take, by what those before them took.
+
+    Parameters
+    ----------
+    done_s : float
+        Seconds of runs that ended before the first of them.
+    """
+
+    def __init__(self, done_s: float) -> None:
+        self._began_s = self._now_s = done_s
+        self._before_s = self._expected_s = self._left_s = 0.0
+
+    def begin(self, done_s: float, expected_s: float, left_s: float) -> None:
+        """Take what the next ones are expected to take, and these with all behind them; some seconds of runs ended."""
+        self._before_s += self._expected_s
+        self._now_s, self._expected_s, self._left_s = done_s, expected_s, left_s
+
+    def left_s(self, done_s: float) -> float:
+        """Return the seconds that are left once runs of so many ended."""
+        took_s = self._now_s - self._began_s
+        each = took_s / self._before_s if took_s and self._before_s else 1.0
+        return max(0.0, each * self._left_s - (done_s - self._now_s))

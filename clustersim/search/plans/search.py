@@ -23,6 +23,7 @@ from clustersim.search.plans.finals import (
     SEEDS,
     TIES,
     Finalist,
+    LongRuns,
     at_length,
     confirm,
     is_settled,
@@ -63,8 +64,8 @@ class Search(PlanRuns):
         self.ends_s = math.inf
         self.waiting: Walk | None = None
         self.front_s = math.inf
-        self.before: tuple[int, float] | None = None
-        """Runs before any at length, and their seconds."""
+        self.long: LongRuns | None = None
+        """Those at length, once the first of them begins."""
         self.done = 0, 0
 
     @property
@@ -83,9 +84,8 @@ class Search(PlanRuns):
         left = self.ends_s - self.spent_s - (self.fresh_s - self.counted_s) - 2.0 * half
         most = max(0.0, left)
         if self.waiting is not None:
-            runs, before_s = (self.ran, self.fresh_s) if self.before is None else self.before
-            long_s, many = self.fresh_s - before_s, max(1, self.ran - runs)
-            waits = self.waiting.left_s(most) + max(self.waiting.at_length_s() - long_s - 2.0 * half, long_s / many)
+            long_s = self.waiting.at_length_s() if self.long is None else self.long.left_s(self.fresh_s)
+            waits = min(most, self.waiting.left_s(most) + max(0.0, long_s - 2.0 * half))
         else:
             waits = min(most, self.front_s) if math.isfinite(self.front_s) else math.inf
         return done + half, half + waits + self.written_s
@@ -161,10 +161,20 @@ class Search(PlanRuns):
             told=self._note,
         )
 
-    def is_late(self, standing: Standing, step: int) -> bool:
-        """Whether there is no time left to simulate a plan at length at a step, with each seed."""
+    def is_late(self, asked: Sequence[tuple[Standing, int]]) -> bool:
+        """Whether there is no time left to simulate plans at length, each at a step, with each seed."""
+        needs_s = self._length_s(*asked[-1])
+        return needs_s > 0.0 and self.is_spent(sum((self._length_s(*one) for one in asked[:-1]), needs_s))
+
+    def _length_s(self, standing: Standing, step: int) -> float:
         is_known = step == standing.passed and not self.last_s(standing)  # its short run was as long
-        return not is_known and self.is_spent(self.long_s(standing, step))
+        return 0.0 if is_known else self.long_s(standing, step)
+
+    def begin_long(self, going: Sequence[tuple[Finalist, int]]) -> None:
+        """Take note of the plans that are simulated at length next, and at which steps."""
+        self.long = self.long or LongRuns(self.fresh_s)
+        each = [(one, self._length_s(one.standing, step)) for one, step in going]
+        self.long.begin(self.fresh_s, sum(s for _, s in each), sum(one.rates_left * s for one, s in each))
 
     def last_in_time(self, simulated: Sequence[Standing]) -> int:
         """Return how many of the best plans there is time for at length; one at least."""
@@ -196,14 +206,20 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         raise none_serves(standings, question.share)
     search.ends_s = question.effort_s
     able = simulated[: search.last_in_time(simulated)]
-    search.before = search.ran, search.fresh_s
     seeds = SEEDS if search.is_drawn else 1
     finalists = last_longest(
-        able, worth, search.run_at_length, seeds=seeds, share=question.share, is_late=search.is_late
+        able,
+        worth,
+        search.run_at_length,
+        seeds=seeds,
+        share=question.share,
+        is_late=search.is_late,
+        told=search.begin_long,
     )
     finalists[:1] = refined(search, finalists[0], standings, seeds)
     reopen(standings, worth, finalists[0])
     settle(finalists)
+    search.long = LongRuns(search.fresh_s)  # none is left
     alike, long = walk.reached.value(simulated[0]) * (1.0 - TIES), {id(one.standing) for one in finalists}
     found = Found(
         standings=standings,
@@ -253,12 +269,23 @@ def with_whole(search: Search, found: Found, some: Sequence[Finalist]) -> Found:
 def refined(search: Search, best: Finalist, standings: Sequence[Standing], seeds: int) -> list[Finalist]:
     """Return the best plan, to a step of the grid where that tells whether any that is open could be better."""
     one, worth, high = best.standing, search.worth(best.standing), best.failed or best.standing.failing
-    if best.step is None or high is None or search.is_spent(search.cost(one, high)):
+    if best.step is None or high is None or search.is_late([(one, high)]):
         return [best]
     now, at_most = (is_settled(standings, search.worth, rate_of(step) * worth) for step in (best.step, high - 1))
     if now or not at_most:
         return [best]
-    return at_length([one], search.run_at_length, seeds=seeds, share=search.question.share, apart=1)
+    (found,) = at_length(
+        [one],
+        search.run_at_length,
+        seeds=seeds,
+        share=search.question.share,
+        apart=1,
+        start=best.step,
+        is_late=search.is_late,
+        told=search.begin_long,
+    )
+    found.is_cut, found.failed = best.is_cut, found.failed or best.failed
+    return [found]
 
 
 def _effort(candidate: Candidate) -> int:

@@ -59,6 +59,7 @@ class Trials:
         self.ran = 0
         self.ran_s = 0.0
         """Seconds of effort that runs took, added up in the order in which these were asked for."""
+        self._counted: set[str] = set()
         self.fresh_s = 0.0
         """Of those that were not looked up, as they ended: only to tell how long the rest takes …"""
         self.pending_s = self.counted_s = 0.0
@@ -158,7 +159,9 @@ class Trials:
         self.ran += len(keys)
         self.counted_s = self.fresh_s
         for number, trial in made.items():
-            self.ran_s += _work_s(rows[number], trial)
+            if keys[number] not in self._counted:  # what is asked for again is looked up
+                self._counted.add(keys[number])
+                self.ran_s += _work_s(rows[number], trial)
         return [rows[number] for number in range(len(keys))]
 
 

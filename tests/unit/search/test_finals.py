@@ -10,7 +10,7 @@ import pytest
 
 from clustersim.search.plans.bounds.limits import RATE, Bound
 from clustersim.search.plans.deployments import Candidate
-from clustersim.search.plans.finals import Finalist, at_length, confirm, last_longest, reopen, settle
+from clustersim.search.plans.finals import Finalist, LongRuns, at_length, confirm, last_longest, reopen, settle
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, Standing
 from clustersim.search.plans.search import refined
@@ -33,8 +33,13 @@ def test_a_finalist_reaches_at_length_what_it_bears(short: int, bears: int):
 
     plan = at(short)
     plan.row = plan.passing[short] = {"failed": None, "numbers": {}}
-    (found,) = at_length([plan], run, seeds=1, share=0.9)
+    left = list[int]()
+    (found,) = at_length(
+        [plan], run, seeds=1, share=0.9, told=lambda going: left.extend(one.rates_left for one, _ in going)
+    )
     settle([found])
+    between = [(more, len(left) - at) for at, more in enumerate(left) if len(left) - at < 4]
+    assert bears == 115 or all(abs(more - true) <= 1 for more, true in between)  # of what lies between two rates
     assert plan.fate == ("open" if bears == 115 else "simulated")  # higher than that nothing was tried
     assert found.step == bears
     assert found.capacity == rate_of(bears)
@@ -97,11 +102,21 @@ def test_whoever_reached_more_in_a_short_run_than_the_best_does_at_length_is_run
     found = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9)
     assert [(one.standing, one.step) for one in found] == [(plans[2], 250), (plans[1], 200), (plans[0], 150)]
     assert not any(one.is_cut for one in found)
-    only = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9, is_late=lambda *_: True)
+    only = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9, is_late=lambda _: True)
     assert [(one.standing, one.is_cut) for one in only] == [(plans[0], True)]  # the first, until it reaches anything
     assert 0 < only[0].step < 150
-    some = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9, is_late=lambda one, step: one is plans[1])
+    few = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9, is_late=lambda asked: len(asked) > 1)
+    assert [one.standing for one in few] == [plans[1], plans[0]]  # one at a time, of those beside it; 260 is a tie
+    some = last_longest(plans, lambda one: 1.0, run, seeds=1, share=0.9, is_late=lambda asked: asked[-1][0] is plans[1])
     assert [(one.standing, one.step) for one in some] == [(plans[2], 250), (plans[0], 150)]  # no time for the other
+
+
+def test_what_is_left_at_length_is_told_by_what_runs_took_and_goes_down_while_they_go_on():
+    left = LongRuns(5.0)
+    left.begin(5.0, 10.0, 30.0)
+    assert (left.left_s(5.0), left.left_s(9.0)) == (30.0, 26.0)
+    left.begin(9.0, 10.0, 20.0)  # 10 took 4
+    assert (left.left_s(9.0), left.left_s(12.0), left.left_s(20.0)) == (8.0, 5.0, 0.0)
 
 
 def test_a_bound_that_was_held_against_what_did_not_last_leaves_a_plan_open():
@@ -140,8 +155,8 @@ def test_the_best_plan_is_found_to_a_step_where_that_tells_whether_another_one_c
 
     search: Any = SimpleNamespace(
         worth=lambda one: 1.0,
-        is_spent=lambda more_s: False,
-        cost=lambda one, step: 1.0,
+        is_late=lambda asked: False,
+        begin_long=lambda going: None,
         run_at_length=run,
         question=SimpleNamespace(share=0.9),
     )
