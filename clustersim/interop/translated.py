@@ -18,6 +18,8 @@ from clustersim.interop.serve import Reader, caching_of, write_server
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.lookup import is_path, referred
+from clustersim.simulation.legality import check_scenario_plan
+from clustersim.simulation.legality import problem as placed
 from clustersim.values import dataclass
 
 READERS: Final = (vllm.READER, sglang.READER)
@@ -32,6 +34,8 @@ class Translated:
     notes: tuple[str, ...]
     assumed: tuple[str, ...] = ()
     """What the command lines don't say, and what stands for it; at the head of the text, too."""
+    illegal: tuple[Problem, ...] = ()
+    """Which rules its plan breaks, with the nearest legal choice, at the options that say so."""
 
 
 def scenario_from_command(
@@ -89,16 +93,22 @@ def scenario_from_command(
     if problems:
         raise InputError(sorted(dict.fromkeys(problems), key=_place))
     head = _head(server, driver, topology)
+    commands = [command for command in (server, driver) if command is not None]
     try:
-        build_scenario(parse_yaml(draft.text(head), "the scenario"))
+        scenario = build_scenario(parse_yaml(draft.text(head), "the scenario"))
     except InputError as error:
-        commands = [command for command in (server, driver) if command is not None]
         raise InputError(_of_option(problem, draft, commands) for problem in error.problems) from None
+    broken = [placed(scenario, one) for one in check_scenario_plan(scenario).violations]
     for path in ("model", "model.name", "topology", "topology.name"):
         entry = draft.entries.get(path)
         if entry is not None and is_path(entry.value) and Path(entry.value).exists():
             draft.set(path, referred(Path(entry.value), folder), entry.origin)
-    return Translated(text=draft.text(head), notes=tuple(draft.notes), assumed=tuple(_assumed(driver, topology)))
+    return Translated(
+        text=draft.text(head),
+        notes=tuple(draft.notes),
+        assumed=tuple(_assumed(driver, topology)),
+        illegal=tuple(_of_option(one, draft, commands) for one in broken),
+    )
 
 
 def _driver(serve: str, benchmark: str | None) -> Command | None:

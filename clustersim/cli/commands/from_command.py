@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from clustersim.cli.status import UNUSABLE_INPUT, problems_text
+from clustersim.cli.status import ILLEGAL, UNUSABLE_INPUT, problems_text
 from clustersim.errors import InputError
 from clustersim.files import written_whole
 from clustersim.interop.translated import scenario_from_command
@@ -30,6 +30,9 @@ def from_command(
     continued lines; `-` reads it from standard input. A `vllm bench serve` or `python -m sglang.bench_serving` beside
     it, or in --bench, becomes the workload. The scenario says where every value comes from, what is the engine's
     default, what was ignored, and, as NOTE, what has an effect that is left out. `from-vllm` is the same command.
+
+    Exit status 0: written, 1: written, and its plan is illegal, by rules that are named with what would be legal, 2:
+    the command can't be read, or the engine refuses it.
     """
     text = sys.stdin.read() if command == "-" else command
     try:
@@ -41,9 +44,12 @@ def from_command(
         click.echo(f"note: {assumed}", err=True)
     if out is None:
         click.echo(found.text, nl=False)
-        return
-    with written_whole(out) as beside:
-        beside.write_text(found.text, encoding="utf-8")
-    for note in found.notes:
-        click.echo(f"note: {note}", err=True)
-    click.echo(f"wrote {out}")
+    else:
+        with written_whole(out) as beside:
+            beside.write_text(found.text, encoding="utf-8")
+        for note in found.notes:
+            click.echo(f"note: {note}", err=True)
+        click.echo(f"wrote {out}")
+    if found.illegal:
+        click.echo(f"illegal:\n{problems_text(found.illegal, {'command': text, '--bench': bench or ''})}", err=True)
+        ctx.exit(ILLEGAL)

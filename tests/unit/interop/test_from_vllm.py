@@ -560,6 +560,13 @@ def test_the_command_shows_the_word_that_is_wrong() -> None:
     result = invoke("from-vllm", f"{SERVE} \\\n  --no-such 1")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[1:] == ["   |   --no-such 1", "   |   ^"]
+    illegal = invoke("from-vllm", f"{SERVE} \\\n  -tp 3")
+    assert illegal.exit_code == 1  # as of `check`, and it is written all the same: `check --fix` mends it
+    assert illegal.stderr.splitlines()[-3:] == [
+        "command:2:7: 3: --tensor-parallel-size becomes plan.tp: 3 does not divide 32 attention heads (llama-3.1-8b); "
+        "use 1, 2, 4 or 8 [TP-1]", "   |   -tp 3", "   |       ^",
+    ]  # fmt: skip
+    assert "  tp: 3" in illegal.stdout
 
 
 def test_what_is_written_is_a_scenario_without_names_to_look_up_in_vain() -> None:
