@@ -52,6 +52,19 @@ def instant(text: str, option: str) -> int:
     return to_ns(max(-_LONGEST_S, min(quantity(text, "time", option, "12 s"), _LONGEST_S)))
 
 
+def price(text: str, option: str, example: str) -> float:
+    """Return a price, in USD/h, of more than nothing.
+
+    Raises
+    ------
+    InputError
+    """
+    found = quantity(text, "price", option, example)
+    if found <= 0.0:
+        raise InputError(Problem(path=option, message=f"found {text!r}; expected more than nothing"))
+    return found
+
+
 class Choice(click.Choice[str]):
     """One of some words; the nearest one is named where it is none of them."""
 

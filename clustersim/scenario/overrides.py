@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
@@ -100,6 +100,7 @@ def apply_overrides(
                 for length in range(len(path) + 1):
                     marks.setdefault(path[:length], Mark(file=flag))
                 marks[path] = key_marks[path] = Mark(file=flag)
+                marks |= dict.fromkeys(_inside(value, path), Mark(file=flag))
         except ValueError as error:
             problems.append(Problem(message=str(error), file=flag))
         except _RefusedError as refused:
@@ -109,6 +110,13 @@ def apply_overrides(
     if problems:
         raise InputError(problems)
     return Document(file=document.file, data=data, marks=marks, key_marks=key_marks)
+
+
+def _inside(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the path of each value in mappings: a later override of one of them says nothing of the others."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield (*path, key)
+        yield from _inside(inner, (*path, key))
 
 
 def _assign(data: Any, parts: list[str], value: Any, shorthands: Mapping[KeyPath, str | None]) -> list[KeyPath]:

@@ -67,9 +67,7 @@ def _row(
     try:
         verdict = check_scenario(scenario) if audit else check_scenario_plan(scenario)
         if verdict.violations:
-            return _failed(
-                "illegal: " + "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in verdict.violations)
-            )
+            return _failed(_illegal(verdict))
         result = simulate(scenario, requests=requests, kept=_PRICES)
         if audit:
             verdict = together((verdict, audit_run(result)))
@@ -131,7 +129,8 @@ def _held(result: RunResult) -> dict[str, float]:
 
 
 def _illegal(verdict: Verdict) -> str:
-    return "illegal: " + "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in verdict.violations)
+    told = (f"{one.where}: {one.message}; {one.fix}".removesuffix("; ") for one in verdict.violations)
+    return "illegal: " + "; ".join(f"{text} [{one.rule}]" for text, one in zip(told, verdict.violations, strict=True))
 
 
 def _failed(why: str) -> Row:

@@ -18,7 +18,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import WITH_RATE, load_of
 from clustersim.search.runs import Runs
 from clustersim.search.tried import BETWEEN, Progress, RatesTried, Tried
-from clustersim.units import format_asked, format_share
+from clustersim.units import format_asked, format_share, plural
 from clustersim.values import dataclass
 from clustersim.workload.draws import DrawnWorkload
 
@@ -78,7 +78,9 @@ def highest_rate(
     ------
     InputError
         When nothing can be simulated, even lone requests miss their targets, or none ever does.
+    IllegalPlanError
     """
+    runs.variants.refuse_illegal()
     load = load_of(scenario, runs.variants.requests, lasting_s)
     attempts = RatesTried(runs=runs, load=load, share=share, tolerance=tolerance, told=told)
 
@@ -165,6 +167,11 @@ def _nobody(alone: Tried, share: float, scenario: Scenario) -> InputError:
     """Return the error for targets that even lone requests miss."""
     numbers = alone.row["numbers"]
     name = limiting(numbers)
+    if numbers["requests.rejected"] == (arrived := numbers["requests.arrived"]):
+        message = (
+            f"rejects all of {plural(arrived, 'request')} even when they come one by one; `clustersim run` says why"
+        )
+        return InputError(scenario.problem("serving", message))
     median = numbers.get(f"{name}_ms.p50")
     least = "" if median is None else f", whose {name.upper()} is {median:,.4g} ms in the median"
     met = numbers.get(f"met.{name}", 0.0)

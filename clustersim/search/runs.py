@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from clustersim.errors import InputError, Problem
+from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.limits import Limits
 from clustersim.scenario.document import Document, read_mapping
 from clustersim.scenario.load import TELLING, build_scenario
@@ -27,7 +27,7 @@ from clustersim.search.point import Row, run_point, words_of
 from clustersim.search.time_sum import TimeSum
 from clustersim.serving.user_class import code_allowed
 from clustersim.simulation.estimate import estimate, refuse_many, requests_within
-from clustersim.simulation.legality import refuse_if_too_large
+from clustersim.simulation.legality import check_scenario_plan, problem, refuse_if_too_large
 from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
@@ -112,9 +112,28 @@ class Variants:
             document = apply_overrides(self._document, texts, SHORTHANDS, [*own, *rest])
             return build_scenario(_unshared(document), allow_code=self.allow_code, kept=self._parts)
         except InputError as error:
-            named = {f"--set #{number}": text for number, text in enumerate(changes, len(self.overrides) + 1)}
-            named |= {flag: text for text, flag in self._flags.items()}
+            named = self._named(changes)
             raise InputError(self._flagged(one, named.get(one.file or "")) for one in error.problems) from None
+
+    def refuse_illegal(self, changes: Changes = ()) -> None:
+        """Refuse a variant whose plan is illegal.
+
+        Raises
+        ------
+        IllegalPlanError
+            With each rule that it breaks, where, and what would be legal.
+        """
+        scenario = self.scenario(changes)
+        named = self._named(changes)
+        broken = [problem(scenario, one) for one in check_scenario_plan(scenario).violations]
+        if broken:
+            told = (f"illegal: {self._flagged(one, named.get(one.file or ''))}" for one in broken)
+            raise IllegalPlanError("\n".join(told))
+
+    def _named(self, changes: Changes) -> dict[str, str]:
+        """Return what messages call each change, and what an option of its own says → its text."""
+        named = {f"--set #{number}": text for number, text in enumerate(changes, len(self.overrides) + 1)}
+        return named | {flag: text for text, flag in self._flags.items()}
 
     def _flagged(self, problem: Problem, text: str | None) -> Problem:
         """Return a problem of a change, told by what was typed; None: an override, which is told by its number."""

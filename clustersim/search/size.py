@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
@@ -30,6 +31,8 @@ Counts = tuple[int, ...]
 
 BY: Final = ("devices", "nodes", "usd")
 SURVIVES: Final = ("device", "node", "rack")
+FOUND: Final = re.compile(r"(plan(\.prefill|\.decode)?\.dp|topology\.nodes)(\.|$)")
+"""Keys that are found, so that they are not varied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,17 @@ class Sizer:
             message = f"{device.name} has no price; add one with --set 'topology.price=2.5 USD/h'"
             raise InputError(self.scenario.problem("topology", message))
 
+    def refuse_illegal(self) -> None:
+        """Refuse a plan that is illegal with one replica, where there is room for any degree on as many nodes.
+
+        Raises
+        ------
+        IllegalPlanError
+        """
+        least = tuple(1 for _ in self.ranks)
+        nodes = (f"topology.nodes={self._nodes(least) * self.per_node}",) if self.grows else ()
+        self.runs.variants.refuse_illegal((*self._changes(least), *nodes))
+
     def devices(self, counts: Counts) -> int:
         """Return how many devices so many replicas take."""
         return sum(count * ranks for count, ranks in zip(counts, self.ranks, strict=True))
@@ -254,6 +268,7 @@ def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
     ------
     InputError
         When even lone requests miss their targets, or so many replicas are not enough, with what they reach.
+    IllegalPlanError
     """
     least = tuple(1 for _ in sizer.ranks)
     if sizer.devices(least) > sizer.room:

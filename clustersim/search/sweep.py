@@ -25,6 +25,7 @@ from clustersim.values import dataclass
 
 POINTS: Final = "points.parquet"
 PAGE: Final = "sweep.html"
+_REJECTED: Final = "requests.rejected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +87,25 @@ def swept_of(sweep: Sweep, rows: Sequence[Row], variants: Variants) -> Swept:
 
 
 def failures(swept: Swept, most: int = 5) -> list[str]:
-    """Say why runs failed, and which: a line for each reason."""
+    """Say why runs failed, and which: a line for each reason; and which are legal, but serve no request."""
     runs: dict[str, list[int]] = {}
     for run, reason in enumerate(swept.failed):
         if reason:
             runs.setdefault(reason, []).append(run)
-    lines = []
-    for reason, failed in list(runs.items())[:most]:
-        named = "; ".join(swept.words(run) for run in failed[:most])
-        rest = f" and {len(failed) - most:,} more" if len(failed) > most else ""
-        lines.append(f"failed: {reason} ({plural(len(failed), 'run')}: {named}{rest})")
+
+    def named(some: list[int]) -> str:
+        rest = f" and {len(some) - most:,} more" if len(some) > most else ""
+        return f"({plural(len(some), 'run')}: {'; '.join(map(swept.words, some[:most]))}{rest})"
+
+    lines = [f"failed: {reason} {named(failed)}" for reason, failed in list(runs.items())[:most]]
     others = sum(len(failed) for failed in list(runs.values())[most:])
-    return [*lines, f"failed: {plural(others, 'run')} for other reasons"] if others else lines
+    lines += [f"failed: {plural(others, 'run')} for other reasons"] if others else []
+    rejected = [run for run, one in enumerate(swept.numbers) if one and one[_REJECTED] == one["requests.arrived"] > 0]
+    return (
+        [*lines, f"note: every request was rejected; `clustersim run` says why {named(rejected)}"]
+        if rejected
+        else lines
+    )
 
 
 def table_of(swept: Swept) -> pa.Table:

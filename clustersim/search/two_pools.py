@@ -86,21 +86,38 @@ class TriedSizes:
         return next(name for name, a, b in zip(self.sizer.pools, counts, size.counts, strict=True) if b < a)
 
     def not_enough(self, counts: Counts) -> InputError:
-        """Return the error for targets that as many replicas as may be don't meet."""
+        """Return the error for targets that as many replicas as may be don't meet.
+
+        Raises
+        ------
+        IllegalPlanError
+        """
         size, sizer = self.of(counts), self.sizer
+        if _is_illegal(size):
+            legal = [one for one in self.tried.values() if not _is_illegal(one)]
+            if not legal:
+                sizer.refuse_illegal()
+            size = max(legal, default=size, key=lambda one: one.devices)
         failed = next((row["failed"] for row in (size.row, *size.lost) if row["failed"]), None)
         told = (
             f"; {failed}"
             if failed
             else f": {format_share(size.share)} of requests do, and {format_asked(self.share)} should"
         )
+        if not failed and size.worst is not size.row and (left := sizer.none_left(size.counts)) is not None:
+            told += f" ({left})"
         many = f"{plural(size.replicas, 'replica')} on {plural(size.devices, 'device')}"
-        if failed and failed.startswith("illegal"):  # as fewer are
-            return InputError(Problem(message=f"{many}: {failed}; use another plan"))
         verb = "doesn't" if size.replicas == 1 else "don't"
-        ends = max(counts) == self.most
-        rest = f"raise --most, now {self.most}" if ends else f"{sizer.scenario.topology.name} has no room for more"
+        rest = f"{sizer.scenario.topology.name} has no room for more"
+        if size.counts != counts:
+            rest = "more of them are illegal"
+        elif max(counts) == self.most:
+            rest = f"raise --most, now {self.most}"
         return InputError(Problem(message=f"{many} {verb} meet the targets{told}; {rest}, or use another plan"))
+
+
+def _is_illegal(size: Size) -> bool:
+    return (size.row["failed"] or "").startswith("illegal")
 
 
 def least_of_two(sizes: TriedSizes) -> Counts:

@@ -146,7 +146,7 @@ def test_of_plans_that_a_search_left_out_none_is_above_its_bound_or_better_than_
     request: pytest.FixtureRequest,
 ) -> None:
     variants = Variants("quickstart", limits=Limits(memory_bytes=8e9, seconds=1e6))
-    room, always = room_of(variants.scenario(), devices=64, exactly=True, budget=None)
+    room, always = room_of(variants.scenario(), devices=64, exactly=True, usd=None)
     question = Question(
         room=room,
         share=0.9,

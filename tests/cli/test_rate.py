@@ -117,7 +117,7 @@ def test_any_number_of_workers_finds_the_same():
         (["--set", "targets={}"], "says no target"),
         (["--targets", "ttft=1 s, itl=50 ms"], "--targets: targets.itl: no request has an ITL of its own"),
         (["--set", "workload.arrivals=all_at_once"], "has no rate to vary"),
-        (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
+        (["--set", "serving.kv_blocks=1"], "serving: rejects all of "),
         (["--share", "0"], "--share"),
         (["--lasting", "0 s"], "found '0 s'; expected more than nothing"),
         (["--set", "seed=1", "--set", "run.horizon=1 ms"], "--set #2: run.horizon: ends the run before enough"),
@@ -133,3 +133,9 @@ def test_what_has_no_rate_is_told(args, told):
     found = rate("--lasting", "1 s", "--workers", "1", *args)
     assert found.exit_code == 2
     assert told in found.stderr
+
+
+def test_the_rule_that_a_plan_breaks_is_told_before_any_rate_is_tried():
+    found = rate("--set", "plan.tp=3")
+    place = "illegal: --set #1: plan.tp: 3 does not divide 64 attention heads (llama-3.1-70b); use 2, 4 or 8 [TP-1]"
+    assert (found.exit_code, found.stderr.strip()) == (1, place)

@@ -328,10 +328,21 @@ _NO_ANSWER: Final = (
     (("--knobs", "serving.max_batch_tokens=8k"), "but found the text '8k'; did you mean 8000?"),
     (("--knobs", "serving.max_batch_tokens"), "--knobs: expected KEY=VALUES"),
     (("--objective", "capacity_per_divice"), "did you mean 'capacity_per_device'?"),
-    (("--budget", "lots"), "--budget: expected an amount such as '100 USD/h', found 'lots'"),
+    (("--budget", "lots"), "--budget: expected a price with its unit, such as '100 USD/h', but found 'lots'"),
+    (("--budget", "100"), "--budget: '100' has no unit; expected a price such as '100 USD/h'"),
+    (("--budget", "0 USD/h"), "--budget: found '0 USD/h'; expected more than nothing"),
+    (("--budget", "9 USD/h"), "--budget: counts money, and devices have no price; add one with --set"),
+    (
+        ("--budget", "1 USD/h", "--set", "topology.price=2 USD/h"),
+        "--budget: 1 USD/h pays for no device: the cheapest of dgx-h100 costs 2 USD/h",
+    ),
     (("--targets", "tpt=2 ms"), "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
     (("--targets", "tpot=1 ms"), "1 plan: least TPOT); no plan has a TPOT below"),
     (("--set", "model=llama-3.1-70b"), "is legal on 1 device: KV-6 refuses 1 plan; nearest: tp 1 × dp 1"),
+    (
+        ("--set", "model=llama-3.1-70b", "--budget", "3 USD/h", "--set", "topology.price=2 USD/h"),
+        "is legal on 1 device for at most 3 USD/h (--budget): KV-6 refuses 1 plan",
+    ),
     (("--topology", "h100-and-a100", "--devices", "40"), "asks for 40, but h100-and-a100 has 16 devices"),
     (("--topology", "h100-and-a10"), "--topology: no topology 'h100-and-a10'; did you mean 'h100-and-a100'?"),
 )

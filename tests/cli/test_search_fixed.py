@@ -116,7 +116,24 @@ def test_plans_that_are_not_started_where_their_ranks_are_are_counted_apart(monk
 
 def test_a_number_that_is_none_and_targets_that_no_plan_meets_are_told():
     number = ("--objective", "tpot_ms.p50")
+    none = ("--set", "serving.kv_blocks=1", "--set", "targets={}")
     for args, told in (
+        (
+            ("--objective", "capacty", "--targets", "tpot=1 ms"),
+            "--objective: 'capacty' is no number of the summary; did you mean 'capacity'?",
+        ),
+        (("--objective", "p50"), "did you mean one of ttft_ms.p50, tpot_ms.p50, itl_ms.p50, e2e_ms.p50,"),
+        (
+            ("--objective", "wibble"),
+            "expected capacity_per_device, capacity_per_usd, capacity, or one such as ttft_ms.p99",
+        ),
+        (
+            (*number, "--targets", "itl=9 ms", "--exhaustive"),
+            "--targets: targets.itl: no request has an ITL of its own",
+        ),
+        (("--objective", "goodput.share", "--targets", "itl=9 ms"), "--targets: targets.itl: no request has an ITL of"),
+        ((*number, *none), "serving: no plan finishes any of "),
+        (("--objective", "requests.finished", *none), "serving: no plan finishes any of "),
         (("--objective", "tpot_ms.p98"), "'tpot_ms.p98' is no number of the summary; did you mean 'tpot_ms.p99'?"),
         (("--rate", "20/s"), "--rate: is for an --objective that is a number of the summary; capacity_per_device"),
         ((*number, "--rate", "20"), "'20' has no unit; expected a rate such as '4/s'"),

@@ -161,6 +161,10 @@ def test_of_several_plans_the_least_is_chosen():
         ),
         (["--targets", "tpt=1 ms"], "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
         (["--most", "1"], "1 replica on 8 devices doesn't meet the targets: "),
+        (["--most", "1", "--survive", "node"], "and 90% should (with n0 lost no replica is left); raise --most, now 1"),
+        (["--set", "serving.kv_blocks=1"], "serving: rejects all of 120 requests even when they come one by one"),
+        (["--vary", "plan.dp=1,2"], "--vary: plan.dp: is what size finds; vary another key of the plan, such as"),
+        (["--vary", "topology.nodes=1,2"], "--vary: topology.nodes: is what size finds"),
         (["--survive", "rack"], "does not say how many nodes a rack has; add --rack-nodes"),
         (["--rack-nodes", "2"], "--rack-nodes says what --survive rack loses"),
         (["--by", "usd"], "h100-sxm-80gb has no price"),
@@ -172,11 +176,19 @@ def test_of_several_plans_the_least_is_chosen():
         ([*POOLS, "--most", "1"], "2 replicas on 8 devices don't meet the targets: "),
         (["--set", "targets={}"], "says no target"),
         (["--targets", "ttft=1 s, itl=50 ms"], "--targets: targets.itl: no request has an ITL of its own"),
-        (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
-        (["--vary", "plan.tp=3,5"], "3 does not divide 64 attention heads (llama-3.1-70b) [TP-1]; use another plan"),
     ],
 )
 def test_what_has_no_size_is_told(args, told):
     done = size(*args)
     assert done.exit_code == 2
     assert told in done.stderr
+
+
+def test_an_illegal_plan_has_no_size_and_is_told_beside_those_that_have():
+    told = "plan.tp: 3 does not divide 64 attention heads (llama-3.1-70b); use 2, 4, 8, 16, 32 or 64 [TP-1]"
+    for args, place in ((("--set", "plan.tp=3"), "--set #1"), (("--vary", "plan.tp=3,5"), "--vary plan.tp=3")):
+        done = size(*args)
+        assert (done.exit_code, done.stderr.splitlines()[0]) == (1, f"illegal: {place}: {told}")
+    assert f"left out: illegal: --vary plan.tp=3: {told}" in size("--vary", "plan.tp=3,8").stdout.splitlines()
+    (left_out,) = found("--vary", "plan.tp=3,8")["left_out"]
+    assert left_out == {"plan": "plan.tp=3", "why": f"illegal: --vary plan.tp=3: {told}"}

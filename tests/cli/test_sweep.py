@@ -111,7 +111,10 @@ def test_run_directories_are_written_where_they_are_asked_for():
 def test_all_failed_is_status_1():
     told = run("sweep", "small.yaml", "--vary", "plan.tp=3,5", "--workers", "1")
     assert told.exit_code == 1
-    assert "failed: illegal: plan.tp: 3 does not divide" in told.stderr
+    assert "plan.tp: 3 does not divide 32 attention heads (llama-3.1-8b); use 1, 2, 4 or 8 [TP-1] (1 run" in told.stderr
+    rejected = run("sweep", "small.yaml", "--vary", "seed=1,2", "--set", "serving.kv_blocks=1", "--workers", "1")
+    assert rejected.exit_code == 0  # as of `run`
+    assert rejected.stderr == ("note: every request was rejected; `clustersim run` says why (2 runs: seed 1; seed 2)\n")
 
 
 def test_a_reason_is_told_once_with_the_runs_that_failed_for_it():

@@ -127,7 +127,8 @@ def search(
     knob_flags = {text: f"--knobs {text}" for one in varied for text in one.changes}
     flags = knob_flags | asked
     variants = Variants(scenario, (*overrides, *asked), allow_code=allow_code or None, limits=limits, flags=flags)
-    room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=budget)
+    usd = None if budget is None else options.price(budget, "--budget", "100 USD/h")
+    room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, usd=usd)
     room = replace(room, launch=_asked_launch(target))
     chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
     if rate is not None and chosen in OBJECTIVES:

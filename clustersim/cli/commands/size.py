@@ -10,14 +10,15 @@ import click
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
-from clustersim.errors import InputError, LimitError, Problem
+from clustersim.errors import IllegalPlanError, InputError, LimitError, Problem
 from clustersim.limits import Limits
 from clustersim.report.words.run import plan_words
 from clustersim.scenario.schema import POOLS
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
+from clustersim.search.point import words_of
 from clustersim.search.runs import Runs, Variants
-from clustersim.search.size import BY, SURVIVES, Size, Sized, Sizer, least_size, nested
+from clustersim.search.size import BY, FOUND, SURVIVES, Size, Sized, Sizer, least_size, nested
 from clustersim.search.sweep import command_of
 from clustersim.search.varied import combinations, varied_of
 from clustersim.units import format_asked, format_share, plural
@@ -59,18 +60,25 @@ def size(
     """Find the fewest devices with which SCENARIO meets its targets.
 
     Replicas (plan.dp; of two pools plan.prefill.dp and plan.decode.dp, in any ratio) are added, and nodes as they need
-    them, until a share of all requests meets every target. With --vary, plans are compared, and the one that takes
-    least of --by is chosen.
+    them, until a share of all requests meets every target; so neither of them varies. With --vary, plans are compared,
+    and the one that takes least of --by is chosen; plans that are illegal, or can't do, are named.
+
+    Exit status 0: found, 1: every plan is illegal, 2: no size does, or the scenario can't be read.
     """
     if rack_nodes is not None and survive != "rack":
         raise click.UsageError("--rack-nodes says what --survive rack loses; add that")
     keys = [varied_of(text) for text in varied]
+    if found_itself := [one.key for one in keys if FOUND.match(one.key)]:
+        message = "is what size finds; vary another key of the plan, such as plan.tp=4,8"
+        raise InputError(Problem(message=message, file="--vary", path=found_itself[0]))
     limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
     flags = options.target_changes(targets)
     variants = Variants(scenario, (*overrides, *flags), allow_code=allow_code or None, limits=limits, flags=flags)
     plans = combinations(keys, zipped=False) if keys else [()]
     found: list[Sized] = []
     problems: list[Problem] = []
+    illegal: list[str] = []
+    left_out: list[dict[str, str]] = []
     loaded = variants.scenario()
     folder = out or Path("sizes") / f"{loaded.name}-{loaded.digest[:12]}"
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
@@ -84,22 +92,29 @@ def size(
                 found.append(least_size(sizer, share=share, most=most))
             except LimitError:
                 raise
-            except InputError as error:
-                problems += error.problems
+            except (InputError, IllegalPlanError) as error:
+                problems += error.problems if isinstance(error, InputError) else ()
+                illegal += [str(error)] if isinstance(error, IllegalPlanError) else []
+                left_out.append({"plan": ", ".join(own), "why": words_of(error)})
+    if not found and problems:
+        raise InputError(dict.fromkeys((*problems, *(Problem(message=one) for one in illegal))))
     if not found:
-        raise InputError(dict.fromkeys(problems))
+        raise IllegalPlanError("\n".join(dict.fromkeys(illegal)))
     best = min(found, key=lambda one: (one.best.amount(by), one.best.devices, -one.best.share))
     command = command_of(variants, best.best.worst_changes)
     plan = plan_words(variants.scenario(best.best.changes).document["plan"])
     if as_json:
         plain = {"plan": plan} | _plain(best.best) | {"summary": nested(best.best.worst["numbers"])}
         more = {"limited_by": best.limited_by, "why": best.why, "tried": [_plain(one) for one in best.tried]}
+        more |= {"left_out": left_out} if keys else {}
         told = {"command": command, "out": str(folder)}
         click.echo(json.dumps(plain | more | told))
     elif not quiet:
         _print(best, share, plan)
         if len(plans) > 1:
             click.echo(f"the least of {plural(len(found), 'plan')} that can meet the targets")
+            for one in left_out:
+                click.echo(f"left out: {'' if one['why'].startswith('illegal') else one['plan'] + ': '}{one['why']}")
         click.echo(options.kept_and_command(folder, command))
 
 

@@ -45,7 +45,7 @@ def _points(
                 marker={"color": colour, "size": 11 if fate in ("best", "tie") else 7},
                 customdata=[at + 1 for at in mine],
                 text=[escape(f"{plan.words}: {plan.why}" if plan.why else plan.words) for plan in plans],
-                hovertemplate="%{text}<br>%{x:.4~g} · %{y:.4~g}<extra></extra>",
+                hovertemplate="%{text}<br>%{x:,.4~r} · %{y:,.4~r}<extra></extra>",
             )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def _front(searched: Searched, panel: Panel, identity: str) -> Drawn:
         x=[right for _, right, _ in searched.front], y=[high for high, _, _ in searched.front], name="front",
         mode="lines+markers", line={"color": "#D55E00", "dash": "dot", "width": 1.5},
         marker={"symbol": "circle-open", "size": 9}, text=[escape(words) for _, _, words in searched.front],
-        hovertemplate="%{text}<br>%{x:.4~g} · %{y:.4~g}<extra></extra>",
+        hovertemplate="%{text}<br>%{x:,.4~r} · %{y:,.4~r}<extra></extra>",
     )  # fmt: skip
     _points(figure, searched, chosen, lambda plan: plan.tokens_per_user, lambda plan: plan.tokens_per_device)
     return _drawn(
@@ -157,7 +157,7 @@ def _plans(searched: Searched, panel: Panel, identity: str) -> Drawn:
 
 
 def _shown(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 PANELS: Final[Mapping[str, Callable[[Searched, Panel, str], Drawn | None]]] = {

@@ -87,7 +87,7 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
                 marker={"size": 7, "color": None if joined else "#0072B2"},
                 customdata=[run + 1 for run in order],
                 text=[escape(swept.words(run)) for run in order],
-                hovertemplate="%{text}<br>%{x:.4~g} · %{y:.4~g}<extra>point %{customdata}</extra>",
+                hovertemplate="%{text}<br>%{x:,.4~r} · %{y:,.4~r}<extra>point %{customdata}</extra>",
             )  # fmt: skip
         left = place * (each + gap)
         layout[axis_name("xaxis", place)] = {
@@ -146,11 +146,11 @@ def _heat_map(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
         figure.add_heatmap(
             x=list(columns), y=list(lines), visible=number == 0,
             z=[[None if run is None else swept.number(run, key) for run in line] for line in cells],
-            text=[["" if run is None else f"{swept.number(run, key):.3g}" for run in line] for line in cells],
+            text=[["" if run is None else _shown(swept.number(run, key), 3) for run in line] for line in cells],
             texttemplate="%{text}" if len(columns) * len(lines) <= 400 else None,
             customdata=[[None if run is None else run + 1 for run in line] for line in cells],
             hovertext=[["" if run is None else escape(swept.words(run)) for run in line] for line in cells],
-            hovertemplate="%{hovertext}<br>%{z:.4~g}<extra>point %{customdata}</extra>",
+            hovertemplate="%{hovertext}<br>%{z:,.4~r}<extra>point %{customdata}</extra>",
             hoverongaps=False, colorscale="Viridis", reversescale=sign < 0, xgap=1, ygap=1,
             colorbar={"title": {"text": key, "side": "right"}, "thickness": 14},
         )  # fmt: skip
@@ -280,8 +280,8 @@ def _bad(reason: str | None) -> str:
     return "" if reason is None else f'<span class="reason">{escape(reason)}</span>'
 
 
-def _shown(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def _shown(value: float, digits: int = 4) -> str:
+    return "–" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
 def _place(swept: Swept, run: int, along: str | None) -> float:

@@ -18,6 +18,7 @@ def none_legal(scenario: Scenario, refused: Refused, room: Room) -> InputError:
     """Return the error for a space without a legal plan: which rule leaves none, and what would be legal."""
     rules = ", ".join(f"{rule} refuses {plural(count, 'plan')}" for rule, count in refused.counts.most_common())
     message = f"no plan of {scenario.model.name} is legal on {plural(room.devices, 'device')}"
+    message += "" if room.usd is None else f" for at most {room.usd:g} USD/h (--budget)"
     if not refused.counts:
         return InputError(Problem(message=f"{message} within what is asked: allow other numbers of them"))
     rule = refused.counts.most_common(1)[0][0]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import field
-from typing import Final
 
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.deployments import Candidate
 from clustersim.values import dataclass
-
-_MONEY: Final = ("USD/h", "usd/h", "$/h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +81,20 @@ class Room:
             With where one is written.
         """
         if (self.usd is not None or objective == "capacity_per_usd") and set(self.of_kind) - set(self.price):
-            message = "its devices have no price; add one with --set 'topology.price=2.5 USD/h'"
-            raise InputError(Problem(path="topology", message=message))
+            option = "--objective" if self.usd is None else "--budget"
+            message = "counts money, and devices have no price; add one with --set 'topology.price=2.5 USD/h'"
+            raise InputError(Problem(path=option, message=message))
 
 
 def room_of(
-    scenario: Scenario, *, devices: int | None, exactly: bool, budget: str | None
+    scenario: Scenario, *, devices: int | None, exactly: bool, usd: float | None
 ) -> tuple[Room, tuple[str, ...]]:
     """Return what plans may use, and what of the scenario is changed for it: its nodes, where they can be added.
 
     Raises
     ------
     InputError
-        When the budget can't be read, or the topology has fewer devices.
+        When the budget pays for no device, or the topology has fewer devices.
     """
     topology = scenario.topology
     names = topology.device_names()
@@ -107,12 +105,16 @@ def room_of(
         found = topology.seen_from(topology.of_kind(name)[0]).device.price_per_hour
         if found is not None:
             price[name if several else None] = found
-    usd = None if budget is None else _usd(budget)
+    if usd is not None and price and usd < min(price.values()):
+        message = (
+            f"{usd:g} USD/h pays for no device: the cheapest of {topology.name} costs {min(price.values()):g} USD/h"
+        )
+        raise InputError(Problem(path="--budget", message=message))
     if devices is None and usd is None:
         devices = len(topology.devices)
     if devices is None:
         assert usd is not None
-        devices = max(1, int(usd // min(price.values()))) if price else len(topology.devices)
+        devices = int(usd // min(price.values())) if price else len(topology.devices)
     if not several and "nodes" in scenario.document["topology"]:
         per_node = int((topology.node_of == topology.node_of[0]).sum())
         changes: tuple[str, ...] = (f"topology.nodes={-(-devices // per_node)}",)
@@ -125,16 +127,3 @@ def room_of(
                 Problem(path="--devices", message=f"asks for {devices}, but {has}; name another --topology")
             )
     return Room(devices=devices, exactly=exactly, of_kind=kinds, usd=usd, price=price), changes
-
-
-def _usd(text: str) -> float:
-    number = text.strip()
-    for unit in _MONEY:
-        number = number.removesuffix(unit).strip()
-    try:
-        found = float(number)
-    except ValueError:
-        found = math.nan
-    if not 0.0 < found < math.inf:
-        raise InputError(Problem(path="--budget", message=f"expected an amount such as '100 USD/h', found {text!r}"))
-    return found

@@ -85,6 +85,8 @@ def test_marks_name_the_flag() -> None:
     assert document.mark(("a", "b")) == Mark(file="--set #2")
     assert document.mark(("a", "b", "c")) == Mark(file="--set #2")
     assert document.mark(("a",)) == Mark(file="f.yaml", line=1, column=4)
+    inside = apply_overrides(parse_yaml("a: 1", "f.yaml"), ["a={b: {c: 1}}", "a.b.d=2"], SHORT)
+    assert [inside.mark(("a", "b", key)) for key in "cd"] == [Mark(file="--set #1"), Mark(file="--set #2")]
 
 
 def test_apply_overrides_reports_every_flag_that_does_not_fit() -> None:

@@ -38,7 +38,7 @@ def deployments(folder: Path, text: str = SMALL, *, devices: int, knobs: tuple[s
     path = folder / "small.yaml"
     path.write_text(text)
     variants = Variants(str(path), limits=Limits(memory_bytes=8e9, seconds=1e4))
-    _, always = room_of(variants.scenario(), devices=devices, exactly=False, budget=None)
+    _, always = room_of(variants.scenario(), devices=devices, exactly=False, usd=None)
     return Deployments(variants, [varied_of(text, "--knobs") for text in knobs], always)
 
 
@@ -48,7 +48,7 @@ def search(
 ) -> Iterator[Search]:
     """Open a search in this process."""
     made = deployments(folder, text, devices=devices, knobs=knobs)
-    room, _ = room_of(made.variants.scenario(), devices=devices, exactly=False, budget=None)
+    room, _ = room_of(made.variants.scenario(), devices=devices, exactly=False, usd=None)
     question = Question(room=room, share=0.9, lasting_s=3.0, objective="capacity_per_device", exhaustive=exhaustive)
     with opened("local", 1) as executors, opened_journal(folder / f"kept-{exhaustive}") as journal:
         yield Search(made, question, executors, journal)

@@ -57,7 +57,7 @@ def test_plans_of_a_replica_are_those_that_rules_find_legal(tmp_path, text):
 
 def test_each_plan_is_the_scenario_that_its_changes_make(tmp_path):
     made = deployments(tmp_path, devices=4, knobs=("serving.max_batch_tokens=512,1024",))
-    room, _ = room_of(made.variants.scenario(), devices=4, exactly=False, budget=None)
+    room, _ = room_of(made.variants.scenario(), devices=4, exactly=False, usd=None)
     found = [one for one, _ in candidates(made.settings, room, Refused())]
     assert {len(one.replicas) for one in found} == {1, 2}
     for one in found[:: len(found) // 12]:
@@ -69,12 +69,12 @@ def test_each_plan_is_the_scenario_that_its_changes_make(tmp_path):
 
 def test_replicas_stand_for_fewer_of_the_same_and_ratios_for_their_fractions(tmp_path):
     made = deployments(tmp_path, devices=4)
-    room, _ = room_of(made.variants.scenario(), devices=4, exactly=False, budget=None)
+    room, _ = room_of(made.variants.scenario(), devices=4, exactly=False, usd=None)
     found = {one.words(): same for one, same in candidates(made.settings, room, Refused())}
     assert found["tp 1 × dp 4"] == 4
     assert found["tp 1 × dp 2 | tp 1 × dp 2"] == 2
     assert found["tp 1 × dp 3 | tp 1 × dp 1"] == 1
-    exact, _ = room_of(made.variants.scenario(), devices=4, exactly=True, budget=None)
+    exact, _ = room_of(made.variants.scenario(), devices=4, exactly=True, usd=None)
     assert all(one.devices == 4 for one, _ in candidates(made.settings, exact, Refused()))
 
 
@@ -95,7 +95,7 @@ def test_where_an_engine_has_to_start_them_the_most_replicas_that_it_does_stand_
 def test_pools_are_on_every_kind_of_device(tmp_path):
     text = SMALL.replace("{name: dgx-h100, nodes: 1}", "h100-and-a100")
     made = deployments(tmp_path, text, devices=2)
-    room, _ = room_of(made.variants.scenario(), devices=2, exactly=True, budget=None)
+    room, _ = room_of(made.variants.scenario(), devices=2, exactly=True, usd=None)
     kinds = {tuple(each.kind for each in one.replicas) for one, _ in candidates(made.settings, room, Refused())}
     names = load_topology("h100-and-a100").device_names()
     assert kinds == {*((name,) for name in names), *product(names, names)}
@@ -109,7 +109,7 @@ def test_pools_are_on_every_kind_of_device(tmp_path):
 )
 def test_it_is_known_beforehand_how_many_plans_two_pools_have(scenario: str, devices: int, exactly: bool) -> None:
     variants = Variants(scenario, ("targets.ttft=1 s",), limits=Limits())
-    room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=None)
+    room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, usd=None)
     settings = Deployments(variants, [], always).settings
     told: list[int] = []
     found = [one for one, _ in candidates(settings, room, Refused(), allow=told.append)]

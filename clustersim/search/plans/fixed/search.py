@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
-from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.report.metrics.latencies import targets_ns
+from clustersim.errors import InputError, Problem, nearest
+from clustersim.report.metrics.latencies import LATENCIES, targets_ns
 from clustersim.report.sweep.swept import is_better_low
-from clustersim.search.load import own_rate
+from clustersim.search.load import check_targets, own_rate
 from clustersim.search.plans.bounds.limits import RATE
 from clustersim.search.plans.costs import expected_s
 from clustersim.search.plans.fixed.plan_run import SHARE, PlanRun, try_run
@@ -25,7 +26,11 @@ from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.search import Search
 from clustersim.search.plans.trials import Told, Trials
 from clustersim.search.plans.walk.walk import SPENT
-from clustersim.units import format_asked, format_share
+from clustersim.units import format_asked, format_share, plural
+
+SOME: Final = ("throughput.output_tokens_per_s", "goodput.requests_per_s", "energy.joules_per_output_token")
+"""Numbers of the summary that a message shows besides latencies."""
+_FEW: Final = 6
 
 
 class FixedSearch(Trials):
@@ -92,7 +97,12 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
     InputError
         When no plan is legal, the objective is no number of the summary, or no plan meets the targets.
     """
-    question, base, standings = search.question, search.base, search.standings()
+    question, base = search.question, search.base
+    if "." not in question.objective and (meant := nearest(question.objective, OBJECTIVES)) is not None:
+        raise _no_number(question.objective, f"did you mean {meant!r}?")
+    if targets_ns(base.targets):
+        check_targets(base)
+    standings = search.standings()
     if not standings:
         raise none_legal(base, search.refused, question.room)
     count, rate_per_s = _rate_of(search)
@@ -107,6 +117,10 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
     _refuse_no_number(question.objective, first)
     search.simulate(left, count, told=told)
     simulated = [one for one in standings if one.fate == "simulated"]
+    if simulated and not any(map(_finishes, simulated)):
+        message = f"no plan finishes any of {plural(count, 'request')}; `clustersim run` says why"
+        raise InputError(Problem(path="serving", message=message))
+    _refuse_no_number(question.objective, simulated)
     found = Fixed(
         standings=standings,
         objective=question.objective,
@@ -151,13 +165,30 @@ def _counting(simulated: Sequence[Standing], objective: str, share: float | None
     return found
 
 
+def _finishes(one: Standing) -> bool:
+    return one.row is not None and bool(one.row["numbers"].get("requests.finished"))
+
+
 def _refuse_no_number(objective: str, simulated: Sequence[Standing]) -> None:
-    rows = [one.row["numbers"] for one in simulated if one.row is not None]
+    """Refuse an objective that no run has; one that no request is finished in has not all numbers."""
+    rows = [one.row["numbers"] for one in simulated if one.row is not None and _finishes(one)]
     known = dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value))
-    if known and objective not in known:
-        hint = did_you_mean(objective, [*OBJECTIVES, *known])
-        message = f"{objective!r} is no number of the summary{hint}"
-        raise InputError(Problem(path="--objective", message=message))
+    if not known or objective in known:
+        return
+    alike = nearest(objective, [*OBJECTIVES, *known])
+    holding = [key for key in known if objective.lower() in key]
+    some = [key for key in (*(f"{name}_ms.p99" for name in LATENCIES), *SOME) if key in known]
+    if alike is not None:
+        hint = f"did you mean {alike!r}?"
+    elif few := sorted(holding, key=lambda key: (key.count("."), key not in some))[:_FEW]:
+        hint = f"did you mean one of {', '.join(few)}?"
+    else:
+        hint = f"expected {', '.join(OBJECTIVES)}, or one such as {', '.join(some)}"
+    raise _no_number(objective, hint)
+
+
+def _no_number(objective: str, hint: str) -> InputError:
+    return InputError(Problem(path="--objective", message=f"{objective!r} is no number of the summary; {hint}"))
 
 
 def _none_in_time(simulated: Sequence[Standing], share: float | None, rate_per_s: float | None) -> InputError:
