@@ -106,9 +106,8 @@ def size(
     if as_json:
         plain = {"plan": plan} | _plain(best.best) | {"summary": nested(best.best.worst["numbers"])}
         more = {"limited_by": best.limited_by, "why": best.why, "tried": [_plain(one) for one in best.tried]}
-        more |= {"left_out": left_out} if keys else {}
         told = {"command": command, "out": str(folder)}
-        click.echo(json.dumps(plain | more | told))
+        click.echo(json.dumps(plain | more | ({"left_out": left_out} if keys else {}) | told))
     elif not quiet:
         _print(best, share, plan)
         if len(plans) > 1:
