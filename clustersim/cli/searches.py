@@ -96,7 +96,9 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
     if any(one.rank == "tie" for one in found.shown()):
         click.echo(f"tie: less than {TIES:.0%} from the best, as much as a seed changes")
     if found.is_next_shorter and any(one.rank == "next" for one in found.shown()):
-        click.echo("next: found in shorter runs, which flatter; of the best: of what it reached in runs as short")
+        click.echo(
+            "next: found in shorter runs, which flatter; of the best: that in runs as short, and at most at length"
+        )
     if any(one.standing.row_devices < one.standing.candidate.devices for one in found.shown()):
         click.echo("p99: of the first seed, and of one replica that stands for all (of two pools, of the fewest)")
 

@@ -59,6 +59,9 @@ def test_the_best_plan_is_that_of_the_exhaustive_search_and_nothing_beats_its_bo
         if line.rstrip().endswith(" next")
     ]
     rates = {float(words[-7]) for words in listed}
+    for words in listed:  # of the best in runs as short, and at most
+        share, most = (float(one.rstrip("%")) / 100 for one in (words[-5].split("–") * 2)[:2])
+        assert share <= most == pytest.approx(float(words[-7]) / whole["best"]["capacity_per_s"], abs=1.1e-3)
     assert 0 < len(listed) <= 4
     assert rates <= {row["reached"] for row in rows}
     best = whole["best"]["value"]

@@ -287,8 +287,9 @@ class Found(Standings):
         rows = []
         for one, rate, row, rank in ranked:
             value = rate * self.worth(one)
-            of_best = self.of_the_best(one) if rank == "next" else value / (self.value(self.best) or 1.0)
-            told = f"{rate:g}", f"{value:.4g}", format_share(of_best)
+            most = value / (self.value(self.best) or 1.0)
+            both = (min(most, self.of_the_best(one)), most) if rank == "next" else (most,)
+            told = f"{rate:g}", f"{value:.4g}", "–".join(dict.fromkeys(map(format_share, both)))
             rows.append(PlanRow(standing=one, reached=told, row=row, rank=rank))
         return rows
 
