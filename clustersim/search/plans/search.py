@@ -18,7 +18,7 @@ from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal
 from clustersim.search.plans.bounds.limits import Bound, lesser
 from clustersim.search.plans.costs import PLACED_S, PLAN_S, STARTED_S, WRITTEN_S, bound_s, looks_s
-from clustersim.search.plans.deployments import Candidate, Deployments
+from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.finals import (
     SEEDS,
     TIES,
@@ -153,7 +153,7 @@ class Search(PlanRuns):
             share=self.question.share,
             run=self.run,
             refused=self.refused_first,
-            effort=lambda one: _effort(one.candidate),
+            effort=_effort,
             begins=self.begins_s,
             cost=self.cost,
             last=self.last_s,
@@ -199,7 +199,7 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     search.ends_s = question.answer_s(len(standings))
     worth, walk = search.worth, search.walk(exhaustive=question.exhaustive)
     search.waiting = walk
-    standings.sort(key=lambda one: _effort(one.candidate))
+    standings.sort(key=_effort)
     walk.through(standings)
     simulated = sorted((one for one in standings if one.passed is not None), key=walk.reached.value, reverse=True)
     if not simulated:
@@ -288,8 +288,6 @@ def refined(search: Search, best: Finalist, standings: Sequence[Standing], seeds
     return [found]
 
 
-def _effort(candidate: Candidate) -> int:
+def _effort(one: Standing) -> int:
     """Return how dear a plan is to simulate, or to look at: SP takes longest."""
-    plans = candidate.plans
-    plain = len(plans) == 1 and plans[0].sp.degree == plans[0].pp == 1 and not plans[0].is_lockstep
-    return 0 if plain else 2 if any(one.sp.degree > 1 for one in plans) else 1
+    return 0 if one.is_plain else 2 if any(each.plan.sp.degree > 1 for each in one.candidate.replicas) else 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Final
 
 from clustersim.legality.deployment import Deployment, divisors
@@ -28,7 +29,7 @@ TYPICAL: Final[SequencePartition] = "zigzag"
 DECODES: Final[tuple[SequenceDecode, ...]] = ("idle", "dp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Replica:
     """A plan of one replica (of all that share experts, where they do), and what it has room for.
 
@@ -47,7 +48,7 @@ class Replica:
     kind: str | None
     kv_blocks: int
 
-    @property
+    @cached_property
     def devices(self) -> int:
         """Devices of one of it."""
         return self.plan.world
