@@ -112,7 +112,7 @@ def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_l
     assert {one["run"]["at_length"] for one in told["front"]} == {True, False}
     for one in told["front"]:
         length, run = ("" if one["run"]["at_length"] else "short "), one["run"]
-        assert f"front has a {length}run of {run['requests']} requests of it" in Path(one["scenario"]).read_text()
+        assert f"front has a {length}run of {run['requests']:,} requests of it" in Path(one["scenario"]).read_text()
         assert run["requests"] == load(one["scenario"]).workload.requests
         assert one["metrics"]["capacity_per_s"] is None or one["plan"] == told["best"]["plan"]
     assert rows[0]["tokens_per_device"] == best["tokens_per_s_per_device"]  # its dot is on the front's line

@@ -30,6 +30,7 @@ _COLOURS: Final = {
     "pruned": "#999999",
     "failed": "#000000",
 }
+_SHORT: Final = ", of all but finalists in short runs, which flatter"
 _CLICK: Final = " Click a point for the command that simulates it."
 
 
@@ -95,7 +96,7 @@ def _cost(searched: Searched, panel: Panel, identity: str) -> Drawn:
         figure, panel, identity, "What a plan takes, and what it reaches" if fixed else
         "What a plan takes, and what it serves",
         f"Each simulated plan at {searched.at}." if fixed else
-        "The highest rate at which enough requests meet their targets.",
+        f"The highest rate at which enough requests meet their targets{_SHORT}.",
         "USD/h" if priced else "devices", searched.unit if fixed else "requests/s",
     )  # fmt: skip
     if not priced and max((searched.plans[at].devices for at in chosen), default=0) < 10:
@@ -148,7 +149,8 @@ def _plans(searched: Searched, panel: Panel, identity: str) -> Drawn:
     ]  # fmt: skip
     return points_table(
         "Why each of the others lost",
-        "Click a row for the command that simulates it.",
+        f"{'' if searched.is_fixed else f'What is reached is the highest rate{_SHORT}. '}Click a row for the command "
+        "that simulates it.",
         ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for", "started by"),
         rows,
         len(searched.plans),

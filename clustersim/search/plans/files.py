@@ -100,10 +100,7 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
         subtitle=f"{legal_words(found, question)}; best: {best.standing.words}{found.confirmed_words()}"
         + not_started(deployments, found, "; "),
         plans=plans,
-        front=[
-            (*one.both, f"front-{at}.yaml: {one.standing.words} ({found.run_words(one)})")
-            for at, one in enumerate(front, 1)
-        ],
+        front=found.drawn(),
         certificate=_sentences(found, question),
     )
 
@@ -235,7 +232,7 @@ def write_search(
 def _head(one: Standing, run: str, *, is_whole: bool) -> str:
     """Return a comment above a scenario: its plan, the run that the front has of it, and whether what is told of it is
     of a part."""
-    told = f"# {one.words}\n" + (f"# The front has a {run.partition(',')[0]} of it.\n" if run else "")
+    told = f"# {one.words}\n" + (f"# The front has a {run} of it.\n" if run else "")
     if one.part and not is_whole:
         told += f"# In what the search tells {one.part}: this file runs all, which may give slightly other figures.\n"
     return told

@@ -101,10 +101,17 @@ class Standings(ABC):
         return None
 
     def run_words(self, point: Point) -> str:
-        """Return what run a point of the front is, in words."""
+        """Return how long the run of a point of the front is, in words."""
         kind = "run" if self.is_at_length(point.standing, self.rate_at(point)) else "short run"
-        part = f", {point.standing.part}" if point.standing.part else ""
-        return f"{kind} of {plural(point.requests, 'request')}{part}"
+        return f"{kind} of {plural(point.requests, 'request')}"
+
+    def drawn(self) -> list[tuple[float, float, str]]:
+        """Return the front as a page has it: tokens of a device, those of a user, and what each run is."""
+        told = []
+        for at, one in enumerate(self.front(), 1):
+            part = f", {one.standing.part}" if one.standing.part else ""
+            told.append((*one.both, f"front-{at}.yaml: {one.standing.words} ({self.run_words(one)}{part})"))
+        return told
 
     @property
     def legal(self) -> int:

@@ -53,10 +53,7 @@ def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question
         subtitle=f"{legal_words(found, question)}; best by {found.objective}: {found.best.words}"
         + not_started(deployments, found, "; "),
         plans=plans,
-        front=[
-            (*one.both, f"front-{at}.yaml: {one.standing.words} ({found.run_words(one)})")
-            for at, one in enumerate(front, 1)
-        ],
+        front=found.drawn(),
         certificate=_fixed_sentences(found),
         at=rate_words(found.rate_per_s),
         is_fixed=True,
