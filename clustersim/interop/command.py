@@ -35,6 +35,12 @@ class Choice:
         return self.flag.name if self.on else f"--no-{self.flag.name[2:]}"
 
     @property
+    def part(self) -> str:
+        """Which part of a value is set, with its dot: ``.level`` of ``--compilation-config.level=3``; else empty."""
+        name = self.word.text.partition("=")[0]
+        return name[len(name.partition(".")[0]) :]
+
+    @property
     def text(self) -> str:
         """The value as text; ``true`` or ``false`` for a switch."""
         if self.flag.takes == "switch":
@@ -108,7 +114,7 @@ class Command:
     positional : tuple of Word
         What stands there without an option.
     choices : Mapping of str to Choice
-        By the option's name; of one that is given twice the last counts.
+        By the option's name, with the part of its value that is set; of one that is given twice the last counts.
     twice : tuple of str
         Options that were.
     before : tuple of Word
@@ -229,8 +235,9 @@ class _Arguments:
                 continue
             choice, at = self._option(words, at)
             if choice is not None:
-                twice += [choice.flag.name] if choice.flag.name in choices else []
-                choices[choice.flag.name] = choice
+                name = choice.flag.name + choice.part
+                twice += [name] if name in choices else []
+                choices[name] = choice
         if self._problems:
             raise InputError(self._problems)
         return tuple(positional), choices, tuple(dict.fromkeys(twice))

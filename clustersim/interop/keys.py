@@ -67,6 +67,20 @@ SGLANG: Final[Mapping[str, str]] = {
     "serving.engine.graph_max_tokens": "--cuda-graph-max-bs-decode",
 }
 """The same for ``python -m sglang.launch_server``."""
+TRTLLM: Final[Mapping[str, str]] = {
+    "plan.tp": "--tp_size",
+    "plan.pp": "--pp_size",
+    "plan.sp": "--cp_size",
+    "plan.ep.degree": "--ep_size",
+    "plan.ep.scope": "--enable_attention_dp",
+    "model.config.max_position_embeddings": "--max_seq_len",
+    "precision.kv_cache": "--kv_cache_dtype",
+    "serving.scheduler": "--enable_chunked_prefill",
+    "serving.max_batch_requests": "--max_batch_size",
+    "serving.max_batch_tokens": "--max_num_tokens",
+    "serving.memory_utilization": "--kv_cache_free_gpu_memory_fraction",
+}
+"""Key → option of ``trtllm-serve``; ``launch`` writes them into the YAML file beside it."""
 
 DTYPES: Final[Mapping[str, str]] = {
     "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",

@@ -8,14 +8,41 @@ from typing import Final
 
 from clustersim.errors import InputError, Problem
 from clustersim.interop import sglang, vllm
-from clustersim.interop.command import read_command
+from clustersim.interop.command import Choice, read_command
+from clustersim.interop.keys import SGLANG, TRTLLM, VLLM
 from clustersim.interop.launch.account import Account
-from clustersim.interop.launch.asked import KEYS
+from clustersim.interop.launch.asked import KEYS, in_file
 from clustersim.interop.launch.server import ENGINES, Options, Started
 from clustersim.interop.launch.versions import SPANS, numbers, outdated
 
 GRAMMARS: Final = {"vllm": vllm.GRAMMAR, "sglang": sglang.GRAMMAR}
 """Engines whose options are known."""
+OPTIONS: Final = {
+    engine: {option: key for key, option in table.items()}
+    for engine, table in {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}.items()
+}
+"""Engine → option → key of a scenario, which says it."""
+MEANS: Final = {
+    "vllm": {
+        "--kv-cache-memory-bytes": "--num-gpu-blocks-override",
+        "--enforce-eager": "--max-cudagraph-capture-size",
+        "--cudagraph-capture-sizes": "--max-cudagraph-capture-size",
+    },
+    "sglang": {
+        "--chunked-prefill-size": "--max-prefill-tokens",
+        "--disable-cuda-graph": "--cuda-graph-max-bs-decode",
+        "--disable-decode-cuda-graph": "--cuda-graph-max-bs-decode",
+    },
+    "trtllm": {
+        "--config": "--extra_llm_api_options",
+        "--free_gpu_memory_fraction": "--kv_cache_free_gpu_memory_fraction",
+        "--tensor_parallel_size": "--tp_size",
+        "--pipeline_parallel_size": "--pp_size",
+        "--context_parallel_size": "--cp_size",
+        "--moe_expert_parallel_size": "--ep_size",
+    },
+}
+"""Engine → option → another one that decides the same."""
 
 
 def add_options(started: Started, add: Sequence[str], engine: str, account: Account) -> None:
@@ -24,8 +51,9 @@ def add_options(started: Started, add: Sequence[str], engine: str, account: Acco
         message = "before 1.0 several commands start TensorRT-LLM; write it behind the one that takes it"
         raise InputError(Problem(path="--add", message=message))
     added = _read(add, engine)
-    _refuse_said(started, added)
+    said = _said(started, added, engine)
     started.options |= added
+    lacks: list[str] = []
     if engine in GRAMMARS:
         newest = list(SPANS[engine])[-1]
         if started.version > numbers(newest):
@@ -33,29 +61,53 @@ def add_options(started: Started, add: Sequence[str], engine: str, account: Acco
         words = f"{ENGINES[engine]} {'.'.join(map(str, started.version))}"
         written: Options = {**started.environment, **started.options}
         for own in started.per_node or ({},):
-            for line in outdated(engine, words, written | own, started.version):
-                account.refuse(line)
+            lacks += outdated(engine, words, written | own, started.version)
+    for line in lacks:
+        account.refuse(line)
+    if said and not lacks:
+        raise InputError(said)
 
 
-def _refuse_said(started: Started, added: Options) -> None:
-    """Refuse options that the scenario says already: which of both holds would be left to the engine.
-
-    Raises
-    ------
-    InputError
-        With both of each.
-    """
-    said = {name: _words(name, value) for own in (started.options, *started.per_node) for name, value in own.items()}
+def _said(started: Started, added: Options, engine: str) -> list[Problem]:
+    """Return what is wrong with options that the scenario says: which of both holds would be left to the engine."""
+    there = {
+        _plain(name, value, engine): _words(name, value)
+        for own in (started.options, *started.per_node)
+        for name, value in own.items()
+    }
     problems = []
     for name, value in added.items():
-        key = KEYS.get(name, name[2:].replace("-", "_"))
-        file = f"{key}: {started.config[key]}" if key in started.config else None
-        other = said.get(name) or said.get(f"--no-{name[2:]}") or said.get(f"--{name.removeprefix('--no-')}") or file
+        plain, words = _plain(name, value, engine), _words(name, value)
+        other, key, written = there.get(plain), OPTIONS[engine].get(plain), in_file(started.config, plain)
+        if other is None and written is not None:
+            other = f"{KEYS.get(plain, plain[2:])}: {written}"
         if other is not None:
-            message = f"'{_words(name, value)}' is said already: '{other}', by the scenario; change that (--set)"
-            problems.append(Problem(path="--add", message=message))
-    if problems:
-        raise InputError(problems)
+            problems.append(f"'{words}' is said already: '{other}', by the scenario; change that (--set)")
+        elif key == "model":
+            problems.append(f"'{words}' is what --model says; change that")
+        elif key is not None:
+            problems.append(f"'{words}' is what {key} of the scenario says; change that (--set {key}=…)")
+        elif _is_read(plain, engine):
+            problems.append(f"'{words}' is what keys of the scenario say; change them (--set)")
+    return [Problem(path="--add", message=message) for message in problems]
+
+
+def _plain(name: str, value: str | tuple[str, ...] | None, engine: str) -> str:
+    """Return the option that decides what another one does: its own name, of a switch that is off the opposite."""
+    name = name.partition("=")[0]
+    if engine == "trtllm":
+        name = f"--{name[2:].replace('-', '_').removeprefix('no_')}"
+    elif name.startswith("--compilation-config") and "capture_size" in _words(name, value):
+        name = "--cudagraph-capture-sizes"
+    else:
+        name = f"--{name.removeprefix('--').removeprefix('no-')}"
+    return MEANS[engine].get(name, name)
+
+
+def _is_read(name: str, engine: str) -> bool:
+    """Tell whether a scenario is made of an option, so that it says what the option does."""
+    flag = GRAMMARS[engine].flags.get(name) if engine in GRAMMARS else None
+    return flag is not None and flag.fate == "read"
 
 
 def _words(name: str, value: str | tuple[str, ...] | None) -> str:
@@ -72,10 +124,9 @@ def _read(add: Sequence[str], engine: str) -> Options:
         command = read_command(f"{grammar.name} {text}", "--add", grammar)
         if command.positional:
             raise InputError(command.positional[0].problem("belongs to no option"))
-        return {
-            choice.name: None if choice.flag.takes == "switch" else tuple(value.text for value in choice.values)
-            if len(choice.values) > 1 else choice.text for choice in command.choices.values()
-        }  # fmt: skip
+        if command.twice:
+            raise InputError([command.choices[name].word.problem(f"{name} is said twice") for name in command.twice])
+        return {f"{one.name}{one.part}": _value(one) for one in command.choices.values()}
     found: Options = {}
     last = None
     try:
@@ -85,6 +136,8 @@ def _read(add: Sequence[str], engine: str) -> Options:
     for word in words:
         if word.startswith("--"):
             last, _, value = word.partition("=")
+            if last in found:
+                raise InputError(Problem(path="--add", message=f"{last} is said twice"))
             found[last] = value or None
         elif last is None or found[last] is not None:
             raise InputError(
@@ -93,3 +146,9 @@ def _read(add: Sequence[str], engine: str) -> Options:
         else:
             found[last] = word
     return found
+
+
+def _value(choice: Choice) -> str | tuple[str, ...] | None:
+    if choice.flag.takes == "switch":
+        return None
+    return tuple(value.text for value in choice.values) if len(choice.values) > 1 else choice.text

@@ -16,8 +16,18 @@ KEYS: Final = {
     "--pp_size": "pipeline_parallel_size",
     "--cp_size": "context_parallel_size",
     "--ep_size": "moe_expert_parallel_size",
+    "--kv_cache_free_gpu_memory_fraction": "kv_cache_config.free_gpu_memory_fraction",
+    "--kv_cache_dtype": "kv_cache_config.dtype",
 }
 """Option of ``trtllm-serve`` → its key in the YAML file beside it, where that has another name."""
+
+
+def in_file(config: Mapping[str, Any], name: str) -> Any:
+    """Return what the YAML file of TensorRT-LLM has for an option; None where it has nothing."""
+    found: Any = config
+    for key in KEYS.get(name, name[2:].replace("-", "_")).split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +71,7 @@ class Asked:
         """Return an option, also by its key in the YAML file of TensorRT-LLM."""
         value = self.options.get(name)
         if value is None and name.startswith("--"):
-            value = self.config.get(KEYS.get(name, name[2:].replace("-", "_")))
+            value = in_file(self.config, name)
         return None if value is None else str(value)
 
     def on(self, name: str) -> bool:

@@ -106,8 +106,7 @@ def experts_world(asked: Asked) -> bool:
 
 def file_odd(asked: Asked) -> bool:
     """Return whether a file asks for an impossible share of memory, number of servers or of ranks (TensorRT-LLM)."""
-    cache = dict(asked.config.get("kv_cache_config") or {})
-    share = asked.given("--kv_cache_free_gpu_memory_fraction") or cache.get("free_gpu_memory_fraction", 0.9)
+    share = asked.given("--kv_cache_free_gpu_memory_fraction") or 0.9
     pools = [dict(asked.config.get(f"{pool}_servers") or {}) for pool in ("context", "generation")]
     counted = any("urls" in pool and len(pool["urls"]) != pool.get("num_instances") for pool in pools)
     ranks, needed = (

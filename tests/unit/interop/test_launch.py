@@ -234,16 +234,46 @@ def test_an_option_that_is_added_is_held_to_the_rules() -> None:
     for target, added, said in (
         ("vllm", "-tp 4", "'--tensor-parallel-size 4' is said already: '--tensor-parallel-size 1', by the scenario"),
         ("vllm", "--no-enable-chunked-prefill", "-prefill' is said already: '--enable-chunked-prefill', by"),
+        ("vllm", "-cc.max_cudagraph_capture_size=9", "is said already: '--max-cudagraph-capture-size 512', by"),
+        (
+            "vllm",
+            """-cc '{"cudagraph_capture_sizes": [1]}'""",
+            "is said already: '--max-cudagraph-capture-size 512', by",
+        ),
+        ("vllm", "--enforce_eager", "'--enforce-eager' is said already: '--max-cudagraph-capture-size 512', by"),
+        (
+            "vllm",
+            "-dp=3",
+            "'--data-parallel-size 3' is what plan.dp of the scenario says; change that (--set plan.dp=…)",
+        ),
+        ("vllm", "--kv-cache-memory-bytes 5", "is what serving.kv_blocks of the scenario says"),
+        ("vllm", "-O3", "'--optimization-level 3' is what keys of the scenario say; change them (--set)"),
+        ("vllm", "--model x", "'--model x' is what --model says; change that"),
+        ("vllm", "-cc.a=1 -cc.b=2 -cc.a=3", "-cc.a=3: --compilation-config.a is said twice"),
+        ("sglang", "--tensor-parallel-size=2", "'--tp-size 2' is said already: '--tp-size 1', by the scenario"),
+        ("sglang", "--ep 2", "'--ep-size 2' is what plan.ep.degree of the scenario says"),
+        ("sglang", "--disable-cuda-graph", "is said already: '--cuda-graph-max-bs-decode 512', by"),
+        ("sglang", "--schedule-policy lpm", "is what keys of the scenario say"),
         ("trtllm", "--tp_size 4", "'--tp_size 4' is said already: 'tensor_parallel_size: 1', by the scenario"),
+        ("trtllm", "--tp-size=4", "'--tp-size 4' is said already: 'tensor_parallel_size: 1', by the scenario"),
+        ("trtllm", "--free_gpu_memory_fraction .5", "is said already: 'kv_cache_config.free_gpu_memory_fraction: "),
+        ("trtllm", "--kv_cache_free_gpu_memory_fraction=.5", "'kv_cache_config.free_gpu_memory_fraction: "),
+        ("trtllm", "--config x.yaml", "is said already: '--extra_llm_api_options server.yaml', by the scenario"),
+        ("trtllm", "--ep_size 2", "'--ep_size 2' is what plan.ep.degree of the scenario says"),
+        ("trtllm", "--no_enable_chunked_prefill", "is said already: 'enable_chunked_prefill: True', by"),
+        ("trtllm", "--seed 1 --seed 2", "--seed is said twice"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=re.escape(said)):
             launch_of(scenario(), target, add=[added])
+    parts = launch_of(scenario(), "vllm", add=["-cc.mode=1 -cc.pass_config.x=true", "--no-async-scheduling"])
+    written = "--compilation-config.mode 1 --compilation-config.pass_config.x true --no-async-scheduling"
+    assert written in " ".join(command(parts).replace("\\\n", "").split())
     with pytest.raises(InputError, match="no option '--no-such'"):
         launch_of(scenario(), "vllm", add=["--no-such"])
     with pytest.raises(InputError, match="did you mean '--dp-size'"):
         launch_of(scenario(), "sglang", add=["--dp-sise 2"])
-    with pytest.raises(InputError, match=r"--dp-size: expected a whole number such as 8, but found .many."):
-        launch_of(scenario(), "sglang", add=["--dp-size many"])
+    with pytest.raises(InputError, match=r"--attn-cp-size: expected a number, but found .many."):
+        launch_of(scenario(), "sglang", add=["--attn-cp-size many"])
 
 
 def test_a_checkpoint_that_has_the_format_is_taken() -> None:

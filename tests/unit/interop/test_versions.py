@@ -206,7 +206,12 @@ def test_a_release_that_nobody_read_is_told() -> None:
     ("target", "engine", "added", "message"),
     [
         ("vllm", "vllm-0.19", "--seed many", "--seed: expected a number, but found 'many'"),
-        ("sglang", "sglang-0.5", "--ep-size 3.5", "--ep-size: expected a whole number such as 8, but found '3.5'"),
+        (
+            "sglang",
+            "sglang-0.5",
+            "--moe-dp-size 3.5",
+            "--moe-dp-size: expected a whole number such as 8, but found '3.5'",
+        ),
         ("trtllm", "trtllm-1.0", "'", 'a quote in "\'" is not closed'),
     ],
 )
