@@ -12,7 +12,7 @@ from clustersim.cli.tables import print_json
 from clustersim.errors import IllegalPlanError
 from clustersim.files import written_whole
 from clustersim.interop.launch.launch import TARGETS, launch_of
-from clustersim.interop.launch.text import launch_json, launch_text, simulated_words
+from clustersim.interop.launch.text import launch_json, launch_text, simulated_words, unsaid_lines
 from clustersim.scenario.load import load
 from clustersim.simulation.legality import check_scenario, verdict_lines
 
@@ -64,8 +64,8 @@ def launch(
         ctx.exit(ILLEGAL)
     if found.simulated_as:
         click.echo(f"simulated as another engine: {simulated_words(found)}", err=True)
-    for one in found.unsaid:
-        click.echo(f"not said: {one.path}: {one.why}", err=True)
+    for line in unsaid_lines(found):
+        click.echo(f"not said: {line}", err=True)
     if out is not None:
         with written_whole(out) as beside:
             beside.write_text(launch_text(loaded, found), encoding="utf-8")

@@ -24,7 +24,7 @@ def launch_text(scenario: Scenario, launch: Launch) -> str:
     head = [f"{scenario.name}: {ENGINES[launch.engine]} on {scenario.topology.name}, {plans}."]
     if launch.simulated_as:
         head.insert(0, f"SIMULATED AS ANOTHER ENGINE: {simulated_words(launch)}.")
-    head += [f"NOT SAID {one.path}: {_short(one.value)}; {one.why}" for one in launch.unsaid]
+    head += [f"NOT SAID {line}" for line in unsaid_lines(launch)]
     head += [f"NOTE {note}" for note in launch.notes]
     lines = [f"# {line}" for line in head]
     if launch.manifest:
@@ -43,6 +43,11 @@ def launch_text(scenario: Scenario, launch: Launch) -> str:
     if launch.benchmark:
         lines += ["", "# benchmark", _wrapped([[quoted(word) for word in group] for group in launch.benchmark])]
     return "\n".join(lines) + "\n"
+
+
+def unsaid_lines(launch: Launch) -> list[str]:
+    """Return what is left unsaid, a line each: the key, what the scenario has there, and what happens instead."""
+    return [f"{one.path}: {_short(one.value)}; {one.why}" for one in launch.unsaid]
 
 
 def simulated_words(launch: Launch) -> str:

@@ -183,7 +183,8 @@ class _Writer:
             account.leaves(
                 server,
                 "serving.router",
-                "vLLM sends a request to the replica with the smallest 4 × waiting + running (fewest_waiting)",
+                "vLLM sends a request to the replica with the smallest 4 × waiting + running; --set "
+                "serving.router=fewest_waiting simulates that",
             )
         else:
             account.leaves(server, "serving.router", "the balancer in front of the servers must do it")

@@ -201,6 +201,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
     return {
         "a": found.a.given,
         "b": found.b.given,
+        "names": [found.a.name, found.b.name],
         "scenario": [{"path": path, "a": a, "b": b} for path, a, b in found.scenario],
         "metrics": metrics,
         "requests": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ class Entry:
 
 
 def names_apart(given: Sequence[str]) -> list[str]:
-    """Return paths without the folders that all of them begin with; the same path twice is numbered.
+    """Return paths without the folders that all of them begin with; the same path twice is numbered as none is called.
 
     Examples
     --------
@@ -86,15 +86,20 @@ def names_apart(given: Sequence[str]) -> list[str]:
     ['tp-4', 'tp-8', 'old/tp-8']
     >>> names_apart(["runs/tp-4", "runs/tp-4"])
     ['tp-4 (1)', 'tp-4 (2)']
+    >>> names_apart(["tp-4", "tp-4", "tp-4 (1)"])
+    ['tp-4 (2)', 'tp-4 (3)', 'tp-4 (1)']
     """
     parts = [Path(one).parts for one in given]
     shared = sum(
         1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*(one[:-1] for one in parts), strict=False))
     )
     names = [str(Path(*one[shared:])) if one else name for one, name in zip(parts, given, strict=True)]
-    return [
-        f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name for at, name in enumerate(names)
-    ]
+    found: list[str] = []
+    for name in names:
+        numbered = (f"{name} ({at})" for at in count(1))
+        taken = {*names, *found}
+        found.append(name if names.count(name) == 1 else next(one for one in numbered if one not in taken))
+    return found
 
 
 S_PER_BYTE: Final = 0.27e-6

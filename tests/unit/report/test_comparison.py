@@ -110,6 +110,8 @@ def test_runs_are_called_by_what_tells_their_paths_apart(runs: dict[str, str]) -
     assert str(Path(runs["one"]).parent) not in done.stdout
     assert compared(runs["one"], runs["two"])["b"] == runs["two"]
     assert names_apart(["runs/a", "runs/a"]) == ["a (1)", "a (2)"]
+    assert names_apart(["runs/a", "runs/a (1)", "runs/./a", "runs/b"]) == ["a (2)", "a (1)", "a (3)", "b"]
+    assert compared(runs["one"], runs["one"])["names"] == ["run-one (1)", "run-one (2)"]
     assert names_apart(["quickstart", "runs/a"]) == ["quickstart", "runs/a"]
 
 
