@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from clustersim.errors import IllegalDecisionError, InputError, Problem
 from clustersim.serving.blocks import BlockPool
@@ -119,6 +119,9 @@ class CustomScheduler(Scheduler):
             or sequence.prompt_tokens + sequence.generated != sequence.computed + 1
             or sequence.computed >= sequence.blocks * size
         ]
+        if others and not {type(count) for _, count, _ in others} <= PLAIN:
+            others = [(request, _number(count), sequence) for request, count, sequence in others]
+            tokens |= {request: count for request, count, _ in others}
         fault = next(self._faults(tokens, victims, running, waiting, others), None)
         if fault is not None:
             self._refuse(now, fault)
@@ -236,7 +239,7 @@ class CustomScheduler(Scheduler):
                 )
             elif sequence.in_flight:
                 yield f"PH-3: request {request} is computed while a step carries it"
-            elif not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            elif type(count) is not int or count < 1:
                 yield f"KV-3: {told(count)} tokens of request {request} are computed; expected a whole number from 1"
             elif sequence.decodes and count > 1:
                 yield (
@@ -278,12 +281,17 @@ def _plain(decided: object) -> Answer | None:
     if not isinstance(tokens, Mapping) or not isinstance(preempt, Iterable) or not isinstance(again, bool):
         return None
     asked, victims = dict(tokens), tuple(preempt)
-    if not all(isinstance(request, int) for request in (*asked, *victims)):
+    if not all(issubclass(type(request), int) for request in (*asked, *victims)):
         return None
     plain = {int.__int__(request): count for request, count in asked.items()}  # subclasses compare as they like
     if len(plain) < len(asked):
         return None
     return plain, tuple(map(int.__int__, victims)), again
+
+
+def _number(count: Any) -> Any:
+    """Return a number of tokens as a plain one, since subclasses count as they like; what is none stays as it is."""
+    return int.__int__(count) if issubclass(type(count), int) and not isinstance(count, bool) else count
 
 
 def _shown(sequences: Iterable[Sequence], cached: Iterable[int]) -> tuple[SequenceView, ...]:

@@ -184,7 +184,7 @@ class CustomRouter:
         )
         chosen = self.user.asked(lambda: self.router.route(view))
         known = [load.index for load in loads]
-        if not isinstance(chosen, int) or isinstance(chosen, bool):
+        if not issubclass(type(chosen), int) or isinstance(chosen, bool):
             message = f"sends request {request.request} to {shown(chosen)}; expected the number of a replica, one of "
             raise self.user.wrong_answer(now, message + _listed(known))
         number = int.__int__(chosen)  # a subclass may compare as it likes; what counts is its value

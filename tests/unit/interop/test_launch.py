@@ -504,9 +504,7 @@ def test_the_command_writes_prints_and_refuses(tmp_path: Path) -> None:
     out = tmp_path / "start.sh"
     written = invoke("launch", "quickstart", "--for", "vllm", "--out", str(out))
     assert (written.exit_code, written.stdout) == (0, f"wrote {out}\n")
-    assert (
-        "not said: workload.trace: {'path': 'scenarios/traces/azure-conv-sample.csv', 'reque…; v" in written.stderr
-    )
+    assert "not said: workload.trace: {'path': 'scenarios/traces/azure-conv-sample.csv', 'reque…; v" in written.stderr
     balanced = invoke("launch", "quickstart", "--for", "vllm", "--set", "plan={tp: 4, dp: 2}").stderr
     told = "serving.router: round_robin; vLLM sends a request to the replica with the smallest 4 × waiting + running; "
     assert f"not said: {told}--set serving.router=fewest_waiting simulates that\n" in balanced

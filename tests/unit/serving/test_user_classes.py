@@ -249,6 +249,20 @@ EVIL = """
 """
 
 
+ODD = """
+    class Odd(int):
+        def raises(self, *others):
+            raise RuntimeError
+
+        __add__ = __radd__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __index__ = raises
+        __sub__ = __rsub__ = __bool__ = __hash__ = raises
+"""
+LIAR = """
+    class Liar:
+        __class__ = int
+"""
+
+
 def test_a_number_that_lies_about_itself_is_taken_at_its_value(tmp_path):
     body = f"{EVIL}\n    def route(self, view):\n        return self.Evil(77)\n"
     with pytest.raises(IllegalDecisionError, match=r"DP-2: request 0 goes to replica 77; expected one of 0, 1"):
@@ -256,6 +270,26 @@ def test_a_number_that_lies_about_itself_is_taken_at_its_value(tmp_path):
     body = f"{EVIL}\n    def decide(self, view):\n        return Choice(tokens={{self.Evil(77): 1}})\n"
     with pytest.raises(IllegalDecisionError, match="RUN-4: request 77 is not here"):
         replay(deployment([(0, 4, 1)], scheduler=user(tmp_path, body)))
+    chosen = user(tmp_path, f"{LIAR}\n    def route(self, view):\n        return self.Liar()\n", "route")
+    with pytest.raises(InputError, match=r"sends request 0 to <.*Liar object at .*; expected the number of a replica"):
+        replay(deployment([(0, 4, 1)], plan=ParallelPlan(dp=2), router=chosen))
+
+
+def test_tokens_that_count_as_they_like_are_taken_at_their_value(tmp_path):
+    body = """
+    def decide(self, view):
+        here = (*view.running, *view.waiting)
+        return Choice(tokens={s.request: NUMBER(1 if s.decodes else s.to_compute) for s in here if not s.in_flight})
+"""
+    plain, odd = (
+        replay(deployment([(0, 4, 3), (0, 6, 2)], scheduler=user(tmp_path, ODD + body.replace("NUMBER", number))))
+        for number in ("int", "self.Odd")
+    )
+    assert plain.timeline.digest == odd.timeline.digest
+    for number, told in (("self.Odd(9)", r"KV-1: 9 tokens"), ("self.Liar()", r"KV-3: <.*Liar object at .* tokens of")):
+        body = f"{ODD}{LIAR}\n    def decide(self, view):\n        return Choice(tokens={{0: {number}}})\n"
+        with pytest.raises(IllegalDecisionError, match=told):
+            replay(deployment([(0, 4, 1)], scheduler=user(tmp_path, body)))
 
 
 @pytest.mark.parametrize("mode", ["full", "folded"])
