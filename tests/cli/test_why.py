@@ -224,15 +224,18 @@ def test_what_is_left_is_told_in_cpu_time_as_runs_end() -> None:
         "7 of 8 plans, about 120 s left",  # what was under way took less than expected: 600 s for 60
     ]
     file, clock = io.StringIO(), iter(range(0, 1000, 100))
-    work = iter(((0.5, 40.0), (4.0, 40.0), (8.0, math.inf)))
+    work = iter(((0.5, 40.0), (4.0, 40.0), (8.0, math.inf), (80.0, 40.0)))
     told = RunsLeft("plans", file, lambda: next(clock), work=lambda: next(work), slowest=2.0)
     told.then = "the front"
     for done in (1, 2, 3):
         told(done, 8)
+    told.then, told.most = "", "at most "
+    told(4, 8)
     assert file.getvalue().splitlines() == [
         "1 of 8 plans",  # half a second of work tells nothing
         "2 of 8 plans, about 80 s left, then the front",  # 4 s of it took 200, which was not all for them
         "3 of 8 plans",
+        "4 of 8 plans, at most about 56 s left",
     ]
 
 

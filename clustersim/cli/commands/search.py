@@ -208,7 +208,7 @@ class _Told:
     def front(self, left_s: float) -> None:
         """Say that runs for the front begin; Ctrl-C, or SIGTERM, leaves it at what there is."""
         if self.left is not None:
-            self.left.noun, self.left.then = "plans; the front", ""
+            self.left.noun, self.left.then, self.left.most = "plans; the front", "", "at most "
             if left_s <= 0.0:
                 click.echo("front    is not looked for: no effort is left (more --effort goes on)", err=True)
                 return

@@ -144,6 +144,8 @@ class RunsLeft:
     noun : str
     then : str
         What comes behind the rest, of which no time is told.
+    most : str
+        Said before the time where not all of the rest may be done: ``at most ``.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class RunsLeft:
         slowest: float = math.inf,
     ) -> None:
         self.noun, self._work, self._began = noun, work, clock()
-        self.then = ""
+        self.then = self.most = ""
         self._slowest, self._least = slowest, 0.0 if math.isinf(slowest) else 1.0
         self._file = sys.stderr if file is None else file
         self._clock = clock
@@ -180,7 +182,7 @@ class RunsLeft:
             spent, more = self._work()
             pace = self._pace(now, spent) if spent > self._least else 0.0
             if 0.0 < more < math.inf and pace > 0.0:
-                left = _left(min(pace, self._slowest) * more)
+                left = _left(min(pace, self._slowest) * more, most=self.most)
         elif done not in (before, total):
             seconds = (self._spent() - since) / (done - before) * (total - done)
             left = _left(seconds, self._unit)
@@ -205,7 +207,7 @@ class RunsLeft:
             self._file.flush()
 
 
-def _left(seconds: float, unit: str = "") -> str:
+def _left(seconds: float, unit: str = "", most: str = "") -> str:
     """Return about how long the rest takes, behind what is done."""
     about = format_seconds(float(f"{seconds:.2g}"))
-    return f", about {about}{unit} left" if seconds >= 1.0 else f", under a second{unit} left"
+    return f", {most}about {about}{unit} left" if seconds >= 1.0 else f", under a second{unit} left"
