@@ -6,8 +6,8 @@ nothing to look at in a history says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final
 
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.history import History
@@ -30,10 +30,12 @@ from clustersim.legality.timeline_rules.operators import (
 from clustersim.legality.timeline_rules.policy import followed
 from clustersim.legality.timeline_rules.requests import account, data, phases, spent
 from clustersim.legality.timeline_rules.requests.references import unfounded
+from clustersim.legality.timeline_rules.requests.work import works
 from clustersim.legality.timeline_rules.transfers import carried, moves
+from clustersim.legality.timeline_rules.views.ranges import in_ranges, is_divisible
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
-from clustersim.memory import give_back, let_go
+from clustersim.memory import MANY, give_back, let_go
 
 HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "PH-1": phases.boundary,
@@ -129,13 +131,20 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     parts = [Reading(part) for part in history.apart()] if history.hands_over else [reading]
     many = 0 if history.facts is None else len(history.facts["kind"])
     give_back(many)
-    as_priced = priced.as_priced(reading) if "RUN-2" in looked else NOTHING  # first, while few views are made
+    known = _in_ranges(history, looked)
+
+    def ask(check: Callable[..., Finding], *about: Any) -> Finding:
+        return known[check] if check in known else check(*about)
+
+    as_priced = ask(priced.as_priced, reading) if "RUN-2" in looked else NOTHING  # first, while few views are made
     reading.forget()
     give_back(many)
+    for part in parts if "RUN-2" in looked else ():
+        take("RUN-2", execution.durations(part))
     for rule, check in HISTORY_CHECKS.items():
         if rule in looked:
             for one in parts if rule in REPLICA_RULES else (reading,):
-                take(rule, check(one))
+                take(rule, ask(check, one))
                 one.forget(*(("use",) if rule == "KV-7" else ()))
             if rule in DROPPED:
                 give_back(many)
@@ -143,7 +152,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         take("RUN-2", as_priced)
     traffic, untold = links.traffic_in(reading, parts) if {"RUN-2", "RUN-3"} & set(looked) else (None, NOTHING)
     if "RUN-3" in looked:
-        take("RUN-3", streams.over_pools(reading))
+        take("RUN-3", streams.over_pools(reading, ask))
         take("RUN-3", merged(links.within_capacity(traffic, history.declared.carriage), untold))
     if "RUN-2" in looked:
         take("RUN-2", carried.moves_take(history))
@@ -160,12 +169,50 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         take("RUN-2", lost.lost_to_others(reading, traffic))
     reading.forget()
     if "RUN-4" in looked and not any(violations.values()):
-        take("RUN-4", spent.time_is_spent(reading))
+        take("RUN-4", ask(spent.time_is_spent, reading))
         reading.forget()
         give_back(many)
     if "RUN-5" in looked and not any(violations.values()):
-        take("RUN-5", followed.as_declared(reading, parts))
+        take("RUN-5", followed.as_declared(reading, parts, ask))
     return _verdict(violations, looked, lacks)
+
+
+def _in_ranges(history: History, rules: Collection[str]) -> dict[Callable[..., Finding], Finding]:
+    """Return what rules say that look at each replica by itself, asked range by range of a long history.
+
+    Nothing where that has one range or can't be divided, or where something is wrong: then the whole is asked.
+    """
+    found: dict[Callable[..., Finding], list[Finding]] = {}
+    seen = priced.Seen()
+    for part in in_ranges(history) if is_divisible(history) else ():
+        if part is None:
+            return {}
+        for check, finding in _in_range(Reading(part), rules, seen):
+            if finding.faults:
+                return {}
+            found.setdefault(check, []).append(finding)
+        give_back(MANY)
+    return {check: merged(*each) for check, each in found.items()}
+
+
+def _in_range(
+    reading: Reading, rules: Collection[str], seen: priced.Seen
+) -> Iterator[tuple[Callable[..., Finding], Finding]]:
+    """Yield rules that look at each replica by itself, and what they find in a range."""
+    if "RUN-2" in rules:
+        yield priced.as_priced, priced.as_priced(reading, seen)
+        reading.forget()
+    for rule, check in HISTORY_CHECKS.items():
+        if rule in rules and check is not account.repeatable:
+            yield check, check(reading)
+            reading.forget(*(("use",) if rule == "KV-7" else ()))
+    if "RUN-3" in rules:
+        yield works, works(reading)
+    if "RUN-4" in rules:
+        yield spent.time_is_spent, spent.time_is_spent(reading)
+        reading.forget()
+    if "RUN-5" in rules:
+        yield from followed.in_replicas(reading)
 
 
 def _verdict(

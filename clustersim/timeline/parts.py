@@ -1,7 +1,7 @@
 """The part of some tables that one pool of replicas has: tables of their own, in which all replicas are alike.
 
-:func:`of_pool` keeps the numbers of replicas; :func:`as_a_run` numbers replicas and ranks from 0 on;
-:func:`as_one_replica` takes replicas in lockstep for one.
+:func:`of_pool` keeps the numbers of replicas, and so does :func:`of_replicas` for some of them, without a copy;
+:func:`as_a_run` numbers replicas and ranks from 0 on; :func:`as_one_replica` takes replicas in lockstep for one.
 """
 
 from __future__ import annotations
@@ -62,6 +62,38 @@ def of_pool(tables: Tables, number: int) -> Tables:
         moves=rows_of(tables.moves, np.empty(0, np.int64)),
         owners=mine["owners"],
     )
+
+
+def ranges(tables: Tables, most: int) -> list[range]:
+    """Split the replicas into ranges that have some ``most`` rows of steps and facts each, or are one replica.
+
+    Where rows are not in order of replicas there is one range: all of them.
+    """
+    last = int(max((table["replica"].max(initial=-1) for table in _by_replica(tables).values()), default=-1))
+    ordered = (table["replica"] for table in _by_replica(tables).values())
+    if last < 0 or not all((column[1:] >= column[:-1]).all() for column in ordered):
+        return [range(last + 1)]
+    edges = np.arange(last + 2)
+    rows = sum(np.searchsorted(table["replica"], edges) for table in (tables.steps, tables.facts))
+    found, first = [], 0
+    while first <= last:
+        after = max(first + 1, int(np.searchsorted(rows, rows[first] + most, side="right")) - 1)
+        found.append(range(first, after))
+        first = after
+    return found
+
+
+def of_replicas(tables: Tables, some: range) -> Tables:
+    """Return what some replicas in a row did (:func:`ranges`): slices of these tables, with the same numbers."""
+    mine = {}
+    for name, table in _by_replica(tables).items():
+        low, high = np.searchsorted(table["replica"], (some.start, some.stop)).tolist()
+        mine[name] = {column: values[low:high] for column, values in table.items()}
+    return replace(tables, **mine)
+
+
+def _by_replica(tables: Tables) -> dict[str, Table]:
+    return {name: getattr(tables, name) for name in ("passes", "steps", "chunks", "decodes", "facts")}
 
 
 def as_one_replica(tables: Tables) -> Tables:

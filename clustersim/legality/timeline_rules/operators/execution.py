@@ -111,7 +111,6 @@ def as_recorded(reading: Reading) -> Finding:
     if tables is None or passes is None:
         return inside_steps(reading)
     findings = [
-        _durations(reading),
         lost_as_told(reading),
         as_slow_as_told(reading),
         as_weak_as_told(reading),
@@ -145,9 +144,11 @@ def _sent_when_made(reading: Reading, passes: Occupation) -> Finding:
     return judging.finding
 
 
-def _durations(reading: Reading) -> Finding:
+def durations(reading: Reading) -> Finding:
+    """RUN-2: durations are from 0 on, those that vary from step to step from 1 on."""
     tables = reading.history.folded
-    assert tables is not None
+    if tables is None or reading.history.hands_over:
+        return NOTHING
     return merged(
         *(
             judged(

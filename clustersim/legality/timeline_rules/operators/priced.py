@@ -20,6 +20,7 @@ from clustersim.legality.prices.contents import Contents
 from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.prices import Priced, Prices
 from clustersim.legality.timeline_rules.operators.halves import as_split
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.memory import let_go
 from clustersim.timeline.passes import Passes, by_template
@@ -34,8 +35,27 @@ AT_A_TIME: Final = 2
 """So many parts of passes (:func:`clustersim.timeline.passes.parts`) are looked at together, where there is a stage."""
 
 
-def as_priced(reading: Reading) -> Finding:
-    """RUN-2: operators last as long as they cost on what was declared, with what their steps had."""
+Firsts = dict[tuple[str, int], FloatArray]
+"""Feature → what it was for the first visit of each row of durations."""
+
+
+class Seen:
+    """Which rows of durations were visited, template by template, and with what first: also in ranges before."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, int], tuple[BoolArray, Firsts]] = {}
+
+    def of(self, first_replica: int, template: int, rows: int) -> tuple[BoolArray, Firsts]:
+        """Return which of so many rows were seen by the passes of a template, and with what first; both grow."""
+        return self._of.setdefault((first_replica, template), (np.zeros(rows, bool), {}))
+
+
+def as_priced(reading: Reading, seen: Seen | None = None) -> Finding:
+    """RUN-2: operators last as long as they cost on what was declared, with what their steps had.
+
+    ``seen`` is what was visited in the ranges of a history before this one.
+    """
+    seen = Seen() if seen is None else seen
     history = reading.history
     tables, runs, pieces = history.folded, reading.runs, reading.pieces
     if tables is None:
@@ -53,7 +73,8 @@ def as_priced(reading: Reading) -> Finding:
         mine = (replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp)
         steps = _Steps(contents, declared.pp)
         for number, rows in by_template(tables, mine):
-            of_template = _OfTemplate(passes, tables.templates[number], steps, prices, declared)
+            known = seen.of(declared.first_replica, number, len(tables.rows["at"]))
+            of_template = _OfTemplate(passes, tables.templates[number], steps, prices, declared, known)
             findings.extend(of_template.findings(rows))
     return merged(*findings)
 
@@ -81,13 +102,13 @@ class _OfTemplate:
     """Looks at the passes of one template."""
 
     def __init__(
-        self, passes: Passes, template: PassTemplate, steps: _Steps, prices: Prices, declared: Declared
-    ) -> None:
+        self, passes: Passes, template: PassTemplate, steps: _Steps, prices: Prices, declared: Declared,
+        known: tuple[BoolArray, Firsts],
+    ) -> None:  # fmt: skip
         self.passes, self.tables = passes, passes.tables
         self.template, self.contents, self.prices, self.declared = template, steps.contents, prices, declared
         self.steps = steps
-        self._seen = np.zeros(len(self.tables.rows["at"]), bool)
-        self._firsts: dict[tuple[str, int], FloatArray] = {}
+        self._seen, self._firsts = known
         self.classes, self.unknown = prices.of_template(template)
 
     def findings(self, passes: Int64Array) -> Iterator[Finding]:

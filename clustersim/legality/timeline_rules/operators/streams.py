@@ -13,6 +13,7 @@ from clustersim.legality.timeline_rules.requests.failing import leaves_what_fail
 from clustersim.legality.timeline_rules.requests.routing import in_turn, in_vain, set_aside
 from clustersim.legality.timeline_rules.requests.work import works
 from clustersim.legality.timeline_rules.transfers.swaps import cut_off
+from clustersim.legality.timeline_rules.views.ranges import Ask, asked_now
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
 from clustersim.timeline.passes import parts
@@ -104,10 +105,13 @@ def _sends(reading: Reading) -> Finding:
     return merged(*findings)
 
 
-def over_pools(reading: Reading) -> Finding:
-    """RUN-3: requests go where it is their turn, who has work does it, and transfers follow each other."""
+def over_pools(reading: Reading, ask: Ask = asked_now) -> Finding:
+    """RUN-3: requests go where it is their turn, who has work does it, and transfers follow each other.
+
+    ``ask`` may know who works from the ranges of a history.
+    """
     routes = merged(in_turn(reading), set_aside(reading), in_vain(reading))
-    return merged(works(reading), routes, _moves_in_turn(reading.history))
+    return merged(ask(works, reading), routes, _moves_in_turn(reading.history))
 
 
 def _moves_in_turn(history: History) -> Finding:

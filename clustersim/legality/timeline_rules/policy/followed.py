@@ -5,12 +5,13 @@ The same scenario gives the same timeline: a record that could not have come fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.timeline_rules.policy.cut_steps import as_far_as_it_goes
 from clustersim.legality.timeline_rules.policy.decision import as_decided
-from clustersim.legality.timeline_rules.policy.declared import policies_of
+from clustersim.legality.timeline_rules.policy.declared import Policies, policies_of
 from clustersim.legality.timeline_rules.policy.departures import as_it_came
 from clustersim.legality.timeline_rules.policy.kept_prefixes import as_cached
 from clustersim.legality.timeline_rules.policy.overlap import as_many_as_stages
@@ -25,10 +26,40 @@ from clustersim.legality.timeline_rules.policy.turns import first_come
 from clustersim.legality.timeline_rules.policy.waits import as_long_as_declared
 from clustersim.legality.timeline_rules.transfers.copies import as_soon_as_decided
 from clustersim.legality.timeline_rules.transfers.starts import as_soon_as_asked
+from clustersim.legality.timeline_rules.views.ranges import Ask, asked_now
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 
-def as_declared(reading: Reading, parts: Iterable[Reading]) -> Finding:
+JUDGES: Final[tuple[Callable[[Reading, Policies], Finding], ...]] = (
+    as_scheduled,
+    in_order,
+    as_long_as_declared,
+    as_routed,
+    as_cached,
+    as_kept,
+    as_many_as_stages,
+    as_decided,
+    as_soon_as_room,
+    as_soon_as_they_fit,
+    as_it_came,
+    as_far_as_it_goes,
+    first_come,
+)
+
+
+def in_replicas(reading: Reading) -> Iterator[tuple[Callable[..., Finding], Finding]]:
+    """Yield each judge of what happens inside replicas, and what it finds in a range of these."""
+    policies = policies_of(reading)
+    if policies is None:
+        return
+    for judge in JUDGES:
+        if judge is not as_routed:
+            yield judge, judge(reading, policies)
+            reading.forget()
+    yield as_it_must, as_it_must(reading, [reading])
+
+
+def as_declared(reading: Reading, parts: Iterable[Reading], ask: Ask = asked_now) -> Finding:
     """Judge who is served when by the policies that were declared.
 
     Parameters
@@ -36,32 +67,19 @@ def as_declared(reading: Reading, parts: Iterable[Reading]) -> Finding:
     reading : Reading
     parts : iterable of Reading
         What happened inside the replicas of each pool.
+    ask : callable, optional
+        Answers what was asked of each range of replicas before (:mod:`clustersim.legality.timeline_rules.views.ranges`).
     """
     policies = policies_of(reading)
     if policies is None:
         return NOTHING
-    judges = (
-        as_scheduled,
-        in_order,
-        as_long_as_declared,
-        as_routed,
-        as_cached,
-        as_kept,
-        as_many_as_stages,
-        as_decided,
-        as_soon_as_room,
-        as_soon_as_they_fit,
-        as_it_came,
-        as_far_as_it_goes,
-        first_come,
-    )
     found = []
-    for judge in judges:
-        found.append(judge(reading, policies))
+    for judge in JUDGES:
+        found.append(ask(judge, reading, policies))
         reading.forget()
     return merged(
         *found,
         as_soon_as_asked(reading),
         as_soon_as_decided(reading),
-        as_it_must(reading, parts),
+        ask(as_it_must, reading, parts),
     )

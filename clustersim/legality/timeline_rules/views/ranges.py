@@ -1,0 +1,90 @@
+"""A long history range by range of its replicas, each a history of its own: of these, and of the requests there.
+
+Where no request is at two replicas and nothing that one does bears on another, most rules say of all replicas what they
+say of each; only these are asked range by range, so that what they hold is that of a range. Requests are numbered anew
+in each, in their order. Whatever is found in a range is looked for again in the whole, which tells its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.legality.finding import Finding
+from clustersim.legality.history import ARRIVED, REJECTED, History
+from clustersim.timeline.columns import is_any, taken
+from clustersim.timeline.parts import of_replicas, ranges
+
+Ask = Callable[..., Finding]
+"""Asks a rule, the first argument, about the others; or knows the answer, which all ranges gave together."""
+
+MOST_ROWS: Final = 1 << 22
+"""Rows of steps and facts of a range: some 800,000 requests."""
+
+
+def asked_now(check: Callable[..., Finding], *about: Any) -> Finding:
+    """Ask a rule."""
+    return check(*about)
+
+
+def is_divisible(history: History) -> bool:
+    """Return whether rules of replicas may be asked range by range, as far as what was declared tells."""
+    tables, requests, declared = history.folded, history.requests, history.declared
+    whole = (history.spans, history.routes, history.held, history.flows, history.other)
+    if tables is None or requests is None or len(history.pools) > 1 or any(one is not None for one in whole):
+        return False
+    alone = declared.pp == 1 and declared.sp == 1 and tables.lockstep == 1 and declared.horizon_ns is None
+    quiet = not (declared.down or declared.slow or declared.weak_groups or len(tables.moves["request"]))
+    apart = declared.carriage is None or not declared.carriage.users.contended
+    known = "arrives_ns" in requests and "listed" not in requests
+    recorded = all(one is mine for one, mine in (
+        (history.steps, tables.steps), (history.chunks, tables.chunks), (history.decodes, tables.decodes),
+        (history.facts, tables.facts),
+    ))  # fmt: skip
+    return alone and quiet and apart and known and recorded and not _prompts_share(history)
+
+
+def _prompts_share(history: History) -> bool:
+    prefixes = history.prefixes or ()
+    return bool(prefixes) and (len(prefixes[0]) > 0 or any(one is not prefixes[0] for one in prefixes))
+
+
+def in_ranges(history: History) -> Iterator[History | None]:
+    """Yield a history for each range; None, and nothing more, where requests turn out not to be divided by them."""
+    tables, requests = history.folded, history.requests
+    assert tables is not None
+    assert requests is not None
+    count, divided = len(requests["prompt_tokens"]), ranges(tables, MOST_ROWS)
+    if len(divided) < 2:
+        yield None
+        return
+    number, known, left = np.zeros(count, np.int32), np.zeros(count, bool), count
+    for some in divided:
+        part = of_replicas(tables, some)
+        mine = np.unique(part.facts["request"][is_any(part.facts["kind"], (ARRIVED, REJECTED))])
+        if known[mine].any():
+            yield None
+            return
+        known[mine], left = True, left - len(mine)
+        number[mine] = np.arange(len(mine))
+        own = {}
+        for name in ("chunks", "decodes", "facts"):
+            table = getattr(part, name)
+            at = number[table["request"]]
+            if not len(mine) or (mine[np.minimum(at, len(mine) - 1)] != table["request"]).any():
+                yield None
+                return
+            own[name] = {**table, "request": at}
+        yield replace(
+            history,
+            folded=replace(part, **own),
+            steps=part.steps,
+            requests={name: taken(values, mine) for name, values in requests.items()},
+            prefixes=None if history.prefixes is None else history.prefixes[: len(mine)],
+            **own,
+        )
+    if left:
+        yield None
