@@ -18,8 +18,10 @@ import numpy.typing as npt
 from clustersim.clock import Int64Array
 from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.residency import empties_ns, residency_of
+from clustersim.timeline.column import one_after_the_other
 from clustersim.timeline.columns import repeated, shelved
 from clustersim.timeline.digest import in_order
+from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.steps import steps_of
@@ -66,22 +68,8 @@ class _Single:
         return row, index, self.start_ns[opens], many
 
 
-class StepRows:
-    """Rows of steps, in order of (replica, step).
-
-    Parameters
-    ----------
-    tables : Tables
-        Of a timeline.
-    block_tokens : int
-        Tokens that a K/V block holds.
-
-    Attributes
-    ----------
-    rows : mapping
-        The columns ``COLUMNS``, which say the same of all steps of a row, and ``empties_ns``: from when on the replica
-        had no request, after the row and before the next one; −1 where it had some.
-    """
+class _OfRange:
+    """Rows of steps of a range of replicas: see :class:`StepRows`."""
 
     def __init__(self, tables: Tables, block_tokens: int) -> None:
         order = in_order(tables.steps, ("replica", "step"))
@@ -107,10 +95,6 @@ class StepRows:
 
     @cached_property
     def kv_rows(self) -> Mapping[str, Any]:
-        """The columns ``KV_COLUMNS`` and ``empties_ns``, of rows of their own; worked out when somebody asks.
-
-        Blocks change in most steps, and the others seldom within a run.
-        """
         recorded = self._recorded
         rows = {name: recorded[name] for name in KV_COLUMNS} | {"empties_ns": self._empties_ns}
         if not (recorded["count"] > 1).any():
@@ -137,7 +121,6 @@ class StepRows:
             yield _Single(row=row, index=index, at=at, start_ns=start, end_ns=steps.end_ns[at])
 
     def single_steps(self) -> Iterator[dict[str, Any]]:
-        """Yield all steps one by one, a bounded number at a time, in order: ``rows`` and what blocks were in use."""
         held = _Held(self.kv_rows)
         for row, step, start, end in self._every_step():
             told = {
@@ -157,15 +140,6 @@ class StepRows:
             yield every[some], rows["step"][some], rows["start_ns"][some], rows["end_ns"][some]
 
     def cut(self, edges_ns: Int64Array, apart: tuple[int, int, int] | None = None) -> Mapping[str, Any]:
-        """Return the rows, split further: a step during which an instant lies is a row of its own.
-
-        Parameters
-        ----------
-        edges_ns : int64 array
-            The instants, ascending.
-        apart : (replica, first, last), optional
-            These steps of a replica are rows of their own, too.
-        """
         rows = self.rows
         within_bin = np.searchsorted(edges_ns, rows["start_ns"], side="right")
         cut = np.searchsorted(edges_ns, rows["end_ns"], side="left") > within_bin
@@ -184,6 +158,64 @@ class StepRows:
                 alone |= (rows["replica"][single.row] == replica) & (first <= step) & (step <= last)
             parts.append(single.opening(alone[1:] | alone[:-1] | (bin_of[1:] != bin_of[:-1]), np.zeros_like(bin_of)))
         return _split(rows, "waiting", *_whole(parts))
+
+
+class StepRows:
+    """Rows of steps, in order of (replica, step).
+
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline.
+    block_tokens : int
+        Tokens that a K/V block holds.
+
+    Attributes
+    ----------
+    rows : mapping
+        The columns ``COLUMNS``, which say the same of all steps of a row, and ``empties_ns``: from when on the replica
+        had no request, after the row and before the next one; −1 where it had some.
+    """
+
+    def __init__(self, tables: Tables, block_tokens: int) -> None:
+        self._ranges = [_OfRange(part, block_tokens) for part in of_ranges(tables)]
+        self.rows = self._whole("rows")
+
+    @cached_property
+    def kv_rows(self) -> Mapping[str, Any]:
+        """The columns ``KV_COLUMNS`` and ``empties_ns``, of rows of their own; worked out when somebody asks.
+
+        Blocks change in most steps, and the others seldom within a run.
+        """
+        return self._whole("kv_rows")
+
+    def _whole(self, name: str) -> Mapping[str, Any]:
+        """Return the rows of all ranges, one after the other; these then look into them."""
+        if len(self._ranges) == 1:
+            return getattr(self._ranges[0], name)  # type: ignore[no-any-return]
+        each = [getattr(one, name) for one in self._ranges]
+        many = [len(rows["start_ns"]) for rows in each]
+        found = one_after_the_other(each)
+        for one, first, last in zip(self._ranges, np.cumsum([0, *many[:-1]]), np.cumsum(many), strict=True):
+            vars(one)[name] = {column: values[first:last] for column, values in found.items()}
+        return found
+
+    def single_steps(self) -> Iterator[dict[str, Any]]:
+        """Yield all steps one by one, a bounded number at a time, in order: ``rows`` and what blocks were in use."""
+        for one in self._ranges:
+            yield from one.single_steps()
+
+    def cut(self, edges_ns: Int64Array, apart: tuple[int, int, int] | None = None) -> Mapping[str, Any]:
+        """Return the rows, split further: a step during which an instant lies is a row of its own.
+
+        Parameters
+        ----------
+        edges_ns : int64 array
+            The instants, ascending.
+        apart : (replica, first, last), optional
+            These steps of a replica are rows of their own, too.
+        """
+        return one_after_the_other([one.cut(edges_ns, apart) for one in self._ranges])
 
 
 class _Held:

@@ -11,7 +11,7 @@ import errno
 import mmap
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from tempfile import TemporaryFile
 from typing import Any, Final
 
@@ -122,6 +122,19 @@ class Column:
         self._file.close()
         self._file, self._written = None, 0
         return np.frombuffer(pages, self.type)
+
+
+def one_after_the_other(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the rows of tables of the same columns as one table, from files where there are many; of one, itself."""
+    if len(tables) == 1:
+        return tables[0]
+    found = {}
+    for name, values in tables[0].items():
+        column = Column(values.dtype)
+        for table in tables:
+            column.append(table[name])
+        found[name] = column.whole()
+    return found
 
 
 def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,19 +1,25 @@
 """The part of some tables that one pool of replicas has: tables of their own, in which all replicas are alike.
 
-:func:`of_pool` keeps the numbers of replicas, and so does :func:`of_replicas` for some of them, without a copy;
+:func:`of_pool` keeps the numbers of replicas, and so do :func:`of_ranges` and :func:`of_replicas`, without a copy;
 :func:`as_a_run` numbers replicas and ranks from 0 on; :func:`as_one_replica` takes replicas in lockstep for one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.tables import HOST, Table, Tables
+
+
+MOST_ROWS: Final = 1 << 21
+"""Rows of steps and facts of a range of replicas: some 400,000 requests."""
+_BY_REPLICA: Final = ("passes", "steps", "chunks", "decodes", "facts")
 
 
 def rows_of(table: Table, chosen: Int64Array) -> dict[str, Any]:
@@ -64,36 +70,62 @@ def of_pool(tables: Tables, number: int) -> Tables:
     )
 
 
-def ranges(tables: Tables, most: int) -> list[range]:
-    """Split the replicas into ranges that have some ``most`` rows of steps and facts each, or are one replica.
+def ranges_of(tables: Tables) -> list[range]:
+    """Split the replicas of a long timeline into ranges of some ``MOST_ROWS`` rows, or of one replica; found once.
 
-    Where rows are not in order of replicas there is one range: all of them.
+    There is one, of all, where rows are not in order of replicas, and where a request is in two ranges: so whatever is
+    known of a request follows from one of them.
     """
-    last = int(max((table["replica"].max(initial=-1) for table in _by_replica(tables).values()), default=-1))
-    ordered = (table["replica"] for table in _by_replica(tables).values())
-    if last < 0 or not all((column[1:] >= column[:-1]).all() for column in ordered):
-        return [range(last + 1)]
-    edges = np.arange(last + 2)
-    rows = sum(np.searchsorted(table["replica"], edges) for table in (tables.steps, tables.facts))
-    found, first = [], 0
-    while first <= last:
-        after = max(first + 1, int(np.searchsorted(rows, rows[first] + most, side="right")) - 1)
-        found.append(range(first, after))
-        first = after
+    found: list[range] | None = tables.made.get(range)
+    if found is None:
+        found = tables.made.setdefault(range, _ranges(tables))
     return found
 
 
+def of_ranges(tables: Tables) -> Iterator[Tables]:
+    """Yield the parts of tables that the ranges of their replicas have: themselves, where there is one."""
+    divided = ranges_of(tables)
+    yield from (of_replicas(tables, some) for some in divided) if len(divided) > 1 else (tables,)
+
+
 def of_replicas(tables: Tables, some: range) -> Tables:
-    """Return what some replicas in a row did (:func:`ranges`): slices of these tables, with the same numbers."""
+    """Return what some replicas in a row did, where rows are in order of these: slices, with the same numbers."""
     mine = {}
-    for name, table in _by_replica(tables).items():
+    for name in _BY_REPLICA:
+        table = getattr(tables, name)
         low, high = np.searchsorted(table["replica"], (some.start, some.stop)).tolist()
         mine[name] = {column: values[low:high] for column, values in table.items()}
     return replace(tables, **mine)
 
 
-def _by_replica(tables: Tables) -> dict[str, Table]:
-    return {name: getattr(tables, name) for name in ("passes", "steps", "chunks", "decodes", "facts")}
+def _ranges(tables: Tables) -> list[range]:
+    each = [getattr(tables, name) for name in _BY_REPLICA]
+    after = int(max((table["replica"].max(initial=-1) for table in each), default=-1)) + 1
+    whole, pools = [range(after)], tables.layout.pools
+    if len(tables.steps["step"]) + len(tables.facts["kind"]) <= MOST_ROWS or len(pools) > 1 or pools[0].lockstep > 1:
+        return whole
+    if len(tables.moves["request"]) or not all((one["replica"][1:] >= one["replica"][:-1]).all() for one in each):
+        return whole
+    edges, found = np.arange(after + 1), []
+    rows = sum(np.searchsorted(table["replica"], edges) for table in (tables.steps, tables.facts))
+    while not found or found[-1].stop < after:
+        first = found[-1].stop if found else 0
+        found.append(range(first, max(first + 1, int(np.searchsorted(rows, rows[first] + MOST_ROWS, side="right")) - 1)))
+    return found if _keep_requests(tables, found) else whole
+
+
+def _keep_requests(tables: Tables, divided: list[range]) -> bool:
+    """Return whether each request is in one range."""
+    requests = [getattr(tables, name)["request"] for name in ("facts", "chunks", "decodes")]
+    home = np.full(max(int(one.max(initial=-1)) for one in requests) + 1, -1, np.int16)
+    for number, some in enumerate(divided):
+        part = of_replicas(tables, some)
+        for table in (part.facts, part.chunks, part.decodes):
+            before = home[table["request"]]
+            if ((before != -1) & (before != number)).any():
+                return False
+            home[table["request"]] = number
+    return True
 
 
 def as_one_replica(tables: Tables) -> Tables:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.columns import shelved
+from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.passes import within
 from clustersim.timeline.steps import Steps, steps_of
 from clustersim.timeline.tables import Tables
@@ -103,22 +104,23 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     only : bool array of shape (requests,), optional
         Which requests count; the others are as if they had no tokens. Without it, all do.
     """
-    events = token_events(tables) if only is None else TokenEvents(tables, only)
     first = np.full(num_requests, NEVER, np.int64)
     last = np.full(num_requests, NEVER, np.int64)
     count = np.zeros(num_requests, np.int64)
-    follows = events.request[1:] == events.request[:-1]
-    opens = np.flatnonzero(np.concatenate(([True], ~follows))) if len(events.request) else np.empty(0, np.int64)
-    requests = events.request[opens]
-    first[requests] = events.begin[opens]
-    last[requests] = events.end[np.append(opens[1:], len(events.request))[: len(opens)] - 1]
-    if len(opens):
-        count[requests] = np.add.reduceat(events.count, opens)
-    between = (events.begin[1:] - events.end[:-1])[follows]
-    pools = [*_gaps_inside(events), _pooled(between, np.ones(len(between), np.int64))]
-    values, weights = (np.concatenate(columns) for columns in zip(*pools, strict=True))
+    pools = []
+    for part in of_ranges(tables):
+        events = token_events(part) if only is None else TokenEvents(part, only)
+        follows = events.request[1:] == events.request[:-1]
+        opens = np.flatnonzero(np.concatenate(([True], ~follows))) if len(events.request) else np.empty(0, np.int64)
+        requests = events.request[opens]
+        first[requests] = events.begin[opens]
+        last[requests] = events.end[np.append(opens[1:], len(events.request))[: len(opens)] - 1]
+        if len(opens):
+            count[requests] = np.add.reduceat(events.count, opens)
+        between = (events.begin[1:] - events.end[:-1])[follows]
+        pools.append(_all_pooled([*_gaps_inside(events), _pooled(between, np.ones(len(between), np.int64))]))
     times = shelved({"first_ns": first, "last_ns": last, "count": count})
-    return TokenTimes(**times, gaps=_pooled(values, weights))
+    return TokenTimes(**times, gaps=_all_pooled(pools))
 
 
 def _gaps_inside(events: TokenEvents) -> Iterator[tuple[Int64Array, Int64Array]]:
@@ -133,6 +135,12 @@ def _gaps_inside(events: TokenEvents) -> Iterator[tuple[Int64Array, Int64Array]]
         going = int(weights[-1])
         some = np.flatnonzero(weights)
         yield _pooled(gaps[some], weights[some])
+
+
+def _all_pooled(pools: list[tuple[Int64Array, Int64Array]]) -> tuple[Int64Array, Int64Array]:
+    """Return several pools as one."""
+    values, weights = (np.concatenate(columns) for columns in zip(*pools, strict=True))
+    return _pooled(values, weights) if len(pools) > 1 else (values, weights)
 
 
 def _pooled(values: Int64Array, weights: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from clustersim.legality.finding import Finding
-from clustersim.legality.history import ARRIVED, REJECTED, History
-from clustersim.timeline.columns import is_any, taken
-from clustersim.timeline.parts import of_replicas, ranges
+from clustersim.legality.history import History
+from clustersim.timeline.columns import taken
+from clustersim.timeline.parts import of_replicas, ranges_of
 
 Ask = Callable[..., Finding]
 """Asks a rule, the first argument, about the others; or knows the answer, which all ranges gave together."""
-
-MOST_ROWS: Final = 1 << 22
-"""Rows of steps and facts of a range: some 800,000 requests."""
 
 
 def asked_now(check: Callable[..., Finding], *about: Any) -> Finding:
@@ -53,31 +50,21 @@ def _prompts_share(history: History) -> bool:
 
 
 def in_ranges(history: History) -> Iterator[History | None]:
-    """Yield a history for each range; None, and nothing more, where requests turn out not to be divided by them."""
+    """Yield a history for each range; None, and nothing more, where there is one, or requests are in none of them."""
     tables, requests = history.folded, history.requests
     assert tables is not None
     assert requests is not None
-    count, divided = len(requests["prompt_tokens"]), ranges(tables, MOST_ROWS)
-    if len(divided) < 2:
-        yield None
-        return
-    number, known, left = np.zeros(count, np.int32), np.zeros(count, bool), count
-    for some in divided:
+    left, divided = len(requests["prompt_tokens"]), ranges_of(tables)
+    number = np.zeros(left, np.int32)
+    for some in divided if len(divided) > 1 else ():
         part = of_replicas(tables, some)
-        mine = np.unique(part.facts["request"][is_any(part.facts["kind"], (ARRIVED, REJECTED))])
-        if known[mine].any():
-            yield None
-            return
-        known[mine], left = True, left - len(mine)
-        number[mine] = np.arange(len(mine))
-        own = {}
-        for name in ("chunks", "decodes", "facts"):
-            table = getattr(part, name)
-            at = number[table["request"]]
-            if not len(mine) or (mine[np.minimum(at, len(mine) - 1)] != table["request"]).any():
-                yield None
-                return
-            own[name] = {**table, "request": at}
+        mine = np.unique(part.facts["request"])
+        number[mine], left = np.arange(len(mine)), left - len(mine)
+        own = {
+            name: {**table, "request": number[table["request"]]}
+            for name in ("chunks", "decodes", "facts")
+            for table in (getattr(part, name),)
+        }
         yield replace(
             history,
             folded=replace(part, **own),
