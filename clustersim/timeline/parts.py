@@ -98,6 +98,19 @@ def of_replicas(tables: Tables, some: range) -> Tables:
     return replace(tables, **mine)
 
 
+def with_own_requests(tables: Tables) -> tuple[Int64Array, Tables]:
+    """Return the requests of a range of replicas, ascending, and what these did, with the requests numbered by that."""
+    requests = np.unique(tables.facts["request"]).astype(np.int64)
+    number = np.zeros(int(requests.max(initial=-1)) + 1, np.int32)
+    number[requests] = np.arange(len(requests))
+    mine: dict[str, Any] = {
+        name: {**table, "request": number[table["request"]]}
+        for name in ("chunks", "decodes", "facts")
+        for table in (getattr(tables, name),)
+    }
+    return requests, replace(tables, **mine)
+
+
 def _ranges(tables: Tables) -> list[range]:
     each = [getattr(tables, name) for name in _BY_REPLICA]
     after = int(max((table["replica"].max(initial=-1) for table in each), default=-1)) + 1

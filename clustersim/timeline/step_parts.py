@@ -85,6 +85,14 @@ class Labels:
         return self.numbers.setdefault(into, len(self.numbers))
 
 
+def labels_of(tables: Tables, merged: Callable[[Label], Label] | None = None) -> tuple[Label, ...]:
+    """Return the labels that parts of steps may have, in the order that :func:`step_parts` tells them in."""
+    labels = Labels(merged)
+    for template in tables.templates:
+        _labels(template, labels)
+    return tuple(labels.numbers)
+
+
 def step_parts(tables: Tables, merged: Callable[[Label], Label] | None = None) -> StepParts:
     """Split the time of every row of ``steps``.
 

@@ -9,7 +9,8 @@ whole. Chunks of one prompt that are in the pipeline together count once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from clustersim.simulation.causes.events import (
     events_of,
     received,
 )
-from clustersim.simulation.causes.interference import time_of_prompts
+from clustersim.simulation.causes.interference import Plain
 from clustersim.simulation.causes.labels import (
     DEAD,
     FRONT_END,
@@ -42,14 +43,17 @@ from clustersim.simulation.causes.labels import (
     WAITS,
 )
 from clustersim.simulation.causes.sums import Groups, Sums, groups_of, without
+from clustersim.timeline.column import Column, constant
+from clustersim.timeline.columns import as_one, taken
+from clustersim.timeline.parts import of_replicas, ranges_of, with_own_requests
 from clustersim.timeline.passes import PART
 from clustersim.timeline.passes import parts as blocks_of
-from clustersim.timeline.step_parts import Label, StepParts, StepRows, scaled, step_parts
+from clustersim.timeline.step_parts import Label, StepParts, StepRows, labels_of, scaled, step_parts
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Causes:
     """What the time of requests was.
 
@@ -67,10 +71,19 @@ class Causes:
     to_first_ns: Int64Array
     after_ns: Int64Array
 
-    @property
+    @cached_property
     def ns(self) -> Int64Array:
         """Both together."""
-        return self.to_first_ns + self.after_ns
+        return by_label(one + other for one, other in zip(self.to_first_ns.T, self.after_ns.T, strict=True))
+
+
+def by_label(columns: Iterable[Int64Array]) -> Int64Array:
+    """Return what requests have by label, of shape (requests, labels), from columns of one label each."""
+    found, many = Column("int64"), 0
+    for column in columns:  # one after the other: many are in a file
+        found.append(column)
+        many += 1
+    return found.whole().reshape(many, -1).T  # type: ignore[no-any-return]
 
 
 def causes_of(
@@ -95,6 +108,69 @@ def causes_of(
     merged : callable, optional
         Part of a step → what it counts as; each operator by itself without it.
     """
+    plain, divided, of_rows = Plain(tables), ranges_of(tables), columns["request"]
+    count = int(of_rows.max(initial=-1)) + 1
+    if len(divided) < 2 or len(of_rows) < count:
+        return _causes(tables, rows, columns, conditions, merged, plain)
+    found = _OfRanges(count)
+    told = {name: columns[name] for name in ("request", "outcome", "arrived_ns", "front_end_ns")}
+    for some in divided:
+        low, high = np.searchsorted(rows["replica"], (some.start, some.stop))
+        mine, part = with_own_requests(of_replicas(tables, some))
+        found.take(mine, _causes(
+            part, {name: values[low:high] for name, values in rows.items()},
+            {**{name: taken(values, mine) for name, values in told.items()}, "request": np.arange(len(mine))},
+            conditions, merged, plain,
+        ))  # fmt: skip
+        let_go()
+    return found.whole(dict.fromkeys((FRONT_END, *WAITS, *labels_of(tables, merged))))
+
+
+class _OfRanges:
+    """Takes the causes of ranges of replicas, label by label, and puts them in order of requests."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._rows = count, Column("int32")
+        self._taken: dict[tuple[Label, int], Column] = {}
+        self._before = 0
+
+    def take(self, rows: Int64Array, causes: Causes) -> None:
+        """Take what requests have."""
+        self._rows.append(rows.astype(np.int32))
+        for at, label in enumerate(causes.labels):
+            for side, ns in enumerate((causes.to_first_ns, causes.after_ns)):
+                column = self._taken.get((label, side))
+                if column is None:
+                    column = self._taken[label, side] = Column("int64")
+                    column.append(constant(np.int64(0), self._before))
+                column.append(as_one(ns[:, at]))
+        for (label, _), column in self._taken.items():
+            if label not in causes.labels:
+                column.append(constant(np.int64(0), len(rows)))
+        self._before += len(rows)
+
+    def whole(self, labels: Iterable[Label]) -> Causes:
+        """Return the causes of all, with those of some labels that there are, in the order of these."""
+        rows, there = self._rows.whole(), tuple(label for label in labels if (label, 0) in self._taken)
+        to_first, after = (by_label(self._in_order(rows, label, side) for label in there) for side in (0, 1))
+        return Causes(labels=there, to_first_ns=to_first, after_ns=after)
+
+    def _in_order(self, rows: Any, label: Label, side: int) -> Int64Array:
+        found = np.zeros(self._count, np.int64)
+        found[rows] = self._taken.pop((label, side)).whole()
+        let_go()
+        return found
+
+
+def _causes(
+    tables: Tables,
+    rows: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    conditions: Conditions,
+    merged: Callable[[Label], Label] | None,
+    plain: Plain,
+) -> Causes:
+    """Split the time of every request of one range of replicas."""
     parts, found = step_parts(tables, merged), StepRows(tables)
     labels = tuple(dict.fromkeys((FRONT_END, *WAITS, *parts.labels)))
     of_rows = columns["request"]
@@ -104,7 +180,7 @@ def causes_of(
     finished[of_rows], arrived[of_rows] = done, columns["arrived_ns"]
     sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Preemptions(tables.facts)
     let_go()
-    prompts, episodes = time_of_prompts(tables), Episodes(tables.steps)
+    prompts, episodes = plain.time_of_prompts(tables), Episodes(tables.steps)
     of_some = RequestRows(tables)
     for some in blocks_of(count, AT_A_TIME // PART):
         account = _Account(tables, events_of(tables, found, finished, *of_some.events(some)), losses, sums)

@@ -10,7 +10,6 @@ import numpy as np
 from clustersim.clock import NS_PER_MS, Int64Array
 from clustersim.simulation.causes.causes import Causes
 from clustersim.simulation.causes.labels import COLUMNS, FRONT_END
-from clustersim.timeline.columns import shelved
 from clustersim.timeline.step_parts import Label
 
 SLOWEST: Final = 100
@@ -31,7 +30,7 @@ def cause_columns(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
     """
     lacks = np.asarray(columns["outcome"]) != "finished"
     at, ns = {label: number for number, label in enumerate(causes.labels)}, causes.ns
-    told = shelved({name: ns[:, at[label]] for name, label in COLUMNS.items() if label in at})
+    told = {name: ns[:, at[label]] for name, label in COLUMNS.items() if label in at}
     none = np.broadcast_to(np.int64(0), len(lacks))
     mask = lacks if lacks.any() else np.ma.nomask
     return {name: np.ma.MaskedArray(told.get(name, none), mask) for name in COLUMNS}

@@ -10,35 +10,63 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.tables import Tables
 
 
-def time_of_prompts(tables: Tables) -> Int64Array:
-    """Return what each row of ``steps`` took for the sake of its prompts, in ns; 0 for those without any."""
-    steps = tables.steps
-    found = np.zeros(len(steps["step"]), np.int64)
-    pools = tables.layout.of_replica(steps["replica"])
-    for pool in range(len(tables.layout.pools)):
-        mine = pools == pool
-        mixed = np.flatnonzero(mine & (steps["prefill_tokens"] > 0))
-        plain = np.flatnonzero(mine & (steps["prefill_tokens"] == 0) & (steps["decode_tokens"] > 0))
-        lasted = steps["end_ns"][mixed] - steps["start_ns"][mixed]
-        found[mixed] = np.maximum(lasted - _decoding(tables, plain, steps["decode_tokens"][mixed]), 0)
-    return found
+class Plain:
+    """How long steps that only decode take, by pool and number of sequences.
 
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline.
+    """
 
-def _decoding(tables: Tables, rows: Int64Array, sequences: Int64Array) -> Int64Array:
-    """Return how long steps that decode so many sequences take, by rows of steps that do nothing else."""
-    steps = tables.steps
-    if not len(rows):
-        return np.zeros(len(sequences), np.int64)
-    total = np.bincount(steps["decode_tokens"][rows], steps["end_ns"][rows] - steps["start_ns"][rows])
-    count = np.bincount(steps["decode_tokens"][rows], steps["count"][rows])
-    seen = np.flatnonzero(count)
-    means = total[seen].astype(np.int64) // count[seen].astype(np.int64)
-    wanted = np.clip(sequences, seen[0], seen[-1]).astype(np.int64)
-    above = np.searchsorted(seen, wanted)
-    below = np.maximum(above - 1, 0)
-    apart = np.maximum(seen[above] - seen[below], 1)
-    found: Int64Array = means[above] - (means[above] - means[below]) * (seen[above] - wanted) // apart
-    return found
+    def __init__(self, tables: Tables) -> None:
+        pools = len(tables.layout.pools)
+        sums = [np.zeros((2, 0))] * pools
+        for part in of_ranges(tables):
+            steps, of = part.steps, part.layout.of_replica(part.steps["replica"])
+            plain = (steps["prefill_tokens"] == 0) & (steps["decode_tokens"] > 0)
+            for pool in range(pools):
+                rows = np.flatnonzero(plain & (of == pool))
+                lasted, many = steps["end_ns"][rows] - steps["start_ns"][rows], steps["decode_tokens"][rows]
+                size = max(sums[pool].shape[1], int(many.max(initial=-1)) + 1)
+                more = np.stack([np.bincount(many, each, size) for each in (lasted, steps["count"][rows])])
+                more[:, : sums[pool].shape[1]] += sums[pool]  # whole numbers, which floats have exactly
+                sums[pool] = more
+        self._seen = [np.flatnonzero(count) for _, count in sums]
+        self._means = [
+            total[seen].astype(np.int64) // count[seen].astype(np.int64)
+            for (total, count), seen in zip(sums, self._seen, strict=True)
+        ]
+
+    def time_of_prompts(self, tables: Tables) -> Int64Array:
+        """Return what each row of ``steps`` took for the sake of its prompts, in ns; 0 for those without any.
+
+        Parameters
+        ----------
+        tables : Tables
+            These, or a range of their replicas.
+        """
+        steps = tables.steps
+        found = np.zeros(len(steps["step"]), np.int64)
+        pools = tables.layout.of_replica(steps["replica"])
+        for pool in range(len(tables.layout.pools)):
+            mixed = np.flatnonzero((pools == pool) & (steps["prefill_tokens"] > 0))
+            lasted = steps["end_ns"][mixed] - steps["start_ns"][mixed]
+            found[mixed] = np.maximum(lasted - self._decoding(pool, steps["decode_tokens"][mixed]), 0)
+        return found
+
+    def _decoding(self, pool: int, sequences: Int64Array) -> Int64Array:
+        """Return how long steps of a pool that decode so many sequences take, by those that do nothing else."""
+        seen, means = self._seen[pool], self._means[pool]
+        if not len(seen):
+            return np.zeros(len(sequences), np.int64)
+        wanted = np.clip(sequences, seen[0], seen[-1]).astype(np.int64)
+        above = np.searchsorted(seen, wanted)
+        below = np.maximum(above - 1, 0)
+        apart = np.maximum(seen[above] - seen[below], 1)
+        found: Int64Array = means[above] - (means[above] - means[below]) * (seen[above] - wanted) // apart
+        return found

@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from clustersim.legality.finding import Finding
 from clustersim.legality.history import History
 from clustersim.timeline.columns import taken
-from clustersim.timeline.parts import of_replicas, ranges_of
+from clustersim.timeline.parts import of_replicas, ranges_of, with_own_requests
 
 Ask = Callable[..., Finding]
 """Asks a rule, the first argument, about the others; or knows the answer, which all ranges gave together."""
@@ -55,23 +53,18 @@ def in_ranges(history: History) -> Iterator[History | None]:
     assert tables is not None
     assert requests is not None
     left, divided = len(requests["prompt_tokens"]), ranges_of(tables)
-    number = np.zeros(left, np.int32)
     for some in divided if len(divided) > 1 else ():
-        part = of_replicas(tables, some)
-        mine = np.unique(part.facts["request"])
-        number[mine], left = np.arange(len(mine)), left - len(mine)
-        own = {
-            name: {**table, "request": number[table["request"]]}
-            for name in ("chunks", "decodes", "facts")
-            for table in (getattr(part, name),)
-        }
+        mine, part = with_own_requests(of_replicas(tables, some))
+        left -= len(mine)
         yield replace(
             history,
-            folded=replace(part, **own),
+            folded=part,
             steps=part.steps,
+            chunks=part.chunks,
+            decodes=part.decodes,
+            facts=part.facts,
             requests={name: taken(values, mine) for name, values in requests.items()},
             prefixes=None if history.prefixes is None else history.prefixes[: len(mine)],
-            **own,
         )
     if left:
         yield None
