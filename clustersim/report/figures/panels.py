@@ -21,6 +21,7 @@ from clustersim.report.figures.series import batch_figure, kv_figure
 from clustersim.report.figures.topology import topology_drawing, topology_figure, topology_html
 from clustersim.report.figures.use import use_figure
 from clustersim.report.folded.asked import Asked
+from clustersim.report.folded.packed import MOST
 from clustersim.report.metrics.latencies import Columns, Weighted
 from clustersim.report.traces.busiest import busiest
 from clustersim.report.words.faults import is_blamed, share_of_faults
@@ -147,9 +148,16 @@ def _load(run: Run) -> Mapping[str, Any] | None:
 
 
 def _nothing(run: Run, reason: str) -> str:
-    """Say why there is nothing to show: a reason, or that the run is too long for numbers of a browser."""
-    too_long = run.whole is None and len(run.steps["start_ns"])
-    return "It took more than 52 days, which a page can't tell to the nanosecond." if too_long else reason
+    """Say why there is nothing to show: a reason, or that a run is too long for numbers of a browser, or for a page."""
+    if run.whole is not None or not len(run.steps["start_ns"]):
+        return reason
+    if int(run.steps["end_ns"].max()) >= MOST:
+        return "It took more than 52 days, which a page can't tell to the nanosecond."
+    size = f"{run.wanted.most_bytes / 1e6:g} MB"
+    return (
+        f"Its passes alone would take many times {size}, so that a page shows figures of all of them and no lanes; "
+        "clustersim dashboard RUN --max-page SIZE makes one that holds them."
+    )
 
 
 def _left_out(run: Run) -> str:

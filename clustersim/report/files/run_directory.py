@@ -26,6 +26,7 @@ from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import read_layout
 from clustersim.report.figures.series import run_edges
 from clustersim.report.folded.asked import EVERYTHING, Asked, kept_of, refuse_impossible, unfolds
+from clustersim.report.folded.passes import folded_passes
 from clustersim.report.folded.shapes import Shapes, shapes_of
 from clustersim.report.folded.whole import Kept, whole_run
 from clustersim.report.metrics.latencies import Columns
@@ -258,11 +259,14 @@ def dashboard_of(
     checked = read_layout(layout)
     refuse_impossible(wanted, checked, requests, timeline.end_ns)
     bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
+    passes = folded_passes(timeline) if unfolds(checked) and wanted.may_hold(len(timeline.passes["steps"])) else None
 
     def page(kept: Kept | None) -> str | None:
         whole, most = None, wanted.most_bytes if kept is None else None
-        if unfolds(checked):
-            whole = whole_run(timeline, step_rows.rows, requests, summary["devices"], kept, shapes, inputs, most)
+        if passes is not None:
+            whole = whole_run(
+                timeline, step_rows.rows, requests, summary["devices"], kept, shapes, inputs, most, passes
+            )
             if whole is None:
                 return None
         steps = shown_rows(step_rows, 0, bins)

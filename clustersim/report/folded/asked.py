@@ -21,6 +21,10 @@ UNFOLDING: Final = ("device_lanes", "request_rows", "link_lanes", "topology")
 MOST_BYTES: Final = 30_000_000
 """Of a page, where nobody says more or less."""
 
+_PASS_BYTES: Final = 10
+"""Of a page that can't hold all, about, for each pass: 25 MB of two million."""
+_TIMES: Final = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -49,6 +53,15 @@ class Asked:
     def bytes_of(self, html: str) -> int:
         """Return how large a page becomes."""
         return len((with_script_beside(html) if self.is_beside else html).encode())
+
+    def may_hold(self, passes: int) -> bool:
+        """Return whether a page can hold so many passes, without operators, in some ``_TIMES`` of its size.
+
+        Larger ones no browser opens, and to make one takes longer than all figures; who asks for an instant or a
+        request gets it, or is told what size would do.
+        """
+        asks = self.at_ns is not None or self.request is not None
+        return asks or passes * _PASS_BYTES <= _TIMES * self.most_bytes
 
     def view(self, end_ns: int) -> tuple[int, int] | None:
         """Return the second around the instant that is asked for, within the run."""

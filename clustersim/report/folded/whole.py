@@ -60,6 +60,7 @@ def whole_run(
     shapes: Sequence[Shapes] = (),
     inputs: ReplayInput | None = None,
     most_bytes: int | None = None,
+    passes: FoldedPasses | None = None,
 ) -> dict[str, Any] | None:
     """Return a timeline as plain values and packed sections, the same for all replays of one run.
 
@@ -82,8 +83,10 @@ def whole_run(
         What the replay was a function of; without it links are not told.
     most_bytes : int, optional
         Of the page that it is for.
+    passes : FoldedPasses, optional
+        Those of the timeline, where they are at hand.
     """
-    passes, sections = folded_passes(timeline), dict[str, dict[str, Any]]()
+    passes, sections = folded_passes(timeline) if passes is None else passes, dict[str, dict[str, Any]]()
     if kept is None:
         for name, columns in _sections(timeline, passes, steps):
             sections[name] = packed(columns)

@@ -117,9 +117,11 @@ def test_a_run_in_which_nothing_happened_still_has_a_page() -> None:
     assert own_part(page).count('class="empty"') == len(FIGURES) - 1
 
 
-def test_a_run_that_is_too_long_for_a_browser_says_so(run: dict[str, Any]) -> None:
-    page = dashboard_html(summary_of(run), run["requests"], run["steps"], None, LAYOUT)
-    assert own_part(page).count("more than 52 days") == 2
+@pytest.mark.parametrize(("later_ns", "words"), [(0, "RUN --max-page SIZE makes one"), (1 << 52, "more than 52 days")])
+def test_a_run_that_is_too_long_for_a_page_says_so(run: dict[str, Any], later_ns: int, words: str) -> None:
+    steps = {**run["steps"], "end_ns": run["steps"]["end_ns"] + later_ns}
+    page = dashboard_html(summary_of(run), run["requests"], steps, None, LAYOUT, kv_rows=run["steps"])
+    assert own_part(page).count(words) == 2
 
 
 def test_a_long_run_stays_small() -> None:
