@@ -16,7 +16,6 @@ from clustersim.clock import Int64Array
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.tables import HOST, Table, Tables
 
-
 MOST_ROWS: Final = 1 << 21
 """Rows of steps and facts of a range of replicas: some 400,000 requests."""
 _BY_REPLICA: Final = ("passes", "steps", "chunks", "decodes", "facts")
@@ -90,7 +89,7 @@ def of_ranges(tables: Tables) -> Iterator[Tables]:
 
 def of_replicas(tables: Tables, some: range) -> Tables:
     """Return what some replicas in a row did, where rows are in order of these: slices, with the same numbers."""
-    mine = {}
+    mine: dict[str, Any] = {}
     for name in _BY_REPLICA:
         table = getattr(tables, name)
         low, high = np.searchsorted(table["replica"], (some.start, some.stop)).tolist()
@@ -119,11 +118,13 @@ def _ranges(tables: Tables) -> list[range]:
         return whole
     if len(tables.moves["request"]) or not all((one["replica"][1:] >= one["replica"][:-1]).all() for one in each):
         return whole
-    edges, found = np.arange(after + 1), []
-    rows = sum(np.searchsorted(table["replica"], edges) for table in (tables.steps, tables.facts))
+    edges, found = np.arange(after + 1), list[range]()
+    rows = np.searchsorted(tables.steps["replica"], edges) + np.searchsorted(tables.facts["replica"], edges)
     while not found or found[-1].stop < after:
         first = found[-1].stop if found else 0
-        found.append(range(first, max(first + 1, int(np.searchsorted(rows, rows[first] + MOST_ROWS, side="right")) - 1)))
+        found.append(
+            range(first, max(first + 1, int(np.searchsorted(rows, rows[first] + MOST_ROWS, side="right")) - 1))
+        )
     return found if _keep_requests(tables, found) else whole
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.memory import let_go
 from clustersim.timeline.columns import is_any
 from clustersim.timeline.head import HEAD, MOST, MOST_LAYERS, MOST_RANKS
 from clustersim.timeline.passes import parts
@@ -90,6 +91,7 @@ def _judged(table: str, column: str, values: Any, wrong: Any, expected: Any) -> 
 def _values(timeline: Tables, only: Collection[str] = ()) -> Iterator[UnsoundValue]:
     """Judge every value by itself."""
     for table, columns in TABLES.items():
+        let_go()
         for column in columns:
             if only and column not in only:
                 continue

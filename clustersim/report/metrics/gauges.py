@@ -9,15 +9,22 @@ which it does not change. So both replays give the same ones, to the bit.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.memory import let_go
 from clustersim.report.figures.bins import StepFunction
 from clustersim.report.metrics.latencies import Columns
+from clustersim.timeline.column import Column
 from clustersim.timeline.columns import is_one
 from clustersim.timeline.rows_of import RowsOf
+
+_AT_A_TIME: Final = 1 << 20
+"""Changes of all replicas that are put in order together."""
 
 
 def gauge(steps: Columns, column: str) -> StepFunction:
@@ -31,12 +38,17 @@ def gauge(steps: Columns, column: str) -> StepFunction:
         Needs ``replica``, ``start_ns``, ``end_ns``, ``column`` and ``empties_ns``: from when on its replica had no
         request, −1 where it had some until its next step; rows in any order.
     """
-    at, total = _alone(steps, column) or _together(steps, column)
-    settled = np.append(at[1:] > at[:-1], True)[: len(at)]  # of the changes at one instant, the sum counts
-    start, value = at[settled], total[settled]
-    changes_there = np.append(True, value[1:] != value[:-1])[: len(value)]
-    end_ns = int(at[-1]) if len(at) else 0
-    return StepFunction(start_ns=start[changes_there], value=value[changes_there].astype(np.float64), end_ns=end_ns)
+    alone = _alone(steps, column)
+    start, value, end_ns, last = Column("int64"), Column("float64"), 0, np.empty(0)
+    for at, total in _together(steps, column) if alone is None else (alone,):
+        settled = np.append(at[1:] > at[:-1], True)[: len(at)]  # of the changes at one instant, the sum counts
+        when, held = at[settled], total[settled].astype(np.float64)
+        changes_there = np.append(last, held)[:-1] != held if len(last) else np.append(True, held[1:] != held[:-1])
+        changes_there = changes_there[: len(held)]
+        start.append(when[changes_there])
+        value.append(held[changes_there])
+        end_ns, last = (int(at[-1]), held[-1:]) if len(at) else (end_ns, last)
+    return StepFunction(start_ns=start.whole(), value=value.whole(), end_ns=end_ns)
 
 
 def blocks_of_all(steps: Columns) -> int:
@@ -58,10 +70,12 @@ def _alone(steps: Columns, column: str) -> tuple[Int64Array, Any] | None:
     return (at, total) if (at[1:] >= at[:-1]).all() else None
 
 
-def _together(steps: Columns, column: str) -> tuple[Int64Array, FloatArray]:
-    """Return instants and what holds from each on, of any replicas: the sum of what changes there."""
-    times: list[Int64Array] = [np.zeros(0, np.int64)]
-    changes: list[FloatArray] = [np.zeros(0)]
+def _together(steps: Columns, column: str) -> Iterator[tuple[Int64Array, FloatArray]]:
+    """Yield instants and what holds from each on, of any replicas: the sum of what changes there.
+
+    Of many rows one stretch of time after the other; no instant is in two of them.
+    """
+    times, changes, bounds = Column("int64"), Column("float64"), [0]
     last = int(steps["end_ns"].max(initial=0))
     for _, mine in RowsOf(steps["replica"]):
         start = steps["start_ns"][mine]
@@ -74,14 +88,37 @@ def _together(steps: Columns, column: str) -> tuple[Int64Array, FloatArray]:
         change = np.diff(amount, prepend=0.0)
         after = empty[empty < len(amount) - 1] + 1
         change[after] = amount[after]
-        times += [start, drops[empty], steps["end_ns"][mine].max(keepdims=True)]
-        changes += [change, -amount[empty], np.zeros(1)]
-        del amount, drops, change
-    at, total = np.concatenate(times), np.concatenate(changes)
-    del times, changes
-    if (at[1:] < at[:-1]).any():
-        order = np.argsort(at, kind="stable")
-        at, total = at[order], total[order]
-        del order
-    np.cumsum(total, out=total)
-    return at, total
+        when = np.concatenate((start, drops[empty], steps["end_ns"][mine].max(keepdims=True)))
+        change = np.concatenate((change, -amount[empty], np.zeros(1)))
+        if len(empty):
+            order = np.argsort(when, kind="stable")
+            when, change = when[order], change[order]
+        times.append(when)
+        changes.append(change)
+        bounds.append(bounds[-1] + len(when))
+    at, total, before = times.whole(), changes.whole(), 0.0
+    edges = _edges(at)
+    cuts = [low + np.searchsorted(at[low:high], edges) for low, high in pairwise(bounds)]
+    for stretch in range(len(edges) - 1):
+        some = [slice(cut[stretch], cut[stretch + 1]) for cut in cuts]
+        when, change = (
+            np.concatenate([np.empty(0, values.dtype), *(values[one] for one in some)]) for values in (at, total)
+        )
+        order = np.argsort(when, kind="stable")
+        when, change = when[order], change[order]
+        if len(change):
+            change[0] += before
+            np.cumsum(change, out=change)
+            before = change[-1]
+            yield when, change
+        if len(edges) > 2:
+            let_go()
+
+
+def _edges(at: Int64Array) -> Int64Array:
+    """Return from when to when stretches of time are that have some ``_AT_A_TIME`` instants each, ascending."""
+    many = -(-len(at) // _AT_A_TIME)
+    seen = np.sort(at[:: max(1, len(at) // (64 * many))]) if many > 1 else at[:0]
+    inner = np.unique(seen[len(seen) // many :: max(1, len(seen) // many)]) if many > 1 else seen
+    low, high = (int(found) for found in (at.min(initial=0), at.max(initial=0)))
+    return np.unique(np.concatenate(([low], inner, [high + 1])))

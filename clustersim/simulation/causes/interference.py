@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import FloatArray, Int64Array
 from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.tables import Tables
 
@@ -25,7 +25,7 @@ class Plain:
 
     def __init__(self, tables: Tables) -> None:
         pools = len(tables.layout.pools)
-        sums = [np.zeros((2, 0))] * pools
+        sums: list[FloatArray] = [np.zeros((2, 0))] * pools
         for part in of_ranges(tables):
             steps, of = part.steps, part.layout.of_replica(part.steps["replica"])
             plain = (steps["prefill_tokens"] == 0) & (steps["decode_tokens"] > 0)
@@ -33,8 +33,10 @@ class Plain:
                 rows = np.flatnonzero(plain & (of == pool))
                 lasted, many = steps["end_ns"][rows] - steps["start_ns"][rows], steps["decode_tokens"][rows]
                 size = max(sums[pool].shape[1], int(many.max(initial=-1)) + 1)
-                more = np.stack([np.bincount(many, each, size) for each in (lasted, steps["count"][rows])])
-                more[:, : sums[pool].shape[1]] += sums[pool]  # whole numbers, which floats have exactly
+                more = np.zeros((2, size))
+                more[:, : sums[pool].shape[1]] = sums[pool]  # whole numbers, which floats have exactly
+                for side, each in enumerate((lasted, steps["count"][rows])):
+                    more[side] += np.bincount(many, each, size)
                 sums[pool] = more
         self._seen = [np.flatnonzero(count) for _, count in sums]
         self._means = [

@@ -29,7 +29,6 @@ from clustersim.legality.timeline_rules.transfers.starts import as_soon_as_asked
 from clustersim.legality.timeline_rules.views.ranges import Ask, asked_now
 from clustersim.legality.timeline_rules.views.reading import Reading
 
-
 JUDGES: Final[tuple[Callable[[Reading, Policies], Finding], ...]] = (
     as_scheduled,
     in_order,
@@ -68,7 +67,7 @@ def as_declared(reading: Reading, parts: Iterable[Reading], ask: Ask = asked_now
     parts : iterable of Reading
         What happened inside the replicas of each pool.
     ask : callable, optional
-        Answers what was asked of each range of replicas before (:mod:`clustersim.legality.timeline_rules.views.ranges`).
+        Answers what was asked of each range of replicas (:mod:`clustersim.legality.timeline_rules.views.ranges`).
     """
     policies = policies_of(reading)
     if policies is None:

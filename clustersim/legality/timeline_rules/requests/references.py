@@ -11,10 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.finding import Finding, Rows, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import FACTS, KINDS, STREAMS, History, SpanTable
 from clustersim.legality.timeline_rules.requests.columns import misshapen
+from clustersim.memory import let_go
 from clustersim.timeline.head import MOST_LAYERS
+from clustersim.timeline.passes import parts
 from clustersim.timeline.soundness import misplaced
 from clustersim.timeline.tables import Table
 
@@ -66,6 +68,7 @@ def unfounded(history: History) -> dict[str, Finding]:
 def _all(history: History) -> Iterator[tuple[str, Finding]]:
     for name, (rule, least) in LEAST.items():
         table: Table | None = getattr(history, name)
+        let_go()
         for column, low in least.items() if table is not None else ():
             assert table is not None
             if column in table:
@@ -125,6 +128,8 @@ def _inside(where: str, values: Any, low: int, high: int) -> Finding:
 
 def _once(steps: Table) -> Finding:
     """Judge whether each step of a replica is told once."""
+    if _follow(steps):
+        return NOTHING
     replica, step = (steps[name].astype(np.int64) for name in ("replica", "step"))
     count = steps["count"].astype(np.int64) if "count" in steps else np.ones(len(step), np.int64)
     order = np.lexsort((step, replica))
@@ -135,6 +140,17 @@ def _once(steps: Table) -> Finding:
         "is told more than once", "tell each step of a replica once", replica=Rows(replica, after),
         step=Rows(step, after),
     )  # fmt: skip
+
+
+def _follow(steps: Table) -> bool:
+    """Return whether all steps are in order of (replica, step), and none begins before the one before it ends."""
+    for some in parts(len(steps["step"]), 8):
+        rows = slice(max(0, some.start - 1), some.stop)
+        replica, step = steps["replica"][rows], steps["step"][rows].astype(np.int64)
+        past = step + (steps["count"][rows] if "count" in steps else 1)
+        if not ((replica[1:] > replica[:-1]) | ((replica[1:] == replica[:-1]) & (step[1:] >= past[:-1]))).all():
+            return False
+    return True
 
 
 def _of_spans(spans: SpanTable) -> Iterator[Finding]:
