@@ -28,6 +28,7 @@ from clustersim.legality.timeline_rules.policy.declared import NEVER
 from clustersim.legality.timeline_rules.requests.moments import given_up
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.residency import NONE
 from clustersim.timeline.columns import is_any
 from clustersim.values import dataclass
 
@@ -36,6 +37,8 @@ COMPLETION, ARRIVAL, DEPARTURE, DECISION = range(4)
 
 _MOST: Final = 1 << 20
 """Numbers of a table of requests and replicas that is held at a time."""
+_ROUTED: Final = 1 << 18
+"""Requests whose router is looked at together, where what it sees follows from those before."""
 _FEW: Final = 64
 """Requests of which all but some 100 replicas show the same."""
 
@@ -57,6 +60,8 @@ class Loads:
         What changes: tokens of unfinished requests; requests.
     told : bool array of shape (routed,)
         Whether these follow from the facts.
+    before : int64 array of shape (replicas,), optional
+        What is outstanding before the first change; without it nothing.
     """
 
     request: Int64Array
@@ -69,6 +74,7 @@ class Loads:
     waiting: npt.NDArray[np.int8]
     running: npt.NDArray[np.int8]
     told: BoolArray
+    before: Int64Array | None = None
 
     def of_each(self, *changes: Int64Array) -> Iterator[tuple[slice, tuple[Int64Array, ...]]]:
         """Yield what some that are routed see, part by part: int64 arrays of shape (those, replicas), one for each."""
@@ -94,7 +100,7 @@ class Loads:
 
         Of few that follow each other all but a few replicas show the same, which are looked through once for them.
         """
-        found, seen, before = np.empty(len(self.asks), np.int64), np.zeros(self.replicas, np.int64), 0
+        found, seen, before = np.empty(len(self.asks), np.int64), self._seen(0, change), 0
         rows = max(_FEW, _MOST // self.replicas**2)
         for first in range(0, len(self.asks), rows):
             part = slice(first, first + rows)
@@ -120,8 +126,16 @@ class Loads:
 
     def seen_by(self, index: int, change: Int64Array) -> Int64Array:
         """Return what one that is routed sees of each replica, int64 of shape (replicas,)."""
-        found, before = np.zeros(self.replicas, np.int64), int(self.asks[index])
-        np.add.at(found, self.changed[:before], change[:before])
+        return self._seen(int(self.asks[index]), change)
+
+    @property
+    def after(self) -> Int64Array:
+        """What is outstanding after the last change, int64 of shape (replicas,)."""
+        return self._seen(len(self.changed), self.outstanding)
+
+    def _seen(self, changes: int, change: Int64Array) -> Int64Array:
+        found = np.zeros(self.replicas, np.int64) if self.before is None else self.before.copy()
+        np.add.at(found, self.changed[:changes], change[:changes])
         return found
 
 
@@ -179,6 +193,54 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
         changed=home[who][order], outstanding=change[order], waiting=state.waits[order], running=state.runs[order],
         told=~np.isin(came_at, unclear),
     )  # fmt: skip
+
+
+def outstanding_of(reading: Reading, declared: Declared) -> Iterator[Loads | None]:
+    """Yield what the router of a pool sees, of which only what is outstanding is told: some that it routes at a time.
+
+    That follows from arrivals and ends alone where nothing else ends a request; elsewhere it is :func:`loads_of`.
+    """
+    facts, requests = reading.history.facts, reading.history.requests
+    recorded = facts is not None and requests is not None and reading.history.folded is not None
+    if not recorded or declared.role != "all" or reading.facts_of(REJECTED, CANCELLED, LOST).size:
+        yield loads_of(reading, declared)
+        return
+    assert facts is not None
+    assert requests is not None
+    time, request, count = facts["time_ns"], facts["request"], len(requests["prompt_tokens"])
+    came, done = (rows[np.lexsort((request[rows], time[rows]))] for rows in map(reading.facts_of, (ARRIVED, FINISHED)))
+    home = np.full(count, NONE, np.int32)
+    home[request[came]] = facts["replica"][came] - declared.first_replica
+    once = all(len(rows) == len(np.unique(request[rows])) for rows in (came, done))
+    if not once or home.min(initial=0) < 0 or home.max(initial=0) >= declared.dp:
+        yield loads_of(reading, declared)
+        return
+    seen, low = np.zeros(declared.dp, np.int64), 0
+    left = time[done]
+    while len(came):
+        some, came = came[:_ROUTED], came[_ROUTED:]
+        until = time[came[0]] if len(came) else NEVER  # of an instant completions come first
+        high = int(np.searchsorted(left, until, side="right"))
+        ends, low = done[low:high], high
+        who, asks = (
+            request[some].astype(np.int64),
+            np.repeat(np.array((1, 1, 0), np.int8), (len(some), len(ends), len(some))),
+        )
+        changing = np.concatenate((who, request[ends], who))
+        arrives = np.repeat((True, False, True), (len(some), len(ends), len(some)))
+        when = np.concatenate((time[some], time[ends], time[some]))
+        key = np.lexsort((asks, changing, arrives, when))
+        order, asked = key[key < len(some) + len(ends)], np.flatnonzero(key >= len(some) + len(ends))
+        weight = requests["prompt_tokens"][changing] + requests["output_tokens"][changing].astype(np.int64)
+        none = np.zeros(len(order), np.int8)
+        found = Loads(
+            request=who, time=time[some], target=home[who].astype(np.int64), replicas=declared.dp,
+            asks=asked - np.arange(len(some)), changed=home[changing[order]].astype(np.int64),
+            outstanding=np.where(arrives, weight, -weight)[order], waiting=none, running=none,
+            told=np.ones(len(some), bool), before=seen,
+        )  # fmt: skip
+        yield found
+        seen = found.after
 
 
 def _samples(reading: Reading, count: int) -> Int64Array:

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, FindingOfParts, Rows, judged, lacking, merged
 from clustersim.legality.history import SWAPPED_OUT, Declared
 from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
-from clustersim.legality.timeline_rules.policy.loads import Loads, loads_of
+from clustersim.legality.timeline_rules.policy.loads import Loads, loads_of, outstanding_of
 from clustersim.legality.timeline_rules.views.contents import Contents
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -39,9 +39,20 @@ def _of_pool(reading: Reading, declared: Declared) -> Finding:
     moved = _counted(reading, declared, name, pool) if declared.down or declared.role == "decode" else NOTHING
     if declared.role == "decode":
         return moved
-    loads = loads_of(reading, declared)
-    if loads is None:
-        return lacking(f"which replica{pool} a request goes to by {name} (no steps were recorded)")
+    judging, told, lacks = FindingOfParts(FIX), True, list[Finding]()
+    for loads in outstanding_of(reading, declared) if name == "least_outstanding" else (loads_of(reading, declared),):
+        if loads is None:
+            return lacking(f"which replica{pool} a request goes to by {name} (no steps were recorded)")
+        lacks.append(_look(judging, reading, declared, name, loads, fails))
+        told &= bool(loads.told.all())
+    more = f"where some requests{pool} go by {name} (when some others left does not follow)"
+    return merged(judging.finding, *lacks, moved, NOTHING if told else lacking(more))
+
+
+def _look(
+    judging: FindingOfParts, reading: Reading, declared: Declared, name: str, loads: Loads, fails: int
+) -> Finding:
+    """Look at where some requests go; return what can't be told of that."""
     chosen, told, lacks = _chosen(reading, declared, name, loads)
     looked = told & loads.told & (loads.target >= 0) & (loads.time < fails)
     first = declared.first_replica
@@ -54,12 +65,11 @@ def _of_pool(reading: Reading, declared: Declared) -> Finding:
             f"of {least[best]:,} and {least[mine]:,}"
         )
 
-    found = judged(
-        int(looked.sum()), looked & (chosen != loads.target) & (chosen >= 0), "request {load.request}", message, FIX,
+    judging.look(
+        int(looked.sum()), looked & (chosen != loads.target) & (chosen >= 0), "request {load.request}", message,
         load=Rows(loads),
     )  # fmt: skip
-    more = f"where some requests{pool} go by {name} (when some others left does not follow)"
-    return merged(found, lacks, moved, NOTHING if loads.told.all() else lacking(more))
+    return lacks
 
 
 def _counted(reading: Reading, declared: Declared, name: str, pool: str) -> Finding:
