@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -74,6 +75,8 @@ class Recorder:
         self.column_sets: dict[tuple[int, ...], int] = {}
         self.irregular: list[Irregular] = []
         self._row_numbers: dict[tuple[int, bytes, tuple[int, ...]], int] = {}
+        self.shared: list[Any] = []
+        """What logs of replicas that are alike share."""
         self._episodes: dict[int, Episodes] = {}
 
     def run(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -88,10 +88,8 @@ class LaneLog:
         self._full = FLUSH_STEPS * self._width
         self._many: list[Columns] = []
         """Chunks, episodes and facts that came many at once, as narrow as they are recorded."""
-        self._recorded: defaultdict[tuple[int, int], Int64Array] = defaultdict(lambda: NOTHING)
-        """Stage and kind of step → the recorder's numbers of its rows, −1 of those that no step has used."""
-        self._templates, self._widths = np.zeros((2, self.stages, len(STEP_KINDS)), np.int64)
-        """Of these its template, and how many columns vary."""
+        self._numbers = [_numbers_of(recorder, *stage) for stage in zip(rows, templates, strict=True)]
+        """Stage by stage the recorder's numbers of its rows."""
 
     def run(
         self,
@@ -247,7 +245,7 @@ class LaneLog:
         found, first = self._hand_rows(table)
         counts, kinds, recorder, many = found["count"], found["kind"], self.recorder, len(table)
         passes = passes.reshape(-1, self.stages, 2)
-        numbered = [self._numbered(stage, kinds, passes[:, stage, 1]) for stage in range(self.stages)]
+        numbered = [of.told(kinds, passes[:, stage, 1]) for stage, of in enumerate(self._numbers)]
         rows, templates, widths = (_by_stage(columns) for columns in zip(*numbered, strict=True))
         sizes = widths * self._by_pass(counts)
         varying_at = recorder.varying.extend(varying.ravel()) + np.cumsum(sizes) - sizes
@@ -305,30 +303,66 @@ class LaneLog:
             at=at + width * np.arange(len(steps) * boundaries),
         )
 
-    def _numbered(self, stage: int, kinds: Int64Array, numbers: Int64Array) -> tuple[Any, Any, Any]:
+
+class RowNumbers:
+    """The recorder's numbers of the rows of one stage; lanes that have the same rows share them.
+
+    Parameters
+    ----------
+    rows : Rows
+    templates : mapping
+        Kind of step → number of its template.
+    recorder : Recorder
+    """
+
+    def __init__(self, rows: Rows, templates: Mapping[str, int], recorder: Recorder) -> None:
+        self.rows, self.templates, self._recorder = rows, templates, recorder
+        self._recorded = NOTHING
+        """Kind after kind, −1 of rows that no step has used."""
+        self._bounds = [0] * (len(STEP_KINDS) + 1)
+        self._template, self._widths = np.zeros((2, len(STEP_KINDS)), np.int64)
+
+    def told(self, kinds: Int64Array, numbers: Int64Array) -> tuple[Any, Any, Any]:
         """Return, for each run of steps, the recorder's number of its row, its template, and how many columns vary."""
-        found = [
-            grown(self._recorded[stage, place], len(self.rows[stage].get(kind, ())))
-            for place, kind in enumerate(STEP_KINDS)
-        ]
-        at = np.cumsum([0, *map(len, found[:-1])])[kinds] + numbers
-        rows = np.concatenate(found)[at]
+        self._grow()
+        at = np.array(self._bounds)[kinds] + numbers
+        rows = self._recorded[at]
         if rows.min() < 0:
-            for place, recorded in enumerate(found):
+            for place in range(len(STEP_KINDS)):
+                recorded = self._recorded[self._bounds[place] : self._bounds[place + 1]]
                 used = numbers[kinds == place]
                 new = first_of_each(used[recorded[used] < 0], len(recorded))  # so that numbers tell nothing of others
                 if len(new):
-                    self._register(stage, place, recorded, new)
-            rows = np.concatenate(found)[at]
-        return rows, self._templates[stage][kinds], self._widths[stage][kinds]
+                    self._register(place, recorded, new)
+            rows = self._recorded[at]
+        return rows, self._template[kinds], self._widths[kinds]
 
-    def _register(self, stage: int, place: int, recorded: Int64Array, new: Int64Array) -> None:
+    def _grow(self) -> None:
+        """Make room for rows that are new since the last time."""
+        sizes = [len(self.rows.get(kind, ())) for kind in STEP_KINDS]
+        bounds = [0, *np.cumsum(sizes).tolist()]
+        if bounds != self._bounds:
+            before = [self._recorded[low:high] for low, high in pairwise(self._bounds)]
+            grown = [
+                np.pad(one, (0, size - len(one)), constant_values=-1) for one, size in zip(before, sizes, strict=True)
+            ]
+            self._recorded, self._bounds = np.concatenate(grown), bounds
+
+    def _register(self, place: int, recorded: Int64Array, new: Int64Array) -> None:
         """Give rows of a kind of step numbers of the recorder."""
         kind = STEP_KINDS[place]
-        known, template = self.rows[stage][kind], self.templates[stage][kind]
-        recorded[new] = self.recorder.numbers_of(template, [known[at] for at in new.tolist()])
-        self._recorded[stage, place] = recorded
-        self._templates[stage, place], self._widths[stage, place] = template, len(known[int(new[0])][1])
+        known, template = self.rows[kind], self.templates[kind]
+        recorded[new] = self._recorder.numbers_of(template, [known[at] for at in new.tolist()])
+        self._template[place], self._widths[place] = template, len(known[int(new[0])][1])
+
+
+def _numbers_of(recorder: Recorder, rows: Rows, templates: Mapping[str, int]) -> RowNumbers:
+    """Return the numbers of the rows of a stage, which those have that are asked for with the same ones."""
+    for one in recorder.shared:
+        if one.rows is rows and one.templates == templates:
+            return one  # type: ignore[no-any-return]
+    recorder.shared.append(RowNumbers(rows, templates, recorder))
+    return recorder.shared[-1]  # type: ignore[no-any-return]
 
 
 class ClockLog(LaneLog):
@@ -350,11 +384,6 @@ def same(value: int, rows: int) -> Int64Array:
     """Return a column that is the same in all rows."""
     found: Int64Array = constant(np.int64(value), rows)
     return found
-
-
-def grown(numbers: Int64Array, size: int) -> Int64Array:
-    """Return numbers with room for so many, −1 where there were none."""
-    return np.concatenate([numbers, np.full(size - len(numbers), -1)]) if len(numbers) < size else numbers
 
 
 def first_of_each(values: Int64Array, size: int) -> Int64Array:
