@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clustersim.report.files.run_directory import dashboard_of
+from clustersim.report.files.summary import summary_of
+from clustersim.report.folded.asked import Asked
 from clustersim.report.folded.carried_parts import payload_parts
 from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FACTOR, alike, folded_passes
 from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.folded.whole import whole_run
+from clustersim.report.layouts import overview
 from clustersim.scenario.load import load
 from clustersim.simulation.simulate import RunResult
 from tests.audit import simulated
@@ -74,6 +78,17 @@ def test_the_first_steps_of_runs_follow_from_the_steps_before(replays: list[RunR
     told, runs = unpacked(whole["sections"]["runs"]), folded_passes(result.timeline).runs
     assert not told["step"].any()  # no step lies between any two runs
     assert np.array_equal(told["steps"], runs["steps"])
+
+
+def test_a_page_that_no_browser_opens_has_no_lanes(replays: list[RunResult]) -> None:
+    result, passes = replays[0], len(replays[0].timeline.passes["steps"])
+    figures = summary_of(result), result.columns, result.step_rows, result.timeline, result.token_gaps, overview()
+    one = int(result.columns["request"][0])
+    for most_bytes, request, holds in ((10 * passes // 4 + 1, None, True), (10 * passes // 4 - 1, None, False),
+                                       (10, one, True)):  # fmt: skip
+        page = dashboard_of(*figures, Asked(most_bytes=most_bytes, request=request))
+        assert ('id="run-data"' in page) == holds
+        assert ("--max-page SIZE makes one that holds them" in page) != holds
 
 
 def test_a_table_is_packed_column_by_column() -> None:
