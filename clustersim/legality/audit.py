@@ -183,7 +183,7 @@ def _in_ranges(history: History, rules: Collection[str]) -> dict[Callable[..., F
     Nothing where that has one range or can't be divided, or where something is wrong: then the whole is asked.
     """
     found: dict[Callable[..., Finding], list[Finding]] = {}
-    seen = priced.Seen()
+    seen = priced.Visits()
     for part in in_ranges(history) if is_divisible(history) else ():
         if part is None:
             return {}
@@ -196,7 +196,7 @@ def _in_ranges(history: History, rules: Collection[str]) -> dict[Callable[..., F
 
 
 def _in_range(
-    reading: Reading, rules: Collection[str], seen: priced.Seen
+    reading: Reading, rules: Collection[str], seen: priced.Visits
 ) -> Iterator[tuple[Callable[..., Finding], Finding]]:
     """Yield rules that look at each replica by itself, and what they find in a range."""
     if "RUN-2" in rules:

@@ -39,7 +39,7 @@ Firsts = dict[tuple[str, int], FloatArray]
 """Feature → what it was for the first visit of each row of durations."""
 
 
-class Seen:
+class Visits:
     """Which rows of durations were visited, template by template, and with what first: also in ranges before."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class Seen:
         return self._of.setdefault((first_replica, template), (np.zeros(rows, bool), {}))
 
 
-def as_priced(reading: Reading, seen: Seen | None = None) -> Finding:
+def as_priced(reading: Reading, seen: Visits | None = None) -> Finding:
     """RUN-2: operators last as long as they cost on what was declared, with what their steps had.
 
     ``seen`` is what was visited in the ranges of a history before this one.
     """
-    seen = Seen() if seen is None else seen
+    seen = Visits() if seen is None else seen
     history = reading.history
     tables, runs, pieces = history.folded, reading.runs, reading.pieces
     if tables is None:
