@@ -48,6 +48,7 @@ def template() -> dict[str, Any]:
         "title": {"font": {"size": 12, "color": MUTED}, "standoff": 8},
         "tickfont": {"size": 11, "color": MUTED},
         "automargin": True,
+        "separatethousands": True,
     }
     return {
         "layout": {

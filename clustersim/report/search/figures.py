@@ -71,11 +71,14 @@ def _front(searched: Searched, panel: Panel, identity: str) -> Drawn:
         hovertemplate="%{text}<br>%{x:,.4~r} · %{y:,.4~r}<extra></extra>",
     )  # fmt: skip
     _points(figure, searched, chosen, lambda plan: plan.tokens_per_user, lambda plan: plan.tokens_per_device)
+    circles = (
+        ", whose circles are runs of their own, at lower rates, too, many short or of one replica that stands for all "
+        "(hover tells which): their scenarios are beside this page"
+    )
     return _drawn(
         figure, panel, identity, "Tokens of a device against those of a user",
-        f"Each simulated plan at {searched.at}; none of its runs lies above and to the right of the dotted line, "
-        "whose circles are runs of their own, at lower rates, too, many short or of one replica that stands for all "
-        "(hover tells which): their scenarios are beside this page.",
+        f"Each simulated plan at {searched.at}; none of its runs lies above and to the right of the dotted line"
+        f"{'' if searched.is_fixed else circles}.",
         "output tokens/s that a user gets", "output tokens/s per device",
     )  # fmt: skip
 

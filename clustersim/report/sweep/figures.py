@@ -84,7 +84,10 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
                 xaxis=x, yaxis=y, mode="lines+markers" if joined else "markers",
                 name=words or swept.name, legendgroup=words, showlegend=joined and bool(words) and place == 0,
                 line={"color": COLOURS[number % len(COLOURS)] if joined else None},
-                marker={"size": 7, "color": None if joined else "#0072B2"},
+                marker={
+                    "size": 7, "color": None if joined else "#0072B2",
+                    "symbol": "square" if joined and number >= len(COLOURS) else "circle",
+                },
                 customdata=[run + 1 for run in order],
                 text=[escape(swept.words(run)) for run in order],
                 hovertemplate="%{text}<br>%{x:,.4~r} · %{y:,.4~r}<extra>point %{customdata}</extra>",

@@ -184,14 +184,17 @@ def _sentences(found: Found, question: Question) -> list[str]:
     if told["screened"]:
         ran = told["screened"] - told["looked_at"]
         lines.append(
-            f"{told['screened']:,} plans fail at a rate above what the third best reaches, {told['looked_at']:,} of "
-            f"them in a look, at the least times of their steps (which is no proof), {ran:,} in a run; the highest "
-            f"of these rates is {told['nearest_screened']:.4g} {unit}."
+            f"{plural(told['screened'], 'plan fails', 'plans fail')} at a rate above what the third best reaches, "
+            f"{told['looked_at']:,} of them in a look, at the least times of their steps (which is no proof), {ran:,} "
+            f"in a run; the highest of these rates is {told['nearest_screened']:.4g} {unit}."
         )
     if told["open"]:
         most = most_open(told, f" {unit}")
-        lines.append(f"{told['open']:,} plans were not simulated to the end, {most}, {left_for(told)}.")
-    lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
+        lines.append(
+            f"{plural(told['open'], 'plan was', 'plans were')} not simulated to the end, {most}, {left_for(told)}."
+        )
+    whose = "its" if told["simulated"] == 1 else "their"
+    lines.append(f"{plural(told['simulated'], 'plan is', 'plans are')} simulated up to {whose} capacity.")
     if found.filled is not None:
         lines.append(f"For the front {found.front_words()}.")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]

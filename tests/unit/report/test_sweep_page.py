@@ -57,6 +57,10 @@ def test_a_curve_goes_along_the_rate_in_its_order() -> None:
     line = drawn(ONE, "curve").figure.data[0]
     assert list(line.customdata) == [3, 1, 2]
     assert list(line.y) == [2.0, 0.0, 1.0]
+    rates, seeds = ("1/s", "2/s"), [str(seed) for seed in range(9)]
+    many = swept({"workload.arrivals.rate": rates, "seed": seeds}, [(rate, seed) for rate in rates for seed in seeds])
+    looks = {(one.line.color, one.marker.symbol) for one in drawn(many, "curve").figure.data if one.showlegend}
+    assert len(looks) == 9  # more lines than colours
 
 
 def test_a_heat_map_has_the_best_of_a_cell_and_none_where_runs_failed() -> None:

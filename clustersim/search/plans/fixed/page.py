@@ -78,12 +78,13 @@ def _fixed_sentences(found: Fixed) -> list[str]:
     ]
     reasons = told["pruned"].items()
     lines += [f"{count:,} are left out{'' if why == PARTITIONS else ', proven'}: {why}." for why, count in reasons]
-    if found.share is not None:
+    if found.share is not None and told["too_few_in_time"]:
         lines.append(
             f"Of {told['too_few_in_time']:,} too few requests meet their targets (asked: {format_asked(found.share)}): "
             "they don't count."
         )
     if told["open"]:
-        lines.append(f"{told['open']:,} plans were not simulated, since the effort was spent (more --effort goes on).")
+        were = plural(told["open"], "plan was", "plans were")
+        lines.append(f"{were} not simulated, since the effort was spent (more --effort goes on).")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]
     return [*lines, *(f"Uncertain: {text}." for text in told["uncertain"])]
