@@ -135,13 +135,11 @@ class Recorder:
         """
         shape = self.templates[template]
         by_instance = durations[shape.instance_class]
-        ends = shape.ends(by_instance)
-        implied_ends = (ends + start)[shape.node_instance]
-        implied_starts = (ends - by_instance + start)[shape.node_instance]
-        one = Durations.of_one(durations)
-        if np.array_equal(node_starts, implied_starts) and np.array_equal(node_ends, implied_ends):
-            self.run(replica, stage, template, step, np.array([start]), one)
-            return
+        if np.array_equal(node_ends - node_starts, by_instance[shape.node_instance]):  # or no walk tells more
+            ends = shape.ends(by_instance)[shape.node_instance] + start
+            if np.array_equal(node_ends, ends):
+                self.run(replica, stage, template, step, np.array([start]), Durations.of_one(durations))
+                return
         relative = (node_starts - start, node_ends - start)
         size = np.int32 if relative[1].max() <= MAX_INT32 else np.int64  # 2.1 s of ns, for half of the memory
         times: Irregular = (relative[0].astype(size), relative[1].astype(size))

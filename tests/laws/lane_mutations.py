@@ -45,6 +45,7 @@ from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
 from clustersim.replay.lanes.pipelines.split_pass import SplitPass
 from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
 from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
+from clustersim.replay.lanes.pipelines.split_stage import SplitStage
 from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
@@ -187,6 +188,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "SP ranks lose no time on shared links": Mutation(SplitSharedPipe, "_prolong", "run.prolong(end)", "pass"),
     "a step arrives with its first SP rank": Mutation(SplitSharedPipe, "_receive", "and coming[0].came == stage", ""),
     "what follows a stretched collective is not late": Mutation(SplitPass, "prolong", "+ later", "+ 0 * later"),
+    "collectives are where those of another pass are": Mutation(
+        SplitStage, "undisturbed", "self._ends.get(key)", "next(iter(self._ends.values()), None)"
+    ),
     # lanes.py
     "the router goes by old loads": Mutation(SharedClock, "_route", "!= loads[0][0]", "is None"),
     "a scheduler of one's own is not told who comes": Mutation(

@@ -180,8 +180,12 @@ def test_steps_with_sp_cost_what_the_pricer_says(
                     for window in windows
                 },
             )
-            check_split(prices, compiled[0, stage], batch)
-            check_split(prices, compiled[0, stage], batch)
+            none = (0,) * degree
+            alone = replace(batch, decode_sequences=none, decode_keys=none, windowed_keys=dict.fromkeys(windows, none))
+            kept = tuple(replace(chunk, owner=(chunk.owner + 1) % owners) for chunk in batch.chunks)
+            later = tuple(replace(chunk, start=chunk.start + 64) for chunk in batch.chunks)
+            for one in (batch, batch, alone, replace(alone, chunks=kept), replace(alone, chunks=later), alone):
+                check_split(prices, compiled[0, stage], one)
 
 
 def check_split(prices: SplitPrices, programs: dict[StepKind, StageProgram], batch: StepBatch) -> None:

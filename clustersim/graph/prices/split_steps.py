@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from typing import Final
 
 import numpy as np
 
@@ -28,6 +29,9 @@ SplitPrice = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], 
 """What :data:`StepPrice` says, and of each local rank's output when it leaves, in ns of the pass, and its bytes."""
 Keys = Mapping[int | None, Sequence[int]]
 """Sliding window or None → keys within it that the decodes of each SP rank attend to."""
+
+MOST_ALONE: Final = 20_000
+"""Steps with prompts alone whose prices are remembered, of each stage: prompts of a trace come again and again."""
 
 
 class SplitPrompts:
@@ -154,6 +158,7 @@ class SplitPrices(StepPrices):
         self.split_mixed = SplitPrompts(pricer, mixed, self.rows["mixed"], self.counts)
         self.owners = OwnerDecodes(pricer, programs["decode"], self.rows["decode"])
         self._bytes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._alone: dict[tuple[tuple[int, int, int], ...], SplitPrice] = {}
 
     @property
     def supported(self) -> bool:
@@ -202,7 +207,17 @@ class SplitPrices(StepPrices):
         InputError
             When an operator would take a day.
         """
-        prompts = self.split_mixed if any(decodes) else self.split_prefill
+        if any(decodes):
+            return self._price(self.split_mixed, chunks, decodes, keys)
+        alone = tuple(chunks)
+        found = self._alone.get(alone)
+        if found is None:
+            if len(self._alone) >= MOST_ALONE:
+                self._alone.clear()
+            found = self._alone[alone] = self._price(self.split_prefill, chunks, decodes, keys)
+        return found
+
+    def _price(self, prompts: SplitPrompts, chunks: Chunks, decodes: tuple[int, ...], keys: Keys) -> SplitPrice:
         try:
             return prompts.price(self.counts.of(chunks, decodes), decodes, keys)
         except InputError:

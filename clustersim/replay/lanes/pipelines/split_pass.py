@@ -66,7 +66,8 @@ class SplitPass:
     def ends(self) -> list[int]:
         """When each collective ends, as things are."""
         if self._ends is None:
-            self._ends = [self.start + end for end in self.stage.ends(self.kind, self.by_class)]
+            ends = self.stage.undisturbed(self.kind, self.price[1], self.price[2])
+            self._ends = [self.start + end for end in ends]
         return self._ends
 
     def next_output(self) -> int:

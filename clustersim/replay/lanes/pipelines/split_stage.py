@@ -19,6 +19,8 @@ from clustersim.replay.links.uses import MOST_USES
 
 MOST_LEADS: Final = 10_000
 """Rows of durations of which it is remembered when their first collective may be."""
+MOST_ENDS: Final = 1_000
+"""Passes of which it is remembered when their collectives end: prompts of a trace come again and again."""
 
 
 class SplitStage:
@@ -52,6 +54,7 @@ class SplitStage:
         self.walks = [(walk, walk.places(instances)) for walk, instances in zip(walks, self.collectives, strict=True)]
         """Of each kind of step, where its collectives are among its series; None where only a walk of all tells."""
         self._leads: dict[tuple[int, int], int] = {}
+        self._ends: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
         self._uses: dict[tuple[int, int, int, float, int], Use | None] = {}
 
     def send(self, micro: SplitMicro, rank: int, duration_ns: int) -> Use | None:
@@ -101,6 +104,16 @@ class SplitStage:
             return walk.ends_at(places[:many], (walk.counts @ by_class).tolist())
         template = self.templates[kind]
         found: list[int] = template.ends(by_class[template.instance_class])[self.collectives[kind][:many]].tolist()
+        return found
+
+    def undisturbed(self, kind: int, number: int, varying: tuple[int, ...]) -> list[int]:
+        """Return when the collectives of a pass that meets nothing end, from its start."""
+        key = kind, number, varying
+        found = self._ends.get(key)
+        if found is None:
+            if len(self._ends) >= MOST_ENDS:
+                self._ends.clear()
+            found = self._ends[key] = self.ends(kind, self.by_class(*key))
         return found
 
     def stretched(
