@@ -257,7 +257,19 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
     assert more["certificate"]["nearest_open"] is None
     assert more["certificate"]["settled"]
     assert told["settled"] == (told["nearest_open"] / 1.01 <= 1.03 * little["certificate"]["finalists"][0]["value"])
+    cut, *_ = told["finalists"]
+    whole = more["certificate"]
+    assert (cut["is_cut"], any(one["is_cut"] for one in whole["finalists"])) == (True, False)
+    assert cut["fails_at_per_s"] > whole["finalists"][0]["fails_at_per_s"] > cut["per_s"]
+    lacking = "for 1 finalist, the best one among them, there was no time to look on at length"
+    assert [sum(text.startswith(lacking) for text in one["uncertain"]) for one in (told, whole)] == [1, 0]
+    late, all_of_it = "no effort was left to look on at length: it may reach more", search(*args).stdout
     text = search(*args, "--effort", "0 s").stdout
+    shares = cut["shares"]
+    mean, each = format_share(sum(shares) / len(shares)), ", ".join(map(format_share, shares))
+    assert f"target: {mean} did in the mean ({each}, a seed each; the command has the first)" in text
+    assert mean != format_share(shares[0])
+    assert [late in text, late in all_of_it] == [True, False]
     assert " left open, which reach" in text
     assert " plans were not simulated to the end" in Path(more["out"], "search.html").read_text()
     result = search("--devices", "1", "--lasting", "2 s", *KNOBS, "--effort", "0 s", "--workers", "1")

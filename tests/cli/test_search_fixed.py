@@ -96,6 +96,8 @@ def test_the_best_plan_by_a_number_is_that_of_all_and_its_command_gives_that_num
         some, every = (found(*args, *more, scenario=("odd.yaml", *asked)) for more in ((), ("--exhaustive",)))
         assert [some["best"][key] for key in ("plan", "value")] == [every["best"][key] for key in ("plan", "value")]
     wide = ("--set", "plan.dp=16", "--set", "topology.nodes=2")  # a plan that none of those that are searched has
+    (folder / "rows.csv").write_text("arrived_s,prompt_tokens,output_tokens\n0,9,9\n1,9,9\n2,9,9\n")
+    wide += ("--set", "workload={trace: rows.csv}")
     assert found("--objective", "goodput.requests_per_s", "--rate", "20/s", *wide)["legal"] == 23
     fewer = found("--objective", "energy.joules_per_output_token", "--out", "fewer", *KNOBS)
     reached = [row["reached"] for row in rows("fewer").values() if row["reached"] is not None]

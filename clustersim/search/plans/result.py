@@ -147,7 +147,7 @@ class Found(Standings):
                 f"for {plural(self.shorter, 'plan')} that tied in short runs there was no time for long ones"
             )
         if cut := [one for one in self.finalists if one.is_cut]:
-            which = ", the best one among them" if self.best.is_cut else ""
+            which = ", the best one among them," if self.best.is_cut else ""
             uncertain.append(
                 f"for {plural(len(cut), 'finalist')}{which} there was no time to look on at length: "
                 "they reach at least what is told (more --effort tells)"

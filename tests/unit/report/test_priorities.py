@@ -91,7 +91,9 @@ def test_the_summary_and_what_people_see_of_it_have_each_class(tmp_path: Path):
     assert lines[0][1].startswith(
         f"{urgent['requests']['finished']} of {urgent['requests']['arrived']} finished, TTFT p50 "
     )
-    page = headline_html(summary, result.columns, result.step_rows.rows, {})
+    found = {"ttft": (np.array([1, 2_000_000_001]), np.array([8997, 1003]))}
+    page = headline_html(summary | {"targets": {"ttft": "2 s"}}, result.columns, result.step_rows.rows, found)
+    assert "<td>89.9%</td>" in page  # within the target, and not rounded up to what may be asked
     assert "Latencies by priority (ms)" in page
     assert '<th scope="row">3</th>' in page
     assert expectation("priorities.0.ttft_ms.p99", "< 100000").check(summary) == []

@@ -94,7 +94,7 @@ def test_a_finalist_of_a_trace_is_simulated_once_at_its_capacity_and_checked(tmp
 
 
 def test_of_more_replicas_than_rows_none_stands_for_the_others_and_the_certificate_says_so(tmp_path: Path):
-    with search(tmp_path, traced(tmp_path, 3), devices=3) as opened:
+    with search(tmp_path, traced(tmp_path, 4), devices=3) as opened:
         three = standing(opened, "tp 1 × dp 3")
         both = replace(three, candidate=replace(three.candidate, counts=(2,)))
         assert opened.trial(both)[1] == 2
@@ -102,5 +102,5 @@ def test_of_more_replicas_than_rows_none_stands_for_the_others_and_the_certifica
         assert (scenario.plan.dp, every) == (3, 1)
         opened.question = replace(opened.question, effort_s=0.0)  # what is said of rows does not wait for runs
         told = found_by(opened).certificate()["uncertain"]
-    assert any("play its first 3 again and again: dealt" in text for text in told)
+    assert any("play its first 3 again and again, never the last 1: dealt" in text for text in told)
     assert any("of 3 replicas and more" in text for text in told)
