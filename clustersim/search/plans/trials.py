@@ -105,11 +105,11 @@ class Trials:
         pools = self.deployments.scenario(one).each_pool()
         homes = [node_of[list(pool.plan.placement or range(pool.plan.world))] for pool in pools]
         beside = not set(homes[0]).isdisjoint(homes[-1]) and len(homes) > 1
-        for place, (pool, home) in enumerate(zip(pools, homes, strict=True)):
-            plan = pool.plan
+        for pool, home in zip(pools, homes, strict=True):
+            plan, name = pool.plan, pool.pools[0].name
             first = (plan.placement or (0,))[0] - int(np.flatnonzero(node_of == home[0])[0])
             degrees = plan.tp, plan.pp, plan.dp, plan.ep, plan.sp.degree
-            alike = one.setting, place, degrees, first, beside, (home - home[0]).tobytes()
+            alike = one.setting, name, degrees, first, beside, (home - home[0]).tobytes()
             if alike not in self._placed:
                 self._placed[alike] = launch.refusal(pool, beside)
             if self._placed[alike] is not None:

@@ -90,6 +90,32 @@ def test_where_an_engine_has_to_start_them_the_most_replicas_that_it_does_stand_
     assert sum(found.values()) == len(started)
     assert found["tp 2 × dp 4"] == 4  # of 5, one of which would be on two nodes
     assert found["tp 1 × dp 4 | tp 1 × dp 4"] == 4
+    assert opened.refused.counts["vllm"] > 0
+
+
+@pytest.mark.parametrize("asked", ["prefill", "decode"])
+def test_what_is_known_of_one_pool_stands_only_for_those_that_an_engine_can_not_tell_from_it(tmp_path, asked):
+    text = SMALL.replace("nodes: 1", "nodes: 2")
+    with searching(tmp_path, text, devices=10, knobs=("serving.max_batch_requests=8,32",)) as opened:
+        node_of = opened.base.topology.node_of
+
+        def seen(pool, beside):
+            """Refuse every pool that is asked about, with all that an engine is told of it."""
+            plan, home = pool.plan, node_of[list(pool.plan.placement or range(pool.plan.world))]
+            local = (plan.placement or (0,))[0] - list(node_of).index(home[0])
+            degrees = plan.tp, plan.pp, plan.dp, plan.sp.degree
+            told = pool.pools[0].name, pool.serving.max_batch_requests, degrees, local, list(home - home[0]), beside
+            return None if told[0] not in ("", asked) else str(told)
+
+        launch = AskedLaunch(name="vllm", refusal=seen)
+        opened.question = replace(opened.question, room=replace(opened.question.room, launch=launch))
+        room = replace(opened.question.room, launch=None)
+        plans = [one for one, _ in candidates(opened.deployments.settings, room, Refused(), ("zigzag",), every=True)]
+        kept = [opened._unplaced(one) for one in plans]
+        for one, reason in zip(plans, kept, strict=True):
+            opened._placed.clear()
+            assert opened._unplaced(one) == reason, one.words()
+    assert len(set(kept)) < len(plans)
 
 
 def test_pools_are_on_every_kind_of_device(tmp_path):
