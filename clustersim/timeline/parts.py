@@ -99,8 +99,11 @@ def of_replicas(tables: Tables, some: range) -> Tables:
 
 def with_own_requests(tables: Tables) -> tuple[Int64Array, Tables]:
     """Return the requests of a range of replicas, ascending, and what these did, with the requests numbered by that."""
-    requests = np.unique(tables.facts["request"]).astype(np.int64)
-    number = np.zeros(int(requests.max(initial=-1)) + 1, np.int32)
+    named = [table["request"] for table in (tables.facts, tables.chunks, tables.decodes)]
+    there = np.zeros(max(int(one.max(initial=-1)) for one in named) + 1, bool)
+    for one in named:
+        there[one] = True
+    requests, number = np.flatnonzero(there), np.empty(len(there), np.int32)
     number[requests] = np.arange(len(requests))
     mine: dict[str, Any] = {
         name: {**table, "request": number[table["request"]]}

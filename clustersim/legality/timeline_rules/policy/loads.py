@@ -208,13 +208,15 @@ def outstanding_of(reading: Reading, declared: Declared) -> Iterator[Loads | Non
     assert facts is not None
     assert requests is not None
     time, request, count = facts["time_ns"], facts["request"], len(requests["prompt_tokens"])
-    came, done = (rows[np.lexsort((request[rows], time[rows]))] for rows in map(reading.facts_of, (ARRIVED, FINISHED)))
-    home = np.full(count, NONE, np.int32)
-    home[request[came]] = facts["replica"][came] - declared.first_replica
-    once = all(len(rows) == len(np.unique(request[rows])) for rows in (came, done))
+    came, done = reading.facts_of(ARRIVED), reading.facts_of(FINISHED)
+    home, at = np.full(count, NONE, np.int32), np.full(count, NONE)
+    home[request[came]], at[request[came]] = facts["replica"][came] - declared.first_replica, came
+    once = all(np.bincount(request[rows], minlength=1).max() <= 1 for rows in (came, done))
     if not once or home.min(initial=0) < 0 or home.max(initial=0) >= declared.dp:
         yield loads_of(reading, declared)
         return
+    came = at if (np.diff(time[at]) >= 0).all() else at[np.argsort(time[at], kind="stable")]  # of one instant by number
+    done = done[np.argsort(time[done])]
     seen, low = np.zeros(declared.dp, np.int64), 0
     left = time[done]
     while len(came):
