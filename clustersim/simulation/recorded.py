@@ -17,6 +17,7 @@ from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, 
 from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.simulation.prefixes import cached_tokens, first_of
 from clustersim.timeline.columns import is_any, is_one
+from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes
 from clustersim.workload.draws import DrawnWorkload
@@ -151,19 +152,19 @@ def _last_heard_of(timeline: Timeline, count: int) -> Int64Array:
     A request that leaves a replica and comes to another one at the same instant has a fact at both: it is where it
     was admitted, or ended, and not where it had arrived or lost its K/V.
     """
-    facts = timeline.facts
-    rows = np.flatnonzero(timeline.layout.of_replica(facts["replica"]) == 0)
-    if is_one(facts["replica"]):
-        found = np.full(count, NEVER, np.int64)
-        found[facts["request"][rows]] = facts["replica"][:1]
-        return found
-    request, time, kind = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind"))
-    leaves = np.isin(kind, (ARRIVED, PREEMPTED))
-    stays_behind = leaves * (1 + (kind == ARRIVED))
-    order = np.lexsort((-stays_behind, time, request))
-    last = np.flatnonzero(np.append(np.diff(request[order]) != 0, True)[: len(order)])
     found = np.full(count, NEVER, np.int64)
-    found[request[order[last]]] = facts["replica"][rows[order[last]]]
+    for part in of_ranges(timeline):
+        facts = part.facts
+        rows = np.flatnonzero(timeline.layout.of_replica(facts["replica"]) == 0)
+        if is_one(facts["replica"]):
+            found[facts["request"][rows]] = facts["replica"][:1]
+            continue
+        request, time, kind = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind"))
+        leaves = np.isin(kind, (ARRIVED, PREEMPTED))
+        stays_behind = leaves * (1 + (kind == ARRIVED))
+        order = np.lexsort((-stays_behind, time, request))
+        last = np.flatnonzero(np.append(np.diff(request[order]) != 0, True)[: len(order)])
+        found[request[order[last]]] = facts["replica"][rows[order[last]]]
     return found
 
 

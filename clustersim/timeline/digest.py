@@ -34,12 +34,15 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.memory import let_go
 from clustersim.timeline.columns import is_one
 from clustersim.timeline.passes import BLOCK_STEPS, Passes, blocks, within
 from clustersim.timeline.stretch import node_times
 from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, OWNER_COLUMNS, Table, Tables
 
 MOVES: Final = tuple(name for name in MOVE_COLUMNS if name not in ("head", "heads"))
+_AT_A_TIME: Final = 1 << 21
+"""Rows that are put in order together, where replicas are in order."""
 EPISODE_ORDER: Final = ("replica", "slot", "first_step", "request", "last_step")
 
 
@@ -111,13 +114,14 @@ def _sorted(keys: list[Any]) -> Int64Array:
 
 def _passes(passes: Passes, template: int) -> Iterator[tuple[str, bytes]]:
     table = passes.tables.passes
-    mine = np.flatnonzero((table["template"] == template) & (table["irregular"] < 0))
     places, starts, durations = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
-    for block in passes.blocks(in_order(table, ("replica", "stage", "first_step"), mine)):
-        replica, stage, step = (table[name][block.runs][block.of] for name in ("replica", "stage", "first_step"))
-        places.update(_beside(replica, stage, step + block.index).data)
-        starts.update(_bytes(passes.starts(block)))
-        durations.update(_bytes(passes.durations(block, template)))
+    for some in _apart(table, "replica"):
+        mine = np.flatnonzero((table["template"][some] == template) & (table["irregular"][some] < 0)) + some.start
+        for block in passes.blocks(in_order(table, ("replica", "stage", "first_step"), mine)):
+            replica, stage, step = (table[name][block.runs][block.of] for name in ("replica", "stage", "first_step"))
+            places.update(_beside(replica, stage, step + block.index).data)
+            starts.update(_bytes(passes.starts(block)))
+            durations.update(_bytes(passes.durations(block, template)))
     yield f"places {template}", places.digest()
     yield f"starts {template}", starts.digest()
     yield f"durations {template}", durations.digest()
@@ -155,10 +159,24 @@ def _transfers(tables: Tables) -> Iterator[Any]:
 
 
 def _rows(table: Table, columns: tuple[str, ...]) -> Iterator[Any]:
-    order = in_order(table, columns)
-    for first in range(0, len(order), BLOCK_STEPS):
-        rows = order[first : first + BLOCK_STEPS]
-        yield _beside(*(table[name][rows] for name in columns))
+    for some in _apart(table, columns[0]):
+        part = {name: table[name][some] for name in columns}
+        order = in_order(part, columns)
+        for first in range(0, len(order), BLOCK_STEPS):
+            rows = order[first : first + BLOCK_STEPS]
+            yield _beside(*(part[name][rows] for name in columns))
+
+
+def _apart(table: Table, column: str) -> Iterator[slice]:
+    """Yield parts of many rows that are put in order by themselves, where those of a column are in order already."""
+    values, first = table[column], 0
+    if len(values) > _AT_A_TIME and (values[1:] >= values[:-1]).all():
+        while first < len(values) - _AT_A_TIME:
+            after = int(np.searchsorted(values, values[first + _AT_A_TIME - 1], side="right"))
+            yield slice(first, after)
+            let_go()
+            first = after
+    yield slice(first, len(values))
 
 
 def _beside(*columns: Any) -> Any:
@@ -170,10 +188,11 @@ def _beside(*columns: Any) -> Any:
 
 
 def _steps(table: Table) -> Iterator[Any]:
-    order = in_order(table, ("replica", "step"))
-    counts = table["count"][order].astype(np.int64)
-    for some in blocks(counts):
-        rows = order[some]
-        of, index = np.repeat(np.arange(len(rows)), counts[some]), within(counts[some])
-        replica, step, kind, slot = (table[name][rows][of] for name in ("replica", "step", "kind", "slot"))
-        yield _beside(replica, step + index, kind, slot)
+    for part in _apart(table, "replica"):
+        order = in_order({name: table[name][part] for name in ("replica", "step")}, ("replica", "step")) + part.start
+        counts = table["count"][order].astype(np.int64)
+        for some in blocks(counts):
+            rows = order[some]
+            of, index = np.repeat(np.arange(len(rows)), counts[some]), within(counts[some])
+            replica, step, kind, slot = (table[name][rows][of] for name in ("replica", "step", "kind", "slot"))
+            yield _beside(replica, step + index, kind, slot)

@@ -24,7 +24,7 @@ from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.causes.causes import Causes, _OfRanges
 from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.simulate import RunResult, simulate
-from clustersim.timeline import parts
+from clustersim.timeline import digest, parts
 from clustersim.timeline.parts import ranges_of
 from clustersim.timeline.tables import Tables
 
@@ -49,6 +49,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "MOST_ROWS", 400)
     monkeypatch.setattr(loads, "_ROUTED", 30)
     monkeypatch.setattr(gauges, "_AT_A_TIME", 100)
+    monkeypatch.setattr(digest, "_AT_A_TIME", 50)
 
 
 def files_of(result: RunResult, folder: Path) -> dict[str, bytes]:

@@ -48,10 +48,9 @@ def operators_start(sheet: Sheet) -> Finding:
 
 def stages_start(reading: Reading) -> Finding:
     """Judge whether outputs are sent, and later stages begin with them, when they are ready."""
-    passes = reading.passes
-    if reading.history.folded is None or passes is None or reading.sends is None or reading.declared.pp == 1:
+    if reading.declared.pp == 1 or reading.history.folded is None or reading.passes is None or reading.sends is None:
         return NOTHING
-    return merged(_sends(reading, passes), _passes(reading))
+    return merged(_sends(reading, reading.passes), _passes(reading))
 
 
 def steps_follow(reading: Reading) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -40,14 +41,22 @@ class Policies:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.pools = reading.history.pools
-        facts, runs = reading.history.facts, reading.runs
+        self._free: dict[int, Int64Array | None] = {}
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas the history names, or more."""
+        return len(self.pool_at)
+
+    @cached_property
+    def pool_at(self) -> Int64Array:
+        """The number of the pool of each replica that the history names."""
+        facts, runs = self.reading.history.facts, self.reading.runs
         highest = [pool.first_replica + pool.dp - 1 for pool in self.pools]
         highest += [int(facts["replica"].max(initial=0))] if facts is not None else []
         highest += [len(runs.bounds) - 2] if runs is not None else []
-        self.replicas = max(highest) + 1
         first = [pool.first_replica for pool in self.pools]
-        self.pool_at = np.searchsorted(first, np.arange(self.replicas), side="right") - 1
-        self._free: dict[int, Int64Array | None] = {}
+        return np.searchsorted(first, np.arange(max(highest) + 1), side="right") - 1
 
     def each(self, of: Callable[[Declared, Policy], int | None], lacking: int = NO_LIMIT) -> Int64Array:
         """Return what ``of`` says of each replica's pool; ``lacking`` where that is None."""

@@ -73,8 +73,8 @@ def set_aside(reading: Reading) -> Finding:
 
 def in_vain(reading: Reading) -> Finding:
     """RUN-3: what was set aside is given back in vain when what a request is on the way from or to fails."""
-    facts, reservations = reading.history.facts, reading.hand_overs.reservations
-    if facts is None or reservations is None:
+    facts = reading.history.facts
+    if facts is None or not reading.history.hands_over or (reservations := reading.hand_overs.reservations) is None:
         return NOTHING
     begun = dict(zip(reservations.reserved.tolist(), reservations.begun.tolist(), strict=True))
     source = np.array(
