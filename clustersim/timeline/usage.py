@@ -16,8 +16,10 @@ from clustersim.clock import Int64Array
 from clustersim.timeline.beside import Beside, Times
 from clustersim.timeline.class_time import ClassTime, class_times
 from clustersim.timeline.intervals import Intervals, union
+from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.passes import Passes, blocks
 from clustersim.timeline.rank_nodes import COMM, RankNodes, rank_nodes
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
@@ -60,35 +62,41 @@ def usage_of(tables: Tables, replicas: int) -> Usage:
     replicas : int
         Those without any step count, too.
     """
-    passes = Passes(tables)
     per_stage = tables.sp_tp[0] * tables.sp_tp[1]
     busy = np.zeros((replicas, tables.stages, per_stage, len(STREAMS)), np.int64)
     exposed = np.zeros((replicas, tables.stages, per_stage), np.int64)
     held = np.zeros((replicas, tables.stages), np.int64)
     shapes = [rank_nodes(template) for template in tables.templates]
     beside = Beside(tables, replicas)
-    by_stage: dict[tuple[int, int], list[ClassTime]] = {place: [] for place in np.ndindex(replicas, tables.stages)}
-    for time in class_times(passes):
-        by_stage[time.replica, time.stage].append(time)
-    for (replica, stage), times in by_stage.items():
-        found = _Stage(passes, shapes, times, [beside.of(replica, stage, local) for local in range(per_stage)])
-        busy[replica, stage] += found.busy_ns
-        exposed[replica, stage] = found.exposed_ns
-        held[replica, stage] = found.held_ns
+    idle = dict.fromkeys(np.ndindex(replicas, tables.stages))
+    for passes, times_of in _by_stage(tables, idle):
+        for (replica, stage), times in times_of.items():
+            found = _Stage(passes, shapes, times, [beside.of(replica, stage, local) for local in range(per_stage)])
+            busy[replica, stage] += found.busy_ns
+            exposed[replica, stage] = found.exposed_ns
+            held[replica, stage] = found.held_ns
     of_ranks = busy.reshape(-1, len(STREAMS))
     beside.add_busy(of_ranks)
     return Usage(busy_ns=of_ranks, exposed_ns=exposed.ravel(), held_ns=held, in_flight_ns=_in_flight(tables, replicas))
 
 
+def _by_stage(
+    tables: Tables, idle: dict[tuple[int, ...], None]
+) -> Iterator[tuple[Passes, dict[tuple[int, ...], list[ClassTime]]]]:
+    """Yield the passes of ranges of replicas, and the times of each of their stages; then those that are idle."""
+    for part in of_ranges(tables):
+        passes, found = Passes(part), dict[tuple[int, ...], list[ClassTime]]()
+        for time in class_times(passes):
+            found.setdefault((time.replica, time.stage), []).append(time)
+            idle.pop((time.replica, time.stage), None)
+        yield passes, found
+    yield Passes(tables), {place: [] for place in idle}
+
+
 def _in_flight(tables: Tables, replicas: int) -> Int64Array:
-    steps = tables.steps
-    order = np.argsort(steps["replica"], kind="stable")
-    bounds = np.searchsorted(steps["replica"][order], np.arange(replicas + 1))
-    found = []
-    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        mine = order[first:last]
-        found.append(union(steps["start_ns"][mine], steps["end_ns"][mine]).length_ns)
-    return np.array(found, np.int64)
+    steps, rows_of = tables.steps, RowsOf(tables.steps["replica"])
+    each = (rows_of.of(replica) for replica in range(replicas))
+    return np.array([union(steps["start_ns"][mine], steps["end_ns"][mine]).length_ns for mine in each], np.int64)
 
 
 class _Stage:

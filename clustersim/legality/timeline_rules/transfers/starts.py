@@ -27,8 +27,8 @@ CUT: Final = "which layers left in a step that was cut off (it is not recorded)"
 
 def as_soon_as_asked(reading: Reading) -> Finding:
     """Judge when transfers from pool to pool start."""
-    asked, moves = asked_in(reading), reading.hand_overs.moves
-    if asked is None or moves is None:
+    asked = asked_in(reading)
+    if asked is None or (moves := reading.hand_overs.moves) is None:
         return NOTHING
     ready = _ready(asked)
     asked, ready = _with_cut_off(asked, ready)

@@ -154,8 +154,11 @@ class Reserved:
 
 def asked_in(reading: Reading) -> Asked | None:
     """Return the transfers from pool to pool; None where the record can't tell when they were asked for."""
-    history, pieces, moves = reading.history, reading.pieces, reading.hand_overs.moves
-    if history.folded is None or history.facts is None or pieces is None or moves is None or not history.hands_over:
+    history = reading.history
+    if history.folded is None or history.facts is None or not history.hands_over:
+        return None
+    pieces, moves = reading.pieces, reading.hand_overs.moves
+    if pieces is None or moves is None:
         return None
     if not len(moves["request"]) or not len(pieces):
         return None

@@ -10,7 +10,16 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Declared, History
+from clustersim.legality.history import (
+    CANCELLED,
+    FINISHED,
+    LOST,
+    PREEMPTED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+    Declared,
+    History,
+)
 from clustersim.legality.timeline_rules.requests.whereabouts import Whereabouts, whereabouts_of
 from clustersim.legality.timeline_rules.transfers.owners import owner_at
 from clustersim.legality.timeline_rules.views.arrivals import Arrivals, Sends, arrivals_in, sends_of
@@ -417,8 +426,8 @@ class Reading:
     @cached_property
     def swaps(self) -> list[Swap]:
         """When sequences were in host memory; none where the record can't tell."""
-        history, pieces = self.history, self.pieces
-        if history.facts is None or pieces is None:
+        history = self.history
+        if not self.facts_of(SWAPPED_OUT, SWAPPED_IN).size or (pieces := self.pieces) is None:
             return []
         return swaps_of(self.residency, history.moves, pieces)
 
