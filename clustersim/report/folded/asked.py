@@ -23,7 +23,7 @@ MOST_BYTES: Final = 30_000_000
 
 _PASS_BYTES: Final = 10
 """Of a page that can't hold all, about, for each pass: 25 MB of two million."""
-_TIMES: Final = 4
+_TIMES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

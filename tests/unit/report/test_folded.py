@@ -84,7 +84,7 @@ def test_a_page_that_no_browser_opens_has_no_lanes(replays: list[RunResult]) -> 
     result, passes = replays[0], len(replays[0].timeline.passes["steps"])
     figures = summary_of(result), result.columns, result.step_rows, result.timeline, result.token_gaps, overview()
     one = int(result.columns["request"][0])
-    for most_bytes, request, holds in ((10 * passes // 4 + 1, None, True), (10 * passes // 4 - 1, None, False),
+    for most_bytes, request, holds in ((10 * passes // 2 + 1, None, True), (10 * passes // 2 - 1, None, False),
                                        (10, one, True)):  # fmt: skip
         page = dashboard_of(*figures, Asked(most_bytes=most_bytes, request=request))
         assert ('id="run-data"' in page) == holds
