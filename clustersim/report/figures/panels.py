@@ -155,7 +155,7 @@ def _nothing(run: Run, reason: str) -> str:
         return "It took more than 52 days, which a page can't tell to the nanosecond."
     size = f"{run.wanted.most_bytes / 1e6:g} MB"
     return (
-        f"Its passes alone would take more than twice {size}, so that a page shows figures of all of them and no lanes; "
+        f"Its passes alone would take more than twice {size}, so that a page shows figures and no lanes; "
         "clustersim dashboard RUN --max-page SIZE makes one that holds them."
     )
 
