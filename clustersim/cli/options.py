@@ -164,6 +164,8 @@ def some_time(ctx: click.Context, param: click.Parameter, value: str) -> float:
     found = duration(ctx, param, value)
     if found == 0.0:
         raise click.BadParameter(f"found {value!r}; expected more than nothing", ctx, param)
+    if found > _LONGEST_S:
+        raise click.BadParameter(f"found {value!r}; expected at most {_LONGEST_S:,.0f} s", ctx, param)
     return found
 
 

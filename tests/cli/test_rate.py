@@ -119,6 +119,7 @@ def test_any_number_of_workers_finds_the_same():
         (["--set", "workload.arrivals=all_at_once"], "has no rate to vary"),
         (["--set", "serving.kv_blocks=1"], "serving: rejects all of "),
         (["--share", "0"], "--share"),
+        (["--lasting", "1e30 s"], "'--lasting': found '1e30 s'; expected at most 8,589,934,592 s"),
         (["--lasting", "0 s"], "found '0 s'; expected more than nothing"),
         (["--set", "seed=1", "--set", "run.horizon=1 ms"], "--set #2: run.horizon: ends the run before enough"),
         (
