@@ -148,10 +148,17 @@ class SplitPrices(StepPrices):
     pricer : Pricer
     programs : mapping
         Kind of step → program of the stage.
+
+    Attributes
+    ----------
+    leads, collective_ends : dict
+        What is remembered of passes of the same stage of all replicas, where their collectives can meet something.
     """
 
     def __init__(self, pricer: Pricer, programs: Mapping[str, StageProgram]) -> None:
         super().__init__(pricer, programs)
+        self.leads: dict[tuple[int, int], int] = {}
+        self.collective_ends: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
         prefill, mixed = (programs[kind] for kind in ("prefill", "mixed"))
         self.counts = SplitFeatures(pricer.sp, pricer.windows, (*prefill.classes, *mixed.classes))
         self.split_prefill = SplitPrompts(pricer, prefill, self.rows["prefill"], self.counts)

@@ -53,8 +53,7 @@ class SplitStage:
         walks = [series_walk(template) for template in self.templates]
         self.walks = [(walk, walk.places(instances)) for walk, instances in zip(walks, self.collectives, strict=True)]
         """Of each kind of step, where its collectives are among its series; None where only a walk of all tells."""
-        self._leads: dict[tuple[int, int], int] = {}
-        self._ends: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+        self._leads, self._ends = prices.leads, prices.collective_ends
         self._uses: dict[tuple[int, int, int, float, int], Use | None] = {}
 
     def send(self, micro: SplitMicro, rank: int, duration_ns: int) -> Use | None:
