@@ -44,6 +44,7 @@ from clustersim.serving.decision import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )  # fmt: skip
+from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.replay_input import replay_input
 from clustersim.timeline.tables import Table
 from tests.effort import dealt, examples, is_whole
@@ -396,6 +397,30 @@ def inputs_of(name: str, overrides: tuple[str, ...]) -> ReplayInput:
     """What the replay of a scenario that ships is a function of."""
     scenario = load(name, [*overrides, "expect=null", "targets=null"])
     return replay_input(scenario, scenario.requests())
+
+
+APART = ("topology={name: dgx-h100, nodes: 2}", "plan={tp: 1, pp: 3, dp: 3}", "model=llama-3.1-8b")
+"""Of three replicas the last one's stages are on two nodes; its first and last ones cost what those of others do."""
+
+
+@pytest.mark.parametrize("plan", [(), ("plan={tp: 4, pp: 2}",), APART], ids=["one stage", "stages", "apart"])
+def test_rows_of_durations_have_numbers_of_their_own_whoever_made_others(plan: tuple[str, ...]) -> None:
+    """Prices that are kept have rows of other scenarios, and stages of several replicas share them."""
+    lengths = ((10, 800, 30), (100, 3000, 90), (10, 800, 30))
+    scenarios = [
+        load("tp-on-one-node", [
+            *plan, "expect={}", f"workload={{arrivals: {{process: poisson, rate: 9/s}}, requests: 30, prompt_tokens: "
+            f"{{uniform: {{low: {low}, high: {high}}}}}, output_tokens: {output}}}",
+        ])
+        for low, high, output in lengths
+    ]  # fmt: skip
+    kept = KeptPrices()
+    for scenario in scenarios:
+        requests = scenario.requests()
+        fresh, again = replay_input(scenario, requests), replay_input(scenario, requests, kept)
+        compiled = replay(replace(again, compiled="always"))
+        assert not compiled.interpreted
+        assert compiled.timeline.digest == replay(replace(fresh, compiled="never")).timeline.digest
 
 
 def test_a_short_run_reads_nothing_that_compiles(tmp_path: Path) -> None:

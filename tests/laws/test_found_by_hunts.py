@@ -379,6 +379,22 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {"horizon": "6344700 ns"},
         "faults": [{"device": 7, "at": "3.5 ms"}],
     },
+    "SP ranks that idle while others decode, which have nothing to copy to a host": {
+        "name": "idle", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},
+        "plan": {
+            "dp": 1, "tp": 1, "sp": {"degree": 2, "scheme": "ring", "partition": "contiguous", "decode": "idle"},
+        },
+        "serving": {
+            "scheduler": "continuous", "max_batch_requests": 4, "max_batch_tokens": 64, "kv_block_tokens": 1,
+            "kv_blocks": 60, "preemption": "swap", "host_kv": "8 GiB", "engine": "ideal",
+        },
+        "workload": {
+            "arrivals": {"process": "all_at_once"}, "prompt_tokens": 20, "output_tokens": 12, "requests": 3,
+        },
+        "run": {},
+        "faults": [],
+    },
 }  # fmt: skip
 
 

@@ -71,7 +71,7 @@ class KernelPrices:
         self.seconds = np.array([pricer.gap_s(graph=False), pricer.gap_s(graph=True), LONGEST_S])
         self.decode_rows = np.full((most[COUNTS["decode_sequences"]] + 1, 4), UNKNOWN, np.int64)
         self.keys, self.values = _empty(FEW_ROWS)
-        self.made = np.zeros((2, 2), np.int64)
+        self.made = np.array([[len(prompts.rows), 0] for prompts in self.prompts])  # rows of others are there
         self.parts, self.part_ns, self.part_rows = self._parts()
         self.part_sends, self.sending = self._sends()
         self.plain = True

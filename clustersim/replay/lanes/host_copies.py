@@ -1,7 +1,7 @@
 """Copies of K/V blocks between the ranks of a lane and their host, where nothing else is ever on the links between.
 
 What a copy takes is known as it begins then (:mod:`clustersim.replay.links.host_copies`), and all ranks of the lane
-copy alike; by events, also where copies meet others: :mod:`clustersim.replay.events.swaps`.
+that keep entries copy alike; by events, also where copies meet others: :mod:`clustersim.replay.events.swaps`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ class CopyLog(LaneLog):
     Parameters
     ----------
     block_bytes : int
-        Of a K/V block, on each rank.
+        Of a K/V block, on each rank …
+    keeping : int
+        … that keeps entries: the first ones. SP ranks that idle while others decode keep none.
     """
 
-    def __init__(self, block_bytes: int, *args: Any) -> None:
+    def __init__(self, block_bytes: int, keeping: int, *args: Any) -> None:
         super().__init__(*args)
         self.block_bytes = block_bytes
+        self.keeping = keeping
         self._copies = array("q")
 
     def copied(self, request: int, out: bool, tokens: int, blocks: int, start: int, end: int) -> None:
-        """Append a copy that all ranks have ended."""
+        """Append a copy that all ranks that keep entries have ended."""
         self._copies.extend((request, out, tokens, blocks, start, end))
 
     def flush(self) -> None:
@@ -44,9 +47,9 @@ class CopyLog(LaneLog):
 
     def hand_copies(self, table: Int64Array) -> None:
         """Hand on rows of what :meth:`copied` appends."""
-        each = np.repeat(table, self.ranks, axis=0)
+        each = np.repeat(table, self.keeping, axis=0)
         request, out, tokens, blocks, start, end = each.T
-        rank, rows = np.tile(self.replica * self.ranks + np.arange(self.ranks), len(table)), len(each)
+        rank, rows = np.tile(self.replica * self.ranks + np.arange(self.keeping), len(table)), len(each)
         here = same(self.replica, rows)
         self.recorder.moves.extend_columns(
             request=request, from_replica=here, from_rank=np.where(out, rank, HOST), to_replica=here,
