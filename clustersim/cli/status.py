@@ -60,7 +60,7 @@ def exit_status() -> Iterator[None]:
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except BrokenPipeError:
-        _drop_stdout()
+        drop_stdout()
         raise click.exceptions.Exit(BROKEN_PIPE) from None
     except SystemExit as leaving:
         if isinstance(leaving.__context__, BrokenPipeError):  # rich leaves with 1, which means "illegal" here
@@ -153,7 +153,7 @@ def _defect_text(error: Exception) -> str:
     )
 
 
-def _drop_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter does not complain when it flushes at exit."""
+def drop_stdout() -> None:
+    """Point stdout at nothing: more goes there, and the interpreter does not complain when it flushes at exit."""
     with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -50,8 +50,11 @@ class Journal:
     def add(self, key: str, row: Row) -> None:
         """Keep a row."""
         self.rows[key] = row
-        self._file.write(json.dumps({"key": key, "row": row}).encode() + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"key": key, "row": row}).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(Path(self._file.name).parent, error) from None
 
 
 @contextmanager
@@ -69,12 +72,17 @@ def opened_journal(folder: Path) -> Iterator[Journal]:
             message = "is not empty and holds no runs, so nothing is written there; name another folder with --out"
             raise InputError(Problem(file=str(folder), message=message))
     new = [one for one in (folder, *folder.parents) if not one.exists()]
+    others: list[BaseException] = []
     try:
         with _locked(folder) as file:
             try:
                 rows, length = _read(folder / NAME)
                 file.truncate(length)
-                yield Journal(rows, file)
+                try:
+                    yield Journal(rows, file)
+                except BaseException as error:
+                    others.append(error)
+                    raise
             except BaseException as error:
                 if not os.fstat(file.fileno()).st_size:
                     _removed(folder / NAME, new)
@@ -82,8 +90,14 @@ def opened_journal(folder: Path) -> Iterator[Journal]:
                     error.add_note(f"kept     {plural(len(rows), 'run')} in {folder} (a second start goes on there)")
                 raise
     except OSError as error:
-        message = f"cannot be written ({error.strerror or error}); name another folder with --out"
-        raise InputError(Problem(file=str(folder), message=message)) from None
+        if error in others:  # of another file, such as standard output
+            raise
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    message = f"cannot be written ({error.strerror or error}); name another folder with --out"
+    return InputError(Problem(file=str(folder), message=message))
 
 
 @contextmanager

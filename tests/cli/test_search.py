@@ -15,6 +15,7 @@ from clustersim.cli import main
 from clustersim.cli.signals import TerminatedError
 from clustersim.interop.launch.launch import TARGETS
 from clustersim.scenario import load
+from clustersim.search.journal import opened_journal
 from clustersim.units import format_share
 from tests.unit.search.searching import SMALL, bounded
 from tests.unit.search.searching import search as searching
@@ -278,6 +279,25 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
     assert "front    0 plans more simulated, 0 runs at lower rates; its effort was spent" in default
     assert default.index("TTFT p99") < default.index("front ")  # the answer comes first
     assert "; of 6 plans nothing is known" in default
+
+
+@pytest.mark.parametrize("way", ["echo", "table"])
+def test_files_are_written_also_where_the_reader_of_stdout_is_gone(way: str, monkeypatch: pytest.MonkeyPatch):
+    def gone(*_):
+        try:
+            raise BrokenPipeError(32, "Broken pipe")
+        except BrokenPipeError:
+            if way == "table":  # as rich leaves
+                raise SystemExit(1)  # noqa: B904
+            raise
+
+    monkeypatch.setattr("clustersim.cli.commands.search.print_answer", gone)
+    result = search(*FEWER, "--workers", "1", "--out", "out")
+    assert (result.exit_code, result.stderr) == (141, "")
+    assert Path("out", "best.yaml").exists()
+    assert Path("out", "search.html").exists()
+    with pytest.raises(BrokenPipeError), opened_journal(Path("own")):  # not a file of its own
+        raise BrokenPipeError
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

@@ -112,6 +112,9 @@ def test_all_failed_is_status_1():
     told = run("sweep", "small.yaml", "--vary", "plan.tp=3,5", "--workers", "1")
     assert told.exit_code == 1
     assert "plan.tp: 3 does not divide 32 attention heads (llama-3.1-8b); use 1, 2, 4 or 8 [TP-1] (1 run" in told.stderr
+    for option in ("--quiet", "--json"):
+        less = run("sweep", "small.yaml", "--vary", "plan.tp=3,5", "--workers", "1", option)
+        assert (less.exit_code, less.stderr, bool(less.stdout)) == (1, told.stderr, option == "--json")
     rejected = run("sweep", "small.yaml", "--vary", "seed=1,2", "--set", "serving.kv_blocks=1", "--workers", "1")
     assert rejected.exit_code == 0  # as of `run`
     assert rejected.stderr == ("note: every request was rejected; `clustersim run` says why (2 runs: seed 1; seed 2)\n")

@@ -16,6 +16,7 @@ from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.searches import plain_of, print_answer, print_written
 from clustersim.cli.signals import TerminatedError
+from clustersim.cli.status import drop_stdout
 from clustersim.errors import InputError, Problem
 from clustersim.interop.launch.launch import TARGETS, launch_of, refusal_of
 from clustersim.limits import Limits
@@ -162,6 +163,7 @@ def search(
         stopped = error
     finally:
         told.close()
+    stopped = stopped or told.gone
     found = told.found
     assert found is not None
     if isinstance(found, Found):
@@ -187,6 +189,8 @@ class _Told:
         self._deployments, self._target, self._is_quiet = deployments, target, is_quiet
         self.found: Found | Fixed | None = None
         self.answered = 0.0
+        self.gone: BaseException | None = None
+        """How printing the answer ended, where the reader of standard output was gone: files are written all the same."""
         self.left: RunsLeft | None = None
 
     def begin(
@@ -202,8 +206,13 @@ class _Told:
         """Print the answer."""
         self.close()
         self.found, self.answered = found, time.monotonic()
-        if not self._is_quiet:
+        if self._is_quiet:
+            return
+        try:
             print_answer(found, self._deployments, self._target)
+        except (BrokenPipeError, SystemExit) as gone:  # tables leave by SystemExit
+            drop_stdout()
+            self.gone = gone
 
     def front(self, left_s: float) -> None:
         """Say that runs for the front begin; Ctrl-C, or SIGTERM, leaves it at what there is."""

@@ -92,8 +92,8 @@ def sweep(
         click.echo(
             f"{found['points']:,} runs, {found['failed']:,} failed\npoints  {folder / POINTS}\npage    {folder / PAGE}"
         )
-        for line in failures(shown):
-            click.echo(line, err=True)
+    for line in failures(shown):
+        click.echo(line, err=True)
     if found["failed"] == found["points"]:
         ctx.exit(ILLEGAL)
 
