@@ -55,6 +55,7 @@ def plain_of(
             "devices": best.standing.candidate.devices,
             "capacity_per_s": best.rate,
             "confirmed_per_s": best.ran if best.is_confirmed else None,
+            "is_cut": best.is_cut,
             "objective": found.objective,
             "value": best.value,
             "metrics": metrics(best.standing, best.row, is_whole=best.is_whole),
@@ -65,6 +66,7 @@ def plain_of(
                     "plan": one.standing.words,
                     "value": one.value,
                     "confirmed_per_s": one.ran if one.is_confirmed else None,
+                    "is_cut": one.is_cut,
                     "launches_for": launches_of(deployments, one.standing),
                 }
                 for one in ties
@@ -95,10 +97,8 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
     print_table(columns, rows, numbers_from=1, numbered=True)
     if any(one.rank == "tie" for one in found.shown()):
         click.echo(f"tie: less than {TIES:.0%} from the best, as much as a seed changes")
-    if found.is_next_shorter and any(one.rank == "next" for one in found.shown()):
-        click.echo(
-            "next: found in shorter runs, which flatter; of the best: that in runs as short, and at most at length"
-        )
+    if found.next_words and any(one.rank == "next" for one in found.shown()):
+        click.echo(f"next: {found.next_words}")
     if any(one.standing.row_devices < one.standing.candidate.devices for one in found.shown()):
         click.echo("p99: of the first seed, and of one replica that stands for all (of two pools, of the fewest)")
 

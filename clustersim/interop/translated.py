@@ -129,7 +129,8 @@ def _reader(serve: str) -> Reader:
     if found:
         message = f"found {' and '.join(names)}; a scenario is one of them"
     else:
-        message = f"found no {' or '.join(names)}; expected such as `{READERS[0].grammar.example}`"
+        other = "commands of TensorRT-LLM can't be read; " if "trtllm-" in serve else ""
+        message = f"found no {' or '.join(names)}; {other}expected such as `{READERS[0].grammar.example}`"
     raise InputError(Problem(file="command", message=message))
 
 

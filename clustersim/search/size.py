@@ -309,13 +309,13 @@ def _least_of_one(sizes: TriedSizes) -> Counts:
 
 
 def _lacks(sizer: Sizer, size: Size) -> tuple[str | None, str | None]:
-    """Return which target most requests miss with a size, and why."""
+    """Return which target most requests miss with a size, and why; none where no replica is left to meet it."""
     row = size.worst
-    if not row["numbers"]:
-        return None, None if row is size.row else sizer.none_left(size.counts)
+    lost = None if row is size.row else sizer.none_left(size.counts)
+    if lost or not row["numbers"]:
+        return None, lost
     limit = limiting(row["numbers"])
-    why = reason(limit, row["numbers"], sizer.scenario)
-    return limit, why if row is size.row else sizer.none_left(size.counts) or why
+    return limit, reason(limit, row["numbers"], sizer.scenario)
 
 
 def nested(numbers: Mapping[str, Any]) -> dict[str, Any]:

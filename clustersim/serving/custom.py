@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import repeat
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from clustersim.errors import IllegalDecisionError, InputError, Problem
 from clustersim.serving.blocks import BlockPool
@@ -16,7 +17,7 @@ from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import Decision
 from clustersim.serving.scheduler import Scheduler, Stall
 from clustersim.serving.sequence import Sequence
-from clustersim.serving.user_class import UserClass
+from clustersim.serving.user_class import UserClass, whole_number
 from clustersim.serving.user_class import shown as told
 from clustersim.serving.view import Choice, DecidesSteps, SchedulerView, SequenceView
 from clustersim.units import plural
@@ -120,7 +121,7 @@ class CustomScheduler(Scheduler):
             or sequence.computed >= sequence.blocks * size
         ]
         if others and not {type(count) for _, count, _ in others} <= PLAIN:
-            others = [(request, _number(count), sequence) for request, count, sequence in others]
+            others = self.user.asked(partial(_numbered, others))
             tokens |= {request: count for request, count, _ in others}
         fault = next(self._faults(tokens, victims, running, waiting, others), None)
         if fault is not None:
@@ -281,17 +282,16 @@ def _plain(decided: object) -> Answer | None:
     if not isinstance(tokens, Mapping) or not isinstance(preempt, Iterable) or not isinstance(again, bool):
         return None
     asked, victims = dict(tokens), tuple(preempt)
-    if not all(issubclass(type(request), int) for request in (*asked, *victims)):
-        return None
-    plain = {int.__int__(request): count for request, count in asked.items()}  # subclasses compare as they like
-    if len(plain) < len(asked):
-        return None
-    return plain, tuple(map(int.__int__, victims)), again
+    numbers, given = [*map(whole_number, asked)], [*map(whole_number, victims)]
+    plain = {number: count for number, count in zip(numbers, asked.values(), strict=True) if number is not None}
+    preempted = tuple([number for number in given if number is not None])
+    return None if len(plain) < len(asked) or len(preempted) < len(given) else (plain, preempted, again)
 
 
-def _number(count: Any) -> Any:
-    """Return a number of tokens as a plain one, since subclasses count as they like; what is none stays as it is."""
-    return int.__int__(count) if issubclass(type(count), int) and not isinstance(count, bool) else count
+def _numbered(others: Iterable[Asked]) -> list[Asked]:
+    """Return what is asked for with plain numbers of tokens; what is none stays as it is."""
+    numbers = [(one, whole_number(one[1])) for one in others]
+    return [one if number is None else (one[0], number, one[2]) for one, number in numbers]
 
 
 def _shown(sequences: Iterable[Sequence], cached: Iterable[int]) -> tuple[SequenceView, ...]:

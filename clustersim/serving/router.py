@@ -23,7 +23,7 @@ import numpy as np
 from clustersim.errors import IllegalDecisionError
 from clustersim.serving.config import PrefixRouting, RouterName, ServingConfig
 from clustersim.serving.sequence import Sequence as Request
-from clustersim.serving.user_class import UserClass, shown
+from clustersim.serving.user_class import UserClass, shown, whole_number
 from clustersim.serving.view import ReplicaView, RouterView, RoutesRequests
 from clustersim.workload.streams import named_stream
 
@@ -184,10 +184,10 @@ class CustomRouter:
         )
         chosen = self.user.asked(lambda: self.router.route(view))
         known = [load.index for load in loads]
-        if not issubclass(type(chosen), int) or isinstance(chosen, bool):
+        number = chosen if type(chosen) is int else self.user.asked(lambda: whole_number(chosen))
+        if number is None:
             message = f"sends request {request.request} to {shown(chosen)}; expected the number of a replica, one of "
             raise self.user.wrong_answer(now, message + _listed(known))
-        number = int.__int__(chosen)  # a subclass may compare as it likes; what counts is its value
         if number not in known:
             self._refuse(now, request.request, number, known)
         return number

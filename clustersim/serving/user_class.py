@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import operator
 import os
 import sys
 import traceback
@@ -42,6 +43,17 @@ def shown(value: object) -> str:
     except Exception:
         return f"<{type(value).__name__} that can't be shown>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a whole number of a user's code as a plain one, also of NumPy's; None where it is none, or a bool."""
+    kind = type(value)
+    if issubclass(kind, int):  # a subclass may count and compare as it likes; what counts is its value
+        return None if kind is bool else int.__int__(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

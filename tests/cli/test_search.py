@@ -271,6 +271,13 @@ def test_effort_that_is_spent_leaves_plans_open_and_more_goes_on(folder: Path):
     assert f"target: {mean} did in the mean ({each}, a seed each; the command has the first)" in text
     assert mean != format_share(shares[0])
     assert [late in text, late in all_of_it] == [True, False]
+    assert [": at least " in one.partition("\n")[0] for one in (text, all_of_it)] == [True, False]
+    assert [one["best"]["is_cut"] for one in (little, more)] == [True, False]
+    rows = [line.split() for line in text.splitlines() if line.rstrip().endswith((" best", " next"))]
+    assert f"≥{cut['per_s']:g}" in rows[0]
+    assert len(rows) > 1
+    assert not any("–" in word for row in rows for word in row)  # the best may do more: there is no upper share
+    assert "requests/s per device at most by bounds and looks" in text
     assert " left open, which reach" in text
     assert " plans were not simulated to the end" in Path(more["out"], "search.html").read_text()
     result = search("--devices", "1", "--lasting", "2 s", *KNOBS, "--effort", "0 s", "--workers", "1")

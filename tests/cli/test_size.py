@@ -135,6 +135,8 @@ def test_what_one_replica_less_lacks_is_told_also_where_none_is_left():
     loose = ("--targets", "ttft=3 s, tpot=90 ms", "--set", "workload.arrivals.rate=4/s", "--set", "plan.tp=4")
     told = size(*loose, "--survive", "node").stdout
     assert "one replica less: with n0 lost no replica is left" in told
+    told = found(*loose, "--survive", "node")
+    assert (told["limited_by"], told["why"]) == (None, "with n0 lost no replica is left")
     assert size(*loose).stdout.startswith("4 devices on 1 node, 1 replica (TP 4)\n")
     assert "lost" not in size("--survive", "node", "--set", "plan.tp=4").stdout
 

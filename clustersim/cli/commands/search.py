@@ -190,7 +190,7 @@ class _Told:
         self.found: Found | Fixed | None = None
         self.answered = 0.0
         self.gone: BaseException | None = None
-        """How printing the answer ended, where the reader of standard output was gone: files are written all the same."""
+        """How printing ended where the reader of standard output was gone: files are written all the same."""
         self.left: RunsLeft | None = None
 
     def begin(

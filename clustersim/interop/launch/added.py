@@ -17,8 +17,30 @@ from clustersim.interop.launch.versions import SPANS, numbers, outdated
 
 GRAMMARS: Final = {"vllm": vllm.GRAMMAR, "sglang": sglang.GRAMMAR}
 """Engines whose options are known."""
+_BESIDE: Final = {
+    "vllm": {
+        "--data-parallel-external-lb": "plan.dp",
+        "--data-parallel-hybrid-lb": "plan.dp",
+        "--data-parallel-rank": "plan.dp",
+        "--hf-config-path": "model",
+        "--nnodes": "topology.nodes",
+        "--optimization-level": "serving.engine.graph_max_tokens",
+        "--performance-mode": "serving.max_batch_requests",
+    },
+    "sglang": {
+        "--attn-dp-size": "plan.dp",
+        "--cuda-graph-backend-decode": "serving.engine.graph_max_tokens",
+        "--cuda-graph-bs-decode": "serving.engine.graph_max_tokens",
+        "--enable-dp-attention": "plan.dp",
+        "--moe-a2a-backend": "plan.ep.exchange",
+        "--nnodes": "topology.nodes",
+        "--schedule-policy": "serving.order.by",
+    },
+    "trtllm": {},
+}
+"""Engine → option that a scenario is made of, and no key is written as → the key that says most of what it does."""
 OPTIONS: Final = {
-    engine: {option: key for key, option in table.items()}
+    engine: {option: key for key, option in table.items()} | _BESIDE[engine]
     for engine, table in {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}.items()
 }
 """Engine → option → key of a scenario, which says it."""
@@ -87,8 +109,6 @@ def _said(started: Started, added: Options, engine: str) -> list[Problem]:
             problems.append(f"'{words}' is what --model says; change that")
         elif key is not None:
             problems.append(f"'{words}' is what {key} of the scenario says; change that (--set {key}=…)")
-        elif _is_read(plain, engine):
-            problems.append(f"'{words}' is what keys of the scenario say; change them (--set)")
     return [Problem(path="--add", message=message) for message in problems]
 
 
@@ -102,12 +122,6 @@ def _plain(name: str, value: str | tuple[str, ...] | None, engine: str) -> str:
     else:
         name = f"--{name.removeprefix('--').removeprefix('no-')}"
     return MEANS[engine].get(name, name)
-
-
-def _is_read(name: str, engine: str) -> bool:
-    """Tell whether a scenario is made of an option, so that it says what the option does."""
-    flag = GRAMMARS[engine].flags.get(name) if engine in GRAMMARS else None
-    return flag is not None and flag.fate == "read"
 
 
 def _words(name: str, value: str | tuple[str, ...] | None) -> str:

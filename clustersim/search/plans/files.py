@@ -22,7 +22,7 @@ from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.launches import launch_words, not_started
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.question import Question
-from clustersim.search.plans.result import Found, left_for, most_open
+from clustersim.search.plans.result import UNITS, Found, left_for, most_open
 from clustersim.search.plans.standings import Standings, metrics
 from clustersim.search.runs import Variants
 from clustersim.search.sweep import POINTS, command_of
@@ -30,11 +30,6 @@ from clustersim.search.varied import Varied
 from clustersim.units import format_asked, format_share, plural
 
 PAGE: Final = "search.html"
-UNITS: Final = {
-    "capacity_per_device": "requests/s per device",
-    "capacity_per_usd": "requests/s per USD/h",
-    "capacity": "requests/s",
-}
 LAUNCHED: Final = 100
 """Simulated plans behind the finalists of which it is told what starts them, which takes 5 ms each."""
 LEAST: Final = "goodput.share_least"
@@ -160,10 +155,10 @@ def _sentences(found: Found, question: Question) -> list[str]:
     told = found.certificate()
     unit = UNITS[found.objective]
     launch = question.room.launch
-    value = found.value(found.best)
+    value = f"{'at least ' * found.best.is_cut}{found.value(found.best):.4g}"
     shares = ", ".join(format_share(share) for share in found.best.shares)
     lines = [
-        f"The best plan bears {value:.4g} {unit} arriving; at length {shares} of requests meet their targets "
+        f"The best plan bears {value} {unit} arriving; at length {shares} of requests meet their targets "
         f"(asked: {format_asked(question.share)})"
         + (", one figure for each seed" if len(found.best.shares) > 1 else "")
         + ".",
@@ -189,7 +184,7 @@ def _sentences(found: Found, question: Question) -> list[str]:
             f"in a run; the highest of these rates is {told['nearest_screened']:.4g} {unit}."
         )
     if told["open"]:
-        most = most_open(told, f" {unit}")
+        most = most_open(told, unit)
         lines.append(
             f"{plural(told['open'], 'plan was', 'plans were')} not simulated to the end, {most}, {left_for(told)}."
         )

@@ -159,6 +159,8 @@ class RankedPlan:
         The rate of that run, which its command repeats.
     is_confirmed : bool
         Whether enough requests meet their targets there, in the run of all replicas with the scenario's own seed.
+    is_cut : bool
+        Whether there was no time to look on, so that it reaches at least that.
     """
 
     standing: Standing
@@ -169,3 +171,4 @@ class RankedPlan:
     shares: Sequence[float] = ()
     ran: float | None = None
     is_confirmed: bool = False
+    is_cut: bool = False

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.finals import KEPT, TIES, Finalist, is_settled
@@ -19,6 +19,13 @@ from clustersim.search.plans.standings import NEXT, REPRESENTED, PlanRow, Standi
 from clustersim.search.tried import SERVED
 from clustersim.units import format_asked, format_share, plural
 from clustersim.values import dataclass
+
+UNITS: Final = {
+    "capacity_per_device": "requests/s per device",
+    "capacity_per_usd": "requests/s per USD/h",
+    "capacity": "requests/s",
+}
+"""Of what plans are best in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +86,7 @@ class Found(Standings):
                 shares=one.shares,
                 ran=one.rate,
                 is_confirmed=one.is_confirmed,
+                is_cut=one.is_cut,
             )
             for one in (self.best, *self.ties)
         ]
@@ -203,9 +211,10 @@ class Found(Standings):
         return "arriving /s", self.objective.replace("_", " "), "of the best"
 
     @property
-    def is_next_shorter(self) -> bool:
-        """Whether those behind the best ones had shorter runs."""
-        return True
+    def next_words(self) -> str:
+        """What is to be known of those behind the best ones."""
+        most = "; the best may do more at length" if self.best.is_cut else ", and at most at length"
+        return f"found in shorter runs, which flatter; of the best: that in runs as short{most}"
 
     def head(self, legal: str) -> list[str]:
         """Return the best plan, how many were screened and simulated, and what is open."""
@@ -221,8 +230,9 @@ class Found(Standings):
         each += f" ({'; '.join(beside)})" if beside else ""
         if best.shares and best.shares[0] < self.share:
             each += "; too few with the first, which the command has (what that bears says the line whole)"
+        reached = f"{'at least ' * best.is_cut}{best.capacity:g}"
         lines = [
-            f"{best.standing.words} on {on}: {best.capacity:g} requests/s arriving ({noun} {self.value(best):.4g})",
+            f"{best.standing.words} on {on}: {reached} requests/s arriving ({noun} {self.value(best):.4g})",
             f"a rate counts where {format_asked(self.share)} of requests meet every target: {each}",
             f"{legal}; {told['screened']:,} screened by {fails}; {told['simulated']:,} simulated "
             f"({plural(self.runs, 'run')})",
@@ -231,7 +241,9 @@ class Found(Standings):
             lines.append("no effort was left to look on at length: it may reach more (more --effort tells)")
         if told["open"]:
             among = ", the best one among them, since it was not tried higher" if best.standing.fate == "open" else ""
-            lines.append(f"{told['open']:,} left open{among}, {most_open(told)}, {left_for(told)}")
+            lines.append(
+                f"{told['open']:,} left open{among}, {most_open(told, UNITS[self.objective])}, {left_for(told)}"
+            )
         return lines
 
     def notes(self) -> list[str]:
@@ -278,18 +290,21 @@ class Found(Standings):
         finalists = {id(one.standing) for one in self.finalists}
         others = [one for one in self.standings if one.capacity is not None and id(one) not in finalists]
         others.sort(key=lambda one: -(one.capacity or 0.0) * self.worth(one))
-        ties = {id(one) for one in self.ties}
+        ties, is_least = {id(one) for one in self.ties}, self.best.is_cut
         ranked = [
-            (one.standing, one.capacity, one.row, "best" if one is self.best else "tie" if id(one) in ties else "")
+            (one.standing, one.capacity, one.row, rank, one.is_cut)
             for one in self.finalists
+            for rank in ["best" if one is self.best else "tie" if id(one) in ties else ""]
         ]
-        ranked += [(one, one.capacity or 0.0, one.row, "next") for one in others[:NEXT]]
+        ranked += [(one, one.capacity or 0.0, one.row, "next", False) for one in others[:NEXT]]
         rows = []
-        for one, rate, row, rank in ranked:
-            value = rate * self.worth(one)
-            most = value / (self.value(self.best) or 1.0)
-            both = (min(most, self.of_the_best(one)), most) if rank == "next" else (most,)
-            told = f"{rate:g}", f"{value:.4g}", "–".join(dict.fromkeys(map(format_share, both)))
+        for one, rate, row, rank, is_cut in ranked:
+            value, short = rate * self.worth(one), self.of_the_best(one)
+            most, least = value / (self.value(self.best) or 1.0), "≥" * is_cut
+            shares = (most,) if rank != "next" else (short,) if is_least else (min(most, short), most)
+            sign = "" if rank == "next" or is_cut == is_least else least or "≤"
+            of_it = sign + "–".join(dict.fromkeys(map(format_share, shares)))
+            told = f"{least}{rate:g}", f"{least}{value:.4g}", of_it
             rows.append(PlanRow(standing=one, reached=told, row=row, rank=rank))
         return rows
 
@@ -321,12 +336,12 @@ class Found(Standings):
         return "; ".join(lines)
 
 
-def most_open(told: Mapping[str, Any], unit: str = "") -> str:
+def most_open(told: Mapping[str, Any], unit: str) -> str:
     """Return what plans that are open reach at most, as a certificate tells; behind a number of them."""
     if told["nearest_open"] is None:
         return f"of which {told['unbounded']:,} were not bounded: what they reach is not known"
     tie = " (a tie with the best)" if told["settled"] else ""
-    return f"which reach {told['nearest_open']:.4g}{unit} at most by bounds and looks{tie}"
+    return f"which reach {told['nearest_open']:.4g} {unit} at most by bounds and looks{tie}"
 
 
 def left_for(told: Mapping[str, Any]) -> str:

@@ -61,8 +61,8 @@ class Standings(ABC):
 
     @property
     @abstractmethod
-    def is_next_shorter(self) -> bool:
-        """Whether those behind the best ones had shorter runs."""
+    def next_words(self) -> str:
+        """What is to be known of those behind the best ones; empty where they had the same runs."""
 
     @abstractmethod
     def answers(self) -> list[RankedPlan]:

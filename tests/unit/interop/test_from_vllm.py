@@ -252,6 +252,7 @@ def test_server_and_benchmark_may_stand_in_one_text() -> None:
         ("vllm serve x/Llama-3.3-70B-Instruct-GGUF", None, "command:1:12", "the architecture ships as llama-3.3-70b"),
         ("vllm serve meta-llama/Llama-3.1-9B", None, "command:1:12", "the nearest is llama-3.1-8b"),
         ("echo hello", None, "command", "found no `vllm serve`"),
+        ("trtllm-serve m --tp_size 2", None, "command", "; commands of TensorRT-LLM can't be read; expected such as"),
         (f"{SERVE}; {SERVE}", None, "command:1:37", "a second `vllm serve`"),
         (f"VLLM_USE_V1=0 {SERVE}", None, "command:1:1", "engine V0 is gone"),
         (f"{SERVE} --speculative-config '{{}}'", None, "command:1:57", "speculative decoding is not simulated"),

@@ -17,6 +17,7 @@ from clustersim.cli import main
 from clustersim.errors import IllegalPlanError, InputError
 from clustersim.interop import bench_flags, sglang, vllm
 from clustersim.interop.command import Grammar
+from clustersim.interop.launch.added import GRAMMARS, MEANS, OPTIONS
 from clustersim.interop.launch.asked import Asked
 from clustersim.interop.launch.launch import TARGETS, Launch, launch_of
 from clustersim.interop.launch.refusals import REFUSALS, refused
@@ -247,13 +248,17 @@ def test_an_option_that_is_added_is_held_to_the_rules() -> None:
             "'--data-parallel-size 3' is what plan.dp of the scenario says; change that (--set plan.dp=…)",
         ),
         ("vllm", "--kv-cache-memory-bytes 5", "is what serving.kv_blocks of the scenario says"),
-        ("vllm", "-O3", "'--optimization-level 3' is what keys of the scenario say; change them (--set)"),
+        (
+            "vllm",
+            "-O3",
+            "'--optimization-level 3' is what serving.engine.graph_max_tokens of the scenario says; change that",
+        ),
         ("vllm", "--model x", "'--model x' is what --model says; change that"),
         ("vllm", "-cc.a=1 -cc.b=2 -cc.a=3", "-cc.a=3: --compilation-config.a is said twice"),
         ("sglang", "--tensor-parallel-size=2", "'--tp-size 2' is said already: '--tp-size 1', by the scenario"),
         ("sglang", "--ep 2", "'--ep-size 2' is what plan.ep.degree of the scenario says"),
         ("sglang", "--disable-cuda-graph", "is said already: '--cuda-graph-max-bs-decode 512', by"),
-        ("sglang", "--schedule-policy lpm", "is what keys of the scenario say"),
+        ("sglang", "--schedule-policy lpm", "is what serving.order.by of the scenario says"),
         ("trtllm", "--tp_size 4", "'--tp_size 4' is said already: 'tensor_parallel_size: 1', by the scenario"),
         ("trtllm", "--tp-size=4", "'--tp-size 4' is said already: 'tensor_parallel_size: 1', by the scenario"),
         ("trtllm", "--free_gpu_memory_fraction .5", "is said already: 'kv_cache_config.free_gpu_memory_fraction: "),
@@ -296,6 +301,9 @@ def test_keys_and_options_are_one_to_one_and_read(grammar: Grammar) -> None:
     assert len(set(grammar.keys.values())) == len(grammar.keys)
     for key, name in grammar.keys.items():
         assert name.isupper() if key == "plan.stages" else grammar.flags[name].fate == "read"
+    engine = next(name for name, one in GRAMMARS.items() if one is grammar)
+    read = {name for name, flag in grammar.flags.items() if flag.fate == "read"}
+    assert {MEANS[engine].get(name, name) for name in read} <= OPTIONS[engine].keys()  # so that `launch` tells a key
 
 
 def test_nodes_of_one_server_are_read_as_one() -> None:

@@ -86,6 +86,8 @@ def test_an_illegal_decision_is_refused_with_its_rule(tmp_path, expression, mess
         ("3", "decided 3; expected Choice"),
         ("Choice(preempt=5)", "decided Choice(tokens={}, preempt=5, again=False); expected Choice"),
         ("Choice(preempt=([1],))", "decided Choice(tokens={}, preempt=([1],), again=False); expected Choice"),
+        ("Choice(tokens={True: 3})", "decided Choice(tokens={True: 3}, preempt=(), again=False); expected Choice"),
+        ("Choice(preempt=(False,))", "decided Choice(tokens={}, preempt=(False,), again=False); expected Choice"),
         ("Choice(again=1)", "decided Choice(tokens={}, preempt=(), again=1); expected Choice"),
     ],
 )
@@ -273,19 +275,28 @@ def test_a_number_that_lies_about_itself_is_taken_at_its_value(tmp_path):
     chosen = user(tmp_path, f"{LIAR}\n    def route(self, view):\n        return self.Liar()\n", "route")
     with pytest.raises(InputError, match=r"sends request 0 to <.*Liar object at .*; expected the number of a replica"):
         replay(deployment([(0, 4, 1)], plan=ParallelPlan(dp=2), router=chosen))
+    for number in ("1", "np.int64(1)", "np.array(1)"):
+        body = f"    def route(self, view):\n        import numpy as np\n\n        return {number}\n"
+        chosen = user(tmp_path, body, "route")
+        assert replay(deployment([(0, 4, 1)], plan=ParallelPlan(dp=2), router=chosen)).replica.tolist() == [1]
 
 
 def test_tokens_that_count_as_they_like_are_taken_at_their_value(tmp_path):
     body = """
     def decide(self, view):
-        here = (*view.running, *view.waiting)
-        return Choice(tokens={s.request: NUMBER(1 if s.decodes else s.to_compute) for s in here if not s.in_flight})
+        import numpy as np
+
+        here = [s for s in (*view.running, *view.waiting) if not s.in_flight]
+        tokens = {KEY(s.request): NUMBER(1 if s.decodes else s.to_compute) for s in here}
+        return Choice(tokens=tokens) if view.now_ns else Choice(tokens=tokens, preempt=np.array([], int))
 """
-    plain, odd = (
-        replay(deployment([(0, 4, 3), (0, 6, 2)], scheduler=user(tmp_path, ODD + body.replace("NUMBER", number))))
-        for number in ("int", "self.Odd")
-    )
-    assert plain.timeline.digest == odd.timeline.digest
+    ways = (("int", "int"), ("int", "self.Odd"), ("int", "np.int32"), ("np.int64", "np.uint8"))
+    bodies = [ODD + body.replace("KEY", key).replace("NUMBER", number) for key, number in ways]
+    digests = set()
+    for one in bodies:
+        given = deployment([(0, 4, 3), (0, 6, 2)], scheduler=user(tmp_path, one))
+        digests.add(replay(given).timeline.digest)
+    assert len(digests) == 1
     for number, told in (("self.Odd(9)", r"KV-1: 9 tokens"), ("self.Liar()", r"KV-3: <.*Liar object at .* tokens of")):
         body = f"{ODD}{LIAR}\n    def decide(self, view):\n        return Choice(tokens={{0: {number}}})\n"
         with pytest.raises(IllegalDecisionError, match=told):

@@ -74,9 +74,9 @@ class Fixed(Standings):
         return (self.objective,)
 
     @property
-    def is_next_shorter(self) -> bool:
-        """Whether those behind the best ones had shorter runs."""
-        return False
+    def next_words(self) -> str:
+        """Nothing: those behind the best ones had the same runs."""
+        return ""
 
     def head(self, legal: str) -> list[str]:
         """Return the best plan, how many were simulated, and what is open."""
