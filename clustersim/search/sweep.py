@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clustersim.errors import InputError
+from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.dashboard import write_dashboard
 from clustersim.report.metrics.latencies import targets_ns
@@ -63,6 +63,34 @@ def _decisive(settings: Sequence[str]) -> list[str]:
         if not replaced and setting not in settings[place + 1 :]:
             found.append(setting)
     return found
+
+
+def refuse_texts(sweep: Sweep, variants: Variants) -> None:
+    """Refuse a text among numbers of a key that takes none, before any run: no run that has it could be made.
+
+    Raises
+    ------
+    InputError
+        With every such text.
+    """
+    problems: list[Problem] = []
+    for place, one in enumerate(sweep.varied):
+        texts = [value for value in one.values if isinstance(_plain(value), str)]
+        for value in texts if len(texts) < len(one.values) else ():
+            runs = [run for run, chosen in enumerate(sweep.chosen) if chosen[place] == value]
+            told = [_refusal(variants, sweep.changes(run), one.key) for run in {*runs[:1], *runs[-1:]}]
+            problems += told[0] if all(told) else ()
+    if problems:
+        raise InputError(problems)
+
+
+def _refusal(variants: Variants, changes: Sequence[str], key: str) -> list[Problem]:
+    """Return what is wrong with the type of the value that a key has in a run."""
+    try:
+        variants.scenario(changes)
+    except InputError as error:
+        return [one for one in error.problems if one.path == key and "but found the text" in one.message]
+    return []
 
 
 def swept_of(sweep: Sweep, rows: Sequence[Row], variants: Variants) -> Swept:

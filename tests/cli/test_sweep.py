@@ -134,6 +134,7 @@ def test_a_reason_is_told_once_with_the_runs_that_failed_for_it():
         (["--vary", "plan.tp"], "expected KEY=VALUES"),
         ([], "nothing varies"),
         (["--vary", "plan.tp=x,y"], "plan.tp: expected a whole number such as"),
+        (["--vary", "seed=1,2", "--vary", "plan.tp=1,x"], "--vary plan.tp=x: plan.tp: expected a whole number such as"),
         (["--vary", "seed=1", "--executor", "ry"], "did you mean 'ray'"),
         (["--vary", "seed=1", "--layout", "swep"], "no dashboard 'swep'; did you mean 'sweep'?"),
         (
@@ -148,6 +149,7 @@ def test_bad_input_is_told(args, told, folder):
     found = run("sweep", "small.yaml", *args)
     assert found.exit_code == 2
     assert told in found.stderr
+    assert not (folder / "sweeps").exists()  # before any run
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -20,7 +20,17 @@ from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.runs import Kept, Runs, Variants
-from clustersim.search.sweep import PAGE, POINTS, Sweep, failures, summary_of, swept_of, table_of, write_points
+from clustersim.search.sweep import (
+    PAGE,
+    POINTS,
+    Sweep,
+    failures,
+    refuse_texts,
+    summary_of,
+    swept_of,
+    table_of,
+    write_points,
+)
 from clustersim.search.varied import SweepFile, combinations, read_sweep, varied_of
 
 
@@ -72,6 +82,7 @@ def sweep(
     check_layout(page)
     limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
     variants = Variants(file.scenario, (*file.overrides, *overrides), allow_code=allow_code or None, limits=limits)
+    refuse_texts(swept, variants)
     folder = out or Path("sweeps") / f"{Path(file.scenario).stem}-{_digest(variants, swept)}"
     told = None if as_json or quiet else RunsLeft()
     above = 0 if (script or ("beside" if keep_runs else "inside")) == "beside" else None
