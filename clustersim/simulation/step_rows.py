@@ -191,9 +191,9 @@ class StepRows:
 
     def _whole(self, name: str) -> Mapping[str, Any]:
         """Return the rows of all ranges, one after the other; these then look into them."""
-        if len(self._ranges) == 1:
-            return getattr(self._ranges[0], name)  # type: ignore[no-any-return]
-        each = [getattr(one, name) for one in self._ranges]
+        each: list[Mapping[str, Any]] = [getattr(one, name) for one in self._ranges]
+        if len(each) == 1:
+            return each[0]
         many = [len(rows["start_ns"]) for rows in each]
         found = one_after_the_other(each)
         for one, first, last in zip(self._ranges, np.cumsum([0, *many[:-1]]), np.cumsum(many), strict=True):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from clustersim.graph.template import PassTemplate
 from clustersim.timeline.columns import Columns, Flat
 from clustersim.timeline.episodes import Episodes
 from clustersim.timeline.layout import Layout
+from clustersim.timeline.row_numbers import Row, RowNumbers, Rows
 from clustersim.timeline.stretch import Irregular, Stretch
 from clustersim.timeline.tables import TABLES, Tables
 from clustersim.values import dataclass
@@ -75,8 +75,7 @@ class Recorder:
         self.column_sets: dict[tuple[int, ...], int] = {}
         self.irregular: list[Irregular] = []
         self._row_numbers: dict[tuple[int, bytes, tuple[int, ...]], int] = {}
-        self.shared: list[Any] = []
-        """What logs of replicas that are alike share."""
+        self._numbered: dict[tuple[int, tuple[tuple[str, int], ...]], RowNumbers] = {}
         self._episodes: dict[int, Episodes] = {}
 
     def run(
@@ -172,7 +171,22 @@ class Recorder:
         """
         return self.numbers_of(template, [(np.asarray(row, np.int64), columns)])[0]
 
-    def numbers_of(self, template: int, rows: Iterable[tuple[Int64Array, tuple[int, ...]]]) -> list[int]:
+    def numbered(self, rows: Rows, templates: Mapping[str, int]) -> RowNumbers:
+        """Return the numbers of the rows of a stage, which those have that are asked for with the same ones.
+
+        Parameters
+        ----------
+        rows : Rows
+            They may grow.
+        templates : mapping
+            Kind of step → number of its template.
+        """
+        key = id(rows), tuple(sorted(templates.items()))
+        if key not in self._numbered:
+            self._numbered[key] = RowNumbers(rows, templates, self.numbers_of)
+        return self._numbered[key]
+
+    def numbers_of(self, template: int, rows: Iterable[Row]) -> list[int]:
         """Return the numbers of rows of durations and the columns that vary in each; see :meth:`row`."""
         known, found = self._row_numbers, []
         values: list[bytes] = []

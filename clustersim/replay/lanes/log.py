@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from clustersim.replay.lanes.stretched_pass import StretchedPass, with_times
 from clustersim.timeline.column import constant
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.record import NOT_POOLED, Recorder
+from clustersim.timeline.row_numbers import Rows
 from clustersim.timeline.stretch import Irregular, Stretch
 
 STEP_ROW: Final = (
@@ -26,9 +26,6 @@ FLUSH_STEPS: Final = 1 << 15
 """Runs of steps after which a log hands on what it has."""
 
 NOTHING: Final[Int64Array] = np.empty(0, np.int64)
-
-Rows = Mapping[str, Sequence[tuple[Int64Array, tuple[int, ...]]]]
-"""Kind of step → the rows of durations that its steps refer to by number, and the columns that vary."""
 
 
 class LaneLog:
@@ -88,7 +85,7 @@ class LaneLog:
         self._full = FLUSH_STEPS * self._width
         self._many: list[Columns] = []
         """Chunks, episodes and facts that came many at once, as narrow as they are recorded."""
-        self._numbers = [_numbers_of(recorder, *stage) for stage in zip(rows, templates, strict=True)]
+        self._numbers = [recorder.numbered(*stage) for stage in zip(rows, templates, strict=True)]
         """Stage by stage the recorder's numbers of its rows."""
 
     def run(
@@ -304,67 +301,6 @@ class LaneLog:
         )
 
 
-class RowNumbers:
-    """The recorder's numbers of the rows of one stage; lanes that have the same rows share them.
-
-    Parameters
-    ----------
-    rows : Rows
-    templates : mapping
-        Kind of step → number of its template.
-    recorder : Recorder
-    """
-
-    def __init__(self, rows: Rows, templates: Mapping[str, int], recorder: Recorder) -> None:
-        self.rows, self.templates, self._recorder = rows, templates, recorder
-        self._recorded = NOTHING
-        """Kind after kind, −1 of rows that no step has used."""
-        self._bounds = [0] * (len(STEP_KINDS) + 1)
-        self._template, self._widths = np.zeros((2, len(STEP_KINDS)), np.int64)
-
-    def told(self, kinds: Int64Array, numbers: Int64Array) -> tuple[Any, Any, Any]:
-        """Return, for each run of steps, the recorder's number of its row, its template, and how many columns vary."""
-        self._grow()
-        at = np.array(self._bounds)[kinds] + numbers
-        rows = self._recorded[at]
-        if rows.min() < 0:
-            for place in range(len(STEP_KINDS)):
-                recorded = self._recorded[self._bounds[place] : self._bounds[place + 1]]
-                used = numbers[kinds == place]
-                new = first_of_each(used[recorded[used] < 0], len(recorded))  # so that numbers tell nothing of others
-                if len(new):
-                    self._register(place, recorded, new)
-            rows = self._recorded[at]
-        return rows, self._template[kinds], self._widths[kinds]
-
-    def _grow(self) -> None:
-        """Make room for rows that are new since the last time."""
-        sizes = [len(self.rows.get(kind, ())) for kind in STEP_KINDS]
-        bounds = [0, *np.cumsum(sizes).tolist()]
-        if bounds != self._bounds:
-            before = [self._recorded[low:high] for low, high in pairwise(self._bounds)]
-            grown = [
-                np.pad(one, (0, size - len(one)), constant_values=-1) for one, size in zip(before, sizes, strict=True)
-            ]
-            self._recorded, self._bounds = np.concatenate(grown), bounds
-
-    def _register(self, place: int, recorded: Int64Array, new: Int64Array) -> None:
-        """Give rows of a kind of step numbers of the recorder."""
-        kind = STEP_KINDS[place]
-        known, template = self.rows[kind], self.templates[kind]
-        recorded[new] = self._recorder.numbers_of(template, [known[at] for at in new.tolist()])
-        self._template[place], self._widths[place] = template, len(known[int(new[0])][1])
-
-
-def _numbers_of(recorder: Recorder, rows: Rows, templates: Mapping[str, int]) -> RowNumbers:
-    """Return the numbers of the rows of a stage, which those have that are asked for with the same ones."""
-    for one in recorder.shared:
-        if one.rows is rows and one.templates == templates:
-            return one  # type: ignore[no-any-return]
-    recorder.shared.append(RowNumbers(rows, templates, recorder))
-    return recorder.shared[-1]  # type: ignore[no-any-return]
-
-
 class ClockLog(LaneLog):
     """The log of a lane that others on its clock tell facts of, too: they are recorded in the order of time."""
 
@@ -383,14 +319,6 @@ def taken_rows(flat: array[int], width: int) -> Int64Array:
 def same(value: int, rows: int) -> Int64Array:
     """Return a column that is the same in all rows."""
     found: Int64Array = constant(np.int64(value), rows)
-    return found
-
-
-def first_of_each(values: Int64Array, size: int) -> Int64Array:
-    """Return each of some numbers below ``size`` once, in the order in which they come first."""
-    at = np.full(size, len(values))
-    at[values[::-1]] = np.arange(len(values))[::-1]
-    found: Int64Array = values[np.sort(at[at < len(values)])]
     return found
 
 

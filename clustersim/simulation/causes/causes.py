@@ -83,7 +83,8 @@ def by_label(columns: Iterable[Int64Array]) -> Int64Array:
     for column in columns:  # one after the other: many are in a file
         found.append(column)
         many += 1
-    return found.whole().reshape(many, -1).T  # type: ignore[no-any-return]
+    rows: Int64Array = found.whole().reshape(many, -1)
+    return rows.T
 
 
 def causes_of(
