@@ -24,6 +24,7 @@ from clustersim.legality.prices.work import HOST, Work
 from clustersim.legality.prices.works import Works
 from clustersim.legality.timeline_rules.views.grouping import numbered
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.plan.exchange import Exchange
 from clustersim.values import dataclass
 
 ROUTED = ("expert_", "dispatch", "combine")
@@ -59,6 +60,8 @@ class Prices:
         self.alike = np.array([layers.index(one) for one in layers] + [-1], np.int64)
         """Layer → the first one whose operators do the same, those of experts that are visited unevenly apart."""
         self.visited_apart = ep.routing is not None or ep.redundant > 0
+        self._rates: dict[tuple[int, str | Exchange, tuple[tuple[int, ...], ...], int], tuple[Rates, ...]] = {}
+        self._alike_at: dict[tuple[tuple[Rates, ...], ...], int] = {}
 
     def of_template(self, template: PassTemplate) -> tuple[dict[int, list[Priced]], set[str]]:
         """Return, by cost class, what the operators of each do; and the names of those that tell nothing."""
@@ -210,16 +213,31 @@ class Prices:
         found: dict[tuple[Rates, ...], int] = {}
         launch, there = self.deployment.engine.collective_launch_s, np.bincount(replicas)
         for replica in np.flatnonzero(there).tolist():
-            devices = (self.devices(replica, stage, group) for group in one.groups)
-            its = tuple(dict.fromkeys(self.links.rates(one.work.joins_by, some) for some in devices))
-            there[replica] = found.setdefault(its, len(found))
-        which, width = there[replicas], max(map(len, found))
+            there[replica] = found.setdefault(self._rates_at(one, replica, stage), len(found))
+        which, width = there[replicas], max(map(len, found), default=1)
         each = [np.full(len(payload), np.nan) for _ in range(width)]
         for rates, own in found.items():
             mine = which == own
             for number in range(width):
                 each[number][mine] = _ns(fastest(rates[min(number, len(rates) - 1)], payload[mine]) + launch)
         return each
+
+    def alike_at(self, joins: list[Priced], replicas: Int64Array, stage: int) -> Int64Array:
+        """Return a number for each replica, the same where collectives take the same on the links of their groups."""
+        there = np.bincount(replicas)
+        for replica in np.flatnonzero(there).tolist():
+            each = tuple(self._rates_at(one, replica, stage) for one in joins)
+            there[replica] = self._alike_at.setdefault(each, len(self._alike_at))
+        found: Int64Array = there[replicas]
+        return found
+
+    def _rates_at(self, one: Priced, replica: int, stage: int) -> tuple[Rates, ...]:
+        """Return the algorithms of a collective on the groups of a replica, where these differ."""
+        key = (replica, one.work.joins_by, one.groups, stage)
+        if key not in self._rates:
+            devices = (self.devices(replica, stage, group) for group in one.groups)
+            self._rates[key] = tuple(dict.fromkeys(self.links.rates(one.work.joins_by, some) for some in devices))
+        return self._rates[key]
 
     def devices(self, replica: int, stage: int, ranks: Iterable[int]) -> tuple[int, ...]:
         """Return the devices of local ranks of a stage."""

@@ -40,10 +40,21 @@ Firsts = dict[tuple[str, int], FloatArray]
 
 
 class Visits:
-    """Which rows of durations were visited, template by template, and with what first: also in ranges before."""
+    """Which rows of durations were visited, template by template, and with what first: also in ranges before.
+
+    What prices are of pools and of templates is worked out once for all ranges.
+    """
 
     def __init__(self) -> None:
         self._of: dict[tuple[int, int], tuple[BoolArray, Firsts]] = {}
+        self._prices: dict[int, Prices] = {}
+
+    def prices(self, declared: Declared) -> Prices:
+        """Return the prices of a pool."""
+        assert declared.deployment is not None
+        if declared.first_replica not in self._prices:
+            self._prices[declared.first_replica] = Prices(declared.deployment, declared.first_replica)
+        return self._prices[declared.first_replica]
 
     def of(self, first_replica: int, template: int, rows: int) -> tuple[BoolArray, Firsts]:
         """Return which of so many rows were seen by the passes of a template, and with what first; both grow."""
@@ -68,7 +79,7 @@ def as_priced(reading: Reading, seen: Visits | None = None) -> Finding:
     for declared in history.pools:
         assert declared.deployment is not None
         contents = Contents(declared.deployment, runs, pieces, history.chunks, reading.owners)
-        prices = Prices(declared.deployment, declared.first_replica)
+        prices = seen.prices(declared)
         replica = tables.passes["replica"]
         mine = (replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp)
         steps = _Steps(contents, declared.pp)
@@ -150,42 +161,51 @@ class _OfTemplate:
             varies = set(self.tables.column_sets[columns])
             priced = {cls: some for cls, some in self.classes.items() if cls not in varies}
             some = np.flatnonzero(sets == columns)
-            some = some[self._distinct(features, replica, row, some, priced)]
-            if not len(some):
+            chosen, also = self._distinct(features, replica, row, some, priced)
+            some = some[chosen]
+            if not len(some) and not also:
                 continue
             found = self.contents.at(replica[some], step[some])
             at = rows["at"][row[some]].astype(np.int64)
             lasts = {cls: self.tables.row_values[at + cls] for cls in priced}
             gap = self._gap(found)
             for cls, operators in priced.items():
-                yield self._judged(operators, found, gap, lasts[cls], replica[some], step[some])
-            yield from self._by_sum(found, lasts, replica[some], step[some])
+                yield self._judged(operators, found, gap, lasts[cls], replica[some], step[some], also)
+            yield from self._by_sum(found, lasts, replica[some], step[some], also)
 
     def _distinct(
         self, features: Features, replica: Int64Array, row: Int64Array, some: Int64Array,
         priced: dict[int, list[Priced]],
-    ) -> Int64Array:  # fmt: skip
-        """Return the first visit of each row, earlier ones included, and all that differ from it in what prices it."""
+    ) -> tuple[Int64Array, int]:  # fmt: skip
+        """Return the first visit of each row, earlier ones included, and all that differ from it in what prices it.
+
+        And how many differ from it in their replica alone, whose links are alike: they cost the same.
+        """
         at, of = np.arange(len(some)), row[some]
         first_of = np.zeros(int(of.max(initial=-1)) + 1, np.int64)
         first_of[of[::-1]] = at[::-1]  # what is assigned last stays
         first = np.flatnonzero((first_of[of] == at) & ~self._seen[of])
         self._seen[of[first]] = True
-        differs = np.zeros(len(some), bool)
+        differs, elsewhere, unknown = (np.zeros(len(some), bool) for _ in range(3))
         differs[first] = True
 
-        def compare(name: tuple[str, int], values: Any) -> None:
+        def compare(name: tuple[str, int], values: Any, found: BoolArray = differs) -> None:
             of_first = self._firsts.setdefault(name, np.zeros(len(self._seen)))
             of_first[of[first]] = values[first]
-            np.logical_or(differs, values != of_first[of], out=differs)
+            np.logical_or(found, values != of_first[of], out=found)
 
         every = [one for operators in priced.values() for one in operators]
-        if any(one.groups for one in every):
-            compare(("replica", 0), replica[some])
+        if joins := [one for one in every if one.groups]:
+            compare(("replica", 0), replica[some], elsewhere)
+            compare(("links", 0), self.prices.alike_at(joins, replica[some], self.template.stage))
         for name, s in {(name, one.s) for one in every for name in one.work.features}:
             values = features.get(name, s)[some]
-            compare((name, s), np.nan_to_num(values, nan=-1.0) if np.isnan(values).any() else values)
-        return np.flatnonzero(differs)
+            if np.isnan(values).any():
+                unknown |= np.isnan(values)
+                values = np.nan_to_num(values, nan=-1.0)
+            compare((name, s), values)
+        differs |= elsewhere & unknown
+        return np.flatnonzero(differs), int((elsewhere & ~differs).sum())
 
     def _varying(self, passes: Int64Array, of_passes: Features) -> Iterator[Finding]:
         table, at = self.tables.passes, 0
@@ -215,7 +235,7 @@ class _OfTemplate:
                 yield from self._by_sum(features, lasts, replica, step)
 
     def _by_sum(
-        self, features: Features, lasts: dict[int, Int64Array], replica: Int64Array, step: Int64Array
+        self, features: Features, lasts: dict[int, Int64Array], replica: Int64Array, step: Int64Array, also: int = 0
     ) -> Iterator[Finding]:
         """Judge whether parts of a step attend to as many keys as the step has, where it is not told which to which."""
         parts: dict[tuple[int, str, str], list[tuple[Int64Array, Priced]]] = {}
@@ -236,7 +256,7 @@ class _OfTemplate:
                     found = self.prices.kernels.keys_attended(one.work.shape, batch, seconds)
                     total += np.where(batch == 0, 0.0, found if sign > 0 else np.nan_to_num(np.maximum(found, 0.0)))
             yield judged(
-                int(np.isfinite(most).sum()),
+                int(np.isfinite(most).sum()) + also,
                 (least > keys * (1 + ROUNDING) + 1) | (most < keys * (1 - ROUNDING) - 1), self._where(some[0][1]),
                 "the parts of attention_decode last as if they attended to {least:,.0f} keys or more, and the step has "
                 "{keys:,.0f}",
@@ -253,9 +273,12 @@ class _OfTemplate:
 
     def _judged(
         self, operators: list[Priced], features: Features, gap: FloatArray, values: Int64Array, replica: Int64Array,
-        step: Int64Array,
+        step: Int64Array, also: int = 0,
     ) -> Finding:  # fmt: skip
-        """Compare durations of a class with what its operators cost, on every group that is of the class."""
+        """Compare durations of a class with what its operators cost, on every group that is of the class.
+
+        ``also`` more are known to be as one of these, or as an earlier one.
+        """
         stage = self.template.stage
         findings = []
         for one in operators:
@@ -273,7 +296,7 @@ class _OfTemplate:
                     )
                 )
             findings.append(judged(
-                known, off > HALF_NS, self._where(one),
+                known + also, off > HALF_NS, self._where(one),
                 "{one.name} ({one.work.op}) is recorded with {values:,} ns, and costs {cost:,.0f} ns by the declared "
                 "cost model with what the step has",
                 COST, replica=replica, step=step, one=one, values=values, cost=partial(_farthest, apart, each),
