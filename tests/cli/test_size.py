@@ -166,6 +166,7 @@ def test_of_several_plans_the_least_is_chosen():
         (["--most", "1", "--survive", "node"], "and 90% should (with n0 lost no replica is left); raise --most, now 1"),
         (["--set", "serving.kv_blocks=1"], "serving: rejects all of 120 requests even when they come one by one"),
         (["--vary", "plan.dp=1,2"], "--vary: plan.dp: is what size finds; vary another key of the plan, such as"),
+        (["--vary", "plan.tp=8,x"], "--vary plan.tp=x: plan.tp: expected a whole number such as 8, but found the text"),
         (["--vary", "topology.nodes=1,2"], "--vary: topology.nodes: is what size finds"),
         (["--survive", "rack"], "does not say how many nodes a rack has; add --rack-nodes"),
         (["--rack-nodes", "2"], "--rack-nodes says what --survive rack loses"),

@@ -19,7 +19,7 @@ from clustersim.search.journal import opened_journal
 from clustersim.search.point import words_of
 from clustersim.search.runs import Runs, Variants
 from clustersim.search.size import BY, FOUND, SURVIVES, Size, Sized, Sizer, least_size, nested
-from clustersim.search.sweep import command_of
+from clustersim.search.sweep import Sweep, command_of, refuse_texts
 from clustersim.search.varied import combinations, varied_of
 from clustersim.units import format_asked, format_share, plural
 
@@ -75,6 +75,7 @@ def size(
     flags = options.target_changes(targets)
     variants = Variants(scenario, (*overrides, *flags), allow_code=allow_code or None, limits=limits, flags=flags)
     plans = combinations(keys, zipped=False) if keys else [()]
+    refuse_texts(Sweep(varied=tuple(keys), chosen=tuple(plans)), variants)
     found: list[Sized] = []
     problems: list[Problem] = []
     illegal: list[str] = []
