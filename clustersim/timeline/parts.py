@@ -18,7 +18,7 @@ from clustersim.timeline.tables import HOST, Table, Tables
 
 MOST_ROWS: Final = 1 << 21
 """Rows of steps and facts of a range of replicas: some 400,000 requests."""
-_BY_REPLICA: Final = ("passes", "steps", "chunks", "decodes", "facts")
+_BY_REPLICA: Final = ("passes", "transfers", "steps", "chunks", "decodes", "facts")
 
 
 def rows_of(table: Table, chosen: Int64Array) -> dict[str, Any]:
@@ -88,12 +88,17 @@ def of_ranges(tables: Tables) -> Iterator[Tables]:
 
 
 def of_replicas(tables: Tables, some: range) -> Tables:
-    """Return what some replicas in a row did, where rows are in order of these: slices, with the same numbers."""
+    """Return what some replicas of one pool did, where rows are in order of them: slices, with the same numbers."""
     mine: dict[str, Any] = {}
     for name in _BY_REPLICA:
         table = getattr(tables, name)
         low, high = np.searchsorted(table["replica"], (some.start, some.stop)).tolist()
         mine[name] = {column: values[low:high] for column, values in table.items()}
+        if name == "transfers":
+            ranks = tables.layout.only.stage_ranks
+            mine[name]["at"] = mine[name]["at"] - 2 * ranks * low
+            mine["transfer_times"] = tables.transfer_times[2 * ranks * low : 2 * ranks * high]
+            mine["transfer_bytes"] = tables.transfer_bytes[ranks * low : ranks * high]
     return replace(tables, **mine)
 
 

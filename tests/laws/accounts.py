@@ -17,8 +17,9 @@ from clustersim.report.files.summary import summary_of
 from clustersim.report.layouts import overview
 from clustersim.simulation.audit import check_run, violation_line
 from clustersim.simulation.legality import verdict_json
+from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import RunResult, simulate
-from tests.laws.agreement import figures_agree
+from tests.laws.agreement import figures_agree, left_by, others_than
 from tests.laws.random_scenarios import scenario_of
 
 
@@ -28,10 +29,16 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
     Every request is accounted for: it finishes, or is rejected, given up by its client or lost, and then says why;
     nothing is lost where nothing fails.
     """
-    folded, full = (simulate(scenario_of(document, replay=replay)) for replay in ("folded", "full"))
+    scenario, kept = scenario_of(document, replay="folded"), None
+    full = simulate(scenario_of(document, replay="full"))
+    requests, before = full.input.requests, left_by(full.input.requests)
+    if before is not None:
+        kept = KeptPrices()
+        simulate(scenario, requests=others_than(requests), compiled=before, kept=kept)
+    folded = simulate(scenario, kept=kept)
     assert folded.timeline.digest == full.timeline.digest
-    if "trace" in document["workload"]:  # of others each way is compared with the others in ``agreement``
-        assert simulate(scenario_of(document), compiled="always").timeline.digest == full.timeline.digest
+    if kept is not None or "trace" in document["workload"]:  # of others ``agreement`` compares each way
+        assert simulate(scenario, compiled="always", kept=kept).timeline.digest == full.timeline.digest
     assert folded.timeline.num_spans == full.timeline.num_spans
     for column in folded.table:
         assert np.array_equal(*(np.ma.filled(one.table[column], -1) for one in (folded, full))), column

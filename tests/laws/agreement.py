@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 from unittest import mock
 
 import numpy as np
 
 from clustersim.replay.events import decode_run
 from clustersim.replay.events.decode_run import MAX_RUN
+from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
@@ -18,11 +20,14 @@ from clustersim.simulation.simulate import RunResult
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans
 from clustersim.timeline.tokens import token_times
+from clustersim.workload.requests import Requests
 from tests.audit import audit
 from tests.laws.lane_cases import by_events, ends_of
 
 SAME_IN_A_ROW = ("replica", "batch_requests", "prefill_tokens", "decode_tokens", "waiting", "running")
 """Columns of steps that are alike in all steps of a row."""
+LEFT_BY: Final[tuple[CompiledMode | None, ...]] = (None, "always", None, "never")
+"""How other requests were replayed with the same prices before; None: there were none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,8 @@ class Seen:
 def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: int = MAX_RUN) -> Seen:
     """Replay an input in all three ways, and raise AssertionError where they differ.
 
+    All but the replay of every operator may find prices that other requests left (:func:`on_kept_prices`).
+
     Parameters
     ----------
     given : ReplayInput
@@ -59,6 +66,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
         Most steps of one jump.
     """
     full = replay(replace(given, mode="full"))
+    given = on_kept_prices(given)
     with mock.patch.object(decode_run, "MAX_RUN", most):
         folded, third = replay(replace(given, mode="folded", compiled="never")), by_events(given)
         compiled = replay(replace(given, mode="folded", compiled="always"))
@@ -83,6 +91,36 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
         contended=bool(folded.contention.stages or folded.contention.boundaries),
         arrived_at_an_end=not ends_of(full.timeline).isdisjoint(folded.arrived_ns[came].tolist()),
         ended_by_horizon=given.horizon_ns is not None,
+    )
+
+
+def on_kept_prices(given: ReplayInput) -> ReplayInput:
+    """Return an input, half of all with new prices that other requests have left their programs and rows in.
+
+    Whether there were any, and whether their lanes were compiled, follows from how long the requests are.
+    """
+    compiled = left_by(given.requests)
+    if compiled is None:
+        return given
+    pools = tuple(replace(pool, pricer=replace(pool.pricer, memory={}, groups={})) for pool in given.pools)
+    kept = replace(given, pools=pools)
+    replay(replace(kept, requests=others_than(given.requests), mode="folded", compiled=compiled))
+    return kept
+
+
+def left_by(requests: Requests) -> CompiledMode | None:
+    """Return how others are to be replayed before some requests."""
+    return LEFT_BY[int(requests.prompt_tokens.sum() + requests.output_tokens.sum()) % len(LEFT_BY)]
+
+
+def others_than(requests: Requests) -> Requests:
+    """Return requests that arrive alike, with the lengths of one another and a token of output more."""
+    hashes = requests.prefix_hashes
+    return replace(
+        requests,
+        prompt_tokens=requests.prompt_tokens[::-1].copy(),
+        output_tokens=requests.output_tokens[::-1] + 1,
+        prefix_hashes=None if hashes is None else tuple(hashes)[::-1],
     )
 
 

@@ -59,7 +59,15 @@ def files_of(result: RunResult, folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("more", [(), ("serving.router=fewest_waiting", "serving.kv_blocks=400")])
+STAGED = (
+    "plan={tp: 4, pp: 2, dp: 5}",
+    "workload={arrivals: {process: poisson, rate: 200/s}, prompt_tokens: {uniform: {low: 100, high: 3000}}, "
+    "output_tokens: 1, requests: 300}",
+)
+"""Two stages, between which other replicas send when the last step of one waits for a stage."""
+
+
+@pytest.mark.parametrize("more", [(), ("serving.router=fewest_waiting", "serving.kv_blocks=400"), STAGED])
 def test_a_run_in_ranges_leaves_the_files_of_the_whole(
     tmp_path: Path, more: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
