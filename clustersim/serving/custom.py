@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import repeat
 from typing import Final, NoReturn
 
 from clustersim.errors import IllegalDecisionError, InputError, Problem
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import Decision
+from clustersim.serving.decision import CANCELLED, FINISHED, PREEMPTED, Decision
 from clustersim.serving.scheduler import Scheduler, Stall
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.user_class import UserClass, whole_number
@@ -27,8 +26,11 @@ MOST_VAIN_PREEMPTIONS: Final = 10_000
 PLAIN: Final = frozenset((int,))
 """Of what type requests are in most answers."""
 
-Answer = tuple[dict[int, int], tuple[int, ...], bool]
-"""``Choice.tokens``, ``preempt`` and ``again``."""
+LEAVES: Final = frozenset((PREEMPTED, FINISHED, CANCELLED))
+"""What ends the run of a sequence."""
+
+Answer = tuple[dict[int, int], tuple[int, ...], bool, bool]
+"""``Choice.tokens``, ``preempt`` and ``again``; whether all tokens are whole numbers."""
 Asked = tuple[int, int, Sequence | None]
 """A request, the tokens of it that are asked for, and what runs of it."""
 
@@ -61,16 +63,22 @@ class CustomScheduler(Scheduler):
         """When it was asked last."""
         self.standing: tuple[Sequence, ...] = ()
         """Who decodes again in each step until something happens (``Choice.again``)."""
+        self.decoding: dict[int, Sequence] = {}
+        """Request → what runs of it, where that is known to decode …"""
+        self.begun: dict[int, Sequence] = {}
+        """… and of the others that run."""
         self.vain: dict[int, tuple[int, int]] = {}
         """Request → most tokens it ever had computed when it was preempted, and preemptions since then."""
 
     def view(self, now: int) -> SchedulerView:
         """Return what the user's scheduler is shown."""
-        waiting, pool, config = self.waiting, self.pool, self.config
+        pool, config, waiting = self.pool, self.config, _shown(self.waiting) if self.waiting else []
+        if self.caching is not None:
+            waiting = [one._replace(cached=self._to_reuse(of)) for one, of in zip(waiting, self.waiting, strict=True)]
         return SchedulerView(
             now,
-            _shown(waiting, map(self._to_reuse, waiting)) if waiting else (),
-            _shown(self.running, repeat(0)),
+            tuple(waiting),
+            tuple(_shown(self.running)),
             tuple(pool.free),
             pool.blocks,
             pool.block_tokens,
@@ -99,48 +107,56 @@ class CustomScheduler(Scheduler):
 
     def _note(self, now: int, kind: int, sequence: Sequence, tokens: int) -> None:
         self.standing = ()
+        if kind in LEAVES:
+            self.begun.pop(sequence.request, None)
+            self.decoding.pop(sequence.request, None)
         super()._note(now, kind, sequence, tokens)
+
+    def _admit(self, now: int, sequence: Sequence) -> None:
+        self.begun[sequence.request] = sequence
+        super()._admit(now, sequence)
+
+    def received(self, now: int, sequence: Sequence) -> None:
+        """Let a sequence decode whose K/V is here now."""
+        self.begun[sequence.request] = sequence
+        super().received(now, sequence)
 
     def _decide(self, now: int) -> Decision:
         self.evicted = []
         if self.standing and self._has_room():
             return Decision(decodes=self.standing, prefills=(), steady=True)
-        running = {sequence.request: sequence for sequence in self.running}
         waiting = {sequence.request: sequence for sequence in self.waiting} if self.waiting else {}
-        tokens, victims, again = self._answer(now)
-        found, size = [*map(running.get, tokens)], self.pool.block_tokens
-        others: list[Asked] = [  # all but decodes as they should be that have their blocks
-            (request, count, sequence)
-            for sequence, (request, count) in zip(found, tokens.items(), strict=True)
-            if sequence is None
-            or sequence.in_flight
-            or type(count) is not int
-            or count != 1
-            or not sequence.generated
-            or sequence.prompt_tokens + sequence.generated != sequence.computed + 1
-            or sequence.computed >= sequence.blocks * size
+        tokens, victims, again, counted = self._answer(now)
+        begun, decoding = self.begun, self.decoding
+        asked, counts, known, size = [*tokens], [*tokens.values()], len(decoding), self.pool.block_tokens
+        ordered = counted and asked[:known] == [*decoding] and counts[:known].count(1) == known
+        if ordered and not self.decodes_in_flight:  # most answers name all that decode, and then others
+            entering = [(one.request, 1, one) for one in decoding.values() if one.computed >= one.blocks * size]
+            asked, counts = asked[known:], counts[known:]
+        else:
+            entering, ordered = [], False
+        others = [
+            (request, count, decoding.get(request) or begun.get(request))
+            for request, count in zip(asked, counts, strict=True)
         ]
-        if others and not {type(count) for _, count, _ in others} <= PLAIN:
-            others = self.user.asked(partial(_numbered, others))
-            tokens |= {request: count for request, count, _ in others}
-        fault = next(self._faults(tokens, victims, running, waiting, others), None)
-        if fault is not None:
+        if fault := next(self._faults(tokens, victims, waiting, others), ""):
             self._refuse(now, fault)
-        for request in victims:
-            self._count_preemption(running[request])
-            self._preempt(now, running[request])
+        for victim in [decoding.get(request) or begun[request] for request in victims]:
+            self._count_preemption(victim)
+            self._preempt(now, victim)
         prefills = []
-        for request, count, sequence in others:
+        for request, count, sequence in entering + others:
             if sequence is None:
                 self._take_in(now, waiting[request], count)
                 prefills.append((waiting[request], count))
                 continue
             if sequence.computed + count > sequence.blocks * size and not self._take_up(sequence, 0, count):
                 self._lacks_blocks(now, sequence, count)
-            if not sequence.decodes:
+            if request in begun and sequence.decodes:
+                decoding[request] = begun.pop(request)
+            elif request in begun:
                 prefills.append((sequence, count))
-        computing = {sequence.request for sequence, _ in prefills}
-        decodes = tuple([one for one in found if one is not None and one.request not in computing])
+        decodes = tuple(decoding.values() if ordered else filter(None, map(decoding.get, tokens)))
         self.standing = decodes if again and self.stages == 1 and not prefills else ()
         # one that only preempts is asked again: there is room now
         steady = bool(self.standing) and not self.evicted
@@ -198,8 +214,7 @@ class CustomScheduler(Scheduler):
         """Ask the user's scheduler."""
         self.asked_ns = now
         view = self.view(now)
-        decided = self.user.asked(lambda: self.decider.decide(view))
-        answer = self.user.asked(lambda: _exact(decided) or _plain(decided))
+        decided, answer = self.user.asked(partial(_answered, self.decider, view))
         if answer is None:
             expected = (
                 "expected Choice(tokens={request: tokens}, preempt=(request, …), again=True or False), "
@@ -217,22 +232,24 @@ class CustomScheduler(Scheduler):
         self,
         tokens: Mapping[int, int],
         victims: tuple[int, ...],
-        running: Mapping[int, Sequence],
         waiting: Mapping[int, Sequence],
         others: list[Asked],
     ) -> Iterator[str]:
         """Yield what is illegal in an answer, the rule first; what is not among ``others`` is a decode of one token."""
         for place, request in enumerate(victims):
-            if request not in running:
+            victim = self.decoding.get(request) or self.begun.get(request)
+            if victim is None:
                 yield f"KV-7: request {told(request)} is preempted, but is not running"
-            elif running[request].in_flight:
+            elif victim.in_flight:
                 yield f"PH-3: request {request} is preempted while a step carries it"
             elif request in victims[:place]:
                 yield f"KV-7: request {request} is preempted twice"
             elif request in tokens:
                 yield f"KV-2: request {request} is preempted and computed in one decision"
+        kept = len(self.running) - len(victims)
         for request, count, found in others:
             sequence = found or waiting.get(request)
+            kept += found is None
             if sequence is None:
                 yield (
                     f"RUN-4: request {told(request)}"
@@ -246,7 +263,7 @@ class CustomScheduler(Scheduler):
                 yield (
                     f"PH-2: {told(count)} tokens of request {request} are computed in a decode step, which carries one"
                 )
-            elif count > (left := sequence.to_compute - (0 if request in running else self._to_reuse(sequence))):
+            elif count > (left := sequence.to_compute - (0 if found else self._to_reuse(sequence))):
                 yield (
                     f"KV-1: {told(count)} tokens of request {request} are asked for, but only {left} are known and not "
                     f"computed; ask for at most {left}"
@@ -254,12 +271,18 @@ class CustomScheduler(Scheduler):
         total = sum(tokens.values())
         if total > self.config.max_batch_tokens:
             yield f"KV-6: {total} tokens in one step, more than max_batch_tokens ({self.config.max_batch_tokens})"
-        kept = len(running) - len(set(victims)) + sum([request in waiting for request, _, _ in others])
         if kept > self.config.max_batch_requests:
             yield f"KV-6: {kept} sequences running, more than max_batch_requests ({self.config.max_batch_requests})"
         alone = self.decodes_in_flight and not self.decode_overlap
-        if alone and any(running[request].decodes for request in tokens if request in running):
+        known = [self.decoding.get(request) or self.begun.get(request) for request in (tokens if alone else ())]
+        if any(one.decodes for one in known if one is not None):
             yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
+
+
+def _answered(decider: DecidesSteps, view: SchedulerView) -> tuple[object, Answer | None]:
+    """Return what is decided, and what is read of that."""
+    decided = decider.decide(view)
+    return decided, _exact(decided) or _plain(decided)
 
 
 def _exact(decided: object) -> Answer | None:
@@ -269,11 +292,15 @@ def _exact(decided: object) -> Answer | None:
     tokens, victims, again = decided.tokens, decided.preempt, decided.again
     if type(tokens) is not dict or type(victims) is not tuple or type(again) is not bool:
         return None
-    return (tokens.copy(), victims, again) if {*map(type, tokens), *map(type, victims)} <= PLAIN else None
+    kinds = {*map(type, tokens), *map(type, tokens.values()), *map(type, victims)}
+    return (tokens, victims, again, True) if kinds <= PLAIN else None
 
 
 def _plain(decided: object) -> Answer | None:
-    """Return any answer made of these; None where that is not what a user's scheduler decided."""
+    """Return any answer made of these; None where that is not what a user's scheduler decided.
+
+    What is no number of tokens stays as it is.
+    """
     if not isinstance(decided, Choice):
         return None
     tokens: object = decided.tokens
@@ -285,21 +312,19 @@ def _plain(decided: object) -> Answer | None:
     numbers, given = [*map(whole_number, asked)], [*map(whole_number, victims)]
     plain = {number: count for number, count in zip(numbers, asked.values(), strict=True) if number is not None}
     preempted = tuple([number for number in given if number is not None])
-    return None if len(plain) < len(asked) or len(preempted) < len(given) else (plain, preempted, again)
+    if len(plain) < len(asked) or len(preempted) < len(given):
+        return None
+    counts = {number: whole_number(count) for number, count in plain.items()}
+    plain |= {number: count for number, count in counts.items() if count is not None}
+    return plain, preempted, again, None not in counts.values()
 
 
-def _numbered(others: Iterable[Asked]) -> list[Asked]:
-    """Return what is asked for with plain numbers of tokens; what is none stays as it is."""
-    numbers = [(one, whole_number(one[1])) for one in others]
-    return [one if number is None else (one[0], number, one[2]) for one, number in numbers]
-
-
-def _shown(sequences: Iterable[Sequence], cached: Iterable[int]) -> tuple[SequenceView, ...]:
+def _shown(sequences: Iterable[Sequence]) -> list[SequenceView]:
     made = tuple.__new__  # in a third of the time of a call of the class
-    return tuple([
+    return [
         made(SequenceView, (
             one.request, one.arrived_ns, one.priority, one.prompt_tokens, one.generated, one.computed, one.blocks,
-            one.owner, one.preemptions, one.in_flight, reused,
+            one.owner, one.preemptions, one.in_flight, 0,
         ))
-        for one, reused in zip(sequences, cached, strict=False)
-    ])  # fmt: skip
+        for one in sequences
+    ]  # fmt: skip
