@@ -39,7 +39,7 @@ class BlockPool:
 
     def emptiest(self) -> int:
         """Return the owner with most free blocks, the first among equals."""
-        return max(range(len(self.free)), key=lambda owner: (self.free[owner], -owner))
+        return self.free.index(max(self.free))
 
     def take(self, owner: int, blocks: int) -> None:
         """Lend blocks."""

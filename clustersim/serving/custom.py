@@ -160,7 +160,7 @@ class CustomScheduler(Scheduler):
         self.standing = decodes if again and self.stages == 1 and not prefills else ()
         # one that only preempts is asked again: there is room now
         steady = bool(self.standing) and not self.evicted
-        return Decision(decodes=decodes, prefills=tuple(prefills), steady=steady, evicted=tuple(self.evicted))
+        return Decision(decodes, tuple(prefills), steady, tuple(self.evicted))
 
     def _take_in(self, now: int, sequence: Sequence, count: int) -> None:
         """Admit a sequence that waits, with the blocks for so many tokens."""
@@ -273,10 +273,10 @@ class CustomScheduler(Scheduler):
             yield f"KV-6: {total} tokens in one step, more than max_batch_tokens ({self.config.max_batch_tokens})"
         if kept > self.config.max_batch_requests:
             yield f"KV-6: {kept} sequences running, more than max_batch_requests ({self.config.max_batch_requests})"
-        alone = self.decodes_in_flight and not self.decode_overlap
-        known = [self.decoding.get(request) or self.begun.get(request) for request in (tokens if alone else ())]
-        if any(one.decodes for one in known if one is not None):
-            yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
+        if self.decodes_in_flight and not self.decode_overlap:
+            known = [self.decoding.get(request) or self.begun.get(request) for request in tokens]
+            if any(one.decodes for one in known if one is not None):
+                yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
 
 
 def _answered(decider: DecidesSteps, view: SchedulerView) -> tuple[object, Answer | None]:

@@ -58,7 +58,8 @@ class SequenceView(NamedTuple):
     @property
     def decodes(self) -> bool:
         """Whether its next step is a decode step."""
-        return self.generated > 0 and self.prompt_tokens + self.generated == self.computed + 1
+        generated = self[4]  # asked of each in each step: a place takes less than a name
+        return generated > 0 and self[3] + generated == self[5] + 1
 
 
 class SchedulerView(NamedTuple):

@@ -52,10 +52,13 @@ class Episodes:
         return slot
 
     def _change(self, slot: int, step: int, requests: tuple[int, ...]) -> None:
-        here, carried = self.first_step[slot], frozenset(requests)
-        for request in [] if carried >= here.keys() else [request for request in here if request not in carried]:
-            self._close(request, slot)
-        for request in () if here.keys() >= carried else requests:
+        here = self.first_step[slot]
+        known = len(here)
+        if requests[:known] != tuple(here):  # mostly some follow those that are carried already
+            carried, known = frozenset(requests), 0
+            for request in [] if carried >= here.keys() else [request for request in here if request not in carried]:
+                self._close(request, slot)
+        for request in requests[known:]:
             elsewhere = self.slot_of.get(request, -1)
             if elsewhere == slot:
                 continue

@@ -36,7 +36,7 @@ class AskedGroup(DecodeGroup):
         self.clock = 0
         self.count = len(members)
         self.computed = sum([sequence.computed for sequence in members])
-        self.windows = tuple(WindowSum(window) for window in windows)
+        self.windows = tuple([WindowSum(window) for window in windows])
         for place, sequence in enumerate(members if windows else ()):
             sequence.place = place
             for sums in self.windows:
@@ -66,9 +66,11 @@ class AskedBatch(Batch):
     __slots__ = ("decision", "first")
 
     def __init__(self, decision: Decision, group: AskedGroup | None, step: int) -> None:
-        super().__init__(group, list(decision.prefills), step)
+        self.group = group
+        self.decodes = len(decision.decodes)
+        self.chunks = [*decision.prefills]
         self.decision = decision
-        self.first = step
+        self.step = self.first = step
         self.slot = -1 if group is None else 0
         self.previous = step - 1
         self.steady = decision.steady
@@ -92,7 +94,8 @@ class AskedScheduler(GroupedScheduler):
         scheduler = self.scheduler
         decision = scheduler.schedule(now)
         self.hand_facts()
-        self.episodes.close([swap.sequence.request for swap in scheduler.swaps if swap.out])
+        if scheduler.swaps:
+            self.episodes.close([swap.sequence.request for swap in scheduler.swaps if swap.out])
         if decision is None:
             return None
         decodes = decision.decodes

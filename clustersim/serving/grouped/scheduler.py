@@ -361,12 +361,14 @@ class GroupedScheduler:
 
     def hand_facts(self, taken: int = 0) -> None:
         """Log what the scheduler decided by itself; ``taken`` is that of :meth:`cancel`."""
-        for time, kind, request, value, used in self.scheduler.facts:
-            self.log.fact(time, kind, request, value, used + taken)
-        self.scheduler.facts.clear()
-        for time, request, owner in self.scheduler.kept:
-            self.log.kept(time, request, owner)
-        self.scheduler.kept.clear()
+        scheduler = self.scheduler
+        if scheduler.facts:
+            for time, kind, request, value, used in scheduler.facts:
+                self.log.fact(time, kind, request, value, used + taken)
+            scheduler.facts.clear()
+            for time, request, owner in scheduler.kept:
+                self.log.kept(time, request, owner)
+            scheduler.kept.clear()
 
     def _flying(self) -> Iterable[Sequence]:
         """Yield every sequence in flight, up to date."""
