@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from operator import countOf
 from typing import Final, NoReturn
 
 from clustersim.errors import IllegalDecisionError, InputError, Problem
@@ -292,8 +293,8 @@ def _exact(decided: object) -> Answer | None:
     tokens, victims, again = decided.tokens, decided.preempt, decided.again
     if type(tokens) is not dict or type(victims) is not tuple or type(again) is not bool:
         return None
-    kinds = {*map(type, tokens), *map(type, tokens.values()), *map(type, victims)}
-    return (tokens, victims, again, True) if kinds <= PLAIN else None
+    whole = countOf(map(type, tokens), int) + countOf(map(type, tokens.values()), int) == 2 * len(tokens)
+    return (tokens, victims, again, True) if whole and {*map(type, victims)} <= PLAIN else None
 
 
 def _plain(decided: object) -> Answer | None:

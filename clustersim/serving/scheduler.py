@@ -152,14 +152,16 @@ class Scheduler(PoolMembers):
             budget -= count
         return chosen
 
-    def complete(self, now: int, decision: Decision) -> Outcome:
-        """Account for a step that ended at ``now``."""
+    def complete(self, now: int, decision: Decision, steps: int = 1) -> Outcome:
+        """Account for a step that ended at ``now``, or for a decode run of so many, as :meth:`advance` does."""
+        if steps > 1:
+            self.take_for(decision, steps)
         sampled, done = list(decision.decodes), []
         self.decodes_in_flight -= bool(decision.decodes)
         for sequence in decision.decodes:
             sequence.in_flight = False
-            sequence.computed += 1
-            sequence.generated = generated = sequence.generated + 1
+            sequence.computed += steps
+            sequence.generated = generated = sequence.generated + steps
             if generated >= sequence.output_tokens and not (sequence.hands_over and sequence.leaving):
                 done.append(sequence)
         for sequence, count in decision.prefills:

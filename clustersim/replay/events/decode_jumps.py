@@ -61,8 +61,7 @@ class DecodeJumps(Stepper):
         decision = self.repeated
         self.run = None
         self.in_flight -= 1
-        self.scheduler.advance(decision, len(run))
-        outcome = self.scheduler.complete(now_ns(self.env), decision)
+        outcome = self.scheduler.complete(now_ns(self.env), decision, len(run))
         self._record_run(run, len(run), self.rows.popleft())
         self.settle(outcome)
 

@@ -198,8 +198,7 @@ class Lockstep:
         self._record(run, len(run))
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.run = None
-            member.scheduler.advance(decision, len(run))
-            member.settle(member.scheduler.complete(now_ns(self.env), decision))
+            member.settle(member.scheduler.complete(now_ns(self.env), decision, len(run)))
 
     def _record(self, run: DecodeRun, steps: int) -> None:
         """Record so many steps of a run."""

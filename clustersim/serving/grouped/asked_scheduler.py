@@ -123,12 +123,10 @@ class AskedScheduler(GroupedScheduler):
 
     def complete(self, now: int, batch: Batch, steps: int = 1) -> list[Sequence]:
         """Account for the end of what was decided; return the sequences that finished, and those that leave."""
-        if steps > 1:
-            self.repeat(batch, steps)
         decision, episodes = self._decision, self.episodes
-        self.under_way = None
+        self.under_way, self.step = None, batch.step + steps
         prompts = [(sequence, count, sequence.computed, sequence.generated) for sequence, count in batch.chunks]
-        outcome = self.scheduler.complete(now, decision)
+        outcome = self.scheduler.complete(now, decision, steps)
         for sequence, count, start, generated in prompts:
             self.log.chunk(batch.step, sequence.request, start, count, sequence.generated - generated)
             episodes.close((sequence.request,))
