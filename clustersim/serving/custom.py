@@ -6,7 +6,8 @@ What no scheduler may decide is refused with the rule that it breaks; nothing of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from operator import countOf
 from typing import Final, NoReturn
@@ -124,29 +125,29 @@ class CustomScheduler(Scheduler):
 
     def _decide(self, now: int) -> Decision:
         self.evicted = []
-        if self.standing and self._has_room():
+        if self.standing and self._has_room(self.standing):
             return Decision(decodes=self.standing, prefills=(), steady=True)
         waiting = {sequence.request: sequence for sequence in self.waiting} if self.waiting else {}
         tokens, victims, again, counted = self._answer(now)
         begun, decoding = self.begun, self.decoding
-        asked, counts, known, size = [*tokens], [*tokens.values()], len(decoding), self.pool.block_tokens
+        asked, counts, known = [*tokens], [*tokens.values()], len(decoding)
+        # most answers name all that decode, and then others
         ordered = counted and asked[:known] == [*decoding] and counts[:known].count(1) == known
-        if ordered and not self.decodes_in_flight:  # most answers name all that decode, and then others
-            entering = [(one.request, 1, one) for one in decoding.values() if one.computed >= one.blocks * size]
-            asked, counts = asked[known:], counts[known:]
-        else:
-            entering, ordered = [], False
+        if not ordered or self.decodes_in_flight:
+            ordered, known = False, 0
         others = [
             (request, count, decoding.get(request) or begun.get(request))
-            for request, count in zip(asked, counts, strict=True)
+            for request, count in zip(asked[known:], counts[known:], strict=True)
         ]
-        if fault := next(self._faults(tokens, victims, waiting, others), ""):
+        if fault := self._fault(tokens, victims, waiting, others):
             self._refuse(now, fault)
         for victim in [decoding.get(request) or begun[request] for request in victims]:
             self._count_preemption(victim)
             self._preempt(now, victim)
-        prefills = []
-        for request, count, sequence in entering + others:
+        if ordered and (self.config.preemption == "never" or not self._has_room(decoding.values())):
+            others = [*((one.request, 1, one) for one in decoding.values()), *others]
+        prefills, size = [], self.pool.block_tokens
+        for request, count, sequence in others:
             if sequence is None:
                 self._take_in(now, waiting[request], count)
                 prefills.append((waiting[request], count))
@@ -171,16 +172,17 @@ class CustomScheduler(Scheduler):
         self.waiting.remove(sequence)
         self._admit(now, sequence)
 
-    def _has_room(self) -> bool:
-        """Whether all that decode again have their blocks; then they take them."""
-        size, free = self.pool.block_tokens, [*self.pool.free]
-        entering = [one for one in self.standing if one.computed == one.blocks * size]
+    def _has_room(self, decodes: Collection[Sequence]) -> bool:
+        """Whether all of these have the block of their next token; then they take it."""
+        size, pool = self.pool.block_tokens, self.pool
+        entering = [one for one in decodes if one.computed >= one.blocks * size]
+        if len(entering) > min(pool.free):
+            needs = Counter([one.owner for one in entering])
+            if any(count > pool.free[owner] for owner, count in needs.items()):
+                return False
         for sequence in entering:
-            free[sequence.owner] -= 1
-        if min(free) < 0:
-            return False
-        for sequence in entering:
-            self._take(sequence, sequence.computed + 1)
+            pool.take(sequence.owner, 1)
+            sequence.blocks += 1
         return True
 
     def _lacks_blocks(self, now: int, sequence: Sequence, count: int) -> NoReturn:
@@ -229,55 +231,56 @@ class CustomScheduler(Scheduler):
         explained = f" (clustersim rules {rule} explains)" if colon and re.fullmatch(r"[A-Z]+-\d+", rule) else ""
         raise IllegalDecisionError(f"{self.user} at {now / 1e6:.6f} ms: {fault}{explained}")
 
-    def _faults(
+    def _fault(
         self,
         tokens: Mapping[int, int],
         victims: tuple[int, ...],
         waiting: Mapping[int, Sequence],
         others: list[Asked],
-    ) -> Iterator[str]:
-        """Yield what is illegal in an answer, the rule first; what is not among ``others`` is a decode of one token."""
+    ) -> str:
+        """Return what is illegal in an answer, its rule first; what isn't among ``others`` is a decode of one token."""
         for place, request in enumerate(victims):
             victim = self.decoding.get(request) or self.begun.get(request)
             if victim is None:
-                yield f"KV-7: request {told(request)} is preempted, but is not running"
-            elif victim.in_flight:
-                yield f"PH-3: request {request} is preempted while a step carries it"
-            elif request in victims[:place]:
-                yield f"KV-7: request {request} is preempted twice"
-            elif request in tokens:
-                yield f"KV-2: request {request} is preempted and computed in one decision"
+                return f"KV-7: request {told(request)} is preempted, but is not running"
+            if victim.in_flight:
+                return f"PH-3: request {request} is preempted while a step carries it"
+            if request in victims[:place]:
+                return f"KV-7: request {request} is preempted twice"
+            if request in tokens:
+                return f"KV-2: request {request} is preempted and computed in one decision"
         kept = len(self.running) - len(victims)
         for request, count, found in others:
             sequence = found or waiting.get(request)
             kept += found is None
             if sequence is None:
-                yield (
+                return (
                     f"RUN-4: request {told(request)}"
                     " is not here: it has not come, has finished, or is on another replica"
                 )
-            elif sequence.in_flight:
-                yield f"PH-3: request {request} is computed while a step carries it"
-            elif type(count) is not int or count < 1:
-                yield f"KV-3: {told(count)} tokens of request {request} are computed; expected a whole number from 1"
-            elif sequence.decodes and count > 1:
-                yield (
+            if sequence.in_flight:
+                return f"PH-3: request {request} is computed while a step carries it"
+            if type(count) is not int or count < 1:
+                return f"KV-3: {told(count)} tokens of request {request} are computed; expected a whole number from 1"
+            if sequence.decodes and count > 1:
+                return (
                     f"PH-2: {told(count)} tokens of request {request} are computed in a decode step, which carries one"
                 )
-            elif count > (left := sequence.to_compute - (0 if found else self._to_reuse(sequence))):
-                yield (
+            if count > (left := sequence.to_compute - (0 if found else self._to_reuse(sequence))):
+                return (
                     f"KV-1: {told(count)} tokens of request {request} are asked for, but only {left} are known and not "
                     f"computed; ask for at most {left}"
                 )
         total = sum(tokens.values())
         if total > self.config.max_batch_tokens:
-            yield f"KV-6: {total} tokens in one step, more than max_batch_tokens ({self.config.max_batch_tokens})"
+            return f"KV-6: {total} tokens in one step, more than max_batch_tokens ({self.config.max_batch_tokens})"
         if kept > self.config.max_batch_requests:
-            yield f"KV-6: {kept} sequences running, more than max_batch_requests ({self.config.max_batch_requests})"
+            return f"KV-6: {kept} sequences running, more than max_batch_requests ({self.config.max_batch_requests})"
         if self.decodes_in_flight and not self.decode_overlap:
             known = [self.decoding.get(request) or self.begun.get(request) for request in tokens]
             if any(one.decodes for one in known if one is not None):
-                yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
+                return "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
+        return ""
 
 
 def _answered(decider: DecidesSteps, view: SchedulerView) -> tuple[object, Answer | None]:

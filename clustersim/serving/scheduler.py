@@ -209,7 +209,10 @@ class Scheduler(PoolMembers):
         """
         if not decision.steady:
             return 1
-        steps = min([s.output_tokens - s.generated for s in decision.decodes])
+        return self.affordable(decision, min([s.output_tokens - s.generated for s in decision.decodes]))
+
+    def affordable(self, decision: Decision, steps: int) -> int:
+        """Return how many of the next ``steps`` steps of a decision have their blocks."""
         size = self.pool.block_tokens
         if len(decision.decodes) * (steps // size + 1) <= min(self.pool.free):  # as many as they could need at most
             return steps

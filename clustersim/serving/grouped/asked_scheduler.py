@@ -109,7 +109,7 @@ class AskedScheduler(GroupedScheduler):
     def affordable(self, group: DecodeGroup, limit: int) -> int:
         """Return how many of the next ``limit`` steps have their blocks."""
         del group
-        return 1 if limit == 1 else min(limit, self.scheduler.horizon(self._decision))
+        return 1 if limit == 1 else self.scheduler.affordable(self._decision, limit)
 
     @property
     def _decision(self) -> Decision:
