@@ -263,11 +263,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "who fails begins anew with its slots": Mutation(GroupedScheduler, "follow", "self.slots.last_steps =", "_ ="),
     # asked_scheduler.py
-    "a run that its scheduler decided takes no blocks": Mutation(
-        AskedScheduler, "repeat", "self.scheduler.advance(self._decision, steps)", "pass"
+    "a run that its scheduler decided counts as one step": Mutation(
+        AskedScheduler, "complete", "complete(now, decision, steps)", "complete(now, decision)"
     ),
     "a run that its scheduler decided goes on without blocks": Mutation(
-        AskedScheduler, "affordable", "min(limit, self.scheduler.horizon(self._decision))", "limit"
+        AskedScheduler, "affordable", "self.scheduler.affordable(self._decision, limit)", "limit"
     ),
     "a run that its scheduler decided has taken no blocks": Mutation(
         AskedGroup, "growth_after_first", "max(0, -", "0 * max(0, -"
