@@ -6,7 +6,6 @@ What no scheduler may decide is refused with the rule that it breaks; nothing of
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from operator import countOf
@@ -118,11 +117,6 @@ class CustomScheduler(Scheduler):
         self.begun[sequence.request] = sequence
         super()._admit(now, sequence)
 
-    def received(self, now: int, sequence: Sequence) -> None:
-        """Let a sequence decode whose K/V is here now."""
-        self.begun[sequence.request] = sequence
-        super().received(now, sequence)
-
     def _decide(self, now: int) -> Decision:
         self.evicted = []
         if self.standing and self._has_room(self.standing):
@@ -144,15 +138,15 @@ class CustomScheduler(Scheduler):
         for victim in [decoding.get(request) or begun[request] for request in victims]:
             self._count_preemption(victim)
             self._preempt(now, victim)
-        if ordered and (self.config.preemption == "never" or not self._has_room(decoding.values())):
+        if ordered and not self._has_room(decoding.values()):
             others = [*((one.request, 1, one) for one in decoding.values()), *others]
-        prefills, size = [], self.pool.block_tokens
+        prefills = []
         for request, count, sequence in others:
             if sequence is None:
                 self._take_in(now, waiting[request], count)
                 prefills.append((waiting[request], count))
                 continue
-            if sequence.computed + count > sequence.blocks * size and not self._take_up(sequence, 0, count):
+            if not self._take(sequence, sequence.computed + count):
                 self._lacks_blocks(now, sequence, count)
             if request in begun and sequence.decodes:
                 decoding[request] = begun.pop(request)
@@ -174,12 +168,12 @@ class CustomScheduler(Scheduler):
 
     def _has_room(self, decodes: Collection[Sequence]) -> bool:
         """Whether all of these have the block of their next token; then they take it."""
-        size, pool = self.pool.block_tokens, self.pool
+        size, pool, free = self.pool.block_tokens, self.pool, [*self.pool.free]
         entering = [one for one in decodes if one.computed >= one.blocks * size]
-        if len(entering) > min(pool.free):
-            needs = Counter([one.owner for one in entering])
-            if any(count > pool.free[owner] for owner, count in needs.items()):
-                return False
+        for sequence in entering:
+            free[sequence.owner] -= 1
+        if min(free) < 0:
+            return False
         for sequence in entering:
             pool.take(sequence.owner, 1)
             sequence.blocks += 1

@@ -42,7 +42,7 @@ def answer(tmp_path: Path, expression: str, **kwargs: object) -> object:
         self.asked += 1
         return self.usual(view) if self.asked < 3 else {expression}
 """
-    arrivals = [(0, 4, 3), (0, 4, 3), (0, 4, 3)]
+    arrivals = [(0, 4, 5), (0, 4, 3), (0, 4, 3)]
     return replay(deployment(arrivals, scheduler=user(tmp_path, body), **kwargs))  # type: ignore[arg-type]
 
 
@@ -65,6 +65,8 @@ def test_a_users_scheduler_decides_every_step(tmp_path, mode):
             "(clustersim rules KV-1 explains)",
         ),
         ("Choice(tokens={1: 0})", "KV-3: 0 tokens of request 1 are computed; expected a whole number from 1"),
+        ("Choice(tokens={0: 1} if self.asked < 4 else {0: True})", "KV-3: True tokens of request 0 are computed"),
+        ("Choice(tokens={0: 1} if self.asked < 4 else {0: 0})", "KV-3: 0 tokens of request 0 are computed"),
         ("Choice(tokens={0: 1, 1: 4, 2: 4})", "KV-6: 9 tokens in one step, more than max_batch_tokens (8)"),
         ("Choice(preempt=(1,))", "KV-7: request 1 is preempted, but is not running"),
         ("Choice(preempt=(0, 0))", "KV-7: request 0 is preempted twice"),
@@ -116,15 +118,16 @@ def test_blocks_that_the_pool_lacks_are_refused(tmp_path):
         answer(tmp_path, "Choice(tokens={1: 4})", kv_blocks=2)
 
 
-def test_a_sequence_in_flight_is_refused(tmp_path):
-    body = """
+@pytest.mark.parametrize("generated", [0, 1, 2])
+def test_a_sequence_in_flight_is_refused(tmp_path, generated):
+    body = f"""
     def decide(self, view):
         s = (*view.running, *view.waiting)[0]
-        return Choice(tokens={s.request: 1})
+        return Choice(tokens={{}} if s.in_flight and s.generated < {generated} else {{s.request: 1}})
 """
     plan = ParallelPlan(pp=2)
     with pytest.raises(IllegalDecisionError, match="PH-3: request 0 is computed while a step carries it"):
-        replay(deployment([(0, 4, 2)], scheduler=user(tmp_path, body), plan=plan, layers=2))
+        replay(deployment([(0, 4, 5)], scheduler=user(tmp_path, body), plan=plan, layers=2))
 
 
 @pytest.mark.parametrize(
