@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from clustersim.graph.prices.owner_decodes import OwnerPrice, lengths_of
+from clustersim.graph.prices.owner_decodes import OwnerPrice
 from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.steps import DecodePrice
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
@@ -39,15 +39,21 @@ class OwnerLane(DecodeJumpLane):
         classes = [(ns, *group.keys(rank, window)) for ns, rank, window in each]
         if not self.steps:
             self.lengths = []
-        enough = self.steps + least
+        enough, end, until, lengths, varying = self.steps + least, self.end, self.until, self.lengths, self.ns
         for step in range(self.steps, self.limit):
             took = [ns(keys + step * growth) for ns, keys, growth in classes]
-            self.ns += took
-            self.lengths.append(max(lengths_of(price.paths, took)))
-            self.end += self.lengths[-1]
-            if self.end >= self.until and step + 1 >= enough:
+            varying += took
+            longest = 0
+            for length, own in price.paths:
+                for at, times in own:
+                    length += times * took[at]
+                if length > longest:  # noqa: PLR1730  # max() takes twice as long
+                    longest = length
+            lengths.append(longest)
+            end += longest
+            if end >= until and step + 1 >= enough:
                 break
-        self.steps = step + 1
+        self.steps, self.end = step + 1, end
 
     def _ends(self) -> list[int]:
         """Return when each step of the run ends."""
