@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from operator import sub
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -93,11 +93,17 @@ class SeriesWalk:
         second, third, behind = (before + many * each for many in (1, 2, SHOWN))
         less = behind - second
         """How many series fewer there are where one round stands for all."""
-        self._begin = [
-            (some, before + (at - before) % each if at >= before else at) for at, some in enumerate(of[:third])
-        ]
-        self._inner = [(some, second - each + at) for at, some in enumerate(of[third : third + each])]
-        self._behind = [tuple([one if one < before else one - less for one in some]) for some in of[behind:]]
+        begin = [before + (at - before) % each if at >= before else at for at in range(third)]
+        self._inner = [(some, before + at) for at, some in enumerate(of[third : third + each])]
+        self._reach = third - min([one for some, _ in self._inner for one in some if one < third], default=third - 1)
+        """How many ends before a round tell when its series start."""
+        inner = [tuple([one - third + self._reach for one in some]) for some, _ in self._inner]
+        beyond = [tuple([one if one < before else one - less for one in some]) for some in of[behind:]]
+        self._parts = (
+            (of[:third], begin, second, 0),
+            (inner, [at for _, at in self._inner], second, self._reach),
+            (beyond, range(len(beyond)), len(beyond), second),
+        )
         told = [at for at in range(len(shown)) if not rounds.start(1) <= at < rounds.start(SHOWN)]
         number = [one if one < second else one - less for one in (series[at] for at in told)]
         back = {at: one for one, at in place.items()}
@@ -109,6 +115,11 @@ class SeriesWalk:
         self._known: dict[tuple[int, ...], _PartWalk] = {}
         self._layers = walk
         self._turns = _turns(of, [before + one * each for one in range(SHOWN + 1)], rounds.number)
+
+    @cached_property
+    def _walks(self) -> Sequence[Callable[[Sequence[int], Sequence[int]], list[int]]]:
+        """What tells the ends before the rounds and of two of them; of one more; and behind them."""
+        return [_straight(*part) for part in self._parts]
 
     @cached_property
     def _classes(self) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -141,27 +152,34 @@ class SeriesWalk:
         elif len(by_class) > FEW:
             found = self._layers.lasts(by_class.T)[0]
         else:
-            found = np.array([max(self.ends(self.durations(one))) for one in by_class], np.int64)
+            found = np.array([max(self.ends(self.durations(one), keep=False)) for one in by_class], np.int64)
         return found
 
-    def ends(self, durations: Sequence[int]) -> list[int]:
+    def ends(self, durations: Sequence[int], keep: bool = True) -> list[int]:
         """Return when each series has ended, the rounds' in the last one: the latest one ends the pass.
 
         Parameters
         ----------
         durations : sequence of int
             Of each series, in ns.
+        keep : bool
+            Whether :meth:`ends_at` may be asked about the same pass.
         """
-        return self._last(self._walked(durations), durations)
+        return self._last(self._walked(durations) if keep else self._whole(durations), durations)
+
+    def _whole(self, durations: Sequence[int]) -> _PartWalk:
+        """Return the walk up to the last round."""
+        told = durations[: self.before + self.each]
+        return self._go_on(self._walks[0]((), told), told)
 
     def _walked(self, durations: Sequence[int]) -> _PartWalk:
-        """Return the walk up to the last round; the last ones are kept."""
+        """Return what :meth:`_whole` does; the last ones are kept."""
         key = tuple(durations[: self.before + self.each])
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST_WALKS:
                 self._known.clear()
-            found = self._known[key] = self._go_on(self._first(durations), durations)
+            found = self._known[key] = self._whole(durations)
         return found
 
     def _last(self, walked: _PartWalk, durations: Sequence[int]) -> list[int]:
@@ -170,28 +188,7 @@ class SeriesWalk:
         if self.each:
             last = walked.ends[-self.each :]
             ends += [end + left * more for end, more in zip(last, walked.later, strict=True)]
-        append = ends.append
-        for some, duration in zip(self._behind, durations[self.before + self.each :], strict=True):
-            start = 0
-            for one in some:
-                end = ends[one]
-                if end > start:  # noqa: PLR1730
-                    start = end
-            append(start + duration)
-        return ends
-
-    def _first(self, durations: Sequence[int]) -> list[int]:
-        """Return the ends of the series before the rounds, and of those of two rounds."""
-        ends: list[int] = []
-        append = ends.append
-        for some, at in self._begin:
-            start = 0
-            for one in some:
-                end = ends[one]
-                if end > start:  # noqa: PLR1730  # max() takes twice as long
-                    start = end
-            append(start + durations[at])
-        return ends
+        return ends + self._walks[2](ends, durations[self.before + self.each :])
 
     def places(self, instances: Sequence[int]) -> list[tuple[int, int]] | None:
         """Return the series that each of some instances ends, and its round, −1 of what is in none.
@@ -227,7 +224,7 @@ class SeriesWalk:
 
     def _go_on(self, ends: list[int], durations: Sequence[int]) -> _PartWalk:
         """Walk on from two rounds to the last one, past those that the ones before them tell."""
-        before, each = self.before, self.each
+        each = self.each
         if not each:
             return _PartWalk(ends, [], 0, [], {})
         last = ends[-each:]
@@ -241,15 +238,8 @@ class SeriesWalk:
                 rounds.append(rounds[-1] + skipped)
                 ends += [end + skipped * more for end, more in zip(last, later, strict=True)]
                 last = ends[-each:]
-            shift = len(ends) - before - 2 * each
-            for some, at in self._inner:
-                start = 0
-                for one in some:
-                    end = ends[one + shift]
-                    if end > start:  # noqa: PLR1730
-                        start = end
-                ends.append(start + durations[at])
-            known, before_last, last = later, last, ends[-each:]
+            known, before_last, last = later, last, self._walks[1](ends[-self._reach :], durations)
+            ends += last
             later, left = list(map(sub, last, before_last)), left - 1
             rounds.append(rounds[-1] + 1)
             if later.count(later[0]) == each:
@@ -271,6 +261,39 @@ class SeriesWalk:
                 if start - ends[one + shift] < left * nearer:
                     left = (start - ends[one + shift]) // nearer
         return left
+
+
+def _straight(
+    waits: Sequence[tuple[int, ...]], takes: Sequence[int], many: int, given: int
+) -> Callable[[Sequence[int], Sequence[int]], list[int]]:
+    """Return what tells ends from those before them, and from durations: compiled, a line each, it takes a third.
+
+    Parameters
+    ----------
+    waits : sequence of tuple of int
+        What each waits for, by number: those that are given, then these.
+    takes : sequence of int
+        Which of the durations each takes.
+    many, given : int
+        How many durations there are, and how many ends are given.
+    """
+    starts: dict[tuple[int, ...], str] = {(): "0"} | {(one,): f"e{one}" for one in range(given + len(waits))}
+    lines = [
+        f"[{', '.join([f'{name}{at}' for at in range(count)])}] = {what}"
+        for what, name, count in (("ends", "e", given), ("durations", "d", many))
+    ]
+    for at, (some, take) in enumerate(zip(waits, takes, strict=True), given):
+        if some not in starts:
+            starts[some] = f"s{at}"
+            names = [f"e{one}" for one in some]
+            longest = "{0} if {0} > {1} else {1}" if len(some) == 2 else f"max({', '.join(names)})"
+            lines.append(f"s{at} = {longest.format(*names)}")
+        lines.append(f"e{at} = {starts[some]} + d{take}")
+    told = ", ".join([f"e{at}" for at in range(given, given + len(waits))])
+    made: dict[str, Any] = {}
+    exec("\n ".join(["def walk(ends, durations):", *lines, f"return [{told}]"]), made)
+    found: Callable[[Sequence[int], Sequence[int]], list[int]] = made["walk"]
+    return found
 
 
 def _shown(waits: Waits, rounds: Rounds) -> tuple[Waits, dict[int, int]]:

@@ -67,6 +67,8 @@ class SplitPrompts:
         self.pick: Callable[[Sequence[int]], object] = itemgetter(*(used or (0,)))
         self.known: dict[object, tuple[int, list[int], tuple[int, ...], tuple[int, ...]]] = {}
         self.walk: SeriesWalk = series_walk(program.template)
+        self.staged = program.plan.pp > 1
+        """Whether passes may be asked when their collectives end, which sends between stages may meet."""
         self._decode_prices: dict[tuple[int, int], DecodeNs] = {}
         self._cores = [self._core(column) for column in self.columns if self.told_by_counts]
 
@@ -134,8 +136,8 @@ class SplitPrompts:
             varying.append(ns)
             for at, times in series:
                 durations[at] += times * ns
-        ends = self.walk.ends(durations)
         tp = self.program.plan.tp
+        ends = self.walk.ends(durations, keep=self.staged)
         leaves = [ends[self.walk.exits[rank // tp]] for rank in range(len(sends))]
         return max(ends), number, tuple(varying), sends, tuple(leaves), carried
 
