@@ -121,6 +121,10 @@ class SeriesWalk:
         """What tells the ends before the rounds and of two of them; of one more; and behind them."""
         return [_straight(*part) for part in self._parts]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: what is compiled it compiles itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_walks"}
+
     @cached_property
     def _classes(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """The classes of each series, one series after the other; how often it has each; where each series begins."""

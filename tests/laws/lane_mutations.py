@@ -381,7 +381,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "decodes beside split prompts attend to nothing": Mutation(LanePrices, "_split", "= (attended,)", "= (0,)"),
     "a row grows with every step": Mutation(SplitPrompts, "price", "bases.copy()", "bases"),
     "attention of SP ranks takes no time": Mutation(SplitPrompts, "price", "+= times * ns", "+= 0 * ns"),
-    "an SP rank waits for nobody": Mutation(SeriesWalk, "_first", "start + durations[at]", "durations[at]"),
+    "an SP rank waits for nobody": Mutation(
+        SeriesWalk, "_whole", "self._walks[0]((), told)", "[*told, *told[self.before :]]"
+    ),
     "layers that are not walked take no time": Mutation(SeriesWalk, "_last", "left * more", "0 * more"),
     # SP ranks that keep whole sequences
     "an owner's blocks are taken from another one": Mutation(
@@ -408,7 +410,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "nobody says who keeps a sequence": Mutation(LaneLog, "kept", "self._kept.extend((request, time, owner))", "pass"),
     "runs take no blocks of owners": Mutation(OwnerScheduler, "repeat", "self.free[owner] -= taken", "pass"),
     "a run goes on though another owner has room": Mutation(OwnerScheduler, "_launch", "batch.steady = False", "pass"),
-    "the last SP rank holds a step": Mutation(owner_lane.OwnerLane, "_extend", "max(", "min("),
+    "the last SP rank holds a step": Mutation(owner_lane.OwnerLane, "_extend", "if length > longest", "if True"),
     # stages of SP ranks
     "the output of SP ranks leaves when the pass ends": Mutation(SplitPipe, "_launch", "start + left", "start + total"),
     "sends of SP ranks do not queue": Mutation(SplitPipe, "_launch", "max(start + left, before)", "start + left"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,7 @@ def test_series_end_as_the_longest_path_has_it() -> None:
             assert series_ends(walk, by_class, exits) == [max(ends), *(ends[one] for one in exits)]
             for passes in (1, 9):
                 assert series.lasts(np.repeat(by_class[None], passes, axis=0)).tolist() == [max(ends)] * passes
+                series = pickle.loads(pickle.dumps(series))  # what is compiled is made again where it went
 
 
 @pytest.mark.parametrize("turns", [True, False])
