@@ -27,6 +27,8 @@ from clustersim.graph.series_walk import SeriesWalk, series_walk
 
 SplitPrice = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """What :data:`StepPrice` says, and of each local rank's output when it leaves, in ns of the pass, and its bytes."""
+Core = tuple[int, PrefillNs | None, tuple[int, ...], list[tuple[int, int]], int, int | None]
+"""A column; its price if it prefills; where counts have its pairs, queries and keys; its series; SP rank; window."""
 Keys = Mapping[int | None, Sequence[int]]
 """Sliding window or None → keys within it that the decodes of each SP rank attend to."""
 
@@ -84,15 +86,16 @@ class SplitPrompts:
         names = [name for name, _ in (*cls.node.amount, *cls.node.least)]
         return all(self.counts.place(name, cls.s) is not None for name in names)
 
-    def _core(self, column: int) -> tuple[PrefillNs | None, tuple[int, ...], list[tuple[int, int]]]:
-        """Return a column's price if it prefills, where counts have its pairs, queries and keys, and its series."""
+    def _core(self, column: int) -> Core:
+        """Return what there is to know of a column."""
         cls, counts = self.program.classes[column], self.counts
         series = [(at, times) for at, times in enumerate(self.walk.counts[:, column].tolist()) if times]
         if cls.node.op != "attention_prefill":
-            return None, (), series
+            return column, None, (), series, cls.s, window_of(cls)
         names = f"pairs{cls.node.variant}", cls.node.amount[0][0], f"prefill_keys{cls.node.variant}"
         places = [counts.place(name, cls.s) for name in names]
-        return prefill_price(self.pricer, cls), tuple([place for place in places if place is not None]), series
+        told = tuple([place for place in places if place is not None])
+        return column, prefill_price(self.pricer, cls), told, series, cls.s, window_of(cls)
 
     def _row(self, counts: Sequence[int]) -> tuple[int, list[int], tuple[int, ...], tuple[int, ...]]:
         """Make a row and return (its number, nanoseconds of each series without attention, its sends, their bytes)."""
@@ -114,25 +117,24 @@ class SplitPrompts:
         return self.counts.features(counts, self._places(self.program.classes[cls]))
 
     def _decode_price(self, column: int, sequences: int) -> DecodeNs:
-        """Return the price of a column of decode attention, of so many sequences."""
-        found = self._decode_prices.get((column, sequences))
-        if found is None:
-            found = decode_price(self.pricer, self.program.classes[column], sequences, graph=False)
-            self._decode_prices[column, sequences] = found
-        return found
+        """Work out the price of a column of decode attention, of so many sequences."""
+        made = decode_price(self.pricer, self.program.classes[column], sequences, graph=False)
+        self._decode_prices[column, sequences] = made
+        return made
 
     def price(self, counts: Sequence[int], decodes: tuple[int, ...], keys: Keys) -> SplitPrice:
         """Return the price of a step, as :meth:`SplitPrices.split` does."""
         number, bases, sends, carried = self.known.get(self.pick(counts)) or self._row(counts)
         durations = bases.copy()
         varying = []
-        for column, (of_prefill, places, series) in zip(self.columns, self._cores, strict=True):
+        known = self._decode_prices
+        for column, of_prefill, places, series, s, window in self._cores:
             if of_prefill is not None:
                 pairs, queries, seen = places
                 ns = of_prefill(counts[pairs], counts[queries], counts[seen])
             else:
-                cls = self.program.classes[column]
-                ns = self._decode_price(column, decodes[cls.s])(keys[window_of(cls)][cls.s])
+                count = decodes[s]
+                ns = (known.get((column, count)) or self._decode_price(column, count))(keys[window][s])
             varying.append(ns)
             for at, times in series:
                 durations[at] += times * ns

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from clustersim.graph.prices.owner_decodes import OwnerPrice
 from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.prices.steps import DecodePrice
@@ -17,11 +15,11 @@ class OwnerLane(DecodeJumpLane):
 
     Attributes
     ----------
-    lengths : list of int
-        How long each step of the run takes, in ns.
+    ended : list of int
+        When each step of the run ends.
     """
 
-    lengths: list[int]
+    ended: list[int]
 
     def _price_of(self, group: DecodeGroup) -> OwnerPrice:
         """Return the price of a run of steps of a group."""
@@ -38,8 +36,8 @@ class OwnerLane(DecodeJumpLane):
         each = zip(price.ns, price.ranks, price.windows, strict=True)
         classes = [(ns, *group.keys(rank, window)) for ns, rank, window in each]
         if not self.steps:
-            self.lengths = []
-        enough, end, until, lengths, varying = self.steps + least, self.end, self.until, self.lengths, self.ns
+            self.ended = []
+        enough, end, until, ended, varying = self.steps + least, self.end, self.until, self.ended, self.ns
         for step in range(self.steps, self.limit):
             took = [ns(keys + step * growth) for ns, keys, growth in classes]
             varying += took
@@ -49,8 +47,8 @@ class OwnerLane(DecodeJumpLane):
                     length += times * took[at]
                 if length > longest:  # noqa: PLR1730  # max() takes twice as long
                     longest = length
-            lengths.append(longest)
             end += longest
+            ended.append(end)
             if end >= until and step + 1 >= enough:
                 break
         self.steps, self.end = step + 1, end
@@ -59,12 +57,12 @@ class OwnerLane(DecodeJumpLane):
         """Return when each step of the run ends."""
         if self.price is None:
             return [self.end]
-        return list(accumulate(self.lengths[: self.steps], initial=self.row[0]))[1:]
+        return self.ended[: self.steps]
 
     def _log(self, steps: int, end: int) -> None:
         if steps < 2:
             super()._log(steps, end)
             return
         assert self.price is not None
-        starts = [self.row[0], *self._ends()[: steps - 1]]
+        starts = [self.row[0], *self.ended[: steps - 1]]
         self.log.run(self.row, self.number, steps, end, self.ns[: steps * len(self.price.ns)], starts)
