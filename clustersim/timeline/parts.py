@@ -16,8 +16,8 @@ from clustersim.clock import Int64Array
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.tables import HOST, Table, Tables
 
-MOST_ROWS: Final = 1 << 21
-"""Rows of steps and facts of a range of replicas: some 400,000 requests."""
+MOST_ROWS: Final = 1 << 19
+"""Rows of steps and facts of a range of replicas: some 100,000 requests."""
 _BY_REPLICA: Final = ("passes", "transfers", "steps", "chunks", "decodes", "facts")
 
 

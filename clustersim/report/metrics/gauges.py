@@ -76,7 +76,7 @@ def _together(steps: Columns, column: str) -> Iterator[tuple[Int64Array, FloatAr
     Of many rows one stretch of time after the other; no instant is in two of them.
     """
     times, changes, bounds = Column("int64"), Column("float64"), [0]
-    last = int(steps["end_ns"].max(initial=0))
+    last, given_up = int(steps["end_ns"].max(initial=0)), 0
     for _, mine in RowsOf(steps["replica"]):
         start = steps["start_ns"][mine]
         if (start[1:] < start[:-1]).any():
@@ -96,6 +96,9 @@ def _together(steps: Columns, column: str) -> Iterator[tuple[Int64Array, FloatAr
         times.append(when)
         changes.append(change)
         bounds.append(bounds[-1] + len(when))
+        if bounds[-1] - given_up > _AT_A_TIME:
+            let_go()
+            given_up = bounds[-1]
     at, total, before = times.whole(), changes.whole(), 0.0
     edges = _edges(at)
     cuts = [low + np.searchsorted(at[low:high], edges) for low, high in pairwise(bounds)]

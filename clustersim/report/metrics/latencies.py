@@ -182,7 +182,7 @@ def summarise(requests: Columns, token_gaps: Weighted | None = None) -> dict[str
 
     A latency that is undefined (no finished request, or TPOT of one token each) is None.
     """
-    outcome = np.asarray(requests["outcome"]).astype(str)
+    outcome = np.asarray(requests["outcome"])
     found = latencies_ns(requests, token_gaps)
     in_ms = {
         f"{name}_ms": {key: value / NS_PER_MS for key, value in latency_summary(*found[name]).items()}
