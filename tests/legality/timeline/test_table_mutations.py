@@ -189,6 +189,13 @@ def smaller_pool(history: History) -> History:
     return declaring(history, pool_blocks=int(history.steps["kv_blocks_used"].max()) - 1)
 
 
+def kept_by_nobody(history: History) -> History:
+    """Tell which SP rank keeps a sequence, where all have a part of it."""
+    assert history.folded is not None
+    owners = {name: np.zeros(1, values.dtype) for name, values in history.folded.owners.items()}
+    return replace(history, folded=replace(history.folded, owners=owners))
+
+
 MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("a decode step has a token more", "tensor", table("steps", "decode_tokens", 12, 1), {"PH-2"}),
     ("a prefill is told as a decode", "tensor", table("steps", "kind", 0, 1), {"PH-2"}),
@@ -235,6 +242,11 @@ MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("a stage runs ahead of the one before", "stages", folded("passes", 1, -(10**9), "start_ns"), {"PP-3", "RUN-2"}),
     ("a sequence is in two micro-batches", "stages", in_another_slot, {"PP-2", "PP-4", "RUN-2"}),
     ("a chunk runs on another replica", "replicas", table("chunks", "replica", -1, -1), {"DP-2", "KV-3", "RUN-2"}),
+    (
+        "the plan has a replica less", "replicas", lambda history: declaring(history, dp=1),
+        {"PH-2", "KV-3", "RUN-2", "RUN-4"},
+    ),
+    ("an SP rank keeps a whole sequence", "ring", kept_by_nobody, {"DP-2"}),
     (
         "the digest is another", "tensor",
         lambda history: replace(history, digests=(("as recorded", "a"), ("simulated again", "b"))), {"RUN-5"},

@@ -66,6 +66,7 @@ def unfounded(history: History) -> dict[str, Finding]:
 
 
 def _all(history: History) -> Iterator[tuple[str, Finding]]:
+    replicas = None if history.folded is None else sum(declared.dp for declared in history.pools)
     for name, (rule, least) in LEAST.items():
         table: Table | None = getattr(history, name)
         let_go()
@@ -75,6 +76,8 @@ def _all(history: History) -> Iterator[tuple[str, Finding]]:
                 high = MOST.get((name, column), np.iinfo(np.int64).max)
                 if column == "request" and name in CARRIED and history.requests is not None:
                     high = len(history.requests["prompt_tokens"]) - 1
+                if column == "replica" and replicas is not None:
+                    high = replicas - 1
                 yield rule, _inside(f"{name}, {column}", table[column], low, high)
     if history.steps is not None:
         yield "RUN-2", _once(history.steps)

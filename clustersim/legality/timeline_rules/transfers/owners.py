@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -10,6 +12,8 @@ from clustersim.legality.history import ADMITTED, Declared, History
 from clustersim.legality.timeline_rules.views.grouping import last_before, numbered
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.timeline.tables import HOST, Table
+
+KEPT: Final = "say of each sequence that is admitted which SP rank keeps it, where SP ranks keep whole ones"
 
 
 def kept_where_it_moves(history: History) -> Finding:
@@ -20,6 +24,12 @@ def kept_where_it_moves(history: History) -> Finding:
     findings = []
     for declared in history.pools:
         if declared.sp == 1 or declared.sp_decode != "dp" or not declared.mesh:
+            rows = _inside(declared, tables.owners["replica"])
+            findings.append(judged(
+                0, np.ones(len(rows), bool), "replica {owner.replica}, request {owner.request}",
+                "SP rank {owner.owner} is told to keep it, and none keeps sequences by itself", KEPT,
+                owner=Rows(tables.owners, rows),
+            ))  # fmt: skip
             continue
         findings.append(_each_admitted(history, declared, tables.owners))
         if not len(tables.owners["request"]):
@@ -59,7 +69,7 @@ def _each_admitted(history: History, declared: Declared, owners: Table) -> Findi
     return judged(
         len(due), np.ones(len(strange), bool), "replica {row[0]}, request {row[1]}",
         "the SP rank that keeps it from {row[2]:,} ns on is not told with its admission, or is none",
-        "say of each sequence that is admitted which SP rank keeps it", row=strange,
+        KEPT, row=strange,
     )  # fmt: skip
 
 
