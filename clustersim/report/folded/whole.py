@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -64,7 +65,7 @@ def whole_run(
 ) -> dict[str, Any] | None:
     """Return a timeline as plain values and packed sections, the same for all replays of one run.
 
-    None where its passes and steps alone take more than so many bytes, which is found before all else is worked out.
+    None where passes, steps and requests alone take more than so many bytes, which is found before all else is told.
 
     Parameters
     ----------
@@ -88,19 +89,19 @@ def whole_run(
     """
     passes, sections = folded_passes(timeline) if passes is None else passes, dict[str, dict[str, Any]]()
     if kept is None:
-        for name, columns in _sections(timeline, passes, steps):
+        for name, columns in chain(_sections(timeline, passes, steps), _tables(timeline, requests)):
             sections[name] = packed(columns)
             if most_bytes is not None and sum(len(one["data"]) for one in sections.values()) > most_bytes:
                 return None
     give_back(len(requests["request"]))
     link_load = None if inputs is None else link_part(timeline, inputs, passes, None if kept is None else kept.windows)
     let_go()
-    tables = [request_columns(requests), fact_columns(timeline), chunk_columns(timeline)]
     if kept is not None:
         passes = coarse(passes, timeline.templates, kept.windows)
         steps = rows_of(steps, np.flatnonzero(overlapping(steps["start_ns"], steps["end_ns"], kept.windows)))
         sections = {name: packed(columns) for name, columns in _sections(timeline, passes, steps)}
-        tables = [rows_of(table, np.flatnonzero(np.isin(table["request"], kept.requests))) for table in tables]
+        for name, table in _tables(timeline, requests):
+            sections[name] = packed(rows_of(table, np.flatnonzero(np.isin(table["request"], kept.requests))))
     names, ops = timeline.words
     families = list(FAMILIES)
     return {
@@ -122,10 +123,7 @@ def whole_run(
         "link_load": link_load,
         "faults": [] if inputs is None else _faults(inputs),
         "windows": None if kept is None else kept.windows.tolist(),
-        "sections": {
-            **sections,
-            **{name: packed(table) for name, table in zip(("requests", "decided", "chunks"), tables, strict=True)},
-        },
+        "sections": sections,
     }
 
 
@@ -141,6 +139,12 @@ def _programs(timeline: Timeline, passes: FoldedPasses, shapes: Sequence[Shapes]
         program_words(timeline, number, shapes[pool] if shapes else {})
         for number, pool in zip(passes.programs, pools, strict=True)
     ]
+
+
+def _tables(timeline: Timeline, requests: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "requests", request_columns(requests)
+    yield "decided", fact_columns(timeline)
+    yield "chunks", chunk_columns(timeline)
 
 
 def _sections(timeline: Timeline, passes: FoldedPasses, steps: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
