@@ -22,7 +22,7 @@ from clustersim.replay.programs import programs_of
 from clustersim.report.metrics import efficiency
 from clustersim.report.metrics.link_traffic import Programs, step_bytes
 from clustersim.report.metrics.model_work import Computed, cache_reads, computed_positions, model_flops
-from clustersim.report.metrics.step_features import lockstep_features, step_features, tells_features
+from clustersim.report.metrics.step_features import StepFeatures, lockstep_features, step_features, tells_features
 from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.parts import as_a_run, as_one_replica
 from clustersim.timeline.tables import Table, Tables
@@ -119,6 +119,7 @@ def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> P
         at: {kind: kinds[kind] for kind in STEP_KINDS} for at, kinds in programs_of(pool, result.input.comm).items()
     }
     known = plan.sp.whole or tells_features(plan.sp)
+    features: Mapping[tuple[int, str], StepFeatures]
     if plan.sp.whole:
         features, tables = lockstep_features(tables), as_one_replica(tables)
     else:

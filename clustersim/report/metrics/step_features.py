@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.batch import Chunk, StepBatch, features_of
 from clustersim.graph.blueprint import STEP_KINDS, Terms
 from clustersim.plan.parallel import SequencePlan
+from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
 
@@ -46,8 +47,8 @@ def tells_features(sp: SequencePlan) -> bool:
     return sp.degree == 1 or sp.decode == "idle"
 
 
-def step_features(tables: Tables, sp: SequencePlan) -> dict[tuple[int, str], StepFeatures]:
-    """Return what steps carried, by (replica, kind).
+def step_features(tables: Tables, sp: SequencePlan) -> Mapping[tuple[int, str], StepFeatures]:
+    """Return what steps carried, by (replica, kind); worked out each time that it is asked for.
 
     Parameters
     ----------
@@ -56,21 +57,41 @@ def step_features(tables: Tables, sp: SequencePlan) -> dict[tuple[int, str], Ste
     sp : SequencePlan
         One of which :func:`tells_features`.
     """
-    steps = tables.steps
-    code = steps["replica"].astype(np.int64) * len(STEP_KINDS) + steps["kind"]
-    order = np.argsort(code, kind="stable")
-    groups, firsts = np.unique(code[order], return_index=True)
-    split = _split(tables, sp) if sp.degree > 1 else {}
-    found = {}
-    for group, rows in zip(groups.tolist(), np.split(order, firsts)[1:], strict=True):
-        replica, kind = divmod(group, len(STEP_KINDS))
+    return _OfSteps(tables, sp)
+
+
+class _OfSteps(Mapping[tuple[int, str], StepFeatures]):
+    """What steps of each replica and kind carried; of all together these would be the most that a long run holds."""
+
+    def __init__(self, tables: Tables, sp: SequencePlan) -> None:
+        self._steps, self._sp = tables.steps, sp
+        self._rows = RowsOf(self._steps["replica"].astype(np.int64) * len(STEP_KINDS) + self._steps["kind"])
+        self._split = _split(tables, sp) if sp.degree > 1 else {}
+        self._kept: dict[tuple[int, str], StepFeatures] = {}
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        for group in self._rows.numbers.tolist():
+            yield group // len(STEP_KINDS), STEP_KINDS[group % len(STEP_KINDS)]
+
+    def __len__(self) -> int:
+        return len(self._rows.numbers)
+
+    def __getitem__(self, key: tuple[int, str]) -> StepFeatures:
+        if key in self._kept:
+            return self._kept[key]
+        steps, (replica, kind) = self._steps, key
+        rows = self._rows.of(replica * len(STEP_KINDS) + STEP_KINDS.index(kind))
+        if not len(rows):
+            raise KeyError(key)
         columns = {name: steps[name][rows].astype(np.float64) for name in _COLUMNS}
         features = {name: values[:, None] for name, values in _whole(columns).items()}
-        if sp.degree > 1:
-            features = _of_rows(rows, columns["decode_tokens"], split, sp)
+        if self._sp.degree > 1:
+            features = _of_rows(rows, columns["decode_tokens"], self._split, self._sp)
         first, counts = (steps[name][rows].astype(np.int64) for name in ("step", "count"))
-        found[replica, STEP_KINDS[kind]] = StepFeatures(first=first, counts=counts, features=features)
-    return found
+        found = StepFeatures(first=first, counts=counts, features=features)
+        if self._sp.degree > 1:  # these take long
+            self._kept[key] = found
+        return found
 
 
 def lockstep_features(tables: Tables) -> dict[tuple[int, str], StepFeatures]:
