@@ -187,7 +187,12 @@ def as_one(values: Any) -> Any:
 def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
     if is_one(values):
         return constant(_narrowed(name, values[:1].copy(), to)[0], len(values))
-    if values.dtype != to and len(values) and not _LEAST[to] <= values.min() <= values.max() <= _MOST[to]:
+    if (
+        values.dtype != to
+        and len(values)
+        and not values.view(f"u{values.itemsize}").max() <= _MOST[to]  # most columns are told by one look: none below 0
+        and not _LEAST[to] <= values.min() <= values.max() <= _MOST[to]
+    ):
         raise OverflowError(f"column {name!r}: a value does not fit into {to}")
     return np.array(values, to)
 
