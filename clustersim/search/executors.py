@@ -32,12 +32,14 @@ _PLACE: Final = re.compile(r"(?:[a-z]+://)?(?P<host>[^\s:/\[\]]+|\[[^\s\[\]]+\])
 class Executors:
     """What opens an executor, any number of times, and how many calls it works on at once.
 
-    ``copies`` says whether its workers will have what this process has worked out before they are first needed.
+    ``copies`` says whether its workers will have what this process has worked out before they are first needed;
+    ``bundles``, whether short calls are better made some at a time.
     """
 
     workers: int
     pool: Callable[[], AbstractContextManager[Executor]]
     copies: bool = False
+    bundles: bool = False
 
 
 class Here(Executor):
@@ -97,7 +99,7 @@ def opened(text: str, workers: int | None) -> Iterator[Executors]:
         def again() -> Iterator[Executor]:
             yield executor
 
-        yield Executors(workers=count, pool=again)
+        yield Executors(workers=count, pool=again, bundles=True)
 
 
 def _local(workers: int, stack: ExitStack) -> Executors:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clustersim.errors import InputError
-from clustersim.search.executors import Executors, opened
+from clustersim.search.executors import Executors, Here, opened
 from clustersim.search.outcomes import Lost, outcomes
 from tests.unit.search.calls import square, square_after_a_kill, square_of_even
 
@@ -83,6 +84,40 @@ def test_a_cluster_that_went_away_is_told() -> None:
     executors = Executors(workers=2, pool=lambda: nullcontext(Gone()))
     with pytest.raises(InputError, match="the cluster went away; what is finished is kept"):
         list(outcomes(executors, square, calls(3)))
+
+
+class Counting(Here):
+    """A cluster that makes calls here, and counts what is handed out."""
+
+    def __init__(self) -> None:
+        self.handed: list[int] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.handed.append(len(args[1]))
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_a_cluster_gets_short_calls_in_bundles_that_grow_and_what_one_raises_is_its_own() -> None:
+    cluster, alone = Counting(), Counting()
+    far = Executors(workers=2, pool=lambda: nullcontext(cluster), bundles=True)
+    assert sorted(outcomes(far, square, calls(100))) == [(number, number * number) for number in range(100)]
+    assert cluster.handed[:2] == [1, 1]
+    assert all(size <= 2 * max(before) for before, size in accumulated(cluster.handed))
+    assert len(cluster.handed) < 20
+    list(outcomes(Executors(workers=2, pool=lambda: nullcontext(alone)), square, calls(9)))
+    assert alone.handed == [1] * 9
+    even = [2 * number for number in range(40)]  # 4 is a defect
+    found = dict(outcomes(far, square_of_even, iter([(number, (number,)) for number in even])))
+    assert found.pop(4).reason.endswith("(ZeroDivisionError: of four)")
+    assert found == {number: number * number for number in even if number != 4}
+    told = outcomes(far, square_of_even, iter([(number, (number,)) for number in [*even[3:], 71, 80]]))
+    assert sorted(number for number, _ in islice(told, len(even) - 3)) == even[3:]
+    with pytest.raises(InputError, match="71 is odd"):
+        list(told)
+
+
+def accumulated(sizes: list[int]) -> list[tuple[list[int], int]]:
+    return [(sizes[:at], sizes[at]) for at in range(1, len(sizes))]
 
 
 @pytest.mark.parametrize(
