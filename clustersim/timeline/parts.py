@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.memory import let_go
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.tables import HOST, Table, Tables
 
@@ -84,7 +85,12 @@ def ranges_of(tables: Tables) -> list[range]:
 def of_ranges(tables: Tables) -> Iterator[Tables]:
     """Yield the parts of tables that the ranges of their replicas have: themselves, where there is one."""
     divided = ranges_of(tables)
-    yield from (of_replicas(tables, some) for some in divided) if len(divided) > 1 else (tables,)
+    if len(divided) < 2:
+        yield tables
+        return
+    for some in divided:
+        yield of_replicas(tables, some)
+        let_go()
 
 
 def of_replicas(tables: Tables, some: range) -> Tables:

@@ -9,7 +9,9 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.batch import Chunk, StepBatch, features_of
 from clustersim.graph.blueprint import STEP_KINDS, Terms
+from clustersim.memory import let_go
 from clustersim.plan.parallel import SequencePlan
+from clustersim.timeline.parts import MOST_ROWS
 from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
@@ -68,6 +70,7 @@ class _OfSteps(Mapping[tuple[int, str], StepFeatures]):
         self._rows = RowsOf(self._steps["replica"].astype(np.int64) * len(STEP_KINDS) + self._steps["kind"])
         self._split = _split(tables, sp) if sp.degree > 1 else {}
         self._kept: dict[tuple[int, str], StepFeatures] = {}
+        self._read = 0
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         for group in self._rows.numbers.tolist():
@@ -83,6 +86,10 @@ class _OfSteps(Mapping[tuple[int, str], StepFeatures]):
         rows = self._rows.of(replica * len(STEP_KINDS) + STEP_KINDS.index(kind))
         if not len(rows):
             raise KeyError(key)
+        self._read += len(rows)
+        if self._read > MOST_ROWS:
+            self._read = 0
+            let_go()
         columns = {name: steps[name][rows].astype(np.float64) for name in _COLUMNS}
         features = {name: values[:, None] for name, values in _whole(columns).items()}
         if self._sp.degree > 1:
