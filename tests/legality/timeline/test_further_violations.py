@@ -61,6 +61,22 @@ def test_nobody_is_swapped_where_preemption_is_by_recomputation() -> None:
 Edit = Callable[[PassTemplate], PassTemplate]
 
 
+@pytest.mark.parametrize("more", [
+    {"serving": {"preemption": "swap", "host_kv": "8 GiB"}},
+    {"plan": {"tp": 2, "dp": 2}, "faults": [{"device": 0, "at": "1 ms", "until": "9 ms"}]},
+], ids=["swaps", "a replica fails"])  # fmt: skip
+def test_nobody_is_turned_away_where_fewer_are_there_than_may_wait(more: dict[str, Any]) -> None:
+    limited = more | {"serving": {"queue_limit": 1, "max_batch_requests": 1, **more.get("serving", {})}}
+    history = history_of_run(simulate(scenario_of(document(**limited))))
+    assert check_history(history).violations == ()
+    (pool,) = history.pools
+    assert pool.policy is not None
+    for limit in (8, None):
+        declared = replace(pool, policy=replace(pool.policy, queue_limit=limit))
+        found = told(replace(history, pools=(declared,)))
+        assert any("is turned away at" in words for rule, words in found if rule == "RUN-5"), found
+
+
 def other_class(template: PassTemplate) -> PassTemplate:
     """Let the last rank send at the cost of another operator."""
     first = int(np.flatnonzero([op != "send" for _, op, _ in template.symbols])[0])

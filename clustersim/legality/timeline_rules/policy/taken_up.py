@@ -6,6 +6,7 @@ another replica's queue is not told: there only those are compared that are know
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,8 @@ from clustersim.legality.finding import NOTHING, Fault, Finding, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
+    CANCELLED,
+    FINISHED,
     LOST,
     PREEMPTED,
     RECEIVED,
@@ -149,6 +152,15 @@ class Walk:
             self.look(chances, turn)
             turn += 1
 
+    @cached_property
+    def ends(self) -> Int64Array | None:
+        """When each request ended, the largest number where it did not; None where it is not known when they come."""
+        requests = self.reading.history.requests
+        assert requests is not None
+        if "arrives_ns" not in requests:
+            return None
+        return self.reading.residency.first_ns(len(self.prompt), FINISHED, CANCELLED, REJECTED, LOST)
+
     def arrives(self, request: int, now: int, leaves: set[tuple[int, int]]) -> None:
         """Judge whether the queue had room for a request that was not turned away."""
         limit = self.policy.queue_limit
@@ -161,8 +173,15 @@ class Walk:
     def turned_away(self, request: int, now: int) -> None:
         """Judge whether a request that was rejected as it came found a full queue, or could never run."""
         limit, there = self.policy.queue_limit, len(self.queue.waiting)
-        if not self.exact or self.queue.resting or self.policy.swaps or self.declared.role == "decode":
+        if self.declared.role == "decode":
             return
+        if not self.exact or self.queue.resting or self.policy.swaps:  # who waits here is not known, but who may
+            failed = {one.replica for one in self.declared.down if one.instants[0] <= now}
+            if len(failed) == self.declared.dp or self.ends is None:
+                return
+            requests = self.reading.history.requests
+            assert requests is not None
+            there = int(((requests["arrives_ns"] <= now) & (self.ends >= now)).sum()) - 1
         window = self.policy.context_window
         never = self.prompt[request] == 0
         never |= window is not None and self.prompt[request] + self.output[request] > window
