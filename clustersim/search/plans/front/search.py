@@ -7,29 +7,29 @@ front take up to its capacity the table says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
+from clustersim.search.plans.bounds.limits import Bound
 from clustersim.search.plans.front.bound import largest_area
-from clustersim.search.plans.front.runs import Chance, Expected, filled
-from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.front.runs import BELOW, NEAR, Chance, Family, filled, is_left_out
+from clustersim.search.plans.grid import GRID, SLOWEST, rate_of
 from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.pools.plan_pools import PlanPool
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.search import Search
 
 _LOOKS: Final = 0.5
-"""Of the effort, after which no plan is looked at any more."""
+"""Of the effort, after which no pool that decodes is looked at any more."""
 _FAR: Final = 256
-"""Steps below its bound down to which it is looked for where a plan fails: a thirteenth …"""
-_NEAR: Final = 3
-"""… and below that at which it is looked at what it serves."""
-_AT_ONCE: Final = 64
-"""Plans that are looked at before it is asked whether there is time for more, at most …"""
-_AT_FIRST: Final = 8
-"""… and before it is known how long that takes."""
-_PLACE_S: Final = 5e-6
-"""Of each plan, each time that they are put in order (34,005 take 0.15 s)."""
+"""Steps below that at which it is known to down to which it is looked for where a pool fails: a thirteenth."""
+_ALIGNED: Final = 8
+"""Steps between those at which it is looked at what pools serve: the requests of a rate are made once."""
+_AT_ONCE: Final = 8
+"""Pools that are looked at before it is asked whether there is time for more."""
 _CLIMB: Final = 4.0
 """Runs up to a capacity, or so (3 with two pools, 5 to 7 with one)."""
 _AREA_S: Final = 2.2e-3
@@ -52,6 +52,8 @@ class FrontSearch:
         search.ends_s = question.effort_s if question.front_s is None else search.spent_s + question.front_s
         self._looks_end_s = search.spent_s + _LOOKS * self.left_s
         self._walk = search.walk(exhaustive=True)
+        self._alone: dict[object, float] = {}
+        """Step at which a pool of one replica fails, or so."""
 
     @property
     def left_s(self) -> float:
@@ -63,8 +65,9 @@ class FrontSearch:
         search, found = self._search, self._found
         told = filled(
             found.standings,
+            self._families(),
             share,
-            expect=self._expect,
+            able=self._able,
             simulate=self._simulate,
             cost=self._cost,
             left_s=lambda: self.left_s,
@@ -83,7 +86,9 @@ class FrontSearch:
         self._search.tell()
 
     def _simulate(self, chances: Sequence[Chance]) -> None:
-        climbing = [one for one, below in chances if not below]
+        for place in (1, 0):
+            self._search.looks.look([(one, (one.ceiling or 0) - _FAR) for one, _, _ in chances], place, plain=True)
+        climbing = [one for one, _, climbs in chances if climbs]
         fates = [(one, one.fate, one.why) for one in climbing]
         try:
             self._walk.simulate(climbing)
@@ -93,46 +98,84 @@ class FrontSearch:
                     one.why = f"for the front; before, it was {fate}: {why}"
                 else:
                     one.fate, one.why = fate, why
-        self._walk.probe([(one, _step(one) - below) for one, below in chances if below])
+        self._walk.probe([(one, step) for one, step, climbs in chances if not climbs])
 
     def _cost(self, chance: Chance) -> float:
-        one, below = chance
-        return self._search.cost(one, _step(one) - below) * (1.0 if below else _CLIMB)
+        one, step, climbs = chance
+        return self._search.cost(one, step) * (_CLIMB if climbs else 1.0)
 
-    def _expect(self, asked: Sequence[Chance]) -> list[Expected | None]:
-        """Return what plans are expected to reach so many steps below their capacity; None: unknown.
+    def _families(self) -> list[Family]:
+        """Return plans by the pool that decodes, what is expected of these, and that can't be looked at left out.
 
         Those come first that could be farthest out as far as is proven. No more are looked at than the effort allows.
         """
-        looks, known = self._search.looks, set[int]()
-        for some in self._nearest(list({id(one): one for one, _ in asked}.values())):
-            for place in (1, 0):
-                looks.look([(one, (one.ceiling or 0) - _FAR) for one in some], place, plain=True)
-            known |= {id(one) for one in some if one.ceiling is not None}
-        places = [at for at, (one, _) in enumerate(asked) if id(one) in known]
-        steps = [(asked[at][0], (asked[at][0].ceiling or 0) - _NEAR - asked[at][1]) for at in places]
-        told = dict(zip(places, looks.served(steps), strict=True))
-        return [told.get(at) for at in range(len(asked))]
+        search, alike = self._search, dict[PlanPool, list[Standing]]()
+        for one in self._found.standings:
+            if one.passed is not None or is_left_out(one):
+                alike.setdefault(search.sides.of(one.candidate)[-1], []).append(one)
+        families = list[Family]()
+        for some in self._nearest(alike):
+            fails = self._failing({side: search.bounds[side].step for side in some})
+            tops = {side: step - NEAR for side, step in fails.items() if step is not None}
+            tops = {side: -(-top // _ALIGNED) * _ALIGNED for side, top in tops.items()}
+            asked = [(side, max(top - below, SLOWEST)) for side, top in tops.items() for below in BELOW]
+            told = search.looks.served(asked)
+            for at, (side, top) in enumerate(tops.items()):
+                each = [one for one in told[at * len(BELOW) : (at + 1) * len(BELOW)] if one is not None]
+                if len(each) == len(BELOW):
+                    families += _by_devices(sorted(alike[side], key=lambda one: search.cost(one, 0)), top, each)
+        return families
 
-    def _nearest(self, standings: Sequence[Standing]) -> Iterator[list[Standing]]:
-        """Yield plans, some at a time, those first that could be farthest out; bounded when they come, in time."""
-        whole, left, place, count = set[int](), list(standings), 1, _AT_FIRST
-        first = left
-        while left and self._search.spent_s < self._looks_end_s:
-            if first:
-                if self._search.lacks_time(first, place):
-                    return
-                self._search.bound(first, place)
-                whole |= {id(one) for one in first if not place}
-            else:
-                some, left, before_s = left[:count], left[count:], self._search.spent_s
-                yield some
-                each_s = (self._search.spent_s - before_s) / len(some)
-                count = int(min(_AT_ONCE, max(1.0, (self._looks_end_s - self._search.spent_s) / (each_s or _PLACE_S))))
-            place = 0
-            self._search.prepared_s += _PLACE_S * len(left)
-            left.sort(key=lambda one: (id(one) in whole or one.ceiling is not None, _nearness(one)))
-            first = [one for one in left[: 4 * _AT_ONCE] if id(one) not in whole]
+    def _nearest(self, alike: Mapping[PlanPool, Sequence[Standing]]) -> Iterator[list[PlanPool]]:
+        """Yield pools, some at a time, those first with which plans could be farthest out; as far as there is time."""
+        search, left = self._search, list(alike)
+        for start in range(0, len(left), _AT_ONCE):
+            for place in (1, 0):
+                plans = [alike[side][0] for side in left[start : start + _AT_ONCE] if side.place == place]
+                if search.lacks_time(plans, place):
+                    left = [side for side in left if side in search.bounds]
+                    break
+                search.bound(plans, place)
+        devices = {side: min(one.candidate.devices for one in alike[side]) for side in left}
+        left.sort(key=lambda side: _nearness(search.bounds[side], devices[side]))
+        for start in range(0, len(left), _AT_ONCE):
+            if search.spent_s >= self._looks_end_s:
+                return
+            yield left[start : start + _AT_ONCE]
+
+    def _able(self, plans: Sequence[Standing], step: int) -> tuple[Standing | None, int]:
+        """Return the first of some plans none of whose pools fails at a step, and the highest that any bears."""
+        highest = SLOWEST
+        for start in range(0, len(plans), _AT_ONCE):
+            some = plans[start : start + _AT_ONCE]
+            pools = [self._search.sides.of(one.candidate) for one in some]
+            second = self._failing({each[-1]: self._search.bounds[each[-1]].step for each in pools})
+            first = (each for each in pools if len(each) > 1 and self._about(each[0]) >= step)
+            looked = self._failing({each[0]: second[each[-1]] for each in first})
+            self._note(looked)
+            for one, each in zip(some, pools, strict=True):
+                ends = one.failing, second[each[-1]], looked.get(each[0], self._about(each[0]))
+                known = [end for end in ends if end is not None]
+                limit = max(math.floor(min(known)) - NEAR, SLOWEST if one.passed is None else one.passed)
+                if limit >= step:
+                    return one, limit
+                highest = max(highest, limit)
+        return None, highest
+
+    def _about(self, side: PlanPool) -> float:
+        """Return about where a pool fails, of what is known of more or fewer of its replicas; infinite: not known."""
+        return self._alone.get(_replica(side), math.inf) + _steps(side.replicas)
+
+    def _note(self, fails: Mapping[PlanPool, int | None]) -> None:
+        """Take note of where pools fail."""
+        for side, step in fails.items():
+            if step is not None:
+                self._alone.setdefault(_replica(side), step - _steps(side.replicas))
+
+    def _failing(self, asked: Mapping[PlanPool, int | None]) -> dict[PlanPool, int | None]:
+        """Return at which step pools fail by themselves, each with one at which it is taken to; None: not known."""
+        ends = {side: (high - _FAR, high) for side, high in asked.items() if high is not None}
+        return dict.fromkeys(asked) | dict(zip(ends, self._search.looks.failing(ends), strict=True))
 
     def _largest_area(self) -> float:
         """Return the largest area below the front that is possible; infinite where nothing is proven."""
@@ -155,11 +198,24 @@ def with_front(search: Search, found: Found, begun: Callable[[float], None]) -> 
     return front.filled(share)
 
 
-def _step(one: Standing) -> int:
-    """Return the step of the grid that a plan reaches, or is expected to."""
-    return (one.ceiling or 0) - _NEAR if one.passed is None else one.passed
+def _by_devices(plans: Sequence[Standing], top: int, served: Sequence[tuple[float, float]]) -> Iterator[Family]:
+    """Yield plans with the same pool that decodes by how many devices they have."""
+    for devices in dict.fromkeys(one.candidate.devices for one in plans):
+        some = [one for one in plans if one.candidate.devices == devices]
+        yield Family(plans=some, top=top, expected=np.array(served) / (devices, 1.0))
 
 
-def _nearness(one: Standing) -> float:
-    """Return a number that is less the more requests a plan may serve for each device, and the faster."""
-    return -rate_of(one.ceiling or 0) / one.candidate.devices / (one.bound.tpot_ms or math.inf)
+def _replica(side: PlanPool) -> object:
+    """Return what pools that compute prompts have in common but for how many replicas they have."""
+    plan = side.replica.plan
+    return side.setting, side.replica.kind, replace(plan, sp=replace(plan.sp, decode=None))
+
+
+def _steps(replicas: int) -> float:
+    """Return by how many steps more so many replicas fail than one."""
+    return math.log(replicas) / math.log(GRID)
+
+
+def _nearness(bound: Bound, devices: int) -> float:
+    """Return a number that is less the more requests a pool may serve for each device, and the faster."""
+    return -rate_of(bound.step or 0) / devices / (bound.tpot_ms or math.inf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from clustersim.search.executors import Executors
@@ -17,6 +17,8 @@ _LOOKS: Final = 4
 """Times that a pool is replayed to find where it fails, or so …"""
 _IN_LOCKSTEP: Final = 20
 """… and how many times as long each replay takes where every step is one of all ranks (measured: 17) …"""
+_PROMPTS: Final = 4
+"""… or a part of it of prompts alone (measured: a ninth, most of which fail early) …"""
 _MIXED: Final = 5
 """… or has prompts and decodes (30 to 50 µs a request, in Python)."""
 
@@ -40,6 +42,8 @@ class PoolLooks:
         self._sides, self._share, self._executors = sides, share, executors
         self._fails: dict[PlanPool, int | None] = {}
         self._passes: dict[PlanPool, int] = {}
+        self._ends: dict[PlanPool, int] = {}
+        """Up to which step each was looked at."""
         self._both: dict[tuple[PlanPool, PlanPool], tuple[int, int | None]] = {}
         self.plain = self.quick = 0
 
@@ -88,21 +92,24 @@ class PoolLooks:
             if failed is not None:
                 one.alone, one.is_paired = min(one.alone or failed, failed), True
 
-    def served(self, asked: Sequence[tuple[Standing, int]]) -> list[tuple[float, float] | None]:
-        """Return what is expected of plans at a step of the grid: output tokens per second and device, and of a user.
+    def failing(self, asked: Mapping[PlanPool, tuple[int, int]]) -> list[int | None]:
+        """Return the lowest step at which each of some pools fails by itself, from one on up to another, at which it is
+        taken to; None where that is not known."""
+        self._look_at(list(asked), list(asked.values()), True)
+        return [self._fails[side] for side in asked]
 
-        Their pool that decodes is replayed by itself. None where that can't be.
-        """
-        sides = [(self._sides.of(one.candidate)[-1], step) for one, step in asked]
-        compiled = self._many(sum(self._requests(side, step) for side, step in set(sides)))
-        found = served_of(self._sides, sides, self._executors, compiled)
-        each = zip(asked, (found[side] for side in sides), strict=True)
-        return [None if told is None else (told[0] / one.candidate.devices, 1.0 / told[1]) for (one, _), told in each]
+    def served(self, asked: Sequence[tuple[PlanPool, int]]) -> list[tuple[float, float] | None]:
+        """Return what pools that decode serve by themselves at a step of the grid: output tokens per second, and those
+        of a user; None where that can't be known."""
+        compiled = self._many(sum(self._requests(side, step) for side, step in set(asked)))
+        found = served_of(self._sides, asked, self._executors, compiled)
+        return [None if told is None else (told[0], 1.0 / told[1]) for told in (found[one] for one in asked)]
 
     def _requests(self, side: PlanPool, step: int) -> int:
         """Return how many requests are replayed for a pool, those that take longer by what they take."""
         times = _IN_LOCKSTEP if side.replica.plan.is_lockstep else _MIXED if side.pools == 1 else 1
-        return times * self._sides.load.count(rate_of(step)) // side.replicas
+        least = _PROMPTS if side.pools > 1 and side.place == 0 else 1
+        return times * self._sides.load.count(rate_of(step)) // (least * side.replicas)
 
     def _look_at(self, sides: Sequence[PlanPool], steps: Sequence[tuple[int, int]], plain: bool) -> None:
         """Note the lowest step at which each pool fails, from one on up to another at which it is known to."""
@@ -112,6 +119,8 @@ class PoolLooks:
             ends[side] = min(low, step), max(high, most)
         for side, (low, high) in list(ends.items()):
             failed = self._fails.get(side, high)
+            if failed is not None and self._ends.get(side) == failed < high:  # it was not looked at any higher
+                failed = high
             if failed is None or failed <= low or self._passes.get(side) == failed - 1:
                 ends.pop(side)
             else:
@@ -122,3 +131,4 @@ class PoolLooks:
             self._fails[side] = failed
             if failed is not None and failed > ends[side][0]:
                 self._passes[side] = failed - 1
+                self._ends[side] = ends[side][1]
