@@ -379,6 +379,22 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {"horizon": "6344700 ns"},
         "faults": [{"device": 7, "at": "3.5 ms"}],
     },
+    "a request that is turned away since no replica is left that could decode it": {
+        "name": "nobody", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},
+        "plan": {"prefill": {"dp": 1, "pp": 1, "tp": 1}, "decode": {"dp": 1, "pp": 1, "tp": 1}},
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 4, "max_batch_tokens": 8, "kv_block_tokens": 1,
+            "kv_blocks": 48, "engine": "ideal", "prefill": {"scheduler": "continuous"},
+            "decode": {"scheduler": "continuous"},
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "5000/s"}, "prompt_tokens": 20, "output_tokens": 4,
+            "requests": 3,
+        },
+        "run": {},
+        "faults": [{"device": 1, "at": "0 s", "lose": "lose"}],
+    },
     "SP ranks that idle while others decode, which have nothing to copy to a host": {
         "name": "idle", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
         "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},

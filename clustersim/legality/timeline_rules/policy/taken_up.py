@@ -177,7 +177,8 @@ class Walk:
             return
         if not self.exact or self.queue.resting or self.policy.swaps:  # who waits here is not known, but who may
             failed = {one.replica for one in self.declared.down if one.instants[0] <= now}
-            if len(failed) == self.declared.dp or self.ends is None:
+            each = (range(pool.first_replica, pool.first_replica + pool.dp) for pool in self.reading.history.pools)
+            if any(failed.issuperset(pool) for pool in each) or self.ends is None:
                 return
             requests = self.reading.history.requests
             assert requests is not None
