@@ -393,7 +393,7 @@ FOUND: dict[str, dict[str, Any]] = {
             "requests": 3,
         },
         "run": {},
-        "faults": [{"device": 1, "at": "0 s", "lose": "lose"}],
+        "faults": [{"node": 0, "at": "0 s", "lose": "lose"}],
     },
     "SP ranks that idle while others decode, which have nothing to copy to a host": {
         "name": "idle", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
