@@ -153,13 +153,14 @@ class Walk:
             turn += 1
 
     @cached_property
-    def ends(self) -> Int64Array | None:
-        """When each request ended, the largest number where it did not; None where it is not known when they come."""
+    def present(self) -> tuple[Int64Array, Int64Array] | None:
+        """When requests came and when they ended, ascending; None where it is not known when they come."""
         requests = self.reading.history.requests
         assert requests is not None
         if "arrives_ns" not in requests:
             return None
-        return self.reading.residency.first_ns(len(self.prompt), FINISHED, CANCELLED, REJECTED, LOST)
+        ends = self.reading.residency.first_ns(len(self.prompt), FINISHED, CANCELLED, REJECTED, LOST)
+        return np.sort(requests["arrives_ns"]), np.sort(ends)
 
     def arrives(self, request: int, now: int, leaves: set[tuple[int, int]]) -> None:
         """Judge whether the queue had room for a request that was not turned away."""
@@ -178,11 +179,10 @@ class Walk:
         if not self.exact or self.queue.resting or self.policy.swaps:  # who waits here is not known, but who may
             failed = {one.replica for one in self.declared.down if one.instants[0] <= now}
             each = (range(pool.first_replica, pool.first_replica + pool.dp) for pool in self.reading.history.pools)
-            if any(failed.issuperset(pool) for pool in each) or self.ends is None:
+            if any(failed.issuperset(pool) for pool in each) or self.present is None:
                 return
-            requests = self.reading.history.requests
-            assert requests is not None
-            there = int(((requests["arrives_ns"] <= now) & (self.ends >= now)).sum()) - 1
+            came, ended = self.present
+            there = int(np.searchsorted(came, now, side="right") - np.searchsorted(ended, now)) - 1
         window = self.policy.context_window
         never = self.prompt[request] == 0
         never |= window is not None and self.prompt[request] + self.output[request] > window
