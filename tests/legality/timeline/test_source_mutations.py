@@ -314,7 +314,7 @@ CHANGES: Final = (
     Change("serving.members", "if sequence.shared:", "if False:", "prefixes in full"),
     Change("serving.members", "if sequence.shared:", "if sequence.shared > 5:", "prefixes in full"),
     Change(STATIC, "(left[one], -one)", "(left[one], one)", "static, two owners"),
-    Change("serving.blocks", "(self.free[owner], -owner)", "(self.free[owner], owner)", "swaps, two owners"),
+    Change("serving.blocks", "self.free.index(", "len(self.free) - 1 - self.free[::-1].index(", "swaps, two owners"),
     Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("sequence) :", "sequence) + 1 :"), "two of three fail"),
     Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("[:", "[-2 :"), "two of three fail"),
     Change("serving.order", IN_ORDER, "if True:", "two of three fail"),
