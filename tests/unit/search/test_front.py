@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.search.plans.bounds.limits import Bound
 from clustersim.search.plans.front.points import Hypervolume
 from clustersim.search.plans.front.runs import BELOW, Chance, Family, FrontRuns, filled
-from clustersim.search.plans.front.search import FrontSearch
+from clustersim.search.plans.front.search import FrontSearch, served_at
+from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.pools.plan_pools import PlanPool
 from clustersim.search.plans.result import Found
@@ -247,3 +249,18 @@ def test_of_plans_that_decode_alike_the_cheapest_is_simulated_that_bears_a_rate(
     assert looked == [shared]
     plans[2].passed = 85
     assert made._able(plans[2:], 80) == (plans[2], 85)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ([(8.0, 2.0), (5.0, 3.0)], [(8.0, 2.0), (5.0, 3.0)]),
+        ([(8.0, 2.0), (0.0, 0.0)], [(8.0, 2.0), (8.0 * rate_of(4) / rate_of(20), 2.0)]),
+        ([(8.0, 2.0), (0.0, math.nan)], [(8.0, 2.0), (8.0 * rate_of(4) / rate_of(20), 2.0)]),
+        ([(8.0, 2.0), None], None),
+        ([(0.0, 2.0), (5.0, 3.0)], None),
+    ],
+)
+def test_a_rate_at_which_no_request_came_is_expected_to_give_users_what_the_one_above_does(told, found) -> None:
+    both = served_at([20, 4], told)
+    assert both is None if found is None else np.allclose(both, found)

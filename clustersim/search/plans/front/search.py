@@ -121,8 +121,9 @@ class FrontSearch:
             asked = [(side, max(top - below, SLOWEST)) for side, top in tops.items() for below in BELOW]
             told = search.looks.served(asked)
             for at, (side, top) in enumerate(tops.items()):
-                each = [one for one in told[at * len(BELOW) : (at + 1) * len(BELOW)] if one is not None]
-                if len(each) == len(BELOW):
+                some_of = slice(at * len(BELOW), (at + 1) * len(BELOW))
+                each = served_at([step for _, step in asked[some_of]], told[some_of])
+                if each is not None:
                     families += _by_devices(sorted(alike[side], key=lambda one: search.cost(one, 0)), top, each)
         return families
 
@@ -196,6 +197,24 @@ def with_front(search: Search, found: Found, begun: Callable[[float], None]) -> 
     front = FrontSearch(search, found)
     begun(front.left_s)
     return front.filled(share)
+
+
+def served_at(steps: Sequence[int], told: Sequence[tuple[float, float] | None]) -> list[tuple[float, float]] | None:
+    """Return what a pool serves at some steps, the highest first; None where nothing is known of it.
+
+    At a low rate no request may come in the time that it is looked at: there users get their tokens as at the rate
+    above, and a device makes fewer by as much as the rates differ.
+    """
+    found = list[tuple[float, float]]()
+    for at, one in enumerate(told):
+        if one is not None and min(one) > 0.0:
+            found.append(one)
+        elif one is None or not found:
+            return None
+        else:
+            high, right = found[-1]
+            found.append((high * rate_of(steps[at]) / rate_of(steps[at - 1]), right))
+    return found
 
 
 def _by_devices(plans: Sequence[Standing], top: int, served: Sequence[tuple[float, float]]) -> Iterator[Family]:
