@@ -395,7 +395,7 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {},
         "faults": [{"node": 0, "at": "0 s", "lose": "lose"}],
     },
-    "layers that leave replicas in lockstep, of which no pass tells when that was": {'name': 'random',
+    "layers that leave replicas in lockstep, whose passes are recorded as of the first": {'name': 'random',
          'seed': 669,
          'topology': {'name': 'h100-and-a100'},
          'model': {'name': 'tiny',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from clustersim.replay.pools.kv_transfers import KvTransfer
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.tables import ALL_LAYERS
-from tests.laws.random_scenarios import scenario_of
+from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
 from tests.legality.timeline.test_hand_over_mutations import changed, of_facts, of_moves, without
@@ -176,12 +176,27 @@ CODE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
 }
 
 
+LOCKSTEP: Final = DOCUMENT | {
+    "plan": {"prefill": {"dp": 2, "ep": {"degree": 2, "scope": "global"}}, "decode": {"pp": 2}},
+    "model": {"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 4}},
+}
+
+
 @pytest.mark.parametrize("name", CODE)
 @pytest.mark.parametrize("replay", ["folded", "full"])
 def test_audit_catches_mutated_code(name, replay, monkeypatch):
     mutate, rules = CODE[name]
     mutate(monkeypatch)
     assert rules <= broken(simulate(scenario_of(DOCUMENT, replay=replay)), rules)
+
+
+def test_of_replicas_in_lockstep_the_pass_of_the_first_tells_when_layers_were_written():
+    history = history_of_run(simulate(scenario_of(LOCKSTEP)))
+    moves = history.moves
+    row = int(np.flatnonzero((moves["layer"] == 3) & (moves["from_replica"] == 1))[0])
+    early = of_moves(lambda moves: changed(moves, "start_ns", row, -1_000_000))(history)
+    assert check_history(history).violations == ()
+    assert broken(early, {"DP-2"}) == {"DP-2"}
 
 
 def test_a_hand_over_cut_at_the_horizon_is_legal_and_the_same_in_both_replays(result):

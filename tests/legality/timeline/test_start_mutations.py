@@ -27,7 +27,7 @@ from clustersim.scenario.scenario import RunConfig
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.tables import HOST
-from tests.laws.random_scenarios import scenario_of
+from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
 from tests.legality.timeline.test_replay_mutations import document
@@ -36,7 +36,7 @@ Patch = pytest.MonkeyPatch
 FAST: Final = {"arrivals": {"process": "constant", "rate": "20000/s"}, "requests": 16}
 
 
-def pools(prefill: dict[str, int], decode: dict[str, int], transfer: str = "whole", **more: Any) -> dict[str, Any]:
+def pools(prefill: dict[str, Any], decode: dict[str, Any], transfer: str = "whole", **more: Any) -> dict[str, Any]:
     serving = WHOLE["serving"] | {"transfer": transfer, "kv_blocks": 80}
     plan = {"prefill": prefill, "decode": decode}
     return WHOLE | {"plan": plan, "serving": serving, "workload": WHOLE["workload"] | FAST} | more
@@ -47,7 +47,11 @@ CROWDS: Final[dict[str, dict[str, Any]]] = {
     "whole, to two stages": pools({"dp": 2, "tp": 2}, {"pp": 2}),
     "by layer, from stages": pools({"dp": 2, "pp": 2}, {"tp": 2}, "layerwise"),
     "by layer, to two stages": pools({"dp": 2, "tp": 2}, {"pp": 2}, "layerwise"),
-}
+    "by layer, from replicas in lockstep": pools(
+        {"dp": 2, "ep": {"degree": 2, "scope": "global"}}, {"pp": 2}, "layerwise",
+        model={"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 4}},
+    ),
+}  # fmt: skip
 
 
 def last_asked_first(patch: Patch) -> None:

@@ -185,8 +185,6 @@ def asked_in(reading: Reading) -> Asked | None:
         np.where(aside, reserved.target[at], reserved.request[at]), aside & launched, aside, due,
     ))  # fmt: skip
     vague = (layer != ALL_LAYERS) & (passed < 0)
-    for rank in (source, target):
-        vague |= _beside(np.flatnonzero((layer != ALL_LAYERS) & (passed < 0)), rank, reserved.time[at], start, end)
     vague |= _near_unknown(reserved, at, np.where(start < 0, end, start), due)
     begun = np.where(reserved.by_layer[at], pieces.computed[reserved.piece[at]], NONE)
     passes = order[(row[order] >= 0) | (due[order] < end[order])]
@@ -195,18 +193,6 @@ def asked_in(reading: Reading) -> Asked | None:
         start=start[passes], end=end[passes], due=due[passes], late=aside[passes], vague=vague[passes],
         begun=begun[passes],
     )  # fmt: skip
-
-
-def _beside(some: Int64Array, rank: Int64Array, due: Int64Array, start: Int64Array, end: Int64Array) -> BoolArray:
-    """Return which transfers may have waited at a rank for some that were asked for from ``due`` on: not told, when."""
-    found = np.zeros(len(rank), bool)
-    for one in np.unique(rank[some]).tolist():
-        mine, here = some[rank[some] == one], np.flatnonzero(rank == one)
-        mine = mine[np.argsort(due[mine], kind="stable")]
-        last = np.maximum.accumulate(end[mine])
-        before = np.searchsorted(due[mine], np.where(start[here] < 0, end[here], start[here]), side="right") - 1
-        found[here] = (before >= 0) & (last[before] >= due[here])
-    return found
 
 
 def _near_unknown(reserved: Reserved, at: Int64Array, start: Int64Array, due: Int64Array) -> BoolArray:

@@ -37,6 +37,8 @@ def written_at(
     replica, stage, step, layer, rank : int64 arrays of shape (entries,)
         ``rank`` is local to the stage.
     """
+    teller = _teller(tables, replica)
+    rank = rank + (replica - teller) * tables.layout.values("stage_ranks")[tables.layout.of_replica(replica)]
 
     def writes(template: PassTemplate, some: Int64Array) -> Int64Array:
         found = np.full((_layers(template, layer[some]), template.ranks), UNTOLD, np.int64)
@@ -44,7 +46,7 @@ def written_at(
             found[template.node_layer[node] + 1, list(template.members[node])] = node
         return found[layer[some] + 1, rank[some]][:, None]
 
-    return _ended(tables, replica, stage, step, writes)
+    return _ended(tables, teller, stage, step, writes)
 
 
 def passed_at(
@@ -67,7 +69,15 @@ def passed_at(
             found[row, : len(mine)] = mine
         return found[layer[some] + 1]
 
-    return _ended(tables, replica, stage, step, attends)
+    return _ended(tables, _teller(tables, replica), stage, step, attends)
+
+
+def _teller(tables: Tables, replica: Int64Array) -> Int64Array:
+    """Return the replica as of which the passes of each are recorded: of those in lockstep the first."""
+    layout = tables.layout
+    pool = layout.of_replica(replica)
+    first = layout.values("first_replica")[pool]
+    return np.where(replica - first < layout.values("lockstep")[pool], first, replica)
 
 
 def _nodes(template: PassTemplate, chosen: list[bool]) -> Int64Array:
