@@ -156,7 +156,10 @@ def test_the_command_and_the_scenario_that_are_written_give_the_share_that_is_to
         assert of_part not in Path(told["scenario"]).read_text()
         first = table(json.loads(run.stdout)["out"])[0]
         assert (first["goodput.share"], first["goodput.share_least"]) == (told["share"], min(told["shares"]))
+        for stale in ("front-77.yaml", "tie-77.yaml", "front-note.yaml"):
+            (kept / stale).touch()
         text = CliRunner().invoke(main, [command, "small.yaml", *more, "--workers", "1"]).stdout
+        assert not list(kept.glob("*-77.yaml")) and (kept / "front-note.yaml").exists()
         p99, of_all = (told["metrics"][key] for key in ("ttft_ms.p99", "throughput.requests_per_s"))
         assert " did (1 of 2 replicas stands for all)\n" in text
         assert told["confirmed_per_s"] <= told["capacity_per_s"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ LEAST: Final = "goodput.share_least"
 """Of the runs of a finalist, one for each seed."""
 CONFIRMED: Final = "confirmed_per_s"
 """The rate at which enough requests meet their targets in the run of a plan's command."""
+_RANKED: Final = re.compile(r"(tie|front)-[0-9]+\.yaml")
 _ORDER: Final = ("best", "tie", "simulated", "screened", "open", "failed", "pruned")
 
 
@@ -220,6 +222,9 @@ def write_search(
             head = _head(one, runs.get(name, ""), is_whole=key is None and id(one) in whole)
             beside.write_text(f"{head}{text}", encoding="utf-8")
         files.setdefault((id(one), key), str(path))
+    for path in folder.iterdir():
+        if _RANKED.fullmatch(path.name) and path.stem not in {name for name, *_ in named}:
+            path.unlink(missing_ok=True)  # of a search before, that had more of them
     with written_whole(folder / POINTS) as beside:
         pq.write_table(table_of(searched), beside)
     with written_whole(folder / PAGE) as beside:
