@@ -48,7 +48,9 @@ class Journal:
         self._file = file
 
     def add(self, key: str, row: Row) -> None:
-        """Keep a row."""
+        """Keep a row, but of a run that is to be tried again."""
+        if row.pop("again", False):
+            return
         self.rows[key] = row
         try:
             self._file.write(json.dumps({"key": key, "row": row}).encode() + b"\n")

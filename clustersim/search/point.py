@@ -73,15 +73,23 @@ def _row(
             verdict = together((verdict, audit_run(result)))
         summary = summary_of(result, verdict)
         if folder is not None and layout is not None:
-            write_run(folder, result, summary, verdict_json(scenario, verdict), layout, above)
+            try:
+                write_run(folder, result, summary, verdict_json(scenario, verdict), layout, above)
+            except (InputError, OSError) as error:
+                return of_machine(words_of(error) if isinstance(error, InputError) else f"cannot be written ({error})")
         failed = _illegal(verdict) if verdict.violations else None
         return {"failed": failed, "numbers": {**numbers_of(summary), **_each_target(result), **_held(result)}}
     except MemoryError:
-        return _failed("out of memory")
+        return of_machine("out of memory")
     except ClustersimError as error:
         return _failed(words_of(error))
     except Exception as error:
         return _failed(f"a defect of clustersim: {type(error).__name__}: {error}")
+
+
+def of_machine(why: str) -> Row:
+    """Return the row of a run that failed for want of room: it is not kept, so that a second start tries it again."""
+    return _failed(why) | {"again": True}
 
 
 def words_of(error: ClustersimError) -> str:

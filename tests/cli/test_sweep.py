@@ -102,8 +102,19 @@ def test_zip_and_a_file(folder):
     assert [(row["plan.tp"], row["seed"]) for row in rows(told["out"])] == [(1, 1), (2, 2)]
 
 
-def test_run_directories_are_written_where_they_are_asked_for():
+def test_run_directories_are_written_where_they_are_asked_for_and_what_the_machine_fails_in_is_tried_again(monkeypatch):
+    def raising(error: Exception) -> None:
+        raise error
+
+    full = ("write_run", OSError(28, "No space left on device")), ("simulate", MemoryError("out of memory"))
+    for name, error in full:
+        with monkeypatch.context() as broken:
+            broken.setattr(point, name, lambda *_, error=error, **__: raising(error))
+            failed = run("sweep", "small.yaml", "--vary", "seed=1,2", "--runs", "--workers", "1")
+            assert failed.exit_code == 1
+            assert str(error) in failed.stderr
     told = swept("--vary", "seed=1,2", "--runs")
+    assert told["failed"] == 0
     assert len(list(Path(told["out"], "runs").glob("*/dashboard.html"))) == 2
     assert not list(Path(swept("--vary", "seed=1,2", "--out", "none")["out"]).glob("runs"))
 

@@ -17,7 +17,7 @@ from clustersim.search.load import Load
 from clustersim.search.plans.bounds.demand import may_miss
 from clustersim.search.plans.costs import expected_s, work_s
 from clustersim.search.plans.grid import rate_of, requests_at, requests_until
-from clustersim.search.point import Row, words_of
+from clustersim.search.point import Row, of_machine, words_of
 from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import RunResult, simulate
@@ -97,7 +97,7 @@ def try_rate(trial: Trial) -> Row:
                 told |= {"cut": until_ns / last_ns, "work_s": took_s}
                 return {"failed": None, "numbers": told | _most(result)}
     except MemoryError:
-        return {"failed": "out of memory", "numbers": {}}
+        return of_machine("out of memory")
     except ClustersimError as error:
         return {"failed": words_of(error), "numbers": {}}
     row = numbers_at(scenario, requests)
@@ -119,7 +119,7 @@ def numbers_at(scenario: Scenario, requests: Requests) -> Row:
         result = simulate(scenario, requests=requests, kept=_PRICES)
         return {"failed": None, "numbers": _numbers(result) | {"work_s": work_s(result)}}
     except MemoryError:
-        return {"failed": "out of memory", "numbers": {}}
+        return of_machine("out of memory")
     except ClustersimError as error:
         return {"failed": words_of(error), "numbers": {}}
 
