@@ -86,7 +86,8 @@ def test_a_second_start_simulates_what_is_not_finished(monkeypatch):
     whole = rows(swept(*VARY, "--out", "whole")["out"])
     lines = Path("whole", NAME).read_bytes().splitlines(keepends=True)
     Path("half").mkdir()
-    Path("half", NAME).write_bytes(b"".join(lines[:2]) + lines[2][:40])  # and one that a kill cut off
+    changed = lines[1].replace(b'"numbers": {', b'"numbers": {"steps": "?", ')
+    Path("half", NAME).write_bytes(lines[0] + changed + b"\xff\n" + lines[3] + lines[2][:40])  # which a kill cut off
     seen = []
     real = point.run_point
     monkeypatch.setattr("clustersim.search.runs.run_point", lambda *args: seen.append(args) or real(*args))
