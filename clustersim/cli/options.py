@@ -105,17 +105,31 @@ class Whole(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A number within limits; ``nan`` is none."""
+    """A number within limits; ``nan`` is none, and a share in per cent leads to the number that is meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a value as a number."""
-        try:
-            found = super().convert(_in_digits(value), param, ctx)
-        except click.BadParameter:
-            found = math.nan
-        if isinstance(found, float) and math.isnan(found):
-            self.fail(f"expected {_within(self, 'number')}, but found {value!r}", param, ctx)
+        found = self._read(value)
+        if found is None:
+            meant = self._read(_of_hundred(str(value))) if self.max is not None and self.max <= 1 else None
+            hint = "" if meant is None else f"; did you mean {meant:g}?"
+            self.fail(f"expected {_within(self, 'number')}, but found {value!r}{hint}", param, ctx)
         return found
+
+    def _read(self, value: Any) -> float | None:
+        try:
+            found = super().convert(_in_digits(value), None, None)
+        except click.BadParameter:
+            return None
+        return None if math.isnan(found) else found
+
+
+def _of_hundred(text: str) -> str:
+    """Return a number of per cent as a share of 1."""
+    try:
+        return f"{float(_in_digits(text.rstrip('% '))) / 100.0:.12g}"
+    except ValueError:
+        return ""
 
 
 def goals(command: Command) -> Command:

@@ -87,10 +87,11 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
     refused = not_started(deployments, found)
     for line in (first, *([refused] if refused else []), *rest):
         click.echo(line)
+    is_short = bool(found.next_words)
     rows = [
         (one.standing.words, f"{one.standing.candidate.devices}", *one.reached,
          *(f"{metrics(one.standing, one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
-         launch_words(deployments, one.standing), one.rank)
+         launch_words(deployments, one.standing), "short runs, " * (one.rank == "next" and is_short) + one.rank)
         for one in found.shown()
     ]  # fmt: skip
     columns = ("plan", "devices", *found.columns, "TTFT p99 ms", "TPOT p99 ms", "launch --for", "")
@@ -103,8 +104,16 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
         click.echo("p99: of the first seed, and of one replica that stands for all (of two pools, of the fewest)")
 
 
-def print_written(found: Standings, deployments: Deployments, folder: Path) -> None:
-    """Print what was found beside the answer, what was written, and the command that runs the best plan."""
+def print_written(found: Standings, deployments: Deployments, folder: Path, *, is_cut: bool) -> None:
+    """Print what was found beside the answer, what was written, and the command that runs the best plan.
+
+    Parameters
+    ----------
+    is_cut : bool
+        Whether the front was looked for, and left at what there is.
+    """
+    if is_cut:
+        click.echo("front    is left at what there is, which the page has: the same command goes on with it")
     for line in found.notes():
         click.echo(line)
     best = found.answers()[0]

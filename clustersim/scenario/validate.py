@@ -173,6 +173,19 @@ def known_as(name: str, path: KeyPath = ()) -> str:
     return f"; here it is {dotted(ours)}{equals}{value}" if key else ""
 
 
+def parts_with(name: str) -> list[str]:
+    """Return the parts of a scenario that have a key.
+
+    Examples
+    --------
+    >>> parts_with("tp"), parts_with("max_batch_tokens")
+    (['plan'], ['serving'])
+    """
+    fields = {part: field.annotation for part, field in ScenarioPart.model_fields.items() if part != "faults"}  # a list
+    parts = {part: _part_of(annotation) for part, annotation in fields.items()}
+    return [part for part, model in parts.items() if model is not None and name in model.model_fields]
+
+
 def _plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_").lower()
 
@@ -180,9 +193,12 @@ def _plain(name: str) -> str:
 def _unknown(path: KeyPath, known: Sequence[str]) -> str:
     """Lead from an unknown key to ours: an engine's name for it, or the nearest beside it.
 
-    Inside a part of a part its own keys come first: ``rate`` of a trace is ``rate_scale``.
+    Inside a part of a part its own keys come first: ``rate`` of a trace is ``rate_scale``. A key of a part that stands
+    outside of all (``tp``) is led to where it belongs.
     """
     name = str(path[-1])
+    if len(path) == 1 and (inside := parts_with(name)):
+        return f"; did you mean {inside[0]}.{name}?"
     there, beside = known_as(name, path), did_you_mean(name, known)
     own = there.partition("is ")[2].startswith(f"{dotted(path[:-1])}.")
     return there if there and (own or len(path) < 3 or "did you mean" not in beside) else beside

@@ -120,6 +120,7 @@ def test_commands_of_the_documents_run_in_their_order_and_give_what_they_show(
     monkeypatch.chdir(tmp_path)
     done = {tuple(words): CliRunner().invoke(main, tried(words)) for words in differing(each_once(TRIED))}
     assert {words: run.output for words, run in done.items() if run.exit_code != STATUS.get(words, 0)} == {}
+    assert {words for words, run in done.items() if words[0] == "sweep" and " 0 failed" not in run.output} == set()
     check_columns(tmp_path)
     check_quickstart(
         done["run", "scenarios/quickstart.yaml"].stdout, update=request.config.getoption("--update-golden")

@@ -127,7 +127,9 @@ def test_any_number_of_workers_finds_the_same():
             "--set #2: workload.trace.repeat: as",
         ),
         (["--share", "nan"], "expected a number above 0 and up to 1, but found 'nan'"),
-        (["--tolerance", "nan"], "expected a number from 0.001 to 0.5, but found 'nan'"),
+        (["--tolerance", "nan"], "expected a number from 0.001 to 0.5, but found 'nan'\n"),
+        (["--tolerance", "5 %"], "expected a number from 0.001 to 0.5, but found '5 %'; did you mean 0.05?"),
+        (["--share", "99"], "expected a number above 0 and up to 1, but found '99'; did you mean 0.99?"),
     ],
 )
 def test_what_has_no_rate_is_told(args, told):

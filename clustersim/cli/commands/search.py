@@ -129,6 +129,8 @@ def search(
     flags = knob_flags | asked
     variants = Variants(scenario, (*overrides, *asked), allow_code=allow_code or None, limits=limits, flags=flags)
     usd = None if budget is None else options.price(budget, "--budget", "100 USD/h")
+    if any(text.partition("=")[0].partition(".")[0] == "plan" for text in overrides):
+        click.echo("note: --set plan…: changes nothing, as every plan is enumerated; of one: clustersim rate", err=True)
     room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, usd=usd)
     room = replace(room, launch=_asked_launch(target))
     chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
@@ -177,7 +179,8 @@ def search(
         plain = {"for": target} | plain_of(found, deployments, files, folder)
         click.echo(json.dumps(plain | {"answer_s": told.answered - began, "wall_s": time.monotonic() - began}))
     elif not quiet:
-        print_written(found, deployments, folder)
+        has_front = question.front is None or not isinstance(found, Found) or found.filled is not None
+        print_written(found, deployments, folder, is_cut=stopped is not None and not has_front)
     if stopped is not None:
         raise stopped
 

@@ -12,6 +12,7 @@ from clustersim.interop.launch.server import ENGINES
 from clustersim.interop.launch.versions import version_of
 from clustersim.scenario.resolve import to_yaml
 from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.text.flow import flow
 from clustersim.units import plural
 
 
@@ -65,7 +66,7 @@ def _wrapped(groups: Sequence[Sequence[str]]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = flow(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 

@@ -39,7 +39,7 @@ def utilization(server: Server, engine: str, account: Account) -> float:
     ]
     found = min(1.0, math.ceil(max(shares) * 1e4) / 1e4)
     account.note(
-        f"{found:g} of {_OF[rule.share_of]} holds the {plural(blocks, 'block')} that {scenario.engine.name} has with "
-        f"serving.memory_utilization {asked:g}."
+        f"{server.pool}{': ' * bool(server.pool)}{found:g} of {_OF[rule.share_of]} holds the "
+        f"{plural(blocks, 'block')} that {scenario.engine.name} has with serving.memory_utilization {asked:g}."
     )
     return found

@@ -33,8 +33,8 @@ def comparison_html(found: Sequence[Comparison], layout: Mapping[str, Any]) -> s
         for index, panel in enumerate(checked.panels)
     ]
     names = [found[0].a.name, *(one.b.name for one in found)]
-    setup = f"{found[0].a.scenario.name}: " + ", ".join(
-        f"{plural(len(one.scenario), 'difference')} in the scenario" for one in found
-    )
+    counts = [plural(len(one.scenario), "difference") for one in found]
+    each = [f"{count} of {one.b.name}" for count, one in zip(counts, found, strict=True)]
+    setup = f"{found[0].a.scenario.name}: {', '.join(each) if len(found) > 1 else counts[0]} in the scenario"
     footer = f"{checked.title} · clustersim. Drag in a figure to zoom in, double-click to zoom out."
     return page(" against ".join(names), setup, sections, footer=footer)

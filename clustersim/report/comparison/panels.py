@@ -80,7 +80,7 @@ def _causes(found: Sequence[Comparison], panel: Panel) -> Drawn:
     for cause in (cause for one in found for cause in one.causes if cause.a_ns or cause.b_ns):
         largest[cause.cause] = max(largest.get(cause.cause, 0.0), abs(cause.difference_ms))
     names = sorted(largest, key=lambda name: -largest[name])[: panel.options["max_causes"]]
-    for one in found:
+    for at, one in enumerate(found, 1):
         by_name = {cause.cause: cause for cause in one.causes}
         mine = [by_name.get(name) for name in names]
         figure.add_bar(
@@ -89,6 +89,7 @@ def _causes(found: Sequence[Comparison], panel: Panel) -> Drawn:
             x=[0.0 if cause is None else cause.difference_ms for cause in mine],
             customdata=[("", 0.0, 0.0) if c is None else (c.kind, c.a_ms, c.b_ms) for c in mine],
             name=f"{one.b.name} less {one.a.name}",
+            marker={"color": COLOURS[at % len(COLOURS)]},
             hovertemplate="%{y} (%{customdata[0]})<br>%{customdata[1]:,.3f} → %{customdata[2]:,.3f} ms"
             "<br>%{x:+,.3f} ms<extra></extra>",
         )
@@ -152,13 +153,13 @@ def _curve(entry: Entry, name: str) -> list[float]:
 
 def _by_request(found: Sequence[Comparison], panel: Panel) -> Drawn:
     title = "Request by request"
-    same = [one for one in found if one.same_requests and len(one.compared)]
+    same = [(at, one) for at, one in enumerate(found, 1) if one.same_requests and len(one.compared)]
     if not same:
         return Drawn(title=title, html='<p class="empty">The workloads differ: no request is compared with itself.</p>')
     figure = Figure(layout={"template": template(), "height": panel.options["height"]})
     most = panel.options["max_points"]
     caption = "How much longer each request took, by when it arrived."
-    for one in same:
+    for at, one in same:
         chosen = np.unique(np.linspace(0, len(one.compared) - 1, min(most, len(one.compared))).astype(np.int64))
         if len(chosen) < len(one.compared):
             caption = f"How much longer requests took, by when they arrived; {len(chosen):,} of {len(one.compared):,}."
@@ -168,7 +169,7 @@ def _by_request(found: Sequence[Comparison], panel: Panel) -> Drawn:
             y=one.difference_ns[chosen] / 1e6,
             customdata=requests,
             mode="markers",
-            marker={"size": 4, "opacity": 0.6},
+            marker={"size": 4, "opacity": 0.6, "color": COLOURS[at % len(COLOURS)]},
             name=f"{one.b.name} less {one.a.name}",
             hovertemplate="request %{customdata}<br>arrived %{x:.3f} s<br>%{y:+,.3f} ms<extra></extra>",
         )

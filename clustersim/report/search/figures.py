@@ -31,6 +31,7 @@ _COLOURS: Final = {
     "failed": "#000000",
 }
 _SHORT: Final = ", of all but finalists in short runs, which flatter"
+_OF_THE_BEST: Final = "their shares of the best are that in runs as short, and at most at length"
 _CLICK: Final = " Click a point for the command that simulates it."
 
 
@@ -145,20 +146,24 @@ def _plans(searched: Searched, panel: Panel, identity: str) -> Drawn:
     del identity
     rows = [
         cells((
-            plan.words, plan.fate, plan.why, _shown(plan.reached), _shown(plan.bound), str(plan.devices),
+            plan.words, plan.fate, plan.why, _reached(plan), _shown(plan.bound), str(plan.devices),
             str(plan.stands_for), plan.launches_for or "–",
         ))
         for plan in searched.plans[: panel.options["rows"]]
     ]  # fmt: skip
     return points_table(
         "Why each of the others lost",
-        f"{'' if searched.is_fixed else f'What is reached is the highest rate{_SHORT}. '}Click a row for the command "
-        "that simulates it.",
+        f"{'' if searched.is_fixed else f'What is reached is the highest rate{_SHORT}; {_OF_THE_BEST}. '}"
+        "Click a row for the command that simulates it.",
         ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for", "started by"),
         rows,
         len(searched.plans),
         kind="reasons",
     )
+
+
+def _reached(plan: Plan) -> str:
+    return f"{'short runs: ' * (plan.at_length is False)}{_shown(plan.reached)}"
 
 
 def _shown(value: float | None) -> str:

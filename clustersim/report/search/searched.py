@@ -34,6 +34,8 @@ class Plan:
         Whether one of its runs is on it.
     stands_for : int
         Legal plans that it stands for, itself included.
+    at_length : bool or None
+        Whether what it reaches was found in runs as long as those that decide; None where it reaches nothing.
     command : str
         What simulates it.
     launches_for : str or None
@@ -53,6 +55,7 @@ class Plan:
     tokens_per_user: float | None
     on_front: bool
     stands_for: int
+    at_length: bool | None
     command: str
     launches_for: str | None = None
 

@@ -171,9 +171,11 @@ def _heat_map(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     )
     rest = [short(key) for key in wide if key not in (x, y)]
     more = f" A cell is the best over {', '.join(rest)}." if rest else ""
+    places = {(run[order.index(y)], run[order.index(x)]) for run in swept.chosen}
+    empty = "failed" if len(places) == len(columns) * len(lines) else "failed, or were not asked for"
     return Drawn(
         title="Two keys against each other",
-        caption=f"Choose the number above, of those that differ; yellow is better. Empty cells failed.{more}",
+        caption=f"Choose the number above, of those that differ; yellow is better. Empty cells {empty}.{more}",
         figure=figure,
         then=f'.then(() => clustersimPoints("{identity}"))',
     )

@@ -13,6 +13,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario, seen_by
 from clustersim.scenario.schema import POOLS
+from clustersim.scenario.validate import parts_with
 from clustersim.search.plans.space import Replica
 from clustersim.search.runs import Variants
 from clustersim.search.varied import Varied, combinations
@@ -247,7 +248,10 @@ def refuse_no_knob(knobs: Sequence[Varied]) -> None:
     InputError
         With what may vary.
     """
+    parts = ("serving", "precision")
     for knob in knobs:
-        if knob.key.partition(".")[0] not in ("serving", "precision"):
-            message = "is no knob; plans are enumerated, and knobs are keys of serving and precision"
+        if knob.key.partition(".")[0] not in parts:
+            meant = [f"did you mean {part}.{knob.key}?" for part in parts_with(knob.key) if part in parts]
+            known = ["plans are enumerated, and knobs are keys of serving and precision"]
+            message = f"is no knob; {(meant or known)[0]}"
             raise InputError(Problem(message=message, file="--knobs", path=knob.key))

@@ -86,6 +86,7 @@ def searched_of(found: Found, deployments: Deployments, question: Question) -> S
                 tokens_per_user=None if point is None else point.user_rate,
                 on_front=id(one) in on_front,
                 stands_for=one.same * one.partitions,
+                at_length=None if reached is None else finalist is not None,
                 command=search_command(found, deployments, one, rate),
                 launches_for=launch_words(deployments, one) if finalist is not None or id(one) in simulated else None,
             )
@@ -148,8 +149,7 @@ def _why(one: Standing, fate: str, found: Found) -> str:
             f", seen after {cut:.0f} s" if cut else ""
         )
     if fate == "simulated" and one.capacity is not None:
-        share = found.of_the_best(one)
-        return f"reaches {format_share(share)} of the best in runs as short" + (f"; {one.why}" if one.why else "")
+        return f"reaches {found.short_share(one)} of the best in short runs" + (f"; {one.why}" if one.why else "")
     return "" if fate in ("best", "tie") else one.why
 
 
@@ -167,7 +167,7 @@ def _sentences(found: Found, question: Question) -> list[str]:
         "; ".join(
             (
                 f"{launched_words(found, launch.name if launch else None)} (rules of level P)",
-                *(f"{count:,} are left out by {reason}" for reason, count in told["pruned"].items()),
+                *(f"{plural(count, 'is', 'are')} left out by {reason}" for reason, count in told["pruned"].items()),
             )
         )
         + ".",
@@ -247,12 +247,13 @@ def table_of(searched: Searched) -> pa.Table:
     columns: dict[str, Any] = {
         name: [getattr(plan, name) for plan in plans]
         for name in (
-            "words", "devices", "usd_per_hour", "fate", "why", "bound", "reached", "requests_per_s",
+            "words", "devices", "usd_per_hour", "fate", "why", "bound", "reached", "requests_per_s", "at_length",
             "tokens_per_device", "tokens_per_user", "on_front", "stands_for", "launches_for",
         )
     }  # fmt: skip
     for key in dict.fromkeys(key for plan in plans for key in plan.numbers):
         columns[key] = [plan.numbers.get(key) for plan in plans]
     floats = ("usd_per_hour", "bound", "reached", "requests_per_s", "tokens_per_device", "tokens_per_user")
-    made = {name: pa.array(values, pa.float64() if name in floats else None) for name, values in columns.items()}
+    kinds = dict.fromkeys(floats, pa.float64()) | {"at_length": pa.bool_()}
+    made = {name: pa.array(values, kinds.get(name)) for name, values in columns.items()}
     return pa.table(made | {"command": pa.array([plan.command for plan in plans], pa.string())})

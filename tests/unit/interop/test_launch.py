@@ -337,6 +337,9 @@ def test_what_options_cannot_say_is_listed() -> None:
     assert [one.path for one in fewer.unsaid] == ["serving.engine.graph_max_tokens"]  # … and 512 of itself
     text = launch_text(scenario(), found)
     assert "# NOT SAID serving.order.by: shortest_prompt; vLLM takes requests up as they arrive" in text
+    drawn = yaml.safe_load(PLAIN)["workload"] | {"prompt_tokens": {"lognormal": {"mean": 9, "cv": 1, "max": 99}}}
+    text = launch_text(scenario(), launch_of(scenario(workload=drawn), "vllm"))
+    assert "# NOT SAID workload.prompt_tokens: {lognormal: {mean: 9, cv: 1, min: 1, max: 99}}; vllm bench" in text
 
 
 def test_a_router_of_ones_own_is_none_of_the_engines() -> None:
@@ -415,6 +418,8 @@ def test_two_pools_are_written_for_everything(target: str, engine: str) -> None:
         assert {one["name"] for one in found.commands} == {"prefill", "decode"}
         assert "--port 8192" in " ".join(found.router) or found.files["pools.yaml"]["port"] == 8192
         assert ("--port", "8192") in found.benchmark  # of itself it would ask port 8000, the prefill server
+        shares = [one.partition(":")[0] for one in found.notes if " holds the " in one]
+        assert shares == ([] if engine.startswith(target) else ["prefill", "decode"])
         return
     documents = list(yaml.safe_load_all(text))
     assert documents == list(found.manifest)
@@ -512,7 +517,7 @@ def test_the_command_writes_prints_and_refuses(tmp_path: Path) -> None:
     out = tmp_path / "start.sh"
     written = invoke("launch", "quickstart", "--for", "vllm", "--out", str(out))
     assert (written.exit_code, written.stdout) == (0, f"wrote {out}\n")
-    assert "not said: workload.trace: {'path': 'scenarios/traces/azure-conv-sample.csv', 'reque…; v" in written.stderr
+    assert "not said: workload.trace: {path: scenarios/traces/azure-conv-sample.csv, requests: …; v" in written.stderr
     balanced = invoke("launch", "quickstart", "--for", "vllm", "--set", "plan={tp: 4, dp: 2}").stderr
     told = "serving.router: round_robin; vLLM sends a request to the replica with the smallest 4 × waiting + running; "
     assert f"not said: {told}--set serving.router=fewest_waiting simulates that\n" in balanced

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from clustersim.report.comparison.entries import names_apart, read_entry
 from clustersim.report.comparison.panels import FIGURES, PANELS
 from clustersim.report.comparison.text import tables
 from clustersim.report.figures.layout import read_layout
+from clustersim.report.figures.style import COLOURS
 
 OUTPUT = 16
 PLAIN: dict[str, Any] = {
@@ -197,6 +199,15 @@ def test_more_runs_are_each_compared_with_the_first(runs: dict[str, str], tmp_pa
     html = page.read_text(encoding="utf-8")
     assert "Where the difference comes from" in html
     assert "<th>plan.<wbr>pp</th>" in html
+    assert re.search(r": \d+ differences? of \S+, \d+ differences? of \S+ in the scenario<", html)
+    first, *rest = (read_entry(runs[name], name, None, Limits()) for name in ("one", "two", "one"))
+    several = [compare(first, other) for other in rest]
+    for panel in read_layout(
+        {"title": "t", "figures": [{"figure": name} for name in ("causes", "by_request")]}, FIGURES
+    ).panels:
+        drawn = PANELS[panel.figure](several, panel).figure
+        assert drawn is not None
+        assert [one["marker"]["color"] for one in drawn.data] == list(COLOURS[1:3]), "as in the distributions"
 
 
 def test_the_layout_that_ships_has_every_figure_with_its_defaults() -> None:

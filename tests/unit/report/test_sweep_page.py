@@ -72,6 +72,8 @@ def test_a_heat_map_has_the_best_of_a_cell_and_none_where_runs_failed() -> None:
     ).figure.data
     assert [list(row) for row in latency.z] == [[0.0, None], [None, 2.0]]
     assert [list(row) for row in tokens.z] == [[10.0, None], [None, 20.0]]
+    assert "Empty cells failed, or were not asked for." in drawn(three, "heat_map", x="a", y="b").caption
+    assert "Empty cells failed." in drawn(TWO, "heat_map").caption
     many = replace(three, numbers=[{"throughput.output_tokens_per_s": 1060.4, "ttft_ms.p99": 0.12345}])
     many = replace(many, numbers=many.numbers * 3)
     texts = [list(one.text[0]) for one in drawn(many, "heat_map", x="a", y="b").figure.data]

@@ -49,6 +49,8 @@ def test_validate_reads_whole_floats_as_whole_numbers() -> None:
     [
         ("plan.tpp=3", "plan.tpp: unknown key 'tpp'; did you mean 'tp'?"),
         ("plan.tensor-parallel-size=8", "unknown key 'tensor-parallel-size'; here it is plan.tp"),
+        ("tp=8", "tp: unknown key 'tp'; did you mean plan.tp?"),
+        ("device=8", "device: unknown key 'device'; known: "),
         ("workload.rate=8", "workload.rate: unknown key 'rate'; here it is workload.arrivals.rate"),
         ("plan.tp.tp_size=8", "plan.tp.tp_size: unknown key 'tp_size'; here it is plan.tp.degree"),
         ("plan.ep.max_num_seqs=8", "unknown key 'max_num_seqs'; here it is serving.max_batch_requests"),

@@ -13,6 +13,7 @@ from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.finals import Finalist, LongRuns, at_length, confirm, last_longest, reopen, settle
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, Standing
+from clustersim.search.plans.result import most_open
 from clustersim.search.plans.search import refined
 
 
@@ -162,3 +163,11 @@ def test_the_best_plan_is_found_to_a_step_where_that_tells_whether_another_one_c
     )
     (found,) = refined(search, Finalist(standing=best, step=101, shares=[1.0], row=None), [best, other], 1)
     assert (found.step, bool(asked)) == ((102, True) if refines else (101, False))
+
+
+def test_what_open_plans_reach_at_most_is_a_tie_only_beside_the_best():
+    told = {"settled": True, "finalists": [{"value": 2.5}]}
+    tie = "(a tie with the best)"
+    for most, words in ((2.45, tie), (2.56, tie), (2.25, "(90.0% of the best)")):
+        assert most_open(told | {"nearest_open": most}, "requests/s").endswith(f"by bounds and looks {words}")
+    assert most_open(told | {"nearest_open": 2.45, "settled": False}, "requests/s").endswith("by bounds and looks")

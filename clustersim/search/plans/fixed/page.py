@@ -43,6 +43,7 @@ def fixed_searched_of(found: Fixed, deployments: Deployments, question: Question
                 tokens_per_user=None if point is None else point.user_rate,
                 on_front=id(one) in on_front,
                 stands_for=one.same * one.partitions,
+                at_length=None if reached is None else True,
                 command=search_command(found, deployments, one, None),
                 launches_for=launch_words(deployments, one) if counting.get(id(one), LAUNCHED) < LAUNCHED else None,
             )
