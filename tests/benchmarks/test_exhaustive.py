@@ -153,7 +153,7 @@ def test_of_plans_that_a_search_left_out_none_is_above_its_bound_or_better_than_
         lasting_s=100.0,
         objective="capacity_per_device",
         exhaustive=False,
-        effort_s=150.0,
+        effort_s=180.0,
         front=FRONT,
     )
     kept, above = request.config.cache.mkdir("left-out"), []

@@ -335,7 +335,7 @@ def test_a_search_that_is_interrupted_says_where_a_second_start_goes_on(folder: 
         assert result.exit_code == status
         kept = len(Path("front/finished.jsonl").read_text().splitlines())
         assert f"kept     {kept} runs in front (a second start goes on there)" in result.stderr
-        assert "front    is looked for, for 150 s of CPU at most; Ctrl-C or SIGTERM leaves it" in result.stderr
+        assert "front    is looked for, for 180 s of CPU at most; Ctrl-C or SIGTERM leaves it" in result.stderr
         assert result.stdout.splitlines()[-1].startswith("command  clustersim run")  # the answer, and the page of it
         assert "front    is left at what there is" in result.stdout
         page = Path("front/search.html")

@@ -68,7 +68,7 @@ _SLOWEST: Final = 2.0
     "--effort",
     callback=options.most_seconds,
     metavar="TIME",
-    default="150 s",
+    default="180 s",
     show_default=True,
     help="Take so long, of CPU and about, the front included; all: to the end.",
 )
@@ -77,7 +77,7 @@ _SLOWEST: Final = 2.0
     type=options.Number(0, 1),
     metavar="SHARE",
     help="For the front, simulate until no run is expected to add more than this share of its area, for as much effort "
-    f"again; 1: none [{FRONT}, for half of the effort, of more than 512 plans a tenth, or what is left].",
+    f"again; 1: none [{FRONT}, for half of the effort, of more than 512 plans a quarter, or what is left].",
 )
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan up to its capacity.")
 @click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")

@@ -12,7 +12,7 @@ _FEW_PLANS: Final = 512
 """Plans of which all can be looked at in seconds, so that the front comes to its end …"""
 _OF_FEW: Final = 0.5
 """… with so much of the effort for itself, at least …"""
-_OF_MANY: Final = 0.1
+_OF_MANY: Final = 0.25
 """… and of more."""
 OBJECTIVES: Final = ("capacity_per_device", "capacity_per_usd", "capacity")
 

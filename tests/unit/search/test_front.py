@@ -142,6 +142,7 @@ class Runs:
             for one, high, right in families
         ]
         self.asked: list[Chance] = []
+        self.took_s: float | None = None
         self.unable: dict[int, int] = {}
         self.bears: dict[int, int] = {}
 
@@ -158,6 +159,7 @@ class Runs:
                 at = min(step, bears)
                 high, right = family.expected[0]
                 row = standing((0.5 * high * 1.01**at, 2e3 / right)).row
+                row["numbers"]["work_s"] = self.took_s
                 one.passing[at] = row
                 one.passed = at if climbs else one.passed
 
@@ -202,6 +204,10 @@ def test_those_runs_are_simulated_that_may_add_most_as_far_as_plans_of_their_kin
     told = made.filled(best, left_s=1.5, cost=lambda one: 1.0 if one[0] is alike[0] else 2.0)
     assert {id(one) for one, _, _ in made.asked} == {id(alike[0])}  # there is time for one alone, the cheapest
     assert told.spent
+    made = runs()
+    made.took_s = 0.5  # of the second that was expected: there is time for others of its kind, too
+    made.filled(best, left_s=1.5, cost=lambda one: 1.0 if one[0] is alike[0] else 2.0)
+    assert {id(one) for one, _, _ in made.asked} == {id(alike[0]), id(alike[2])}
     told = Runs().filled(best, *alike)
     assert (told.plans, told.most, told.together, told.unknown, told.spent) == (0, None, None, 4, True)
 

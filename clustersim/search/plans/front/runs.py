@@ -210,9 +210,11 @@ class _Chances:
         """… or, of those of which none passed yet, that it reached less at least."""
         self._ratios = np.zeros((len(kinds), len(BELOW), 2))
         self._simulated: list[dict[int, None]] = [{} for _ in families]
-        self._dearer: dict[tuple[int, int], float] = {}
+        self._dearer: dict[tuple[int, int], Standing] = {}
+        self._took: dict[object, float] = {}
+        """Kind → what the first run of it took, of what it was expected to."""
         self._steps = np.full((len(families), len(_DOWN)), _NOWHERE)
-        self.costs = np.zeros(self._steps.size)
+        self._expected_s = np.zeros(self._steps.shape)
         for place, family in enumerate(families):
             for one in family.plans:
                 self._passed(place, one, one.passing.keys())
@@ -227,11 +229,15 @@ class _Chances:
 
     def is_dearer(self, at: int, chance: Chance) -> bool:
         """Whether a run takes longer than was expected of the cheapest of its family; that is noted."""
-        costs_s = self._cost(chance)
+        costs_s = self._cost(chance) * self._part(chance[0])
         if costs_s <= self.costs[at]:
             return False
-        self.costs[at] = self._dearer[at // len(_DOWN), chance[1]] = costs_s
+        self.costs[at], self._dearer[at // len(_DOWN), chance[1]] = costs_s, chance[0]
         return True
+
+    def _part(self, one: Standing) -> float:
+        """Return what part of what is expected a run of a plan takes, or so."""
+        return self._took.get(_dearness(one), 1.0)
 
     def take(self, at: int) -> None:
         """Take note that something is simulated."""
@@ -277,6 +283,8 @@ class _Chances:
         """Take note of what a plan gave at some steps, of what was expected there."""
         for point in points_of([one]):
             if point.step in steps:
+                if took_s := point.row["numbers"].get("work_s"):
+                    self._took.setdefault(_dearness(one), took_s / self._cost((one, point.step, False)))
                 below = int(self._top[place]) - point.step
                 high, right = np.exp([np.interp(below, BELOW, self._expected[place, :, of]) for of in (0, 1)])
                 near = _nearest(below)
@@ -298,17 +306,28 @@ class _Chances:
         for place, steps in enumerate(self._simulated):
             if steps:
                 self.both.reshape(*self._steps.shape, 2)[place, np.isin(self._steps[place], list(steps))] = 0.0
-        costs = self.costs.reshape(self._steps.shape)
+        firsts = [family.plans[0] for family in self.families]
         for place in np.flatnonzero((self._steps != before).any(axis=1)).tolist():
-            first = self.families[place].plans[0]
             for rate in range(len(_DOWN)):
                 _, step, climbs = self.chance(place * len(_DOWN) + rate)
-                costs[place, rate] = self._dearer.get((place, step)) or self._cost((first, step, climbs))
+                self._expected_s[place, rate] = self._cost((firsts[place], step, climbs))
+        costs = self._expected_s * np.array([self._part(one) for one in firsts])[:, None]
+        for (place, step), one in self._dearer.items():
+            for rate in np.flatnonzero(self._steps[place] == step).tolist():
+                climbs = bool(self._climbs[place]) and rate == 0
+                costs[place, rate] = self._cost((one, step, climbs)) * self._part(one)
+        self.costs = costs.ravel()
 
 
 def _nearest(below: Any) -> Any:
     """Return the number of the step of those looked at that is nearest."""
     return np.abs(np.subtract.outer(below, BELOW)).argmin(axis=-1)
+
+
+def _dearness(one: Standing) -> object:
+    """Return what plans have in common whose runs take about as much of what is expected of them."""
+    plans = [each.plan for each in one.candidate.replicas]
+    return tuple((plan.sp.degree > 1, plan.sp.decode, plan.pp > 1, plan.is_lockstep) for plan in plans)
 
 
 def _kind(one: Standing) -> object:
