@@ -60,7 +60,7 @@ def kubernetes(name: str, servers: Sequence[Started], image: str, account: Accou
         found += files
         if started.nodes == 1:
             spec = {"replicas": started.copies, "selector": {"matchLabels": labels},
-                    "template": _pod(started, image, labels, _command(started, {}), own)}  # fmt: skip
+                    "template": _sharing(_pod(started, image, labels, _command(started, {}), own))}  # fmt: skip
             found.append({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": own}, "spec": spec})
         elif started.engine == "trtllm":
             account.refuse(
@@ -69,8 +69,8 @@ def kubernetes(name: str, servers: Sequence[Started], image: str, account: Accou
         elif started.per_node:  # else it is refused already
             leader, other = (_in_a_group(started, options) for options in started.per_node[:2])
             template = {"size": started.nodes, "restartPolicy": "RecreateGroupOnPodRestart",
-                        "leaderTemplate": _pod(started, image, labels | {"role": "leader"}, leader, own),
-                        "workerTemplate": _pod(started, image, labels, other, own)}  # fmt: skip
+                        "leaderTemplate": _sharing(_pod(started, image, labels | {"role": "leader"}, leader, own)),
+                        "workerTemplate": _sharing(_pod(started, image, labels, other, own))}  # fmt: skip
             labels = labels | {"role": "leader"}
             found.append(
                 {
@@ -143,6 +143,15 @@ def _pod(started: Started, image: str, labels: Mapping[str, str], command: list[
         main["volumeMounts"] = [{"name": "config", "mountPath": "/config"}]
         spec["volumes"] = [{"name": "config", "configMap": {"name": name}}]
     return {"metadata": {"labels": dict(labels)}, "spec": spec}
+
+
+def _sharing(pod: dict[str, Any]) -> dict[str, Any]:
+    """Give a pod shared memory for its ranks: Kubernetes has 64 MB, and Dynamo's operator adds its own."""
+    spec = pod["spec"]
+    (main,) = spec["containers"]
+    main.setdefault("volumeMounts", []).append({"name": "shm", "mountPath": "/dev/shm"})
+    spec.setdefault("volumes", []).append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    return pod
 
 
 def _asks_for_itself(started: Started) -> bool:

@@ -59,6 +59,9 @@ FIGURES: Final[Known] = {
 """Figure → option → (default, check)."""
 
 
+_SERVED: Final = " Throughput counts until the last request has ended; keys of steady tell it while requests arrive."
+
+
 def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     """Latency against throughput; None where fewer than two runs have numbers."""
     runs, options = swept.simulated, panel.options
@@ -113,9 +116,10 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     figure.update_layout(layout)
     target = " Dashed red: the target." if "shapes" in figure.layout else ""
     moves = f"Along a line {short(along)} grows" if joined and along is not None else "Each point is a run"
+    served = _SERVED if options["x"].startswith("throughput.") else ""
     return Drawn(
         title="Latency against throughput",
-        caption=f"{moves}.{target} Click a point for the command that simulates it again.",
+        caption=f"{moves}.{target}{served} Click a point for the command that simulates it again.",
         figure=figure,
         then=f'.then(() => clustersimPoints("{identity}"))',
     )

@@ -432,6 +432,8 @@ def test_two_pools_are_written_for_everything(target: str, engine: str) -> None:
     devices = [pod["resources"]["limits"]["nvidia.com/gpu"] for pod in pods if "resources" in pod]
     assert devices in (["8", "8"], ["8", "4"])
     assert {pod["image"] for pod in pods} == {"images/mine:1"}
+    shared = [mount["mountPath"] for pod in pods for mount in pod.get("volumeMounts", []) if mount["name"] == "shm"]
+    assert shared == ["/dev/shm"] * (2 if target == "k8s" else 0)  # Dynamo's operator adds its own
 
 
 def containers(document: Any) -> list[dict[str, Any]]:

@@ -90,7 +90,8 @@ def test_a_heat_map_opens_on_the_first_number_that_a_run_has() -> None:
 
 
 def test_a_caption_speaks_of_a_target_only_where_one_is_drawn() -> None:
-    assert "Dashed red: the target." in drawn(ONE, "curve").caption
+    assert "Dashed red: the target. Throughput counts until the last request has ended" in drawn(ONE, "curve").caption
+    assert "Throughput" not in drawn(ONE, "curve", x="ttft_ms.p50").caption
     assert "target" not in drawn(replace(ONE, targets={}), "curve").caption
 
 
