@@ -72,13 +72,13 @@ def varied_of(text: str, option: str = "--vary") -> Varied:
         raise InputError(Problem(message=str(error), file=option, path=key)) from None
 
 
-def combinations(varied: Sequence[Varied], *, zipped: bool) -> list[tuple[str, ...]]:
+def combinations(varied: Sequence[Varied], *, zipped: bool, option: str = "--vary") -> list[tuple[str, ...]]:
     """Return the values of every run, in order of the keys; the last one moves first.
 
     Raises
     ------
     InputError
-        When nothing varies, a key varies twice, keys to be zipped differ in length, or there are too many runs.
+X
     """
     if not varied:
         raise InputError(Problem(message="nothing varies; add --vary KEY=VALUES, such as --vary plan.tp=1,2,4,8"))
@@ -87,7 +87,11 @@ def combinations(varied: Sequence[Varied], *, zipped: bool) -> list[tuple[str, .
         message = "varies nothing: many runs are not held to what a scenario expects"
         raise InputError(Problem(message=message, file="--vary", path=held[0]))
     if twice := [key for place, key in enumerate(keys) if key in keys[:place]]:
-        raise InputError(Problem(message="varies twice; list all of its values once", file="--vary", path=twice[0]))
+        raise InputError(Problem(message="varies twice; list all of its values once", file=option, path=twice[0]))
+    for place, key in enumerate(keys):
+        if over := next((one for one in keys[place + 1 :] if key.startswith(f"{one}.")), None):
+            message = f"is replaced by each value of {over}, which varies behind it; name {over} first"
+            raise InputError(Problem(message=message, file=option, path=key))
     if zipped:
         if len({len(one.values) for one in varied}) > 1:
             counts = ", ".join(f"{one.key} has {plural(len(one.values), 'value')}" for one in varied)
@@ -96,7 +100,7 @@ def combinations(varied: Sequence[Varied], *, zipped: bool) -> list[tuple[str, .
     count = math.prod(len(one.values) for one in varied)
     if count > MOST:
         message = f"{count:,} combinations; expected at most {MOST:,}: list fewer values, or use --zip"
-        raise InputError(Problem(message=message, file="--vary"))
+        raise InputError(Problem(message=message, file=option))
     return list(product(*(one.values for one in varied)))
 
 

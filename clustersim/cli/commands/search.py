@@ -133,7 +133,7 @@ def search(
         click.echo("note: --set plan…: changes nothing, as every plan is enumerated; of one: clustersim rate", err=True)
     room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, usd=usd)
     room = replace(room, launch=_asked_launch(target))
-    chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
+    chosen = ("capacity_per_usd" if budget else "capacity_per_device") if objective is None else objective
     if rate is not None and chosen in OBJECTIVES:
         message = f"is for an --objective that is a number of the summary; {chosen} looks for the highest rate"
         raise InputError(Problem(path="--rate", message=message))

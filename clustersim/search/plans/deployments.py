@@ -105,7 +105,7 @@ class Deployments:
         )
         self._apart = _two_pools(written.get("serving") or {})
         self._together = _one_pool(written.get("serving") or {})
-        chosen = combinations(knobs, zipped=False) if knobs else [()]
+        chosen = combinations(knobs, zipped=False, option="--knobs") if knobs else [()]
         self.settings = [
             self._setting(tuple(f"{knob.key}={value}" for knob, value in zip(knobs, values, strict=True)))
             for values in chosen

@@ -77,6 +77,7 @@ def test_combinations_are_all_or_the_nth_of_each() -> None:
         ([], False, "nothing varies"),
         (["expect.finished=1,2"], False, "not held to what a scenario expects"),
         (["a=1", "a=2"], False, "varies twice"),
+        (["a.b=1", "c=1", "a={b: 2}"], False, "a.b: is replaced by each value of a, which .* name a first"),
         (["a=1,2", "b=1"], True, "a has 2 values, b has 1 value"),
         (["a=1..1000", "b=1..1000"], False, "1,000,000 combinations"),
     ],
