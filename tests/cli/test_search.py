@@ -374,7 +374,6 @@ def test_tables_and_pages_are_the_same_bytes_for_any_number_of_workers(folder: P
 _NO_ANSWER: Final = (
     (("--knobs", "plan.tp=1,2"), "--knobs: plan.tp: is no knob; plans are enumerated"),
     (("--knobs", "max_batch_tokens=9"), "max_batch_tokens: is no knob; did you mean serving.max_batch_tokens?"),
-    (("--front", "1%"), "expected a number from 0 to 1, but found '1%'; did you mean 0.01?"),
     (("--knobs", "serving.max_batch_token=1"), "--knobs serving.max_batch_token=1: unknown key 'max_batch_token'; did"),
     (("--knobs", "serving.order=fcfs", "--knobs", "serving.order=fcfs"), "--knobs: serving.order: varies twice"),
     (("--front", "1%"), "expected a number from 0 to 1, but found '1%'; did you mean 0.01?"),
