@@ -52,6 +52,8 @@ def test_the_last_lines_name_the_folder_and_the_command_and_before_it_is_told_ho
     told = rate(*FAST)
     kept, command = told.stdout.splitlines()[-2:]
     best, worse = re.findall(r"([0-9.]+)(?: requests)?/s(?: arriving:)? [0-9.]+% ", told.stdout)
+    assert re.search(r"^few: \d of \d+ requests may miss a target, .*; ask with a longer --lasting$", told.stdout, re.M)
+    assert "few: " not in rate(*FAST, "--share", "0.01").stdout
     first, *_, last = told.stderr.splitlines()
     assert re.fullmatch(r"0 of \d+ rates", first)
     low, high = re.fullmatch(r"(\d+) of \1 rates \(([0-9.]+)/s does, ([0-9.]+)/s does not\)", last).groups()[1:]

@@ -142,7 +142,8 @@ def test_what_one_replica_less_lacks_is_told_also_where_none_is_left():
 
 
 def test_the_last_lines_name_the_folder_and_the_command(folder: Path):
-    kept, command = size("--vary", "plan.tp=4,8").stdout.splitlines()[-2:]
+    *told, kept, command = size("--vary", "plan.tp=4,8").stdout.splitlines()
+    assert next(one for one in told if one.startswith("few: ")).endswith(" the answer; ask with more of them")
     assert (folder / kept.split()[1] / "finished.jsonl").is_file()
     assert command.startswith("command  clustersim run small.yaml --set plan.tp=")
 

@@ -18,7 +18,7 @@ from clustersim.search.journal import opened_journal
 from clustersim.search.rate import Capacity, highest_rate
 from clustersim.search.runs import Runs, Variants
 from clustersim.search.sweep import command_of
-from clustersim.search.tried import SERVED, Progress
+from clustersim.search.tried import SERVED, Progress, few_words
 from clustersim.units import format_asked, format_share
 
 
@@ -121,6 +121,8 @@ def _print(found: Capacity, share: float) -> None:
     ]
     print_table(columns, rows, numbers_from=0)
     click.echo(f"served: {SERVED}")
+    if few := few_words(found.best.row, share, "with a longer --lasting"):
+        click.echo(few)
 
 
 def _shown(value: float | None) -> str:

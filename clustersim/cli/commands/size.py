@@ -20,6 +20,7 @@ from clustersim.search.point import words_of
 from clustersim.search.runs import Runs, Variants
 from clustersim.search.size import BY, FOUND, SURVIVES, Size, Sized, Sizer, least_size, nested
 from clustersim.search.sweep import Sweep, command_of, refuse_texts
+from clustersim.search.tried import few_words
 from clustersim.search.varied import combinations, varied_of
 from clustersim.units import format_asked, format_share, plural
 
@@ -148,6 +149,8 @@ def _print(found: Sized, share: float, plan: str) -> None:
         for one in found.tried
     ]  # fmt: skip
     print_table(columns, rows, numbers_from=0)
+    if few := few_words(best.worst, share, "with more of them"):
+        click.echo(few)
 
 
 def _counts(one: Size, replicas: str) -> str:
