@@ -218,6 +218,8 @@ class Runs:
         self._total = TimeSum(variants.limits, executors.workers, _FEWER)
         self.cpu_s = 0.0
         """What the runs that were made took, wherever they were."""
+        self.there = 0
+        """Runs that were there before, of an earlier start."""
 
     def refuse_long(self, all_changes: Sequence[Changes]) -> None:
         """Refuse runs that would take too long together, before the first of them is asked for.
@@ -281,6 +283,7 @@ class Runs:
                     same[key] = [number]
                     keys[number] = key
                     if self._is_there(key):
+                        self.there += 1
                         done(key, self._journal.rows[key])
                         continue
                     requests = self.variants.requests(scenario)

@@ -95,6 +95,8 @@ def test_a_second_start_simulates_what_is_not_finished(monkeypatch):
     assert len(seen) == 6 - 2
     assert rows(swept("--vary", "plan.tp=2,1", "--set", "workload.arrivals.rate=4/s", "--out", "half")["out"])
     assert len(seen) == 4  # other varied, and the same runs
+    again = run("sweep", "small.yaml", *VARY, "--out", "half", "--workers", "1")
+    assert again.stdout.startswith("6 runs, 2 failed (6 were there before)\n"), again.stdout
 
 
 def test_zip_and_a_file(folder):

@@ -32,6 +32,7 @@ from clustersim.search.sweep import (
     write_points,
 )
 from clustersim.search.varied import SweepFile, combinations, read_sweep, varied_of
+from clustersim.units import plural
 
 
 @click.command()
@@ -100,9 +101,9 @@ def sweep(
     if as_json:
         click.echo(json.dumps(found))
     elif not quiet:
-        click.echo(
-            f"{found['points']:,} runs, {found['failed']:,} failed\npoints  {folder / POINTS}\npage    {folder / PAGE}"
-        )
+        there = f" ({plural(runs.there, 'was', 'were')} there before)" if runs.there else ""
+        click.echo(f"{found['points']:,} runs, {found['failed']:,} failed{there}")
+        click.echo(f"points  {folder / POINTS}\npage    {folder / PAGE}")
     for line in failures(shown):
         click.echo(line, err=True)
     if found["failed"] == found["points"]:
