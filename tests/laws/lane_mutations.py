@@ -553,19 +553,21 @@ COMPILED: Final[dict[str, Mutation]] = {
     "a late sequence overtakes": Mutation(stages, "_first", "earliest > groups[group, LATEST]", "True"),
     "who is left over is forgotten": Mutation(stages, "_first", "s[k.LOOSE] += 1", "pass"),
     "a group grows beyond its share": Mutation(stages, "_first", "count + loose <= share", "count <= share"),
-    "who is taken apart is not up to date": Mutation(stages, "_bring", "slot[k.DONE_TOKENS, one] += grown", "pass"),
-    "chunks in flight give way": Mutation(stages, "_mark_flying", "carried[at, place]] = 1", "carried[at, place]] = 0"),
-    "decodes go to the wrong slot": Mutation(stages, "_slot_of", "return slot[k.SLOT, first]", "return 0"),
+    "who is taken apart is not up to date": Mutation(stages, "_bring", "slot[one, k.DONE_TOKENS] += grown", "pass"),
+    "chunks in flight give way": Mutation(
+        stages, "_mark_flying", "carried[at, place], k.FLIES] = 1", "carried[at, place], k.FLIES] = 0"
+    ),
+    "decodes go to the wrong slot": Mutation(stages, "_slot_of", "return slot[first, k.SLOT]", "return 0"),
     "decodes in flight share nothing": Mutation(
-        kernel, "_careful_decodes", "decoding += 1", "decoding += not slot[FLIES, one]"
+        kernel, "_careful_decodes", "decoding += 1", "decoding += not slot[one, FLIES]"
     ),
     "a shortage makes decodes overlap": Mutation(kernel, "_careful_decodes", "not lim[OVERLAP]", "False"),
     "a shortage lets all decode": Mutation(kernel, "_careful_decodes", "ready, share, budget", "ready, budget"),
     "an episode goes on though a step left it out": Mutation(
         stages, "_open", "or last_steps[chosen] != last_step", "or False"
     ),
-    "sixteen tokens take no block": Mutation(kernel, "_over", "-(-tokens // 16)", "tokens // 16"),
-    "the clock of blocks of sixteen is late": Mutation(kernel, "_phase", "clock % 16", "(clock + 1) % 16"),
+    "sixteen tokens take no block": Mutation(kernel, "_over", "(tokens + 15) >> 4", "tokens >> 4"),
+    "the clock of blocks of sixteen is late": Mutation(kernel, "_phase", "clock & 15", "(clock + 1) & 15"),
     "compiled lanes keep room for nobody": Mutation(kernel, "_promised", "found += _most", "found += 0 * _most"),
     "compiled lanes keep room for a token more": Mutation(kernel, "_most", "max(output - 1, 0)", "output"),
     "stages price one kind": Mutation(stages, "_fly", "kind = of_stage[stage]", "kind = of_stage[0]"),
@@ -588,7 +590,7 @@ COMPILED: Final[dict[str, Mutation]] = {
     "a victim leaves though blocks are coming": Mutation(kernel, "_grow", "if s[COMING] > 0 and", "if False and"),
     "others take the blocks that are coming": Mutation(kernel, "_grow", "if missing > 0 and s[SHORT]", "if False"),
     "a host has room for all": Mutation(kernel, "_grow", "blocks <= s[HOST]", "s[HOST] > 0"),
-    "who leaves comes back": Mutation(kernel, "_swap_in", "slot[LEAVES, one] or ", ""),
+    "who leaves comes back": Mutation(kernel, "_swap_in", "slot[one, LEAVES] or ", ""),
     "who comes back needs no room for a token": Mutation(kernel, "_swap_in", "(done + 1)", "done"),
     "who comes back leaves no block free": Mutation(kernel, "_swap_in", " + margin", ""),
     "who comes back comes before decodes": Mutation(kernel, "_decide", "if s[EVICTED] == 0 and (lim", "if (lim"),
@@ -598,10 +600,10 @@ COMPILED: Final[dict[str, Mutation]] = {
     "requests take the places of who comes back": Mutation(kernel, "_careful_prefills", " - s[INBOUND]", ""),
     "nobody counts who comes back": Mutation(kernel, "_next", "s[SWAPPED] + s[INBOUND] > 0", "s[SWAPPED] > 0"),
     "who leaves leaves its episode open": Mutation(
-        kernel, "_careful", "_close(s, g, slot, decodes, one, slot[LAST_STEP, one])", "pass"
+        kernel, "_careful", "_close(s, g, slot, decodes, one, slot[one, LAST_STEP])", "pass"
     ),
     "copies begin anew with each decision": Mutation(kernel, "_begin_copies", " and s[OUT_END] == NEVER", ""),
-    "who comes back keeps its place": Mutation(kernel, "_end_copies", "slot[PLACE, one] = s[PLACES]", "pass"),
+    "who comes back keeps its place": Mutation(kernel, "_end_copies", "slot[one, PLACE] = s[PLACES]", "pass"),
     "who comes back begins its prompt": Mutation(kernel, "_end_copies", "if _decoding(slot, one)", "if False"),
     "a compiled step ends with a copy beside it": Mutation(kernel, "advance", "mine[STEP_END] == now", "True"),
     "a compiled run that has ended goes on with a copy": Mutation(
@@ -650,12 +652,12 @@ COMPILED: Final[dict[str, Mutation]] = {
     ),
     "a step that took longer has no row of its own": Mutation(stretched, "is_stretched", "found or w", "found and w"),
     "chunks that are not the last let layers leave": Mutation(
-        transfers, "launched", "and slot[k.DONE_TOKENS, one] + slot[k.TAKEN, one] == slot[k.PROMPT, one]", ""
+        transfers, "launched", "and slot[one, k.DONE_TOKENS] + slot[one, k.TAKEN] == slot[one, k.PROMPT]", ""
     ),
     "flows that meet share nothing": Mutation(flows, "enter", "touched = 1", "pass"),
     "what is left has no more than before": Mutation(flows, "leave", "TOUCHED] = 1", "TOUCHED] = 0"),
     "layers of other chunks count": Mutation(
-        transfers, "passed", "and slot[k.DONE_TOKENS, one] + slot[k.TAKEN, one] == slot[k.PROMPT, one]", ""
+        transfers, "passed", "and slot[one, k.DONE_TOKENS] + slot[one, k.TAKEN] == slot[one, k.PROMPT]", ""
     ),
     "all of a prompt is cached": Mutation(prefixes, "leading", "return min(found, most)", "return found"),
     "what others hold was free": Mutation(prefixes, "unheld", "- c[RUNS][lane, c[KEYS][at], HELD]", ""),
@@ -677,7 +679,7 @@ COMPILED: Final[dict[str, Mutation]] = {
         kernel,
         "_cached",
         "_needed(s, slot, prompts, one) - 1",
-        "slot[PROMPT, one] - 1 if one >= 0 else prompts[s[HEAD]] - 1",
+        "slot[one, PROMPT] - 1 if one >= 0 else prompts[s[HEAD]] - 1",
     ),
     "what is cached is computed": Mutation(kernel, "_choose", "need -= cached * size", "pass"),
     "what is cached takes no block": Mutation(kernel, "_choose", "taken += px.unheld", "taken += 0 * px.unheld"),

@@ -3,7 +3,7 @@
 Everything is in this file, so that what is compiled is what is cached. It is Python: without a compiler (numba's
 ``NUMBA_DISABLE_JIT=1``) it runs as it stands, and that is how it is debugged.
 
-**State of a lane.** Scalars are in ``s`` (names below), what a running sequence is in ``slot[field, number]`` with as
+**State of a lane.** Scalars are in ``s`` (names below), what a running sequence is in ``slot[number, field]`` with as
 many numbers as a replica may have sequences, and lists in ``line[name, position]``. A sequence is *loose* (decodes, in
 no group yet), in the *group* (a heap by the clock at which it has its last token), *begun* (its prompt), carried as a
 *chunk*, or preempted. The group's clock counts decode steps; members are brought up to date only where somebody looks.
@@ -36,6 +36,8 @@ INNER: Final = px.INNER
 INLINED: Final = njit(**px.OPTIONS, forceinline=True)
 """Of what each step calls: a call hands over seven numbers or more of each array."""
 NEVER: Final = (1 << 63) - 1
+PLACE_BITS: Final = (1 << 31) - 1
+"""With ``number & PLACE_BITS`` a compiler knows that a place does not count from the end, and asks no more."""
 
 DONE, FULL, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_FLOWS, WIDEN, TOO_LATE = range(9)
 """What ``advance`` returns."""
@@ -295,25 +297,26 @@ def _prefill_ns(terms, pairs, queries, keys, gap_s, longest_s):
 @INLINED
 def _over(tokens, size):
     """Return how many blocks tokens take. Most blocks have 16: what is divided by a constant is shifted."""
-    return -(-tokens // 16) if size == 16 else -(-tokens // size)
+    return (tokens + 15) >> 4 if size == 16 else -(-tokens // size)
 
 
 @INLINED
 def _phase(clock, size):
     """Return the place of a clock within a block."""
-    return clock % 16 if size == 16 else clock % size
+    return clock & 15 if size == 16 else (clock % size) & PLACE_BITS
 
 
 @INLINED
 def _copy(target, at, source, count):
     """Copy the first numbers of an array to a place in another: a loop, since slices take long to compile."""
-    for place in range(count):
+    at &= PLACE_BITS
+    for place in range(count & PLACE_BITS):
         target[at + place] = source[place]
 
 
 @INLINED
 def _fact(s, g, facts, now, kind, request, value, used):
-    at = g[FACT_AT]
+    at = g[FACT_AT] & PLACE_BITS
     facts[at, 0] = now
     facts[at, 1] = kind
     facts[at, 2] = request
@@ -326,43 +329,43 @@ def _fact(s, g, facts, now, kind, request, value, used):
 @INLINED
 def _close(s, g, slot, decodes, one, last_step):
     """Log an episode of decoding, if one is open."""
-    first = slot[FIRST_STEP, one]
+    first = slot[one, FIRST_STEP]
     if 0 <= first <= last_step:
-        at = g[DECODE_AT]
-        decodes[at, 0] = slot[SLOT, one]
-        decodes[at, 1] = slot[REQUEST, one]
+        at = g[DECODE_AT] & PLACE_BITS
+        decodes[at, 0] = slot[one, SLOT]
+        decodes[at, 1] = slot[one, REQUEST]
         decodes[at, 2] = first
         decodes[at, 3] = last_step
         decodes[at, 4] = s[REPLICA]
         g[DECODE_AT] = at + 1
-    slot[FIRST_STEP, one] = -1
+    slot[one, FIRST_STEP] = -1
 
 
 @INLINED
 def _before(slot, finishes, a, b):
     """Whether a member of the group comes before another: by the clock at its last token, then by admission."""
-    return finishes[a] < finishes[b] or (finishes[a] == finishes[b] and slot[PLACE, a] < slot[PLACE, b])
+    return finishes[a] < finishes[b] or (finishes[a] == finishes[b] and slot[a, PLACE] < slot[b, PLACE])
 
 
 @INLINED
 def _join(q, slot, line, finishes, phases, lim, one):
     """Let a sequence join a group."""
-    clock, done = q[CLOCK], slot[DONE_TOKENS, one]
-    slot[JOINED, one] = clock
-    finishes[one] = clock + slot[OUTPUT, one] - slot[GENERATED, one]
+    clock, done = q[CLOCK], slot[one, DONE_TOKENS]
+    slot[one, JOINED] = clock
+    finishes[one] = clock + slot[one, OUTPUT] - slot[one, GENERATED]
     phases[_phase(clock - done, lim[SIZE])] += 1
     q[COMPUTED] += done
-    heap, at = line[HEAP], q[COUNT]
+    heap, at = line[HEAP], q[COUNT] & PLACE_BITS
     q[COUNT] = at + 1
     while at > 0:
-        above = (at - 1) >> 1
+        above = ((at - 1) & PLACE_BITS) >> 1
         if not _before(slot, finishes, one, heap[above]):
             break
         heap[at] = heap[above]
         at = above
     heap[at] = one
-    slot[IS_FRESH, one] = 1
-    line[FRESHLY, q[FRESH]] = one
+    slot[one, IS_FRESH] = 1
+    line[FRESHLY, q[FRESH] & PLACE_BITS] = one
     q[FRESH] += 1
 
 
@@ -372,11 +375,11 @@ def _pop(q, slot, line, finishes):
     heap = line[HEAP]
     found = heap[0]
     q[COUNT] -= 1
-    size = q[COUNT]
+    size = q[COUNT] & PLACE_BITS
     if size > 0:
         last, at = heap[size], 0
         while True:
-            below = 2 * at + 1
+            below = (2 * at + 1) & PLACE_BITS
             if below >= size:
                 break
             if below + 1 < size and _before(slot, finishes, heap[below + 1], heap[below]):
@@ -396,7 +399,7 @@ def _remove(line, name, count, one):
     at = 0
     while row[at] != one:
         at += 1
-    for place in range(at, count - 1):
+    for place in range(at & PLACE_BITS, (count & PLACE_BITS) - 1):
         row[place] = row[place + 1]
 
 
@@ -404,7 +407,7 @@ def _remove(line, name, count, one):
 def _put_back(s, slot, line, one):
     """Put a prompt of which a step has computed a part among those begun, by admission."""
     row, at = line[BEGINNING], s[BEGUN]
-    while at > 0 and slot[PLACE, row[at - 1]] > slot[PLACE, one]:
+    while at > 0 and slot[row[at - 1], PLACE] > slot[one, PLACE]:
         row[at] = row[at - 1]
         at -= 1
     row[at] = one
@@ -421,15 +424,16 @@ def _first_waiting(s, line):
 def _needed(s, slot, prompts, one):
     """Return the tokens that the first that waits computes."""
     if one < 0:
-        return prompts[s[HEAD]]
-    return slot[PROMPT, one] + slot[GENERATED, one]
+        return prompts[s[HEAD] & PLACE_BITS]
+    one &= PLACE_BITS
+    return slot[one, PROMPT] + slot[one, GENERATED]
 
 
 @INNER
 def _cached(s, slot, line, prompts, lim, one, free, c):
     """Return how many blocks the first that waits would take over, where so many are free."""
     px.catch_up(c, s[REPLICA], free)
-    request = slot[REQUEST, one] if one >= 0 else s[HEAD]
+    request = slot[one, REQUEST] if one >= 0 else s[HEAD]
     return px.leading(c, s[REPLICA], request, (_needed(s, slot, prompts, one) - 1) // lim[SIZE])
 
 
@@ -442,31 +446,32 @@ def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, 
         s[GIVEN_UP] -= 1
     else:
         s[SPARE] -= 1
-        one = line[SPARES, s[SPARE]]
-        request = s[HEAD]
+        one = line[SPARES, s[SPARE] & PLACE_BITS]
+        request = s[HEAD] & PLACE_BITS
         s[HEAD] = behind[request]
-        slot[REQUEST, one] = request
-        slot[PROMPT, one] = prompts[request]
-        slot[OUTPUT, one] = outputs[request]
-        slot[GENERATED, one] = 0
-        slot[FIRST_STEP, one] = -1
-        slot[LAST_STEP, one] = -1
-    slot[DONE_TOKENS, one] = cached * lim[SIZE]
-    slot[IS_FRESH, one] = 0
-    slot[BLOCKS, one] = cached + blocks
-    slot[PLACE, one] = s[PLACES]
+        slot[one, REQUEST] = request
+        slot[one, PROMPT] = prompts[request]
+        slot[one, OUTPUT] = outputs[request]
+        slot[one, GENERATED] = 0
+        slot[one, FIRST_STEP] = -1
+        slot[one, LAST_STEP] = -1
+    one &= PLACE_BITS
+    slot[one, DONE_TOKENS] = cached * lim[SIZE]
+    slot[one, IS_FRESH] = 0
+    slot[one, BLOCKS] = cached + blocks
+    slot[one, PLACE] = s[PLACES]
     s[PLACES] += 1
     s[WAITING] -= 1
-    line[ORDERED, s[ORDER]] = one
+    line[ORDERED, s[ORDER] & PLACE_BITS] = one
     s[ORDER] += 1
-    _fact(s, g, facts, now, FACT_ADMITTED, slot[REQUEST, one], slot[PROMPT, one] + slot[GENERATED, one], used)
+    _fact(s, g, facts, now, FACT_ADMITTED, slot[one, REQUEST], slot[one, PROMPT] + slot[one, GENERATED], used)
     if c is not None:
-        slot[SHARED, one] = cached
-        px.take_over(c, s[REPLICA], slot[REQUEST, one], cached)
+        slot[one, SHARED] = cached
+        px.take_over(c, s[REPLICA], slot[one, REQUEST], cached)
         if cached > 0:
-            _fact(s, g, facts, now, FACT_REUSED, slot[REQUEST, one], slot[DONE_TOKENS, one], used)
-    slot[TAKEN, one] = count
-    line[CARRIED, s[CHUNKS]] = one
+            _fact(s, g, facts, now, FACT_REUSED, slot[one, REQUEST], slot[one, DONE_TOKENS], used)
+    slot[one, TAKEN] = count
+    line[CARRIED, s[CHUNKS] & PLACE_BITS] = one
     s[CHUNKS] += 1
     return one
 
@@ -477,7 +482,7 @@ def _promised(s, slot, line, size):
     found = 0
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
-        found += _most(slot[PROMPT, one], slot[OUTPUT, one], size)
+        found += _most(slot[one, PROMPT], slot[one, OUTPUT], size)
     return found
 
 
@@ -494,20 +499,20 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
     chunks = 0
     for place in range(s[BEGUN]):
         one = line[BEGINNING, place]
-        count = min(slot[PROMPT, one] + slot[GENERATED, one] - slot[DONE_TOKENS, one], budget, longest)
+        count = min(slot[one, PROMPT] + slot[one, GENERATED] - slot[one, DONE_TOKENS], budget, longest)
         if count == 0:
             continue
-        missing = _over(slot[DONE_TOKENS, one] + count, size) - slot[BLOCKS, one]
+        missing = _over(slot[one, DONE_TOKENS] + count, size) - slot[one, BLOCKS]
         if missing > free:
             return True
         free -= missing
         budget -= count
-        slot[TAKEN, one] = count
-        line[CARRIED, chunks] = one
+        slot[one, TAKEN] = count
+        line[CARRIED, chunks & PLACE_BITS] = one
         chunks += 1
     for place in range(chunks):
         one = line[CARRIED, place]
-        slot[BLOCKS, one] = _over(slot[DONE_TOKENS, one] + slot[TAKEN, one], size)
+        slot[one, BLOCKS] = _over(slot[one, DONE_TOKENS] + slot[one, TAKEN], size)
     s[CHUNKS] = chunks
     promised = _promised(s, slot, line, size) if lim[KEEPS_ROOM] and s[WAITING] > 0 else 0
     while s[WAITING] > 0 and budget > 0 and s[ORDER] < lim[MAX_REQUESTS]:
@@ -521,7 +526,7 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
             break
         missing = taken = _over(count, size)
         if c is not None:
-            taken += px.unheld(c, s[REPLICA], slot[REQUEST, one] if one >= 0 else s[HEAD], cached)
+            taken += px.unheld(c, s[REPLICA], slot[one, REQUEST] if one >= 0 else s[HEAD], cached)
         if taken > free:
             break
         if lim[KEEPS_ROOM]:  # nobody is preempted, so that the first that waits has not run
@@ -550,7 +555,7 @@ def _sum_chunks(s, slot, line, window, c=None):
     new = context = pairs = keys = near_pairs = near_keys = 0
     for place in range(s[CHUNKS]):
         one = line[CARRIED, place]
-        start, taken = slot[DONE_TOKENS, one], slot[TAKEN, one]
+        start, taken = slot[one, DONE_TOKENS], slot[one, TAKEN]
         new += taken
         context += start
         pairs += taken * start + taken * (taken + 1) // 2
@@ -577,7 +582,7 @@ def _sum_near(s, q, slot, member, window):
     steps = NEVER
     for place in range(q[COUNT] if window > 0 else 0):
         one = member[HEAP, place]
-        seen = slot[DONE_TOKENS, one] + q[CLOCK] - slot[JOINED, one] + 1
+        seen = slot[one, DONE_TOKENS] + q[CLOCK] - slot[one, JOINED] + 1
         keys += min(seen, window)
         if seen < window:
             growth += 1
@@ -598,11 +603,11 @@ def _launch(s, g, slot, line, lim, decodes, group, c=None):
         s[BEFORE] = last
         for place in range(s[FRESH]):
             one = line[FRESHLY, place]
-            if slot[FIRST_STEP, one] >= 0 and last != slot[LAST_STEP, one]:
-                _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
-            if slot[FIRST_STEP, one] < 0:
-                slot[FIRST_STEP, one] = step
-            slot[IS_FRESH, one] = 0
+            if slot[one, FIRST_STEP] >= 0 and last != slot[one, LAST_STEP]:
+                _close(s, g, slot, decodes, one, slot[one, LAST_STEP])
+            if slot[one, FIRST_STEP] < 0:
+                slot[one, FIRST_STEP] = step
+            slot[one, IS_FRESH] = 0
         s[FRESH] = 0
         s[LAST] = step
         _sum_near(s, s, slot, line, lim[WINDOW])
@@ -653,7 +658,7 @@ def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, dec
 def _put_by_request(slot, line, name, count, one):
     """Put a slot into a list of so many in order of requests."""
     row, at = line[name], count
-    while at > 0 and slot[REQUEST, row[at - 1]] > slot[REQUEST, one]:
+    while at > 0 and slot[row[at - 1], REQUEST] > slot[one, REQUEST]:
         row[at] = row[at - 1]
         at -= 1
     row[at] = one
@@ -664,8 +669,8 @@ def _swap_out(s, slot, line, one, blocks):
     """Let a victim leave for the host, which has room for it (``SwappingScheduler._preempt``)."""
     s[HOST] -= blocks
     s[COMING] += blocks
-    slot[COPIED, one] = blocks
-    slot[LEAVES, one] = 1
+    slot[one, COPIED] = blocks
+    slot[one, LEAVES] = 1
     _put_by_request(slot, line, AWAY, s[SWAPPED], one)
     s[SWAPPED] += 1
     line[GOING_OUT, s[OUTBOUND]] = one
@@ -678,18 +683,18 @@ def _swap_in(s, g, slot, line, lim, facts, now):
     size = lim[SIZE]
     while s[SWAPPED] > 0:  # for whom there are places: nobody was admitted meanwhile
         one = line[AWAY, 0]
-        done = slot[DONE_TOKENS, one]
+        done = slot[one, DONE_TOKENS]
         margin = lim[MARGIN] if s[ORDER] + s[INBOUND] > 0 else 0
-        if slot[LEAVES, one] or s[SHORT] or -(-(done + 1) // size) + margin > s[FREE]:
+        if slot[one, LEAVES] or s[SHORT] or -(-(done + 1) // size) + margin > s[FREE]:
             return
         _remove(line, AWAY, s[SWAPPED], one)
         s[SWAPPED] -= 1
         blocks = -(-done // size)
         s[FREE] -= blocks
-        slot[BLOCKS, one] = slot[COPIED, one] = blocks
+        slot[one, BLOCKS] = slot[one, COPIED] = blocks
         line[COMING_IN, s[INBOUND]] = one
         s[INBOUND] += 1
-        _fact(s, g, facts, now, FACT_SWAPPED_IN, slot[REQUEST, one], done, lim[TOTAL] - s[FREE])
+        _fact(s, g, facts, now, FACT_SWAPPED_IN, slot[one, REQUEST], done, lim[TOTAL] - s[FREE])
 
 
 @INNER
@@ -697,20 +702,20 @@ def _begin_copies(s, slot, line, copies_ns, now):
     """Start the first copy in each direction where none is under way (``HostCopies``)."""
     if s[INBOUND] > 0 and s[IN_END] == NEVER:
         s[IN_SINCE] = now
-        s[IN_END] = now + copies_ns[0, slot[COPIED, line[COMING_IN, 0]]]
+        s[IN_END] = now + copies_ns[0, slot[line[COMING_IN, 0], COPIED]]
     if s[OUTBOUND] > 0 and s[OUT_END] == NEVER:
         s[OUT_SINCE] = now
-        s[OUT_END] = now + copies_ns[1, slot[COPIED, line[GOING_OUT, 0]]]
+        s[OUT_END] = now + copies_ns[1, slot[line[GOING_OUT, 0], COPIED]]
     s[COPY_END] = min(s[IN_END], s[OUT_END])
 
 
 @INNER
 def _log_copy(s, g, slot, copies, one, out, since, now):
     at = g[COPY_AT]
-    copies[at, 0] = slot[REQUEST, one]
+    copies[at, 0] = slot[one, REQUEST]
     copies[at, 1] = out
-    copies[at, 2] = slot[DONE_TOKENS, one]
-    copies[at, 3] = slot[COPIED, one]
+    copies[at, 2] = slot[one, DONE_TOKENS]
+    copies[at, 3] = slot[one, COPIED]
     copies[at, 4] = since
     copies[at, 5] = now
     copies[at, 6] = s[REPLICA]
@@ -725,18 +730,18 @@ def _end_copies(s, g, slot, line, lim, copies_ns, facts, copies, now):
         _remove(line, GOING_OUT, s[OUTBOUND], one)
         s[OUTBOUND] -= 1
         s[OUT_END] = NEVER
-        slot[LEAVES, one] = 0
-        s[COMING] -= slot[COPIED, one]
-        s[FREE] += slot[COPIED, one]
+        slot[one, LEAVES] = 0
+        s[COMING] -= slot[one, COPIED]
+        s[FREE] += slot[one, COPIED]
         _log_copy(s, g, slot, copies, one, 1, s[OUT_SINCE], now)
-        _fact(s, g, facts, now, FACT_SWAPPED_OUT, slot[REQUEST, one], slot[DONE_TOKENS, one], lim[TOTAL] - s[FREE])
+        _fact(s, g, facts, now, FACT_SWAPPED_OUT, slot[one, REQUEST], slot[one, DONE_TOKENS], lim[TOTAL] - s[FREE])
     if s[IN_END] == now:
         one = line[COMING_IN, 0]
         _remove(line, COMING_IN, s[INBOUND], one)
         s[INBOUND] -= 1
         s[IN_END] = NEVER
-        s[HOST] += slot[COPIED, one]
-        slot[PLACE, one] = s[PLACES]
+        s[HOST] += slot[one, COPIED]
+        slot[one, PLACE] = s[PLACES]
         s[PLACES] += 1
         line[ORDERED, s[ORDER]] = one
         s[ORDER] += 1
@@ -751,20 +756,20 @@ def _end_copies(s, g, slot, line, lim, copies_ns, facts, copies, now):
 
 @INNER
 def _decoding(slot, one):
-    return slot[GENERATED, one] > 0 and slot[PROMPT, one] + slot[GENERATED, one] == slot[DONE_TOKENS, one] + 1
+    return slot[one, GENERATED] > 0 and slot[one, PROMPT] + slot[one, GENERATED] == slot[one, DONE_TOKENS] + 1
 
 
 @INNER
 def _grow(s, g, slot, line, lim, facts, now, one, tokens, c=None):
     """Take the blocks that ``tokens`` need, from those admitted later if need be; return whether it has them."""
     while True:
-        missing = -(-tokens // lim[SIZE]) - slot[BLOCKS, one]
+        missing = -(-tokens // lim[SIZE]) - slot[one, BLOCKS]
         if missing > 0 and s[SHORT]:
             return False
         if missing <= s[FREE]:
             if missing > 0:
                 s[FREE] -= missing
-                slot[BLOCKS, one] += missing
+                slot[one, BLOCKS] += missing
             return True
         if s[COMING] > 0 and missing <= s[FREE] + s[COMING]:
             s[SHORT] = 1
@@ -774,7 +779,7 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens, c=None):
             other = line[ORDERED, place]
             if other == one:
                 break
-            if slot[BLOCKS, other] > 0 and not slot[CHOSEN, other] and not slot[FLIES, other]:
+            if slot[other, BLOCKS] > 0 and not slot[other, CHOSEN] and not slot[other, FLIES]:
                 victim = other
                 break
         if victim < 0:
@@ -782,19 +787,21 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens, c=None):
         s[EVICTED] += 1
         _remove(line, ORDERED, s[ORDER], victim)
         s[ORDER] -= 1
-        blocks = slot[BLOCKS, victim]
-        slot[BLOCKS, victim] = 0
+        blocks = slot[victim, BLOCKS]
+        slot[victim, BLOCKS] = 0
         if c is not None:
-            blocks = px.release(c, s[REPLICA], victim, blocks, slot[REQUEST], slot[SHARED], line[ORDERED], s[ORDER])
+            blocks = px.release(
+                c, s[REPLICA], victim, blocks, slot[:, REQUEST], slot[:, SHARED], line[ORDERED], s[ORDER]
+            )
         if 0 < blocks <= s[HOST]:
             _swap_out(s, slot, line, victim, blocks)
             continue
         s[FREE] += blocks
-        slot[DONE_TOKENS, victim] = 0
+        slot[victim, DONE_TOKENS] = 0
         _put_by_request(slot, line, PREEMPTED_ONES, s[GIVEN_UP], victim)
         s[GIVEN_UP] += 1
         s[WAITING] += 1
-        _fact(s, g, facts, now, FACT_PREEMPTED, slot[REQUEST, victim], slot[GENERATED, victim], lim[TOTAL] - s[FREE])
+        _fact(s, g, facts, now, FACT_PREEMPTED, slot[victim, REQUEST], slot[victim, GENERATED], lim[TOTAL] - s[FREE])
 
 
 @INNER
@@ -807,16 +814,16 @@ def _careful_decodes(s, g, slot, line, lim, facts, now, budget, c=None):
         one = line[ORDERED, place]
         if _decoding(slot, one):
             decoding += 1
-            if not slot[FLIES, one]:
+            if not slot[one, FLIES]:
                 line[READY, ready] = one
                 ready += 1
     share = -(-decoding // lim[STAGES])
     for place in range(min(ready, share, budget)):
         one = line[READY, place]
-        done = slot[DONE_TOKENS, one]
-        has_room = done < slot[BLOCKS, one] * lim[SIZE]
-        if has_room or (slot[BLOCKS, one] > 0 and _grow(s, g, slot, line, lim, facts, now, one, done + 1, c)):
-            slot[CHOSEN, one] = 1
+        done = slot[one, DONE_TOKENS]
+        has_room = done < slot[one, BLOCKS] * lim[SIZE]
+        if has_room or (slot[one, BLOCKS] > 0 and _grow(s, g, slot, line, lim, facts, now, one, done + 1, c)):
+            slot[one, CHOSEN] = 1
             chosen += 1
     return chosen
 
@@ -829,18 +836,18 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
     ready = 0
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
-        if not _decoding(slot, one) and not slot[FLIES, one]:
+        if not _decoding(slot, one) and not slot[one, FLIES]:
             line[READY, ready] = one
             ready += 1
     exhausted = False
     for place in range(ready):
         one = line[READY, place]
-        count = min(slot[PROMPT, one] + slot[GENERATED, one] - slot[DONE_TOKENS, one], budget, limit)
-        if count == 0 or slot[BLOCKS, one] == 0:
+        count = min(slot[one, PROMPT] + slot[one, GENERATED] - slot[one, DONE_TOKENS], budget, limit)
+        if count == 0 or slot[one, BLOCKS] == 0:
             continue
-        if _grow(s, g, slot, line, lim, facts, now, one, slot[DONE_TOKENS, one] + count, c):
-            slot[CHOSEN, one] = 1
-            slot[TAKEN, one] = count
+        if _grow(s, g, slot, line, lim, facts, now, one, slot[one, DONE_TOKENS] + count, c):
+            slot[one, CHOSEN] = 1
+            slot[one, TAKEN] = count
             line[CARRIED, s[CHUNKS]] = one
             s[CHUNKS] += 1
             budget -= count
@@ -859,13 +866,13 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
             break
         missing = taken = -(-count // lim[SIZE])
         if c is not None:
-            taken += px.unheld(c, s[REPLICA], slot[REQUEST, one] if one >= 0 else s[HEAD], cached)
+            taken += px.unheld(c, s[REPLICA], slot[one, REQUEST] if one >= 0 else s[HEAD], cached)
         if exhausted or taken > s[FREE]:
             break
         s[FREE] -= taken
         used = lim[TOTAL] - s[FREE]
         one = _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, missing, facts, now, used, cached, c)
-        slot[CHOSEN, one] = 1
+        slot[one, CHOSEN] = 1
         budget -= count
 
 
@@ -876,7 +883,7 @@ def _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now, c=None)
     while True:
         s[EVICTED] = s[CHUNKS] = s[SHORT] = 0
         for place in range(s[ORDER]):
-            slot[CHOSEN, line[ORDERED, place]] = 0
+            slot[line[ORDERED, place], CHOSEN] = 0
         if lim[CHUNKED]:
             chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS], c)
             if s[EVICTED] == 0:
@@ -904,12 +911,12 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
     size, clock = lim[SIZE], s[CLOCK]
     for place in range(s[COUNT]):
         one = line[HEAP, place]
-        grown = clock - slot[JOINED, one]
-        slot[DONE_TOKENS, one] += grown
-        slot[GENERATED, one] += grown
-        slot[BLOCKS, one] = -(-slot[DONE_TOKENS, one] // size)
-        if not slot[IS_FRESH, one]:
-            slot[LAST_STEP, one] = s[LAST]
+        grown = clock - slot[one, JOINED]
+        slot[one, DONE_TOKENS] += grown
+        slot[one, GENERATED] += grown
+        slot[one, BLOCKS] = -(-slot[one, DONE_TOKENS] // size)
+        if not slot[one, IS_FRESH]:
+            slot[one, LAST_STEP] = s[LAST]
     s[COUNT] = s[COMPUTED] = s[LOOSE] = s[FRESH] = s[BEGUN] = 0
     for phase in range(size):
         phases[phase] = 0
@@ -917,18 +924,18 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
     chosen = _decide(s, g, slot, line, prompts, outputs, behind, lim, facts, now, c)
     if c is not None:  # who was just admitted is not begun, and does not decode, whatever it took over
         for place in range(s[CHUNKS]):
-            slot[CHOSEN, line[CARRIED, place]] = 2
+            slot[line[CARRIED, place], CHOSEN] = 2
     for place in range(out, s[OUTBOUND]):
         one = line[GOING_OUT, place]
-        _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
+        _close(s, g, slot, decodes, one, slot[one, LAST_STEP])
     for place in range(s[ORDER]):
         one = line[ORDERED, place]
-        if slot[DONE_TOKENS, one] == 0 or slot[CHOSEN, one] == 2:
+        if slot[one, DONE_TOKENS] == 0 or slot[one, CHOSEN] == 2:
             continue
         if not _decoding(slot, one):
             line[BEGINNING, s[BEGUN]] = one
             s[BEGUN] += 1
-        elif slot[CHOSEN, one]:
+        elif slot[one, CHOSEN]:
             _join(s, slot, line, finishes, phases, lim, one)
         else:
             line[LOOSENED, s[LOOSE]] = one
@@ -940,19 +947,19 @@ def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, 
 
 @INLINED
 def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step, c=None):
-    blocks = slot[BLOCKS, one]
+    blocks = slot[one, BLOCKS]
     if c is not None:
-        blocks = px.release(c, s[REPLICA], one, blocks, slot[REQUEST], slot[SHARED], line[ORDERED], s[ORDER])
+        blocks = px.release(c, s[REPLICA], one, blocks, slot[:, REQUEST], slot[:, SHARED], line[ORDERED], s[ORDER])
     s[FREE] += blocks
     _remove(line, ORDERED, s[ORDER], one)
     s[ORDER] -= 1
-    line[SPARES, s[SPARE]] = one
+    line[SPARES, s[SPARE] & PLACE_BITS] = one
     s[SPARE] += 1
     g[ENDED] += 1
     g[FREED] += 1
-    loads[s[REPLICA]] -= slot[PROMPT, one] + slot[OUTPUT, one]
-    _fact(s, g, facts, now, FACT_FINISHED, slot[REQUEST, one], slot[GENERATED, one], lim[TOTAL] - s[FREE])
-    if slot[FIRST_STEP, one] >= 0:
+    loads[s[REPLICA] & PLACE_BITS] -= slot[one, PROMPT] + slot[one, OUTPUT]
+    _fact(s, g, facts, now, FACT_FINISHED, slot[one, REQUEST], slot[one, GENERATED], lim[TOTAL] - s[FREE])
+    if slot[one, FIRST_STEP] >= 0:
         _close(s, g, slot, decodes, one, last_step)
 
 
@@ -964,9 +971,7 @@ def _entered(s, phases, size, steps):
         entered += s[COUNT]
         left -= size
     for _ in range(left):
-        at += 1
-        if at == size:
-            at = 0
+        at = _phase(at + 1, size)
         entered += phases[at]
     return entered
 
@@ -986,12 +991,12 @@ def _affordable(s, phases, size, limit, free):
 @INLINED
 def _log_run(s, g, head, pending, now, width, rows, varying):
     """Write the step or run of steps that ends, and what varied in it."""
-    at = g[ROW_AT]
+    at = g[ROW_AT] & PLACE_BITS
     head[ROW_COUNT] = s[STEPS]
     head[ROW_END] = now
     _copy(rows[at], 0, head, len(ROW))
     g[ROW_AT] = at + 1
-    out, size = g[VARYING_AT], s[STEPS] * width
+    out, size = g[VARYING_AT] & PLACE_BITS, s[STEPS] * width
     _copy(varying, out, pending, size)
     g[VARYING_AT] = out + size
 
@@ -1005,11 +1010,11 @@ def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, d
     q[COMPUTED] += steps * q[COUNT]
     while q[COUNT] > 0 and finishes[group[HEAP, 0]] <= clock:
         one = _pop(q, slot, group, finishes)
-        phases[_phase(slot[JOINED, one] - slot[DONE_TOKENS, one], size)] -= 1
-        done = slot[DONE_TOKENS, one] + clock - slot[JOINED, one]
-        slot[DONE_TOKENS, one] = done
-        slot[GENERATED, one] = slot[OUTPUT, one]
-        slot[BLOCKS, one] = _over(done, size)
+        phases[_phase(slot[one, JOINED] - slot[one, DONE_TOKENS], size)] -= 1
+        done = slot[one, DONE_TOKENS] + clock - slot[one, JOINED]
+        slot[one, DONE_TOKENS] = done
+        slot[one, GENERATED] = slot[one, OUTPUT]
+        slot[one, BLOCKS] = _over(done, size)
         q[COMPUTED] -= done
         # its blocks are given back below; nobody looks at them in between
         _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, q[LAST], c)
@@ -1018,30 +1023,30 @@ def _step_group(q, group, s, g, slot, line, finishes, phases, lim, loads, now, d
 @INLINED
 def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, one, c=None):
     """Account for a prompt chunk of a step that ended (``GroupedScheduler._compute``)."""
-    start, count = slot[DONE_TOKENS, one], slot[TAKEN, one]
+    start, count = slot[one, DONE_TOKENS], slot[one, TAKEN]
     done = start + count
-    slot[DONE_TOKENS, one] = done
-    if slot[FIRST_STEP, one] >= 0:  # computed anew after a preemption
-        _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
-    left = slot[PROMPT, one] + slot[GENERATED, one] - done
+    slot[one, DONE_TOKENS] = done
+    if slot[one, FIRST_STEP] >= 0:  # computed anew after a preemption
+        _close(s, g, slot, decodes, one, slot[one, LAST_STEP])
+    left = slot[one, PROMPT] + slot[one, GENERATED] - done
     sampled = 0
     if left == 0:
-        if slot[GENERATED, one] < slot[OUTPUT, one]:
-            slot[GENERATED, one] += 1
+        if slot[one, GENERATED] < slot[one, OUTPUT]:
+            slot[one, GENERATED] += 1
             sampled = 1
-        if slot[GENERATED, one] >= slot[OUTPUT, one]:
-            _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, slot[LAST_STEP, one], c)
+        if slot[one, GENERATED] >= slot[one, OUTPUT]:
+            _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, slot[one, LAST_STEP], c)
         else:
-            line[LOOSENED, s[LOOSE]] = one
+            line[LOOSENED, s[LOOSE] & PLACE_BITS] = one
             s[LOOSE] += 1
-    elif left == 1 and slot[GENERATED, one] > 0:  # the last token of what it computes anew is a decode step
+    elif left == 1 and slot[one, GENERATED] > 0:  # the last token of what it computes anew is a decode step
         line[LOOSENED, s[LOOSE]] = one
         s[LOOSE] += 1
     else:
         _put_back(s, slot, line, one)
-    at = g[CHUNK_AT]
+    at = g[CHUNK_AT] & PLACE_BITS
     chunks[at, 0] = step
-    chunks[at, 1] = slot[REQUEST, one]
+    chunks[at, 1] = slot[one, REQUEST]
     chunks[at, 2] = start
     chunks[at, 3] = count
     chunks[at, 4] = sampled
@@ -1055,9 +1060,9 @@ def _land(s, g, slot, line, finishes, phases, lim, loads, now, chunks, decodes, 
     if c is not None:
         for place in range(s[CHUNKS]):
             one = line[CARRIED, place]
-            full = (slot[DONE_TOKENS, one] + slot[TAKEN, one]) // lim[SIZE]
+            full = (slot[one, DONE_TOKENS] + slot[one, TAKEN]) // lim[SIZE]
             px.catch_up(c, s[REPLICA], s[FREE])
-            slot[SHARED, one], freed = px.store(c, s[REPLICA], slot[REQUEST, one], slot[SHARED, one], full)
+            slot[one, SHARED], freed = px.store(c, s[REPLICA], slot[one, REQUEST], slot[one, SHARED], full)
             s[FREE] += freed
     steps, first = s[STEPS], s[STEP]
     s[STEP] = first + steps
@@ -1097,16 +1102,12 @@ def _counts(s):
 
 
 @njit(**KEPT)
-def find_row(s, radix, places, keys):
+def find_row(s, weights, keys):
     """Return the position of a step's counts in a table, or of a free one, and their key."""
-    counts = _counts(s)
-    key = 0
-    for place in range(len(places)):
-        at = places[place]
-        if at < 0:
-            break
-        key = key * radix[at] + counts[at]
-    at = key % len(keys)
+    tokens, requests, new, decodes, context, seen, keys_ = _counts(s)
+    key = tokens * weights[0] + requests * weights[1] + new * weights[2] + decodes * weights[3]
+    key += context * weights[4] + seen * weights[5] + keys_ * weights[6]
+    at = (key % len(keys)) & PLACE_BITS
     while keys[at] != key and keys[at] != -1:
         at = (at + 1) % len(keys)
     return at, key
@@ -1136,12 +1137,10 @@ def _make_row(s, parts, part_ns, at, key, keys, values, made):
 
 
 @INLINED
-def _prompts_ns(
-    s, g, seconds, radix, places, keys, values, parts, part_ns, made, cores, core_kinds, terms, answer, pending
-):
+def _prompts_ns(s, g, seconds, weights, keys, values, parts, part_ns, made, cores, core_kinds, terms, answer, pending):
     """Return what is to be asked for, 0 for nothing; nanoseconds of a step that prefills; the number of its row."""
     table = 1 if s[DECODES] > 0 else 0
-    at, key = find_row(s, radix, places[table], keys[table])
+    at, key = find_row(s, weights[table], keys[table])
     if keys[table, at] != key:
         asked = _make_row(s, parts[table], part_ns[table], at, key, keys[table], values[table], made[table])
         if asked:
@@ -1170,8 +1169,7 @@ def _price_prompts(
     g,
     lim,
     seconds,
-    radix,
-    places,
+    weights,
     keys,
     values,
     parts,
@@ -1187,7 +1185,7 @@ def _price_prompts(
 ):
     """Price a step that prefills; return 0, or what is to be asked for."""
     asked, total, number = _prompts_ns(
-        s, g, seconds, radix, places, keys, values, parts, part_ns, made, cores, core_kinds, terms, answer, pending
+        s, g, seconds, weights, keys, values, parts, part_ns, made, cores, core_kinds, terms, answer, pending
     )
     if asked:
         return asked
@@ -1196,7 +1194,7 @@ def _price_prompts(
         return TOO_LATE
     _head(s, lim, head, g[NOW], s[CONTEXT] + s[ATTENDED], number)
     s[STEPS] = s[LIMIT] = 1
-    ends[s[REPLICA]] = g[NOW] + total
+    ends[s[REPLICA] & PLACE_BITS] = g[NOW] + total
     return 0
 
 
@@ -1220,7 +1218,7 @@ def _price_decodes(
     until,
 ):
     """Begin or continue a run of decode steps, up to an instant; return 0, or what is to be asked for."""
-    count, mine = s[DECODES], s[REPLICA]
+    count, mine = s[DECODES] & PLACE_BITS, s[REPLICA] & PLACE_BITS
     base = decode_rows[count, 0]
     if base < 0:
         return ASK_DECODE
@@ -1231,7 +1229,7 @@ def _price_decodes(
         ends[mine] = g[NOW]
     classes = cores[2]
     gap = seconds[1] if decode_rows[count, 2] else seconds[0]
-    steps, end, limit = s[STEPS], ends[mine], s[LIMIT]
+    steps, end, limit = s[STEPS] & PLACE_BITS, ends[mine], s[LIMIT]
     keys, near, first = s[ATTENDED] + steps * count, s[NEAR_ATTENDED] + steps * s[NEAR_GROWTH], steps
     longest_ns, fixed = seconds[2] * 1e9, _decode_fixed(terms[2, 0], count)
     alone, instances = classes == 1 and not g[ANSWERED] and not core_kinds[2, 0, 2], core_kinds[2, 0, 1]
@@ -1239,15 +1237,14 @@ def _price_decodes(
     ahead = steps
     while True:
         total = base
-        if steps == ahead and many > 0 and limit - steps >= FEW:
-            last = _decode_step(terms[2, 0], fixed, count, keys + (many - 1) * count, gap, longest_ns)
-            if last < 0:  # what fewer keys take is less
-                many = 0
-            else:
-                _decode_many(fixed, count, keys, gap, pending, steps, many)
+        if many > 0 and steps == ahead and limit - steps >= FEW and keys + (many - 1) * count <= fixed[0]:
+            _decode_many(fixed, count, keys, gap, pending, steps, many)
+            if 0 <= pending[(steps + many - 1) & PLACE_BITS] < longest_ns - 1.0:  # what fewer keys take is less
                 ahead += many
+            else:
+                many = 0
         if alone:
-            ns = pending[steps]
+            ns = pending[steps & PLACE_BITS]
             if steps >= ahead:
                 ns = _decode_step(terms[2, 0], fixed, count, keys, gap, longest_ns)
                 pending[steps] = ns
@@ -1282,10 +1279,10 @@ def _price_decodes(
 def _settle(tree, keys, lane):
     """Bring a tournament of lanes up to date, whose root has the smallest key, the first lane among equals."""
     size = len(tree) >> 1
-    at = (size + lane) >> 1
+    at = ((size + lane) & PLACE_BITS) >> 1
     while at > 0:
         left, right = tree[2 * at], tree[2 * at + 1]
-        tree[at] = left if right < 0 or keys[left] <= keys[right] else right
+        tree[at] = left if right < 0 or keys[left & PLACE_BITS] <= keys[right] else right
         at >>= 1
 
 
@@ -1408,8 +1405,7 @@ def advance(
     tail,
     came,
     routed,
-    radix,
-    places,
+    weights,
     keys,
     values,
     parts,
@@ -1434,7 +1430,7 @@ def advance(
     ----------
     g : int64 array of shape (len(CLOCK_SCALARS),)
     s, slot, line, finishes, phases : int64 arrays
-        The state by lane: (lanes, len(SCALARS)), (lanes, len(FIELDS), slots), (lanes, len(LINES), slots),
+        The state by lane: (lanes, len(SCALARS)), (lanes, slots, len(FIELDS)), (lanes, len(LINES), slots),
         (lanes, slots), (lanes, block tokens).
     head, pending : int64 arrays of shape (lanes, len(ROW)) and (lanes, …)
         The row of the run under way, and what varies in it.
@@ -1457,10 +1453,9 @@ def advance(
         The last that came to each lane, −1 before there is one.
     came, routed : int64 arrays of shape (requests,)
         When and where each came; written here.
-    radix : int64 array of shape (7,)
-        One more than each of a step's counts can be.
-    places : int64 array of shape (2, 7)
-        The counts that tell a row of a step that prefills, and of a mixed one; −1 behind them.
+    weights : int64 array of shape (2, 7)
+        What each of a step's counts is worth in the number that tells a row of a step that prefills, and of a mixed
+        one; 0 of those that do not tell any.
     keys, values : int64 arrays of shape (2, size) and (2, size, 2)
         Those counts as one number, −1 where there is none → nanoseconds without attention, number of the row.
     parts : int64 array of shape (2, 1 + parts)
@@ -1500,7 +1495,7 @@ def advance(
             while ends[end_tree[1]] == now:
                 if _is_full(g, lim):
                     return FULL
-                lane = end_tree[1]
+                lane = end_tree[1] & PLACE_BITS
                 mine = s[lane]
                 beside = mine[COPY_END] != NEVER  # then steps are taken singly
                 if not beside and mine[STEPS] < mine[LIMIT]:
@@ -1522,7 +1517,7 @@ def advance(
             g[PHASE] = ARRIVALS
         if g[PHASE] == ARRIVALS:
             while True:
-                request = first + g[NEXT] * stride
+                request = (first + g[NEXT] * stride) & PLACE_BITS
                 if request >= total or (g[FREED] <= 0 if lim[CLOSED] else arrived[request] != now):
                     break
                 if _is_full(g, lim):
@@ -1538,6 +1533,7 @@ def advance(
                 )
                 if lane < 0:
                     continue
+                lane &= PLACE_BITS
                 mine = s[lane]
                 if mine[WAITING] == 1:  # those before it are kept out as ever
                     if mine[GOES_ON]:
@@ -1551,10 +1547,10 @@ def advance(
                         mine[LIMIT] = mine[STEPS]
                 _wake(mine, g, awake)
             g[PHASE] = DECISIONS
-        request = first + g[NEXT] * stride
+        request = (first + g[NEXT] * stride) & PLACE_BITS
         soon = NEVER if lim[CLOSED] or request >= total else arrived[request]
         while g[AWOKEN] < g[AWAKE]:
-            lane = awake[g[AWOKEN]]
+            lane = awake[g[AWOKEN] & PLACE_BITS] & PLACE_BITS
             mine = s[lane]
             if not mine[GOES_ON] and not mine[LAUNCHED] and mine[STEPS] == 0:
                 if _is_full(g, lim):
@@ -1569,7 +1565,7 @@ def advance(
             if mine[GOES_ON] or mine[LAUNCHED]:
                 if mine[CHUNKS] > 0:
                     asked = _price_prompts(
-                        mine, g, lim, seconds, radix, places, keys, values, parts, part_ns, made, cores, core_kinds,
+                        mine, g, lim, seconds, weights, keys, values, parts, part_ns, made, cores, core_kinds,
                         terms, answer, head[lane], pending[lane], ends,
                     )  # fmt: skip
                 else:

@@ -81,8 +81,8 @@ class CompiledLanes(ABC):
         self.state[:, k.REPLICA], self.state[:, k.LAST] = np.arange(count), -1
         self.state[:, k.FREE], self.state[:, k.SPARE] = [one.pool.free[0] for one in schedulers], places
         self.state[:, [k.IN_END, k.OUT_END, k.COPY_END]] = k.NEVER
-        self.slots = np.zeros((count, len(k.FIELDS), slots), np.int64)
-        self.lines = np.zeros((count, len(k.LINES), slots), np.int64)
+        self.slots = np.zeros((count, slots, len(k.FIELDS)), np.int64)
+        self.lines = np.zeros((count, len(k.LINES), slots), np.uint32)
         self.lines[:, k.SPARES] = np.arange(slots)[::-1]
         self.finishes = np.zeros((count, slots), np.int64)
         self.ends = np.full(count, k.NEVER, np.int64)
@@ -238,15 +238,15 @@ class CompiledLanes(ABC):
         """Log episodes that are open at the horizon: slots, and the last step of each."""
         slot, log = self.slots[lane], self.lanes[lane].log
         for one, last_step in open_:
-            if 0 <= slot[k.FIRST_STEP, one] <= last_step:
-                at, request, first_step = slot[[k.SLOT, k.REQUEST, k.FIRST_STEP], one].tolist()
+            if 0 <= slot[one, k.FIRST_STEP] <= last_step:
+                at, request, first_step = slot[one, [k.SLOT, k.REQUEST, k.FIRST_STEP]].tolist()
                 log.decode(at, request, first_step, int(last_step))
 
     def _apart(self, number: int) -> list[tuple[int, int]]:
         """Return who is in no group and not in flight, with the last step of each."""
         s, slot, line = self.state[number], self.slots[number], self.lines[number]
         lists = ((k.LOOSENED, k.LOOSE), (k.BEGINNING, k.BEGUN), (k.PREEMPTED_ONES, k.GIVEN_UP))
-        return [(one, slot[k.LAST_STEP, one]) for name, count in lists for one in line[name, : s[count]].tolist()]
+        return [(one, slot[one, k.LAST_STEP]) for name, count in lists for one in line[name, : s[count]].tolist()]
 
 
 TABLES: Final = np.array([PREFILL, DECODE, MIXED])
@@ -265,7 +265,7 @@ def tournament(lanes: int) -> Int64Array:
 
 def by_column(rows: int, width: int) -> Int64Array:
     """Return room for rows of which each column lies together, as they are handed on; a vector where there is one."""
-    return np.zeros((width, rows), np.int64).T if width > 1 else np.zeros(rows, np.int64)
+    return np.empty((width, rows), np.int64).T if width > 1 else np.empty(rows, np.int64)
 
 
 def reordered(table: Int64Array, order: Int64Array) -> Int64Array:

@@ -65,9 +65,6 @@ class KernelPrices:
             )
         ]
         self.radix = np.array([1 + one for one in most], np.int64)
-        self.places = np.full((2, len(ALIASES)), UNKNOWN, np.int64)
-        for table, prompts in enumerate(self.prompts):
-            self.places[table, : len(prompts.used)] = prompts.used
         self.seconds = np.array([pricer.gap_s(graph=False), pricer.gap_s(graph=True), LONGEST_S])
         self.decode_rows = np.full((most[COUNTS["decode_sequences"]] + 1, 4), UNKNOWN, np.int64)
         self.keys, self.values = _empty(FEW_ROWS)
@@ -79,6 +76,7 @@ class KernelPrices:
         if not self.obstacle:
             self.cores = np.array([len(one) for one in self.classes], np.int64)
             self.kinds, self.terms = self._terms()
+            self.weights = self._weights()
 
     def _parts(self) -> tuple[Int64Array, Int64Array, list[list[Int64Array]]]:
         """Return the parts that the kernel adds rows up of, none where a part depends on more than one small count."""
@@ -108,6 +106,14 @@ class KernelPrices:
                 if classes and classes[0] in part.indices:
                     sending[table], found[table, 0] = number, part.places[0] if part.places else -1
         return found, sending
+
+    def _weights(self) -> Int64Array:
+        """Return what each count is worth in the keys of rows."""
+        found = np.zeros((2, len(ALIASES)), np.int64)
+        for table, prompts in enumerate(self.prompts):
+            for at, place in enumerate(prompts.used):
+                found[table, place] = prod(int(self.radix[later]) for later in prompts.used[at + 1 :])
+        return found
 
     def _obstacle(self) -> str:
         for prompts in self.prompts:

@@ -67,7 +67,7 @@ class StageLanes(CompiledLanes):
                 self.answer[: len(varying)] = varying
                 self.clock[k.ANSWERED] = 1
                 return
-            at, key = k.find_row(s, prices.radix, prices.places[table], prices.keys[table])
+            at, key = k.find_row(s, prices.weights[table], prices.keys[table])
             prices.learn_row(table, int(at), int(key), base, number)
 
     def _stop_lane(self, number: int) -> None:
@@ -86,11 +86,11 @@ class StageLanes(CompiledLanes):
         carried = flies and decodes
         open_ = []
         group = line[k.HEAP, : s[k.COUNT]].tolist()
-        for one in sorted(group, key=lambda one: (self.finishes[number, one], slot[k.PLACE, one])):
-            fresh = not carried and slot[k.IS_FRESH, one]
-            open_.append((one, slot[k.LAST_STEP, one] if fresh else previous if carried else s[k.LAST]))
+        for one in sorted(group, key=lambda one: (self.finishes[number, one], slot[one, k.PLACE])):
+            fresh = not carried and slot[one, k.IS_FRESH]
+            open_.append((one, slot[one, k.LAST_STEP] if fresh else previous if carried else s[k.LAST]))
         open_ += self._apart(number)
-        open_ += [(one, slot[k.LAST_STEP, one]) for one in line[k.CARRIED, : s[k.CHUNKS]].tolist()]
+        open_ += [(one, slot[one, k.LAST_STEP]) for one in line[k.CARRIED, : s[k.CHUNKS]].tolist()]
         self._close(number, open_)
 
 
@@ -105,7 +105,7 @@ class SingleLanes(StageLanes):
     def _advance(self, fixed: tuple[Any, ...]) -> int:
         prices = self.prices
         everything: list[Any] = [
-            *fixed, prices.radix, prices.places, prices.keys, prices.values, prices.parts, prices.part_ns,
+            *fixed, prices.weights, prices.keys, prices.values, prices.parts, prices.part_ns,
             prices.made, prices.decode_rows, prices.cores, prices.kinds, prices.terms, self.copies_ns, self.copied,
             *self.logged,
         ]  # fmt: skip

@@ -17,7 +17,7 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.compiled.prices import MIXED, PREFILL, UNKNOWN, KernelPrices
 
 STACKED: Final = (
-    "places", "keys", "values", "parts", "part_ns", "part_sends", "made", "decode_rows", "cores", "kinds", "terms",
+    "weights", "keys", "values", "parts", "part_ns", "part_sends", "made", "decode_rows", "cores", "kinds", "terms",
 )  # fmt: skip
 """What the kernel reads, in the order in which it takes it."""
 
@@ -49,7 +49,7 @@ class StagePrices:
         distinct = list(dict.fromkeys(stages))
         self.kinds = [KernelPrices(one, most) for one in distinct]
         self.of_stage = np.array([distinct.index(one) for one in stages], np.int64)
-        self.radix, self.seconds = self.kinds[0].radix, self.kinds[0].seconds
+        self.seconds = self.kinds[0].seconds
         self.plain = all(one.plain for one in self.kinds)
         self.obstacle = next(filter(None, [one.obstacle for one in self.kinds]), "") or self._obstacle()
         self.arrays: list[Int64Array] = []
@@ -69,7 +69,7 @@ class StagePrices:
         self.arrays = []
         for name in STACKED:
             each = [getattr(one, name) for one in self.kinds]
-            fill = UNKNOWN if name in ("places", "keys", "part_ns") else 0
+            fill = UNKNOWN if name in ("keys", "part_ns") else 0
             shape = np.max([one.shape for one in each], axis=0)
             stacked = np.full((len(each), *shape), fill, each[0].dtype)
             for mine, theirs, one in zip(stacked, each, self.kinds, strict=True):

@@ -29,13 +29,13 @@ class StagedLanes(CompiledLanes):
         super().__init__(intake, lanes, prices, first, stride)
         count, groups, slots = len(lanes), stages + 1, self.lines.shape[2]
         self.groups = np.zeros((count, groups, len(st.GROUP_SCALARS)), np.int64)
-        self.members = np.zeros((count, groups, 2, slots), np.int64)
+        self.members = np.zeros((count, groups, 2, slots), np.uint32)
         self.phases = np.zeros((count, groups, int(self.limits[k.SIZE])), np.int64)
         self.ready = np.zeros((count, 2, groups), np.int64)
         self.ready[:, st.SPARE] = np.arange(groups)
         self.state[:, st.SPARE_GROUPS] = groups
         self.flight = np.zeros((count, stages, len(ln.FLIGHT)), np.int64)
-        self.carried = np.zeros((count, stages, slots), np.int64)
+        self.carried = np.zeros((count, stages, slots), np.uint32)
         shapes = ((len(k.ROW),), (stages, 2), (self._classes(),), (stages - 1, 2))
         self.in_flight = [np.zeros((count, stages, *shape), np.int64) for shape in shapes]
         """Of each micro-batch: row, passes, what varies, sends."""
@@ -66,7 +66,7 @@ class StagedLanes(CompiledLanes):
             self.clock, self.state, self.slots, self.lines, self.finishes, self.groups, self.members, self.phases,
             self.ready, np.full((count, stages), -1, np.int64), self.flight, self.carried, *self.in_flight,
             np.zeros((count, stages), np.int64), np.zeros((count, stages), np.int64), self.answer,
-            np.zeros((len(prices.kinds), 3), np.int64), self.pending, prices.of_stage, prices.radix,
+            np.zeros((len(prices.kinds), 3), np.int64), self.pending, prices.of_stage,
             self.ends, tournament(count), *self._requests(),
         )  # fmt: skip
 
@@ -99,11 +99,11 @@ class StagedLanes(CompiledLanes):
         for group in self.ready[number, st.WAITS, : self.state[number, st.WAITING_GROUPS]].tolist():
             last = self.groups[number, group, k.LAST]
             members = self._members(number, group)
-            steps += [(one, slot[k.LAST_STEP, one] if slot[k.IS_FRESH, one] else last) for one in members]
+            steps += [(one, slot[one, k.LAST_STEP] if slot[one, k.IS_FRESH] else last) for one in members]
         steps += self._apart(number)
         for at in flights:
             chunks = self.carried[number, at, : self.flight[number, at, ln.FLIGHT_CHUNKS]].tolist()
-            steps += [(one, slot[k.LAST_STEP, one]) for one in chunks]
+            steps += [(one, slot[one, k.LAST_STEP]) for one in chunks]
         self._close(number, steps)
 
     def _flights(self, number: int) -> list[int]:
@@ -114,7 +114,7 @@ class StagedLanes(CompiledLanes):
     def _members(self, number: int, group: int) -> list[int]:
         """Return who is in a group, by when each has its last token, then by admission."""
         found: list[int] = self.members[number, group, k.HEAP, : self.groups[number, group, k.COUNT]].tolist()
-        return sorted(found, key=lambda one: (self.finishes[number, one], self.slots[number, k.PLACE, one]))
+        return sorted(found, key=lambda one: (self.finishes[number, one], self.slots[number, one, k.PLACE]))
 
 
 def _nothing(dims: Sequence[int]) -> tuple[Int64Array, ...]:

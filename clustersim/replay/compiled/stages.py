@@ -57,26 +57,26 @@ def _new_group(s, groups, phases, ready):
 def _join_group(group, slot, groups, members, finishes, phases, lim, one):
     q = groups[group]
     k._join(q, slot, members[group], finishes, phases[group], lim, one)
-    q[LATEST] = max(q[LATEST], slot[k.PLACE, one])
+    q[LATEST] = max(q[LATEST], slot[one, k.PLACE])
 
 
 @k.INLINED
 def _bring(slot, clock, size, one):
     """Bring a member of a group up to date."""
-    grown = clock - slot[k.JOINED, one]
-    slot[k.JOINED, one] = clock
-    slot[k.DONE_TOKENS, one] += grown
-    slot[k.GENERATED, one] += grown
-    slot[k.BLOCKS, one] = -(-slot[k.DONE_TOKENS, one] // size)
+    grown = clock - slot[one, k.JOINED]
+    slot[one, k.JOINED] = clock
+    slot[one, k.DONE_TOKENS] += grown
+    slot[one, k.GENERATED] += grown
+    slot[one, k.BLOCKS] = -(-slot[one, k.DONE_TOKENS] // size)
 
 
 @k.INNER
 def _take_apart(s, slot, line, groups, members, ready, lim):
     """Free all groups that wait, their members up to date; mark these and those that are loose as chosen, alone."""
     for place in range(s[k.ORDER]):
-        slot[k.CHOSEN, line[k.ORDERED, place]] = 0
+        slot[line[k.ORDERED, place], k.CHOSEN] = 0
     for place in range(s[k.LOOSE]):
-        slot[k.CHOSEN, line[k.LOOSENED, place]] = 1
+        slot[line[k.LOOSENED, place], k.CHOSEN] = 1
     s[k.LOOSE] = 0
     for number in range(s[WAITING_GROUPS]):
         group = ready[WAITS, number]
@@ -84,9 +84,9 @@ def _take_apart(s, slot, line, groups, members, ready, lim):
         for place in range(q[k.COUNT]):
             one = members[group, k.HEAP, place]
             _bring(slot, q[k.CLOCK], lim[k.SIZE], one)
-            if not slot[k.IS_FRESH, one]:
-                slot[k.LAST_STEP, one] = q[k.LAST]
-            slot[k.CHOSEN, one] = 1
+            if not slot[one, k.IS_FRESH]:
+                slot[one, k.LAST_STEP] = q[k.LAST]
+            slot[one, k.CHOSEN] = 1
         ready[SPARE, s[SPARE_GROUPS]] = group
         s[SPARE_GROUPS] += 1
     s[WAITING_GROUPS] = 0
@@ -112,7 +112,7 @@ def _first(s, slot, line, groups, members, finishes, phases, ready, lim, share):
         if count == share:
             earliest = k.NEVER
             for place in range(loose):
-                earliest = min(earliest, slot[k.PLACE, line[k.LOOSENED, place]])
+                earliest = min(earliest, slot[line[k.LOOSENED, place], k.PLACE])
             if earliest > groups[group, LATEST]:
                 return group
     elif s[WAITING_GROUPS] == 0:
@@ -126,7 +126,7 @@ def _first(s, slot, line, groups, members, finishes, phases, ready, lim, share):
     group = _new_group(s, groups, phases, ready)
     for place in range(s[k.ORDER]):
         one = line[k.ORDERED, place]
-        if not slot[k.CHOSEN, one]:
+        if not slot[one, k.CHOSEN]:
             continue
         if groups[group, k.COUNT] < share:
             _join_group(group, slot, groups, members, finishes, phases, lim, one)
@@ -142,11 +142,11 @@ def _slot_of(q, member, slot, last_steps):
     first = member[k.HEAP, 0]
     for place in range(1, q[k.COUNT]):
         one = member[k.HEAP, place]
-        if slot[k.PLACE, one] < slot[k.PLACE, first]:
+        if slot[one, k.PLACE] < slot[first, k.PLACE]:
             first = one
-    last_step = slot[k.LAST_STEP, first] if slot[k.IS_FRESH, first] else q[k.LAST]
-    if slot[k.FIRST_STEP, first] >= 0 and last_steps[slot[k.SLOT, first]] == last_step:
-        return slot[k.SLOT, first]
+    last_step = slot[first, k.LAST_STEP] if slot[first, k.IS_FRESH] else q[k.LAST]
+    if slot[first, k.FIRST_STEP] >= 0 and last_steps[slot[first, k.SLOT]] == last_step:
+        return slot[first, k.SLOT]
     found = 0
     for number in range(1, len(last_steps)):
         if last_steps[number] < last_steps[found]:
@@ -161,20 +161,20 @@ def _open(s, q, member, g, slot, last_steps, decodes):
     if fresh < q[k.COUNT] and (chosen != q[GROUP_SLOT] or last_steps[chosen] != q[k.LAST]):
         for place in range(q[k.COUNT]):
             one = member[k.HEAP, place]
-            if not slot[k.IS_FRESH, one]:
-                slot[k.LAST_STEP, one] = q[k.LAST]
+            if not slot[one, k.IS_FRESH]:
+                slot[one, k.LAST_STEP] = q[k.LAST]
                 member[k.FRESHLY, fresh] = one
                 fresh += 1
     for place in range(fresh):
         one = member[k.FRESHLY, place]
-        if slot[k.FIRST_STEP, one] >= 0:
-            last_step = slot[k.LAST_STEP, one]
-            if slot[k.SLOT, one] != chosen or last_steps[chosen] != last_step:
+        if slot[one, k.FIRST_STEP] >= 0:
+            last_step = slot[one, k.LAST_STEP]
+            if slot[one, k.SLOT] != chosen or last_steps[chosen] != last_step:
                 k._close(s, g, slot, decodes, one, last_step)
-        if slot[k.FIRST_STEP, one] < 0:
-            slot[k.FIRST_STEP, one] = s[k.STEP]
-            slot[k.SLOT, one] = chosen
-        slot[k.IS_FRESH, one] = 0
+        if slot[one, k.FIRST_STEP] < 0:
+            slot[one, k.FIRST_STEP] = s[k.STEP]
+            slot[one, k.SLOT] = chosen
+        slot[one, k.IS_FRESH] = 0
     q[k.FRESH] = 0
     return chosen
 
@@ -243,7 +243,7 @@ def _next(
 def _mark_flying(s, slot, line, groups, members, flight, carried, size):
     """Mark who is in flight, and bring them up to date."""
     for place in range(s[k.ORDER]):
-        slot[k.FLIES, line[k.ORDERED, place]] = 0
+        slot[line[k.ORDERED, place], k.FLIES] = 0
     for number in range(s[FLYING]):
         at = (s[OLDEST] + number) % len(flight)
         group = flight[at, ln.FLIGHT_GROUP]
@@ -251,9 +251,9 @@ def _mark_flying(s, slot, line, groups, members, flight, carried, size):
             for place in range(groups[group, k.COUNT]):
                 one = members[group, k.HEAP, place]
                 _bring(slot, groups[group, k.CLOCK], size, one)
-                slot[k.FLIES, one] = 1
+                slot[one, k.FLIES] = 1
         for place in range(flight[at, ln.FLIGHT_CHUNKS]):
-            slot[k.FLIES, carried[at, place]] = 1
+            slot[carried[at, place], k.FLIES] = 1
 
 
 @k.INNER
@@ -271,12 +271,12 @@ def _careful(
         one = line[k.ORDERED, place]
         decoding = k._decoding(slot, one)
         s[DECODING] += decoding
-        if slot[k.FLIES, one] or slot[k.DONE_TOKENS, one] == 0:
+        if slot[one, k.FLIES] or slot[one, k.DONE_TOKENS] == 0:
             continue
         if not decoding:
             line[k.BEGINNING, s[k.BEGUN]] = one
             s[k.BEGUN] += 1
-        elif slot[k.CHOSEN, one]:
+        elif slot[one, k.CHOSEN]:
             _join_group(group, slot, groups, members, finishes, phases, lim, one)
         else:
             line[k.LOOSENED, s[k.LOOSE]] = one
@@ -287,7 +287,7 @@ def _careful(
 
 @k.INLINED
 def _price(
-    s, g, seconds, radix, places, keys, values, parts, part_ns, part_sends, made, decode_rows, cores, core_kinds, terms,
+    s, g, seconds, weights, keys, values, parts, part_ns, part_sends, made, decode_rows, cores, core_kinds, terms,
     answer, cost, pending,
 ):  # fmt: skip
     """Price the step that was launched, on each kind of stage; return 0, or what is to be asked for."""
@@ -295,7 +295,7 @@ def _price(
     for kind in range(len(cost)):
         if s[k.CHUNKS] > 0:
             asked, total, number = k._prompts_ns(
-                s, g, seconds, radix, places[kind], keys[kind], values[kind], parts[kind], part_ns[kind], made[kind],
+                s, g, seconds, weights[kind], keys[kind], values[kind], parts[kind], part_ns[kind], made[kind],
                 cores[kind], core_kinds[kind], terms[kind], answer[kind], pending[kind],
             )  # fmt: skip
             if asked:
@@ -427,8 +427,8 @@ def _kept(source):
     @njit(**k.KEPT)
     def advance_stages(
         g, s, slot, line, finishes, groups, members, phases, ready, last_steps, flight, carried, head, passes,
-        varied, sent, free_at, sent_at, answer, cost, pending, of_stage, radix, ends, end_tree, loads, load_tree, awake,
-        lim, seconds, arrived, prompts, outputs, refused, behind, tail, came, routed, places, keys, values, parts,
+        varied, sent, free_at, sent_at, answer, cost, pending, of_stage, ends, end_tree, loads, load_tree, awake,
+        lim, seconds, arrived, prompts, outputs, refused, behind, tail, came, routed, weights, keys, values, parts,
         part_ns,
         part_sends, made, decode_rows, cores, core_kinds, terms, rows, varying, chunks, decodes, facts, all_passes,
         sends, shared, told, classes,
@@ -454,10 +454,10 @@ def _kept(source):
             Nanoseconds of the pass, number of its row, nanoseconds of its send.
         of_stage : int64 array of shape (stages,)
             Which kind each stage is: stages of a kind cost the same.
-        radix, ends, end_tree, loads, load_tree, awake, lim, seconds : arrays
+        ends, end_tree, loads, load_tree, awake, lim, seconds : arrays
         arrived, prompts, outputs, refused, behind, tail, came, routed : arrays
             As in the kernel.
-        places, keys, values, parts, part_ns, made, decode_rows, cores, core_kinds, terms : arrays
+        weights, keys, values, parts, part_ns, made, decode_rows, cores, core_kinds, terms : arrays
             As in the kernel, by kind; ``decode_rows`` has nanoseconds of the send besides.
         part_sends : int64 array of shape (kinds, 2, 1 + count)
             The count that sends depend on, −1 for none; nanoseconds for each value of it.
@@ -541,7 +541,7 @@ def _kept(source):
                         )  # fmt: skip
                     if mine[k.LAUNCHED]:
                         asked = _price(
-                            mine, g, seconds, radix, places, keys, values, parts, part_ns, part_sends, made,
+                            mine, g, seconds, weights, keys, values, parts, part_ns, part_sends, made,
                             decode_rows,
                             cores, core_kinds, terms, answer, cost, pending,
                         )  # fmt: skip

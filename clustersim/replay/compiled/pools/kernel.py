@@ -301,7 +301,7 @@ def _kept(source):
                     launched = mine[k.LAUNCHED]
                     if mine[k.CHUNKS] > 0:
                         asked = k._price_prompts(
-                            mine, g, lim, pool[to.SECONDS], pool[to.RADIX], pool[to.PLACES], pool[to.KEYS],
+                            mine, g, lim, pool[to.SECONDS], pool[to.WEIGHTS], pool[to.KEYS],
                             pool[to.VALUES], pool[to.PARTS_OF], pool[to.PART_NS], pool[to.MADE], pool[to.CORES],
                             pool[to.KINDS], pool[to.TERMS], answer, head[lane], pending[lane], ends,
                         )  # fmt: skip

@@ -17,7 +17,7 @@ from clustersim.replay.compiled.prices import KernelPrices
 from clustersim.replay.lanes.pipelines.link_stage import SharedStage
 from clustersim.replay.links.uses import Counts, Uses, payload_features
 
-KERNEL: Final = ("places", "keys", "values", "parts", "part_ns", "made", "decode_rows", "cores", "kinds", "terms")
+KERNEL: Final = ("weights", "keys", "values", "parts", "part_ns", "made", "decode_rows", "cores", "kinds", "terms")
 """What the kernel reads of prices, in its order."""
 
 
@@ -53,7 +53,7 @@ class PoolPrices(LinkPrices):
     def told_of(self, limits: Int64Array, prompts: Int64Array, outputs: Int64Array) -> tuple[Any, ...]:
         """Return ``pools.POOL``."""
         each = [getattr(self.kernel, name) for name in KERNEL]
-        return (limits, self.seconds, self.radix, *each, prompts, outputs, *self.classes, *self.uses)
+        return (limits, self.seconds, *each, prompts, outputs, *self.classes, *self.uses)
 
     def _fill(self, which: int, at: tuple[int, ...], table: int, counts: Counts, row: Int64Array) -> None:
         super()._fill(which, at, table, counts, row)

@@ -56,7 +56,7 @@ def _obstacle(prepared: Prepared) -> str:
 
 
 def _key_of(prices: PoolPrices) -> tuple[object, ...]:
-    return PoolPrices, id(prices.kernel.prices), tuple((prices.radix - 1).tolist())
+    return PoolPrices, id(prices.kernel.prices), tuple((prices.kernel.radix - 1).tolist())
 
 
 def _prices_of(builder: LaneBuilder, replica: int, lanes: Sequence[Lane]) -> PoolPrices:

@@ -16,10 +16,10 @@ from clustersim.replay.compiled.pools import flows as fl
 from clustersim.replay.compiled.pools import transfers as tr
 
 POOL: Final = (
-    "limits", "seconds", "radix", "places", "keys", "values", "parts", "part_ns", "made", "decode_rows", "cores",
+    "limits", "seconds", "weights", "keys", "values", "parts", "part_ns", "made", "decode_rows", "cores",
     "kinds", "terms", "prompts", "outputs", "part_classes", "decode_classes", "columns", "part_uses", "decode_uses",
 )  # fmt: skip
-(LIM, SECONDS, RADIX, PLACES, KEYS, VALUES, PARTS_OF, PART_NS, MADE, DECODE_ROWS, CORES, KINDS, TERMS, PROMPTS,
+(LIM, SECONDS, WEIGHTS, KEYS, VALUES, PARTS_OF, PART_NS, MADE, DECODE_ROWS, CORES, KINDS, TERMS, PROMPTS,
  OUTPUTS, PART_CLASSES, DECODE_CLASSES, COLUMNS, PART_USES, DECODE_USES) = range(len(POOL))  # fmt: skip
 """What is told of a pool."""
 

@@ -180,12 +180,12 @@ def receive(g, mine, here, slot, line, lim, prompts, outputs, facts, now, reques
     here[RECEIVING] -= 1
     mine[k.SPARE] -= 1
     one = line[k.SPARES, mine[k.SPARE]]
-    slot[k.REQUEST, one], slot[k.PROMPT, one], slot[k.OUTPUT, one] = request, prompts[request], outputs[request]
-    slot[k.DONE_TOKENS, one], slot[k.GENERATED, one] = prompts[request], 1
-    slot[k.FIRST_STEP, one] = slot[k.LAST_STEP, one] = -1
-    slot[k.IS_FRESH, one] = 0
-    slot[k.BLOCKS, one] = -(-prompts[request] // lim[k.SIZE])
-    slot[k.PLACE, one] = mine[k.PLACES]
+    slot[one, k.REQUEST], slot[one, k.PROMPT], slot[one, k.OUTPUT] = request, prompts[request], outputs[request]
+    slot[one, k.DONE_TOKENS], slot[one, k.GENERATED] = prompts[request], 1
+    slot[one, k.FIRST_STEP] = slot[one, k.LAST_STEP] = -1
+    slot[one, k.IS_FRESH] = 0
+    slot[one, k.BLOCKS] = -(-prompts[request] // lim[k.SIZE])
+    slot[one, k.PLACE] = mine[k.PLACES]
     mine[k.PLACES] += 1
     line[k.ORDERED, mine[k.ORDER]] = one
     mine[k.ORDER] += 1
@@ -271,8 +271,8 @@ def passed(hands, lists, transfers, mine, here, slot, line, outputs, lane):
     here[LAYER] += 1
     for place in range(mine[k.CHUNKS]):
         one = line[k.CARRIED, place]
-        request = slot[k.REQUEST, one]
-        if outputs[request] > 1 and slot[k.DONE_TOKENS, one] + slot[k.TAKEN, one] == slot[k.PROMPT, one]:
+        request = slot[one, k.REQUEST]
+        if outputs[request] > 1 and slot[one, k.DONE_TOKENS] + slot[one, k.TAKEN] == slot[one, k.PROMPT]:
             transfers[request, DUE] += 1
             hands[PASSING] = insert(lists[SORTED_PASSING], hands[PASSING], request)
 
@@ -283,9 +283,9 @@ def launched(hands, lists, transfers, mine, here, slot, line, outputs, lane):
     found = False
     for place in range(mine[k.CHUNKS]):
         one = line[k.CARRIED, place]
-        request = slot[k.REQUEST, one]
-        if outputs[request] > 1 and slot[k.DONE_TOKENS, one] + slot[k.TAKEN, one] == slot[k.PROMPT, one]:
-            begin_to_leave(hands, lists, transfers, request, lane, slot[k.DONE_TOKENS, one])
+        request = slot[one, k.REQUEST]
+        if outputs[request] > 1 and slot[one, k.DONE_TOKENS] + slot[one, k.TAKEN] == slot[one, k.PROMPT]:
+            begin_to_leave(hands, lists, transfers, request, lane, slot[one, k.DONE_TOKENS])
             found = True
     here[LAYER], here[WAITS] = 0, found
     return found
