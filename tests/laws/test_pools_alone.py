@@ -32,6 +32,10 @@ LOADS = {
     .replace("low: 200, high: 1200", "low: 10, high: 60").replace("low: 5, high: 40", "low: 30, high: 60")
     .replace("25 ms", "12 ms"),
 }  # fmt: skip
+LOADS |= {
+    f"{name}, by load": LOADS[name].replace("serving: {", "serving: {router: least_outstanding, ")
+    for name in ("prompts", "tokens")
+}
 
 
 @pytest.mark.parametrize("load", LOADS)
@@ -44,6 +48,8 @@ def test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_pa
             plain = [
                 one for one in plain if one.candidate.replicas[-1].plan.is_lockstep and one.candidate.counts == (1, 1)
             ]
+        if "by load" in load:
+            plain = [one for one in plain if max(one.candidate.counts) > 1]
         plain = plain if is_whole() else plain[::3] if load != "wide decodes" else plain[:1]
         look(found, [(one, one.bound.step - 150) for one in plain])
         apart = {one.words: one.alone for one in plain}
@@ -56,6 +62,19 @@ def test_no_two_pools_do_better_than_one_of_them_alone_at_the_least_times(tmp_pa
             assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(one.alone))
             looked += one.alone < one.bound.step
         assert looked
+
+
+def test_where_prompts_go_by_load_their_pool_runs_by_itself_before_a_plan_does(tmp_path):
+    with search(tmp_path, LOADS["prompts, by load"], devices=3) as found:
+        one = next(one for one in bounded(found) if one.candidate.counts == (2, 1) and not one.is_lockstep)
+        look(found, [(one, one.bound.step - 150)])
+        low, high = one.alone - 30, one.alone + SPARE
+        assert not found.trial_at(one, low, 0.9).hopeful
+        passes, fails = found.refused_first([(one, low), (one, high)])
+        assert passes is None
+        assert fails is not None
+        assert fails["numbers"]["alone"] == "prefill pool"
+        assert found.trial_at(one, low, 0.9).hopeful
 
 
 def test_a_pool_whose_steps_take_longer_than_they_do_is_seen(tmp_path, monkeypatch):
@@ -112,13 +131,19 @@ def test_a_prefill_pool_with_sp_does_no_better_than_alone_at_the_least_times(tmp
         assert any(one.alone < one.bound.step for one in looked)
 
 
-@pytest.mark.parametrize("model", ["llama-2-7b", "mixtral-8x7b"])
-def test_no_plan_with_sp_or_stages_does_better_than_at_the_least_times(tmp_path, model):
+@pytest.mark.parametrize(
+    ("model", "router"),
+    [("llama-2-7b", "round_robin"), ("mixtral-8x7b", "round_robin"), ("llama-2-7b", "least_outstanding")],
+)
+def test_no_plan_with_sp_or_stages_does_better_than_at_the_least_times(tmp_path, model, router):
     text = SMALL.replace("requests: 40", "requests: 80").replace("llama-2-7b", model)
-    with search(tmp_path, text, devices=4 if is_whole() else 2) as found:
+    text, by_load = text.replace("serving: {", f"serving: {{router: {router}, "), router != "round_robin"
+    with search(tmp_path, text, devices=4 if is_whole() or by_load else 2) as found:
         plans = {}
         for one in bounded(found):
             if len(one.candidate.replicas) == 1 and not one.is_plain and one.bound.why == limits.RATE:
+                if by_load and one.candidate.counts == (1,):
+                    continue
                 plan = one.candidate.replicas[0].plan
                 if model == "llama-2-7b" or plan.ep.degree > 1 < plan.sp.degree:  # experts on several SP ranks
                     plans.setdefault((plan.sp.decode, min(plan.pp, 2), is_whole() and plan.sp.scheme), one)

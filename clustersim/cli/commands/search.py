@@ -40,7 +40,7 @@ from clustersim.search.runs import Variants
 from clustersim.search.varied import varied_of
 from clustersim.units import format_seconds
 
-FRONT: Final = 0.001
+FRONT: Final = 0.0005
 """Of the area below the front, that no run may be expected to add (measured: 0.99 of what all runs have)."""
 _SLOWEST: Final = 2.0
 """Seconds that one of effort may take (assumed): whatever compiling takes once, the rest takes no more of each."""

@@ -45,7 +45,7 @@ _MOST: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAlone:
-    """A pool whose replicas get requests in turn.
+    """A pool whose replicas get requests in turn, or as its router says: then they are taken to share them evenly.
 
     Parameters
     ----------
@@ -53,8 +53,10 @@ class PoolAlone:
         ``prefill``, ``decode``, or ``both`` of a plan with one pool.
     replicas : int
         Of which one is replayed, with every so many-th request.
+    together : int
+        Replicas that share requests evenly, as if they took each step together; else 1.
     ranks : int
-        Replicas that share experts, in lockstep, or SP ranks; else 1.
+        These, replicas that share experts, in lockstep, or SP ranks; of replicas with SP those of all.
     tokens, requests, kv_tokens : int
         Most of a step, of these together; see :class:`~clustersim.search.plans.bounds.limits.Member`.
     sp : SequencePlan, optional
@@ -67,6 +69,7 @@ class PoolAlone:
     tokens: int
     requests: int
     kv_tokens: int
+    together: int = 1
     sp: SequencePlan | None = None
 
 
@@ -145,6 +148,7 @@ def _times(side: _Asked) -> Times:
         requests=pool.requests,
         ranks=pool.ranks,
         context=context,
+        together=pool.together,
         tpot_ns=targets_ns(scenario.targets)["tpot"],
         kv_tokens=pool.kv_tokens,
         waits=_waits(scenario),
@@ -210,13 +214,14 @@ def _lockstep_decodes(side: _Asked, found: Priced, context: float) -> LockstepDe
 
 def _mixed(side: _Asked, found: Priced, context: float) -> MixedTimes:
     """Return the least times of a replica that computes prompts and decodes."""
-    scenario, pool, sp = side.scenario, side.pool, side.pool.sp
-    owners = pool.ranks if sp is None or sp.decode == "dp" else 1
+    scenario, pool, sp, together = side.scenario, side.pool, side.pool.sp, side.pool.together
+    ranks, tokens, requests = (many // together for many in (pool.ranks, pool.tokens, pool.requests))
+    owners = ranks if sp is None or sp.decode == "dp" else 1
     columns = columns_of(
         scenario.plan,
         found,
-        tokens=most_tokens(pool.tokens, pool.ranks, 0 if owners == pool.ranks else pool.requests),
-        requests=pool.requests // owners,
+        tokens=most_tokens(tokens, ranks, 0 if owners == ranks else requests),
+        requests=requests // owners,
         context=context,
         apart=sp is not None,
         ratio=_COARSE,
@@ -224,7 +229,9 @@ def _mixed(side: _Asked, found: Priced, context: float) -> MixedTimes:
     assert columns is not None
     if sp is not None:
         columns = exposed(columns, replace(scenario.plan, sp=sp), scenario, found, attentions(scenario))
-    columns = spread(columns, pool.ranks, decodes=owners > 1) if pool.ranks > 1 else columns
+    columns = spread(columns, ranks, decodes=owners > 1) if ranks > 1 else columns
+    if together > 1:
+        columns = spread(replace(columns, key_ns=columns.key_ns / together), together, decodes=True)
     return mixed_times(
         columns,
         stages=scenario.plan.pp,

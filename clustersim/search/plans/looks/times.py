@@ -165,6 +165,7 @@ def decode_times(
     *,
     requests: int,
     ranks: int,
+    together: int = 1,
     context: float,
     tpot_ns: float,
     kv_tokens: int,
@@ -176,6 +177,8 @@ def decode_times(
     ----------
     plan, found, ranks, context
         See :func:`prefill_times`.
+    together : int
+        How many replicas have keys of their own.
     requests, kv_tokens : int
         Most sequences, and tokens of the K/V pool.
     tpot_ns : float
@@ -191,7 +194,7 @@ def decode_times(
     slowest = plan.pp * columns.stage_ns[:, at].max(axis=0)
     return DecodeTimes(
         step_ns=np.maximum(columns.latency_ns[at], slowest),
-        key_ns=columns.key_ns[:, at].min(axis=0),
+        key_ns=columns.key_ns[:, at].min(axis=0) / together,
         tpot_ns=tpot_ns,
         kv_tokens=kv_tokens,
         waits=waits and plan.pp == 1,

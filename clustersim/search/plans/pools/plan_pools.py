@@ -99,23 +99,30 @@ class PlanPools:
         simple = one.plan.sp.degree == one.plan.pp == 1 and not one.plan.is_lockstep
         if pools == 1 and ((simple and not plain) or scenario.serving.scheduler != "chunked_prefill"):
             return None
-        in_turn = self.in_turn(scenario, one.plan) and self._gets_all(count)
+        together = count if self.is_by_load(side) else 1
         sp = one.plan.sp if one.plan.sp.degree > 1 else None
         known = sp is None or place == 0
-        if not known or not self._first_come(scenario) or not (in_turn or one.plan.is_lockstep):
+        if not known or not self._first_come(scenario):
             return None
         member = self.member(side)
         if member.duty == "prefill":  # who decodes, and with what room, is of no account
             sp, member = None if sp is None else replace(sp, decode="idle"), replace(member, requests=1, kv_tokens=1)
         return PoolAlone(
             duty=member.duty,
-            replicas=count,
-            ranks=member.ranks,
-            tokens=member.tokens,
-            requests=member.requests,
-            kv_tokens=member.kv_tokens,
+            replicas=count // together,
+            together=together,
+            ranks=member.ranks * together,
+            tokens=member.tokens * together,
+            requests=member.requests * together,
+            kv_tokens=member.kv_tokens * together,
             sp=sp,
         )
+
+    def is_by_load(self, side: PlanPool) -> bool:
+        """Whether which of its replicas gets a request depends on what these do, or on more than a trace has."""
+        plan, scenario = side.replica.plan, self.pool(side.setting, side.pools, side.place)
+        in_turn = self.in_turn(scenario, plan) and self._gets_all(side.replicas)
+        return side.replicas > 1 and not plan.is_lockstep and not in_turn
 
     def all_finish(self, scenario: Scenario) -> bool:
         """Whether no request is given up, or lost."""
@@ -153,13 +160,14 @@ class PlanPools:
     def prefill_alone(self, candidate: Candidate) -> PrefillAlone | None:
         """Return the prefill pool of a plan with two, by itself; None where it is not known which requests it gets.
 
-        Which SP rank would keep a sequence is of no account.
+        Which SP rank would keep a sequence is of no account. Where the least load decides, that of prompts does here.
         """
         if len(candidate.replicas) == 1:
             return None
         one, count = candidate.replicas[0], candidate.counts[0]
         scenario = self.pool(candidate.setting, 2, 0)
-        if not self.in_turn(scenario, one.plan):
+        by_least = scenario.serving.router == "least_outstanding" and not one.plan.is_lockstep and not scenario.faults
+        if not by_least and not self.in_turn(scenario, one.plan):
             return None
         plan = replace(one.plan, sp=replace(one.plan.sp, decode=None))
         key = candidate.setting, plan, one.kind, one.kv_blocks, count
