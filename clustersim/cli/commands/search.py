@@ -239,8 +239,12 @@ def _search(deployments: Deployments, question: Question, executors: Executors, 
         told.answer(fixed_by(FixedSearch(deployments, question, executors, journal), told.begin()))
         return
     made = Search(deployments, question, executors, journal)
-    told.answer(found := found_by(made, told.begin(made.work, has_front=question.front is not None)))
-    told.found = with_front(made, with_whole(made, found, [found.best]), told.front)
+    found = found_by(made, told.begin(made.work, has_front=question.front is not None))
+    try:
+        found = with_whole(made, found, [found.best])
+    finally:
+        told.answer(found)
+    told.found = with_front(made, found, told.front)
     told.found = with_whole(made, told.found, found.ties)
 
 

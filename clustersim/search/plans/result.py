@@ -233,10 +233,11 @@ class Found(Standings):
             each = f"{format_share(math.fsum(best.shares) / len(best.shares))} did in the mean"
         each += f" ({'; '.join(beside)})" if beside else ""
         if best.shares and best.shares[0] < self.share:
-            each += "; too few with the first, which the command has (what that bears says the line whole)"
+            each += "; too few with the first, which the command has"
         reached = f"{'at least ' * best.is_cut}{best.capacity:g}"
         lines = [
-            f"{best.standing.words} on {on}: {reached} requests/s arriving ({noun} {self.value(best):.4g})",
+            f"{best.standing.words} on {on}: {reached} requests/s arriving ({noun} {self.value(best):.4g})"
+            f"{self.confirmed_words()}",
             f"a rate counts where {format_asked(self.share)} of requests meet every target: {each}",
             f"{legal}; {told['screened']:,} screened by {fails}; {told['simulated']:,} simulated "
             f"({plural(self.runs, 'run')})",
