@@ -23,8 +23,8 @@ def page_odd(asked: Asked) -> bool:
 
 
 def context(asked: Asked) -> bool:
-    """Return whether a longer context is asked for than the model has positions (SGLang)."""
-    longest = asked.given("--context-length")
+    """Return whether a longer context is asked for than the model has positions (SGLang, vLLM)."""
+    longest = asked.given("--context-length") or asked.whole_number("--max-model-len")
     return longest is not None and 0 < asked.positions < int(longest)
 
 

@@ -270,5 +270,13 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "modelCommand must be vllmServe, imageDefault or custom",
         commands_odd,
     ),
+    _rule(
+        26,
+        "vllm",
+        _V + "config/model.py (ValueError unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1)",
+        "User-specified max_model_len is greater than the derived max_model_len",
+        context,
+        "lower serving.context_window",
+    ),
 )
 """Rules by number."""

@@ -108,6 +108,7 @@ CASES: list[tuple[int, str, dict[str, Any], str, dict[str, Any]]] = [
     (24, "--tp_size 8 --pp_size 2 --ntasks 8", {}, "--tp_size 8 --pp_size 2 --ntasks 16", {}),
     (25, "", {"config": {"decode": {"containers": [{"modelCommand": "sglangServe"}]}}},
      "", {"config": {"decode": {"containers": [{"modelCommand": "vllmServe"}]}}}),
+    (26, "--max-model-len 9k", {"positions": 8192}, "--max-model-len 8k", {"positions": 8192}),
 ]  # fmt: skip
 """Number of the rule, what breaks it, and a neighbour that does not."""
 ENGINE = {rule.number: rule.engine for rule in REFUSALS}
@@ -123,7 +124,7 @@ def test_an_engine_refuses_by_its_rule_and_not_the_neighbour(
 
 
 def test_every_refusal_is_tried_and_names_its_source() -> None:
-    assert [rule.number for rule in REFUSALS] == list(range(1, 26)) == sorted({number for number, *_ in CASES})
+    assert [rule.number for rule in REFUSALS] == list(range(1, 27)) == sorted({number for number, *_ in CASES})
     assert all("/" in rule.source and rule.message for rule in REFUSALS)
 
 
