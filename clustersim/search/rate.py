@@ -25,6 +25,8 @@ from clustersim.workload.draws import DrawnWorkload
 _MOST_DOUBLINGS: Final = 24
 _ALONE: Final = 2.0**-12
 """Of the first rate: so rarely that requests don't meet (assumed)."""
+_RARELY: Final = 2.0**-6
+"""Requests per second above which they may meet all the same (assumed)."""
 _GROWS: Final = 1.02
 _NEARLY: Final = 0.97
 
@@ -99,8 +101,10 @@ def highest_rate(
             best = worse
     else:
         best = attempt(_ALONE * load.first)
-        if best.share < share:
-            raise _nobody(best, share, scenario)
+        while best.share < share:
+            if best.rate_per_s <= _RARELY:
+                raise _nobody(best, share, scenario)
+            worse, best = best, attempt(_ALONE * best.rate_per_s)
     while worse.rate_per_s > best.rate_per_s * (1.0 + tolerance):
         step = (worse.rate_per_s / best.rate_per_s) ** (1.0 / (BETWEEN + 1))
         between = attempts([best.rate_per_s * step**number for number in range(1, BETWEEN + 1)])
@@ -130,7 +134,10 @@ def refuse_impossible(runs: Runs, scenario: Scenario, share: float, changes: Seq
     if isinstance(scenario.workload, DrawnWorkload) and not isinstance(scenario.workload.arrivals, WITH_RATE):
         return
     load = load_of(scenario, runs.variants.requests, 0.0)
-    rate = float(f"{_ALONE * load.first:.6g}")
+    rate = _ALONE * load.first
+    while rate > _RARELY:
+        rate *= _ALONE
+    rate = float(f"{rate:.6g}")
     row = runs.row((*changes, *load.changes(rate)))
     alone = Tried(rate_per_s=rate, changes=(), row=row)
     if row["failed"] is None and alone.share < share:
