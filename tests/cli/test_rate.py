@@ -43,6 +43,8 @@ def test_the_best_rate_does_and_the_next_does_not():
     assert found["rate_per_s"] < found["fails_at_per_s"] <= found["rate_per_s"] * 1.05
     assert found["limited_by"] in ("ttft", "tpot")
     assert found["why"].startswith(found["limited_by"].upper())
+    args = (*FAST, "--json", "--set", "workload.arrivals.rate=200000/s")  # at a 4,096th of which requests meet, too
+    assert json.loads(rate(*args).stdout)["rate_per_s"] == pytest.approx(found["rate_per_s"], rel=0.06)
 
 
 def test_the_last_lines_name_the_folder_and_the_command_and_before_it_is_told_how_far_it_is(

@@ -163,6 +163,7 @@ def test_of_several_plans_the_least_is_chosen():
             "--targets: targets.ttft: 1 ms is met by 0.0% of requests even when they come one by one",
         ),
         (["--targets", "tpt=1 ms"], "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
+        (["--most", "1", "--set", "workload.arrivals.rate=1e7/s"], "1 replica on 8 devices doesn't meet the targets: "),
         (["--most", "1"], "1 replica on 8 devices doesn't meet the targets: "),
         (["--most", "1", "--survive", "node"], "and 90% should (with n0 lost no replica is left); raise --most, now 1"),
         (["--set", "serving.kv_blocks=1"], "serving: rejects all of 120 requests even when they come one by one"),
