@@ -28,6 +28,7 @@ from clustersim.search.time_sum import TimeSum
 from clustersim.serving.user_class import code_allowed
 from clustersim.simulation.estimate import estimate, refuse_many, requests_within
 from clustersim.simulation.legality import check_scenario_plan, problem, refuse_if_too_large
+from clustersim.units import plural
 from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
@@ -303,7 +304,7 @@ class Runs:
                 self._journal.add(keys[number], row)
             done(keys[number], row)
         if problems and not same:
-            raise InputError(dict.fromkeys(problems))
+            raise InputError(_each_kind(dict.fromkeys(problems)))
         for numbers in same.values():
             for number in numbers:
                 rows.setdefault(number, rows[numbers[0]])
@@ -344,6 +345,17 @@ class Runs:
     def _is_there(self, key: str) -> bool:
         row, folder = self._journal.rows.get(key), self._folder(key)
         return row is not None and (folder is None or row["failed"] is not None or folder.is_dir())
+
+
+def _each_kind(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the first of the problems that differ only in the value that was found, and of how many more it is true."""
+    kinds: dict[tuple[str | None, str], list[Problem]] = {}
+    for one in problems:
+        kinds.setdefault((one.path, one.message.partition(", but found")[0]), []).append(one)
+    return [
+        replace(one, message=f"{one.message} (and {plural(len(more), 'other value')})") if more else one
+        for one, *more in kinds.values()
+    ]
 
 
 def _refuse_unknown(problems: Iterable[Problem]) -> None:

@@ -350,8 +350,12 @@ def test_outputs_of_one_token_have_no_gaps_to_be_late(folder: Path):
     assert found("--devices", "1", "--lasting", "500 ms", "--workers", "1", "--out", "one")["best"]["value"] > 0
     told = search("--devices", "1", "--lasting", "500 ms", "--targets", "ttft=1 ns", "--set", "plan.tp=2").stderr
     assert told.startswith("note: --set plan…: changes nothing, as every plan is enumerated")
-    assert "least TTFT" in told
     assert "TPOT" not in told
+    least = float(told.split("least TTFT); so many reach a TTFT of ")[1].split()[0])
+    for times, served in ((0.99, 1), (1.01, 2)):
+        targets = f"ttft={times * least} ms"
+        again = search("--devices", "1", "--lasting", "500 ms", "--targets", targets, "--out", f"at{served}").stderr
+        assert ("1 plan: least TTFT" in again) == (served == 1)
 
 
 def test_one_partition_of_prompts_stands_for_all_but_in_an_exhaustive_search(tmp_path: Path):

@@ -147,7 +147,7 @@ def test_a_reason_is_told_once_with_the_runs_that_failed_for_it():
         (["--vary", "plan.tp=1..x"], "--vary: plan.tp: '1..x' is no range"),
         (["--vary", "plan.tp"], "expected KEY=VALUES"),
         ([], "nothing varies"),
-        (["--vary", "plan.tp=x,y"], "plan.tp: expected a whole number such as"),
+        (["--vary", "plan.tp=x,y"], "expected a whole number such as 8, but found the text 'x' (and 1 other value)"),
         (["--vary", "seed=1,2", "--vary", "plan.tp=1,x"], "--vary plan.tp=x: plan.tp: expected a whole number such as"),
         (["--vary", "seed=1", "--executor", "ry"], "did you mean 'ray'"),
         (["--vary", "seed=1", "--layout", "swep"], "no dashboard 'swep'; did you mean 'sweep'?"),

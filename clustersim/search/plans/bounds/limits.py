@@ -84,11 +84,14 @@ class Bound:
         ``memory``, ``least TTFT``, ``least TPOT`` or ``most requests per second``.
     tpot_ms : float or None
         Least TPOT of a lone request.
+    ttft_ms : float or None
+        Where ``why`` is ``least TTFT``: the least that enough requests reach that come one by one.
     """
 
     step: int | None
     why: str
     tpot_ms: float | None
+    ttft_ms: float | None = None
 
 
 UNBOUNDED: Final = Bound(step=None, why="", tpot_ms=None)
@@ -167,10 +170,10 @@ class Group:
         if columns is None:
             return UNBOUNDED
         least = None if member.duty == "prefill" else float(columns.latency_ns[columns.decodes > 0].min())
-        why = self._impossible(columns, alone, free, least, member)
+        why, ttft_ms = self._impossible(columns, alone, free, least, member)
         tpot_ms = None if least is None else least / NS_PER_MS
         step = self._step(columns, member) if why is None else _LOWEST
-        return Bound(step=step, why=why or (RATE if step is not None else ""), tpot_ms=tpot_ms)
+        return Bound(step=step, why=why or (RATE if step is not None else ""), tpot_ms=tpot_ms, ttft_ms=ttft_ms)
 
     def columns(self, member: Member) -> Columns | None:
         """Return the columns that steps of a plan can fall into; None where nothing is proven."""
@@ -211,15 +214,16 @@ class Group:
 
     def _impossible(
         self, columns: Columns, alone: Demand, free: int, least: float | None, member: Member
-    ) -> str | None:
-        """Say which target too many requests miss even when they come one by one; None where none."""
+    ) -> tuple[str | None, float | None]:
+        """Say which target too many requests miss even when they come one by one, and the least TTFT that would do."""
         if least is not None and least > self._targets.get("tpot", math.inf) and int((alone.decodes > 0).sum()) > free:
-            return "least TPOT"
+            return "least TPOT", None
         if member.duty != "decode" and "ttft" in self._targets:
-            slow = lone_prompts(columns, alone.prompt, member.tokens) > alone.prompt_by_ns - alone.arrived_ns
-            if int(slow.sum()) > free:
-                return "least TTFT"
-        return None
+            late = lone_prompts(columns, alone.prompt, member.tokens) - (alone.prompt_by_ns - alone.arrived_ns)
+            if int((late > 0).sum()) > free:
+                would_do = (self._targets["ttft"] + float(np.sort(late)[-1 - free])) / NS_PER_MS
+                return "least TTFT", None if "e2e" in self._targets else would_do
+        return None, None
 
     def _step(self, columns: Columns, member: Member) -> int | None:
         """Return the lowest step found at which it is proven that the share can't be reached."""
