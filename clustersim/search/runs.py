@@ -348,7 +348,7 @@ class Runs:
 
 
 def _each_kind(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the first of the problems that differ only in the value that was found, and of how many more it is true."""
+    """Return the first of the problems that differ only in the value found, and of how many others it is true."""
     kinds: dict[tuple[str | None, str], list[Problem]] = {}
     for one in problems:
         kinds.setdefault((one.path, one.message.partition(", but found")[0]), []).append(one)
