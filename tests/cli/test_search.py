@@ -348,6 +348,8 @@ def test_outputs_of_one_token_have_no_gaps_to_be_late(folder: Path):
     text = SMALL.replace("{uniform: {low: 5, high: 40}}", "1").replace(", tpot: 25 ms", "")
     (folder / "small.yaml").write_text(text)
     assert found("--devices", "1", "--lasting", "500 ms", "--workers", "1", "--out", "one")["best"]["value"] > 0
+    alone = ("--set", "serving.max_batch_requests=1")  # of which each of two SP ranks keeps half in the mean
+    assert found("--devices", "2", *alone, "--lasting", "100 ms", "--workers", "1", "--out", "two")["best"]["value"] > 0
     told = search("--devices", "1", "--lasting", "500 ms", "--targets", "ttft=1 ns", "--set", "plan.tp=2").stderr
     assert told.startswith("note: --set plan…: changes nothing, as every plan is enumerated")
     assert "TPOT" not in told

@@ -187,9 +187,12 @@ def most_tokens(tokens: int, ranks: int, decodes: int) -> int:
 
 
 def within(columns: Columns, *, prompt: float, tokens: float, requests: float) -> Columns:
-    """Return the columns that steps of so many prompt tokens, tokens and decodes at most can fall into."""
-    least = columns.least_decodes
-    kept = (columns.least_prompt + least <= tokens) & (least <= requests) & (columns.least_prompt <= prompt)
+    """Return the columns that steps of so many prompt tokens, tokens and decodes at most can fall into.
+
+    Of SP ranks they are what is to each in the mean, above which one of them has the next whole number.
+    """
+    least, most, longest = columns.least_decodes, np.ceil(requests), np.ceil(prompt)
+    kept = (columns.least_prompt + least <= tokens) & (least <= most) & (columns.least_prompt <= longest)
     cut = _only(columns, kept)
     return replace(cut, decodes=np.minimum(cut.decodes, requests), prompt=np.minimum(cut.prompt, prompt))
 
