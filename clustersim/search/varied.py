@@ -75,10 +75,11 @@ def varied_of(text: str, option: str = "--vary") -> Varied:
 def combinations(varied: Sequence[Varied], *, zipped: bool, option: str = "--vary") -> list[tuple[str, ...]]:
     """Return the values of every run, in order of the keys; the last one moves first.
 
-        Raises
-        ------
-        InputError
-    X
+    Raises
+    ------
+    InputError
+        When nothing varies, a key varies twice or is replaced by one behind it, keys to be zipped differ in length, or
+        there are too many runs.
     """
     if not varied:
         raise InputError(Problem(message="nothing varies; add --vary KEY=VALUES, such as --vary plan.tp=1,2,4,8"))
