@@ -151,8 +151,9 @@ class Found(Standings):
         if any(one.row_devices < one.candidate.devices for one in self.standings):
             uncertain.append(
                 "where requests are dealt out in turn one replica stands for all (measured: within 4 % at "
-                "length; in runs of some 40 requests a replica up to 16 %, as front-*.yaml, which run all, show), and "
-                "of two pools the smallest numbers in their ratio do; commands run all of them"
+                "length; in runs of some 40 requests a replica up to 16 % of tokens/s, and shares and p99 by more, as "
+                "front-*.yaml, which run all, show), and of two pools the smallest numbers in their ratio do; commands "
+                "run all of them"
             )
         if self.shorter:
             uncertain.append(
