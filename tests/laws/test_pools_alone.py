@@ -75,6 +75,7 @@ def test_where_prompts_go_by_load_their_pool_runs_by_itself_before_a_plan_does(t
         assert fails is not None
         assert fails["numbers"]["alone"] == "prefill pool"
         assert found.trial_at(one, low, 0.9).hopeful
+        assert found.begins_s(one, low) > found.begins_s(one, high) == 0.0  # what is known takes no time
 
 
 def test_a_pool_whose_steps_take_longer_than_they_do_is_seen(tmp_path, monkeypatch):

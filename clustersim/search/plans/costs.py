@@ -67,8 +67,9 @@ _MOVE_MS: Final = 0.045
 """… for each transfer of its K/V between pools …"""
 _SP_MS: Final = 0.6
 """… on each stage of SP ranks …"""
-_MEMBER_MS: Final = 0.1
-"""… for each replica in lockstep with another pool, half as much by itself …"""
+_MEMBER_MS: Final = 0.03
+"""… for each replica in lockstep with another pool (DeepSeek-V3 at 38 to 100 requests/s: 0.020 where it is asked for
+64 tokens, 0.037 for 204, since then more decode together), half as much by itself …"""
 _MEETING_MS: Final = 30.0
 """… and where operators of ranks are events: of SP ranks with stages and TP groups, or experts, and of stages whose
 ranks do not all do the same and that send over links of their collectives (DeepSeek-V3, EP groups smaller than TP), and
@@ -79,8 +80,8 @@ _MEETING_PROMPT_MS: Final = 2.0
 """… of prompts alone, where there is one stage …"""
 _PROMPTS_MS: Final = 6.0
 """… or several (3.8 to 7.6) …"""
-_CROWDED: Final = 3.0
-"""… and this many times as long where stages are on one node (10 to 25 ms) …"""
+_CROWDED_MS: Final = 2.0
+"""… or on each rank of one of these, where some are on one node (DeepSeek-V3: 1.5 to 3.4, Llama-3.1-70B to 3.7) …"""
 _OWNERS_MS: Final = 8.0
 """… or since these keep sequences of their own, and hand them over from several stages …"""
 _STAGED_MS: Final = 0.3
@@ -163,7 +164,7 @@ def _of_plan_ms(plan: ParallelPlan, pools: bool, meets: bool, prompts: bool, nod
     if plan.ep.degree > 1 and plan.pp == 1:
         return _SHARING_MS * size * (0.5 if prompts else 1.0)
     if plan.pp > 1 and (plan.tp > 1 or plan.ep.degree > 1):
-        return _PROMPTS_MS * (_CROWDED if crowded else 1.0) if prompts else _MEETING_MS
+        return (_CROWDED_MS * size if crowded else _PROMPTS_MS) if prompts else _MEETING_MS
     if prompts and plan.pp == 1:
         return _MEETING_PROMPT_MS if meets or spans else _SP_MS
     return max(_SP_MS * plan.pp, _OWNERS_MS if pools and plan.sp.decode == "dp" else 0.0)

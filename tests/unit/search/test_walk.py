@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +71,21 @@ def test_no_run_is_begun_that_has_no_time_left():
     assert [one.fate for one in plans[2:]] == ["open"] * 2
     assert walked(6.5, (dear,)) == 6  # there is no time for the dear one, but to see that it fails
     assert (dear.fate, dear.why) == ("screened", "its prefill pool by itself fails at 2.15152/s")
+
+
+def test_a_plan_waits_for_what_those_before_it_take_where_there_is_time_for_it_alone():
+    plans, dear = [plan(step) for step in (100, 99, 98)], []
+    made: Any = SimpleNamespace(
+        waiting=deque(plans),
+        reached=SimpleNamespace(
+            least=1.0, is_pruned=lambda one: False, is_beaten=lambda one: False, start=lambda one: 0
+        ),
+        begins=lambda one, step: 7.0 if one is plans[2] else 5.0,
+        is_spent=lambda more_s: more_s > 6.0,
+        _spare=dear.append,
+    )
+    assert [Walk._next(made), Walk._next(made)] == [plans[:1], plans[1:2]]
+    assert dear == plans[2:]
 
 
 def test_a_plan_that_fails_at_what_another_one_reached_beside_it_is_not_tried_any_lower():

@@ -167,6 +167,9 @@ class Walk:
                 continue
             costs_s = self.begins(one, self.reached.start(one))
             if least > 0.0 and self.is_spent(taken_s + costs_s):
+                if some and not self.is_spent(costs_s):  # the others may take less than is expected
+                    waiting.appendleft(one)
+                    break
                 self._spare(one)
                 continue
             taken_s += costs_s
