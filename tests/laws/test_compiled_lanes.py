@@ -367,11 +367,15 @@ def test_machine_code_gives_what_the_kernel_gives_as_python(request: pytest.Fixt
 def digests_of_machine_code(tried: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:
     """Digests of timelines, made in a process whose kernel is compiled."""
     script = (
-        "import json, sys\nfrom dataclasses import replace\nfrom clustersim.replay.replay import replay\n"
-        "from tests.laws.test_compiled_lanes import inputs_of\n"
+        "import json, pickle, sys\nfrom dataclasses import replace\nfrom clustersim.replay.compiled import stages\n"
+        "from clustersim.replay.replay import replay\nfrom tests.laws.test_compiled_lanes import inputs_of\n"
         "tried = json.loads(sys.argv[1])\n"
-        "found = [replay(replace(inputs_of(*one), compiled='always')) for one in tried]\n"
+        "inputs = [replace(inputs_of(*one), compiled='always') for one in tried]\n"
+        "found = [replay(one) for one in inputs]\n"
         "assert not any(one.interpreted for one in found)\n"
+        "kinds = len(stages.advance_stages.signatures)\n"
+        "for one in inputs:\n    replay(replace(one, requests=pickle.loads(pickle.dumps(one.requests))))\n"
+        "assert len(stages.advance_stages.signatures) == kinds, 'compiled again for what a worker is handed'\n"
         "print(json.dumps([one.timeline.digest for one in found]))\n"
     )
     plain = {name: value for name, value in os.environ.items() if name != "NUMBA_DISABLE_JIT"}

@@ -10,6 +10,7 @@ import numpy as np
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import prefixes as px
 from clustersim.replay.compiled.caching import advance_caching
+from clustersim.replay.compiled.lanes import only_read
 from clustersim.replay.compiled.prices import KernelPrices
 from clustersim.replay.compiled.single_lanes import SingleLanes
 from clustersim.replay.lanes.intake import Intake
@@ -55,7 +56,7 @@ class CachingLanes(SingleLanes):
             self.limits[k.BALANCED] = True
             told = routing.cache_threshold, routing.balance_abs_threshold, routing.balance_rel_threshold
         self.prefixes = (
-            pools, kept, places, keys.bounds, runs.astype(np.int64), keys.blocks,
+            pools, kept, places, only_read(keys.bounds), runs.astype(np.int64), only_read(keys.blocks),
             np.array(told, np.float64), np.full(1, px.NOTHING, np.int64),
         )  # fmt: skip
 

@@ -196,7 +196,7 @@ class CompiledLanes(ABC):
         columns = (requests.arrived_at_ns, requests.prompt_tokens, requests.output_tokens)
         return (
             np.zeros(len(self.lanes), np.int64), tournament(len(self.lanes)), np.zeros(len(self.lanes), np.int64),
-            self.limits, self.prices.seconds, *(np.ascontiguousarray(column, np.int64) for column in columns),
+            self.limits, self.prices.seconds, *map(only_read, columns),
             intake.refused, np.zeros(len(requests), np.int64), np.full(len(self.lanes), -1, np.int64), intake.arrived,
             intake.replica_of,
         )  # fmt: skip
@@ -261,6 +261,16 @@ def tournament(lanes: int) -> Int64Array:
     for at in range(size - 1, 0, -1):
         tree[at] = tree[2 * at]
     return tree
+
+
+def only_read(numbers: Int64Array) -> Int64Array:
+    """Return numbers that a kernel reads alone: to it, those that may be written to are another type.
+
+    What another process hands over may be; a kernel would be compiled again for it.
+    """
+    found: Int64Array = np.ascontiguousarray(numbers, np.int64).view()
+    found.flags.writeable = False
+    return found
 
 
 def by_column(rows: int, width: int) -> Int64Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
-from clustersim.replay.compiled.lanes import TABLES, WIDTHS, by_column, tournament
+from clustersim.replay.compiled.lanes import TABLES, WIDTHS, by_column, only_read, tournament
 from clustersim.replay.compiled.pools import kernel as pl
 from clustersim.replay.compiled.pools import transfers as tr
 from clustersim.replay.compiled.pools.links import PoolLinks
@@ -48,9 +48,9 @@ class PoolLanes(StageLanes):
         self.phases = np.zeros((len(lanes), max(int(one[k.SIZE]) for one in self.each_limits)), np.int64)
         self._make_spare_room()
         requests, entry, decode = intake.requests, prepared.input.entry, prepared.input.pools[-1]
-        outputs = np.ascontiguousarray(requests.output_tokens, np.int64)
-        self.prompts = np.ascontiguousarray(requests.prompt_tokens, np.int64)
-        self.outputs = np.minimum(outputs, 1), outputs
+        outputs = only_read(requests.output_tokens)
+        self.prompts = only_read(requests.prompt_tokens)
+        self.outputs = only_read(np.minimum(outputs, 1)), outputs
         self.transfers = np.zeros((len(requests), len(tr.TRANSFER)), np.int64)
         stages = [builder.watched_stage(number) for number in range(len(lanes))]
         watched = {number: frozenset(builder.watched(number)) for number in range(len(lanes))}
@@ -112,7 +112,7 @@ class PoolLanes(StageLanes):
             self.clock, self.hands, self.state, self.arriving, self.slots, self.lines, self.finishes, self.phases,
             self.heads, self.pending, self.answer, self.ends, tournament(count), loads, loads[: self.entry],
             tournament(self.entry), np.zeros(count, np.int64),
-            np.ascontiguousarray(intake.requests.arrived_at_ns, np.int64), intake.refused,
+            only_read(intake.requests.arrived_at_ns), intake.refused,
             np.zeros(len(intake.requests), np.int64), np.full(count, -1, np.int64), intake.arrived, intake.replica_of,
         )  # fmt: skip
 
