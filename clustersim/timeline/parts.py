@@ -15,6 +15,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.memory import let_go
 from clustersim.timeline.layout import Layout
+from clustersim.timeline.rows_of import rows_between
 from clustersim.timeline.tables import HOST, Table, Tables
 
 MOST_ROWS: Final = 1 << 19
@@ -98,7 +99,7 @@ def of_replicas(tables: Tables, some: range) -> Tables:
     mine: dict[str, Any] = {}
     for name in _BY_REPLICA:
         table = getattr(tables, name)
-        low, high = np.searchsorted(table["replica"], (some.start, some.stop)).tolist()
+        low, high = rows_between(table["replica"], some)
         mine[name] = {column: values[low:high] for column, values in table.items()}
         if name == "transfers":
             ranks = tables.layout.only.stage_ranks

@@ -48,6 +48,7 @@ from clustersim.timeline.columns import as_one, taken
 from clustersim.timeline.parts import of_replicas, ranges_of, with_own_requests
 from clustersim.timeline.passes import PART
 from clustersim.timeline.passes import parts as blocks_of
+from clustersim.timeline.rows_of import rows_between
 from clustersim.timeline.step_parts import Label, StepParts, StepRows, labels_of, scaled, step_parts
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
@@ -116,7 +117,7 @@ def causes_of(
     found = _OfRanges(count)
     told = {name: columns[name] for name in ("request", "outcome", "arrived_ns", "front_end_ns")}
     for some in divided:
-        low, high = np.searchsorted(rows["replica"], (some.start, some.stop))
+        low, high = rows_between(rows["replica"], some)
         mine, part = with_own_requests(of_replicas(tables, some))
         found.take(mine, _causes(
             part, {name: values[low:high] for name, values in rows.items()},

@@ -6,6 +6,7 @@ import errno
 import io
 import itertools
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from clustersim.memory import let_go
 from clustersim.timeline import column
 from clustersim.timeline.columns import MANY_VALUES, STAGED_VALUES, Columns, Flat, is_one, joined, taken, wide
+from clustersim.timeline.rows_of import rows_between
 
 TYPES = {"time": "int64", "kind": "int8"}
 
@@ -139,3 +141,15 @@ def test_pages_of_a_file_that_are_given_up_come_again_as_they_were():
         before = resident()
         let_go()
         assert before - resident() > 4096  # half of the 32 MB
+
+
+def test_rows_between_two_numbers_are_found_without_a_copy_of_the_column():
+    column = np.repeat(np.array([0, 2, 3], np.int32), 100_000)
+    tracemalloc.start()
+    try:
+        assert [rows_between(column, range(*some)) for some in ((0, 1), (1, 2), (1, 3), (3, 9))] == [
+            (0, 100_000), (100_000, 100_000), (100_000, 200_000), (200_000, 300_000)
+        ]  # fmt: skip
+        assert tracemalloc.get_traced_memory()[1] < column.nbytes / 10
+    finally:
+        tracemalloc.stop()
