@@ -8,6 +8,7 @@ with the process that started it, however that ends, and with the block that ope
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import multiprocessing.context
 import os
@@ -17,11 +18,17 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from multiprocessing.connection import wait
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+Found = TypeVar("Found")
 
 _ASKING: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_PR_SET_PDEATHSIG: Final = 1
+"""Of ``prctl`` of Linux."""
 
 
 @contextmanager
@@ -181,6 +188,49 @@ def _kill(started: list[Any]) -> None:
                     process.kill()
 
 
+@contextmanager
+def beside(work: Callable[[], Found], cores: int | None = None) -> Iterator[Callable[[], Found]]:
+    """Do work in a copy of this process while the block does other work; yield what waits for its result.
+
+    Where this process can't be copied or has one core, and where the copy raises or ends before it answers, the work is
+    done here, when it is asked for. No copy outlives the block.
+
+    Parameters
+    ----------
+    work : callable
+        Returns what can be pickled; what else it does is lost.
+    cores : int, optional
+        How many processes may work; by default one a core.
+    """
+    if not forks() or (usable_cores() if cores is None else cores) < 2:
+        yield cache(work)
+        return
+    context, (ours, theirs) = _context(), multiprocessing.Pipe(duplex=False)
+
+    def answer() -> None:
+        _die_with_parent()
+        with suppress(Exception):  # who waits meets it, too, with its place
+            theirs.send(work())
+        os._exit(0)
+
+    def found() -> Found:
+        theirs.close()
+        try:
+            return ours.recv()  # type: ignore[no-any-return]
+        except EOFError:  # it ended before it answered
+            return work()
+
+    with ours, theirs:
+        try:
+            with _signals_wait(), suppress(OSError):  # no room for another process
+                context.Process(target=answer).start()
+            yield cache(found)
+        finally:
+            _kill(context.started)
+            for process in context.started:
+                process.join()
+
+
 def forks() -> bool:
     """Whether workers of a pool that is opened now are copies of this process."""
     return sys.platform == "linux" and threading.active_count() == 1
@@ -193,13 +243,28 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _die_with_parent() -> None:
+    """End this process, which is a copy, when the one that started it is gone; it needs no thread, so it may copy."""
+    _forget_answers()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    if os.getppid() != parent.pid:  # it went before it was asked
+        os._exit(1)
+
+
+def _forget_answers() -> None:
+    """Let signals that this program answers end this process, a copy, as they do others."""
+    for number in _ASKING:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _end_with_parent() -> None:
     """End this process when the one that started it is gone, which its queue does not tell."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    for number in _ASKING:
-        if callable(signal.getsignal(number)):  # a copy has what this program does about it
-            signal.signal(number, signal.SIG_DFL)
+    _forget_answers()
 
     def watch() -> None:
         wait([parent.sentinel])

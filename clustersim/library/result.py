@@ -15,7 +15,6 @@ from clustersim.report.words.run import target_lines
 from clustersim.scenario.expect import failed_expectations
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import violation_line as record_line
-from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.legality import violation_lines as scenario_lines
 from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.timeline import Timeline
@@ -168,7 +167,7 @@ class Result:
         with parameters(out="folder"):
             check_writable(place)
         told = {key: value for key, value in self.summary.items() if key != "wall_s"}
-        write_run(place, self.replayed, told, verdict_json(self.scenario, self.verdict), overview())
+        write_run(place, self.replayed, told, lambda: self.verdict, overview())
         return place
 
     def why(self, allow_code: bool | None = None, *, only: Collection[str] = ()) -> Why:

@@ -7,7 +7,7 @@ neither plotly.js nor a text inside the data could make one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +44,7 @@ def dashboard_html(
     token_gaps: Weighted | None = None,
     kv_rows: Columns | None = None,
     wanted: Asked = EVERYTHING,
+    judged: Callable[[], Mapping[str, Any]] | None = None,
 ) -> str:
     """Return the dashboard of a run as one HTML page.
 
@@ -64,6 +65,8 @@ def dashboard_html(
         The steps in rows that each have one number of K/V blocks in use; those of ``steps`` by default.
     wanted : Asked
         What is shown first.
+    judged : callable, optional
+        Returns what the summary says of legality, which is asked last; by default the summary does.
 
     Raises
     ------
@@ -95,7 +98,7 @@ def dashboard_html(
         setup_words(summary),
         sections,
         footer=f"{checked.title} · clustersim. Drag in a figure to zoom in, double-click to zoom out.",
-        badge=_badge(summary),
+        badge=_badge(summary if judged is None else judged()),
         script="".join(map(asset, _SCRIPTS)),
     )
 

@@ -14,7 +14,7 @@ from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.latencies import targets_ns, within_targets
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import audit_run
-from clustersim.simulation.legality import check_scenario, check_scenario_plan, verdict_json
+from clustersim.simulation.legality import check_scenario, check_scenario_plan
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.workload.requests import Requests
@@ -74,7 +74,7 @@ def _row(
         summary = summary_of(result, verdict)
         if folder is not None and layout is not None:
             try:
-                write_run(folder, result, summary, verdict_json(scenario, verdict), layout, above)
+                write_run(folder, result, summary, lambda: verdict, layout, above)
             except (InputError, OSError) as error:
                 return of_machine(words_of(error) if isinstance(error, InputError) else f"cannot be written ({error})")
         failed = _illegal(verdict) if verdict.violations else None

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 import clustersim
 from clustersim.cli import main
+from clustersim.cli.status import ILLEGAL
 from tests.effort import some
 
 ROUND_ROBIN = ("--set", "serving.router=round_robin", "--set", "expect={legal: true}")
@@ -69,6 +70,39 @@ def test_files_are_the_same_for_any_number_of_processes(folder: Path):
     names = sorted(str(path.relative_to(folder / "1")) for path in (folder / "1").rglob("*") if path.is_file())
     assert "requests.parquet" in names
     for name in names:
+        assert (folder / "2" / name).read_bytes() == (folder / "1" / name).read_bytes(), name
+
+
+BESIDE = """
+import multiprocessing, sys
+from clustersim.cli import main
+from clustersim.cli.status import ILLEGAL
+from clustersim.cli.commands import run
+from clustersim.legality.rule import Verdict, Violation, together
+asked, run._MANY = run.audit_run, 1
+def audited(result):
+    print("audited", "beside" if multiprocessing.parent_process() else "here", file=sys.stderr, flush=True)
+    found = Violation(rule="RUN-5", level="T", where="request 1", message="odd", fix="mend it")
+    return together((asked(result), Verdict(violations=(found,), rules=())))
+run.audit_run = audited
+main()
+"""
+
+
+def test_an_audit_beside_what_else_is_done_finds_the_same(folder: Path):
+    told = {}
+    for count in ("1", "2"):
+        command = ["run", "quickstart", "--set", "workload.trace.requests=30", "--set", "expect={}", "--json"]
+        command += ["--processes", count, "--out", count]
+        told[count] = subprocess.run(
+            [sys.executable, "-c", BESIDE, *command], env=FOUND, capture_output=True, text=True, check=False
+        )
+    odd = "RUN-5: request 1: odd; mend it\n"
+    assert [one.stderr for one in told.values()] == [f"audited here\n{odd}", f"audited beside\n{odd}"]
+    assert [one.returncode for one in told.values()] == [ILLEGAL, ILLEGAL]
+    assert [json.loads(one.stdout)["legal"] for one in told.values()] == [False, False]
+    assert '<span class="badge illegal">' in (folder / "2" / "dashboard.html").read_text()
+    for name in ("verdict.json", "summary.json", "dashboard.html"):
         assert (folder / "2" / name).read_bytes() == (folder / "1" / name).read_bytes(), name
 
 

@@ -16,7 +16,6 @@ from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
 from clustersim.report.layouts import overview
 from clustersim.simulation.audit import check_run, violation_line
-from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.agreement import figures_agree, left_by, others_than
@@ -67,6 +66,6 @@ def audited_again(result: RunResult, verdict: Verdict) -> list[str]:
         patch("clustersim.report.files.run_directory.dashboard_of", lambda *_, **__: ""),
     ):
         path = Path(folder) / "run"
-        write_run(path, result, summary_of(result, verdict), verdict_json(result.scenario, verdict), overview())
+        write_run(path, result, summary_of(result), lambda: verdict, overview())
         found, _ = audit_run_directory(path, None, None)
     return [violation_line(violation) for violation in found.violations]

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from clustersim.processes import local_pool, usable_cores
+from clustersim.processes import beside, local_pool, usable_cores
 
 
 def is_alive(process: int) -> bool:
@@ -108,10 +108,11 @@ def asked_at(line):
         return trace
     status = 0
     try:
-        with unwinding(), ours.local_pool(2) as pool:
+        with unwinding():
             sys.settrace(trace)
-            assert pool.submit(os.getppid).result() == here
-            sys.settrace(None)
+            with OPENED:
+                assert ASKED == here
+                sys.settrace(None)
     except TerminatedError as asked:
         status = asked.status
     except KeyboardInterrupt:
@@ -132,13 +133,62 @@ while status != 0:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are interpreters of their own there")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_at_any_line_that_starts_workers_ends_the_program_and_them(number):
+@pytest.mark.parametrize(("opened", "asked", "least"), [
+    ("ours.local_pool(2) as pool", "pool.submit(os.getppid).result()", 20),
+    ("ours.beside(os.getppid, 2) as found", "found()", 5),
+])  # fmt: skip
+def test_a_signal_at_any_line_that_starts_workers_ends_the_program_and_them(number, opened, asked, least):
+    script = ASKED.replace("OPENED", opened).replace("ASKED", asked)
     told = subprocess.run(
-        [sys.executable, "-c", ASKED, str(int(number)), "5"], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", script, str(int(number)), "5"], capture_output=True, text=True, check=False, timeout=120
     )
     *before, last = [int(status) for status in told.stdout.split()]
-    assert (len(before) > 20, set(before), last) == (True, {128 + number}, 0), told.stderr
+    assert (len(before) > least, set(before), last) == (True, {128 + number}, 0), told.stderr
     assert "ignored" not in told.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
+def test_work_beside_is_done_in_a_copy_or_here_where_that_ends_before_it_answers(monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    here, done = os.getpid(), []
+
+    def ends() -> int:
+        done.append(os.getpid())
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 7
+
+    with beside(os.getpid, 2) as found:
+        assert found() == found() != here
+    with beside(os.getpid, 1) as found:
+        assert found() == here
+    with beside(ends, 2) as answer:
+        assert (answer(), answer(), done) == (7, 7, [here])
+    with pytest.raises(ZeroDivisionError), beside(lambda: 1 // 0, 2) as answer:
+        answer()
+
+
+BESIDE = """
+import os, time
+from clustersim.processes import beside
+def work():
+    with beside(lambda: time.sleep(60), 2):
+        print(os.getpid(), open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
+        time.sleep(60)
+with beside(work, 2):
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
+def test_what_works_beside_ends_with_the_process_that_started_it():
+    with subprocess.Popen([sys.executable, "-c", BESIDE], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        copies = [int(one) for one in process.stdout.readline().split()]
+        assert len(copies) == 2
+        assert all(map(is_alive, copies))
+        process.kill()
+    assert eventually(lambda: not any(map(is_alive, copies)))
 
 
 def test_usable_cores_are_some():

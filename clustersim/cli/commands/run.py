@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -18,6 +18,7 @@ from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
+from clustersim.processes import beside
 from clustersim.replay.compiled.choice import waits_for_compiler
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
@@ -36,6 +37,12 @@ from clustersim.simulation.estimate import requests_within
 from clustersim.simulation.legality import check_scenario, verdict_json, verdict_lines
 from clustersim.simulation.simulate import RunResult, simulate
 
+Answer: TypeAlias = Callable[[], tuple[Verdict, dict[str, float]]]
+"""Says what the audit found, and the wall seconds that it took."""
+
+_MANY: Final = 1 << 14
+"""Requests whose audit takes longer than a copy of the process, which is 10 to 30 ms."""
+
 
 @click.command()
 @click.argument("scenario")
@@ -45,7 +52,7 @@ from clustersim.simulation.simulate import RunResult, simulate
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
-@click.option("--processes", type=options.Whole(1, 1024), metavar="N", help="For replicas that share nothing [cores].")
+@click.option("--processes", type=options.Whole(1, 1024), metavar="N", help="How many may work at once [cores].")
 @click.option("--executor", help="Where the others are: dask[:ADDRESS] or ray[:ADDRESS].")
 @click.option(
     "--compiled", type=options.Choice(["auto", "always", "never"]), default="auto",
@@ -106,11 +113,12 @@ def run(
         if shown is not None and waits_for_compiler(requests, compiled, staged=staged, pools=pools, cached=cached):
             click.echo("kernels may be compiled first, once on a machine: some 20 to 80 s (--compiled never)", err=True)
         result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
-    audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
-    verdict = together((verdict, audited))
-    summary = summary_of(result, verdict, also=ALSO)
     layout, above = overview() if dashboard else None, 1 if script == "beside" else None
-    write_run(target, result, summary, verdict_json(loaded, verdict), layout, above)
+    with _audited(result, processes) if audit else nullcontext(_unasked) as answer:
+        summary = summary_of(result, also=ALSO)
+        write_run(target, result, summary, lambda: together((verdict, answer()[0])), layout, above)
+    audited, audit_s = answer()
+    summary |= legality_of(together((verdict, audited)))
     if vllm_json is not None:
         write_vllm_bench(vllm_json, result, detailed=save_detailed)
     wall_s = {"total": time.perf_counter() - started, "simulate": result.simulate_s, **audit_s}
@@ -148,11 +156,23 @@ def _elsewhere(executor: str | None, processes: int | None) -> Iterator[tuple[Ex
         yield pool, executors.workers + 1 if processes is None else processes
 
 
-def _audited(result: RunResult) -> tuple[Verdict, dict[str, float]]:
-    """Return whether what was recorded is legal, and how long it took to tell."""
-    started = time.perf_counter()
-    verdict = audit_run(result)
-    return verdict, {"audit": time.perf_counter() - started}
+def _audited(result: RunResult, processes: int | None) -> AbstractContextManager[Answer]:
+    """Audit what was recorded, that of many requests beside what else is done; return what waits for the answer."""
+
+    def audited() -> tuple[Verdict, dict[str, float]]:
+        started = time.perf_counter()
+        verdict = audit_run(result)
+        return verdict, {"audit": time.perf_counter() - started}
+
+    many = len(result.times.count) >= _MANY
+    if many:
+        _ = result.table  # both need it
+    return beside(audited, processes if many else 1)
+
+
+def _unasked() -> tuple[Verdict, dict[str, float]]:
+    """Answer where nobody asked for an audit."""
+    return Verdict(violations=(), rules=()), {}
 
 
 def _refuse(ctx: click.Context, scenario: Scenario, verdict: Verdict, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +20,13 @@ from clustersim.errors import InputError, Problem
 from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.inputs import missing
+from clustersim.legality.rule import Verdict
 from clustersim.memory import give_back
 from clustersim.replay.input import ReplayInput
 from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import read_layout
 from clustersim.report.figures.series import run_edges
+from clustersim.report.files.summary import legality_of
 from clustersim.report.folded.asked import EVERYTHING, Asked, kept_of, refuse_impossible, unfolds
 from clustersim.report.folded.passes import folded_passes
 from clustersim.report.folded.shapes import Shapes, shapes_of
@@ -35,6 +37,7 @@ from clustersim.report.traces.busiest import busiest
 from clustersim.scenario.resolve import INPUTS, to_yaml
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.causes.labels import COLUMNS
+from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.simulate import RunResult
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.files import load_timeline, save_timeline
@@ -168,7 +171,7 @@ def write_run(
     target: Path,
     result: RunResult,
     summary: Mapping[str, Any],
-    verdict: Mapping[str, Any],
+    verdict: Callable[[], Verdict],
     layout: Mapping[str, Any] | None,
     above: int | None = None,
 ) -> None:
@@ -178,8 +181,10 @@ def write_run(
     ----------
     target : Path
     result : RunResult
-    summary, verdict : mapping
-        The objects of ``summary.json`` and ``verdict.json``.
+    summary : mapping
+        The object of ``summary.json``; what it says of legality is the verdict's.
+    verdict : callable
+        Returns what the rules say; it is asked when all that needs no answer is done.
     layout : mapping or None
         The parsed dashboard file; None writes no dashboard.
     above : int or None
@@ -188,8 +193,6 @@ def write_run(
     """
     with folder_written_whole(target) as folder:
         _write_scenario(folder, result.scenario)
-        _write_json(folder / "summary.json", summary)
-        _write_json(folder / "verdict.json", verdict)
         many = len(result.times.count)
         give_back(many)
         write_table(folder / "requests.parquet", result.table)
@@ -199,9 +202,13 @@ def write_run(
         give_back(many)
         if layout is not None:
             figures = (summary, result.table_columns, result.step_rows, result.timeline, result.token_gaps, layout)
-            html = dashboard_of(*figures, shapes=shapes_of(result.scenario), inputs=result.input)
+            html = dashboard_of(
+                *figures, shapes=shapes_of(result.scenario), inputs=result.input, judged=lambda: legality_of(verdict())
+            )
             html = html if above is None else with_script_beside(html, above)
             write_dashboard(folder / "dashboard.html", html)
+        _write_json(folder / "summary.json", {**summary, **legality_of(verdict())})
+        _write_json(folder / "verdict.json", verdict_json(result.scenario, verdict()))
     if layout is not None and above is not None:
         write_script(_place(target).parents[above - 1])
 
@@ -235,6 +242,7 @@ def dashboard_of(
     wanted: Asked = EVERYTHING,
     shapes: Sequence[Shapes] = (),
     inputs: ReplayInput | None = None,
+    judged: Callable[[], Mapping[str, Any]] | None = None,
 ) -> str:
     """Return the dashboard page of a run.
 
@@ -250,6 +258,8 @@ def dashboard_of(
         Those of the operators of each pool (:func:`clustersim.report.folded.shapes.shapes_of`).
     inputs : ReplayInput, optional
         What the replay was a function of; without it links are not told.
+    judged : callable, optional
+        Returns what the summary says of legality, which is asked last; by default the summary does.
 
     Raises
     ------
@@ -271,8 +281,9 @@ def dashboard_of(
                 return None
         steps = shown_rows(step_rows, 0, bins)
         return dashboard_html(
-            summary, requests, steps, whole, layout, token_gaps=token_gaps, kv_rows=step_rows.kv_rows, wanted=wanted
-        )
+            summary, requests, steps, whole, layout,
+            token_gaps=token_gaps, kv_rows=step_rows.kv_rows, wanted=wanted, judged=judged,
+        )  # fmt: skip
 
     html = page(None)
     if html is None or wanted.bytes_of(html) > wanted.most_bytes:

@@ -22,7 +22,6 @@ from clustersim.report.metrics import gauges
 from clustersim.scenario.load import load
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.causes.causes import Causes, _OfRanges
-from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline import digest, parts
 from clustersim.timeline.parts import ranges_of
@@ -55,7 +54,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def files_of(result: RunResult, folder: Path) -> dict[str, bytes]:
     verdict = audit_run(result)
     assert verdict.verdict == "legal"
-    write_run(folder, result, summary_of(result, verdict), verdict_json(result.scenario, verdict), overview())
+    write_run(folder, result, summary_of(result), lambda: verdict, overview())
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from clustersim import __version__
 from clustersim.errors import InputError
+from clustersim.legality.rule import Verdict
 from clustersim.report.files import run_directory
 from clustersim.report.files.run_directory import FILES, check_writable, read_run, write_run
 from clustersim.report.files.summary import summary_of
@@ -19,7 +20,7 @@ from clustersim.scenario.load import load
 from clustersim.simulation.causes.labels import COLUMNS
 from tests.audit import simulated
 
-VERDICT = {"verdict": "legal", "violations": [], "rules": []}
+VERDICT = Verdict(violations=(), rules=())
 EVERYTHING = {*FILES, "timeline", "dashboard.html"}
 
 
@@ -31,7 +32,7 @@ def result():
 @pytest.fixture
 def write(result):
     def write(target: Path) -> None:
-        write_run(target, result, summary_of(result), VERDICT, overview())
+        write_run(target, result, summary_of(result), lambda: VERDICT, overview())
 
     return write
 

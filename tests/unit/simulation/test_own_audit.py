@@ -19,7 +19,7 @@ from clustersim.serving.members import Members
 from clustersim.serving.sequence import Sequence
 from clustersim.simulation.agreement import EXPLAINED
 from clustersim.simulation.audit import audit_run
-from clustersim.simulation.legality import check_scenario, verdict_json
+from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import document
@@ -53,7 +53,7 @@ def written(result: RunResult, folder: Path) -> Verdict:
     """Write a run with its verdict, as ``clustersim run`` does, and audit what was written."""
     verdict = together((check_scenario(result.scenario), audit_run(result)))
     layout = {"title": "t", "figures": [{"figure": "headline"}]}
-    write_run(folder, result, summary_of(result, verdict), verdict_json(result.scenario, verdict), layout)
+    write_run(folder, result, summary_of(result), lambda: verdict, layout)
     return audit_run_directory(folder, None, None)[0]
 
 
