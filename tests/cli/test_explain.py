@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from click.testing import CliRunner, Result
 
 import clustersim
 from clustersim.cli import main
+from clustersim.cli.commands import run as run_command
 from clustersim.cli.status import ILLEGAL
+from clustersim.legality.rule import Verdict, Violation, together
+from clustersim.simulation.simulate import RunResult
 from tests.effort import some
 
 ROUND_ROBIN = ("--set", "serving.router=round_robin", "--set", "expect={legal: true}")
@@ -73,34 +77,26 @@ def test_files_are_the_same_for_any_number_of_processes(folder: Path):
         assert (folder / "2" / name).read_bytes() == (folder / "1" / name).read_bytes(), name
 
 
-BESIDE = """
-import multiprocessing, sys
-from clustersim.cli import main
-from clustersim.cli.status import ILLEGAL
-from clustersim.cli.commands import run
-from clustersim.legality.rule import Verdict, Violation, together
-asked, run._MANY = run.audit_run, 1
-def audited(result):
-    print("audited", "beside" if multiprocessing.parent_process() else "here", file=sys.stderr, flush=True)
-    found = Violation(rule="RUN-5", level="T", where="request 1", message="odd", fix="mend it")
-    return together((asked(result), Verdict(violations=(found,), rules=())))
-run.audit_run = audited
-main()
-"""
+@pytest.mark.skipif(sys.platform != "linux", reason="no process is copied there")
+def test_an_audit_beside_what_else_is_done_finds_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = run_command.audit_run
 
+    def audited(result: RunResult) -> Verdict:
+        with (folder / "by").open("a") as file:
+            print(os.getpid() == here, file=file)
+        found = Violation(rule="RUN-5", level="T", where="request 1", message="odd", fix="mend it")
+        return together((asked(result), Verdict(violations=(found,), rules=())))
 
-def test_an_audit_beside_what_else_is_done_finds_the_same(folder: Path):
-    told = {}
+    here = os.getpid()
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(run_command, "_MANY", 1)
+    monkeypatch.setattr(run_command, "audit_run", audited)
     for count in ("1", "2"):
         command = ["run", "quickstart", "--set", "workload.trace.requests=30", "--set", "expect={}", "--json"]
-        command += ["--processes", count, "--out", count]
-        told[count] = subprocess.run(
-            [sys.executable, "-c", BESIDE, *command], env=FOUND, capture_output=True, text=True, check=False
-        )
-    odd = "RUN-5: request 1: odd; mend it\n"
-    assert [one.stderr for one in told.values()] == [f"audited here\n{odd}", f"audited beside\n{odd}"]
-    assert [one.returncode for one in told.values()] == [ILLEGAL, ILLEGAL]
-    assert [json.loads(one.stdout)["legal"] for one in told.values()] == [False, False]
+        told = CliRunner().invoke(main, [*command, "--processes", count, "--out", count])
+        assert (told.exit_code, told.stderr) == (ILLEGAL, "RUN-5: request 1: odd; mend it\n")
+        assert json.loads(told.stdout)["legal"] is False
+    assert (folder / "by").read_text() == "True\nFalse\n"
     assert '<span class="badge illegal">' in (folder / "2" / "dashboard.html").read_text()
     for name in ("verdict.json", "summary.json", "dashboard.html"):
         assert (folder / "2" / name).read_bytes() == (folder / "1" / name).read_bytes(), name

@@ -65,7 +65,7 @@ def test_local_pool_ends_what_works_when_the_block_raises():
     assert not is_alive(found[0])
 
 
-SCRIPT = """
+POOLED = """
 import os, sys, time
 from clustersim.processes import local_pool
 print("main", flush=True)
@@ -73,18 +73,34 @@ with local_pool(1) as pool:
     print(pool.submit(os.getpid).result(), flush=True)
     pool.submit(time.sleep, 60).result()
 """
+BESIDE = """
+import os, time
+from clustersim.processes import beside
+print("main", flush=True)
+def work():
+    with beside(lambda: time.sleep(60), 2):
+        print(os.getpid(), open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
+        time.sleep(60)
+with beside(work, 2):
+    time.sleep(60)
+"""
 
 
-def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path):
+@pytest.mark.parametrize(("text", "count"), [
+    (POOLED, 1),
+    pytest.param(BESIDE, 2, marks=pytest.mark.skipif(sys.platform != "linux", reason="no process is copied there")),
+])  # fmt: skip
+def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path, text, count):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "main\n"
-        worker = int(process.stdout.readline())  # and not "main" a second time
-        assert is_alive(worker)
+        workers = [int(one) for one in process.stdout.readline().split()]  # and not "main" a second time
+        assert len(workers) == count
+        assert all(map(is_alive, workers))
         process.kill()
-    assert eventually(lambda: not is_alive(worker))
+    assert eventually(lambda: not any(map(is_alive, workers)))
 
 
 ASKED = """
@@ -166,29 +182,6 @@ def test_work_beside_is_done_in_a_copy_or_here_where_that_ends_before_it_answers
         assert (answer(), answer(), done) == (7, 7, [here])
     with pytest.raises(ZeroDivisionError), beside(lambda: 1 // 0, 2) as answer:
         answer()
-
-
-BESIDE = """
-import os, time
-from clustersim.processes import beside
-def work():
-    with beside(lambda: time.sleep(60), 2):
-        print(os.getpid(), open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
-        time.sleep(60)
-with beside(work, 2):
-    time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
-def test_what_works_beside_ends_with_the_process_that_started_it():
-    with subprocess.Popen([sys.executable, "-c", BESIDE], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        copies = [int(one) for one in process.stdout.readline().split()]
-        assert len(copies) == 2
-        assert all(map(is_alive, copies))
-        process.kill()
-    assert eventually(lambda: not any(map(is_alive, copies)))
 
 
 def test_usable_cores_are_some():
