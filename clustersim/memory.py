@@ -2,7 +2,7 @@
 
 Commands keep what they free for the next array (:mod:`clustersim.cli.memory`), and what a phase of a large run leaves
 are holes: up to 0.3 GB of a million requests. Phases that take much give them back before they begin: each time costs
-as many pages anew. Pages of mapped files (:mod:`clustersim.timeline.column`) count, too, as long as they are mapped,
+as many pages anew. Pages of mapped files (:mod:`clustersim.column`) count, too, as long as they are mapped,
 and come again 16 at a time where somebody reads them.
 """
 

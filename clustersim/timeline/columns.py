@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.timeline.column import Column, constant, is_one, shelved
+from clustersim.column import Column, constant, is_one, shelved
 from clustersim.timeline.rows_of import in_order
 
 __all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "shelved", "taken", "wide"]

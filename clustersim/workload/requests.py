@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.column import by_slices
 from clustersim.errors import InputError, Problem
 from clustersim.values import dataclass
 from clustersim.workload.limits import MAX_NS, check_positive, check_whole, check_window, raise_any
@@ -178,18 +180,25 @@ class Requests:
             message = f"{num_requests} requests at the rate of {self.source} last longer than 292 years"
             raise InputError(Problem(path="requests", message=message))
         hashes, sessions = self.prefix_hashes, self.sessions
-        copy, place = np.divmod(np.arange(num_requests, dtype=np.int64), len(self))
-        optional = _optional(self, lambda column: column[place])
-        if sessions is not None:
-            own = sessions[place]
-            optional["sessions"] = np.where(own < 0, own, own + copy * (int(sessions.max()) + 1))
+        most = 0 if sessions is None else int(sessions.max()) + 1
+        changes: dict[str, Callable[[Int64Array, Int64Array], Int64Array]] = {
+            "arrived_at_ns": lambda column, copy: column + copy * period_ns,
+            "sessions": lambda column, copy: np.where(column < 0, column, column + copy * most),
+        }
+
+        def repeated(name: str, some: slice) -> Int64Array:
+            copy, place = np.divmod(np.arange(some.start, some.stop, dtype=np.int64), len(self))
+            column: Int64Array = getattr(self, name)[place]
+            return changes[name](column, copy) if name in changes else column
+
         return replace(
             self,
-            arrived_at_ns=self.arrived_at_ns[place] + copy * period_ns,
-            prompt_tokens=self.prompt_tokens[place],
-            output_tokens=self.output_tokens[place],
             prefix_hashes=None if hashes is None else repeat_hash_rows(hashes, num_requests),
-            **optional,
+            **{
+                name: by_slices(np.int64, num_requests, partial(repeated, name))
+                for name in (*_COLUMNS, *_OPTIONAL)
+                if getattr(self, name) is not None
+            },
         )
 
 
@@ -268,7 +277,7 @@ def _problems(requests: Requests) -> list[Problem]:
         below = np.flatnonzero(column < low)
         if below.size:
             found.append((name, f"found {column[below[0]]} at index {below[0]}; expected {low} or more"))
-    late = np.flatnonzero(np.diff(requests.arrived_at_ns) < 0)
+    late = np.flatnonzero(requests.arrived_at_ns[1:] < requests.arrived_at_ns[:-1])
     if late.size:
         found.append(("arrived_at_ns", f"request {int(late[0]) + 1} arrives before request {int(late[0])}"))
     if (requests.prefix_hashes is None) != (requests.hash_block_tokens is None):

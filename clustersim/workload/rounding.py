@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.column import by_slices
 from clustersim.errors import InputError, Problem
 from clustersim.workload.limits import MAX_NS
 
@@ -35,13 +36,17 @@ def divide_rounded(values_ns: Int64Array, divisor: Fraction) -> Int64Array:
         message = f"dividing by {float(divisor)} makes the last request arrive after more than 292 years"
         raise InputError(Problem(path="rate_scale", message=message))
     if max(largest, denominator, 2 * numerator) <= MAX_NS:
-        return _divided(values_ns, numerator, denominator)
+        return by_slices(np.int64, len(values_ns), lambda some: _divided(values_ns[some], numerator, denominator))
     if max(largest // numerator, int(values_ns.max(initial=0))) > _MOST_NEARLY:
         return _divided(values_ns.astype(object), numerator, denominator)
-    nearly = values_ns * float(1 / divisor)
+    return by_slices(np.int64, len(values_ns), lambda some: _nearly(values_ns[some], divisor))
+
+
+def _nearly(values: Int64Array, divisor: Fraction) -> Int64Array:
+    nearly = values * float(1 / divisor)
     rounded: Int64Array = np.rint(nearly).astype(np.int64)
     unsure = np.flatnonzero(np.abs(nearly - np.floor(nearly) - 0.5) <= _UNSURE)
-    rounded[unsure] = _divided(values_ns[unsure].astype(object), numerator, denominator)
+    rounded[unsure] = _divided(values[unsure].astype(object), divisor.numerator, divisor.denominator)
     return rounded
 
 

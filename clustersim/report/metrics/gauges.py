@@ -19,7 +19,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.memory import let_go
 from clustersim.report.figures.bins import StepFunction
 from clustersim.report.metrics.latencies import Columns
-from clustersim.timeline.column import Column
+from clustersim.column import Column
 from clustersim.timeline.columns import is_one
 from clustersim.timeline.rows_of import RowsOf
 

@@ -43,7 +43,7 @@ from clustersim.simulation.causes.labels import (
     WAITS,
 )
 from clustersim.simulation.causes.sums import Groups, Sums, groups_of, without
-from clustersim.timeline.column import Column, constant
+from clustersim.column import Column, constant
 from clustersim.timeline.columns import as_one, taken
 from clustersim.timeline.parts import of_replicas, ranges_of, with_own_requests
 from clustersim.timeline.passes import PART

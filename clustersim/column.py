@@ -11,7 +11,7 @@ import errno
 import mmap
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from tempfile import TemporaryFile
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ PUT_AWAY_BYTES: Final = 1 << 22
 """Of a column in memory, after which it goes to a file: a million requests of one replica have some 40 such columns."""
 SHELVED_BYTES: Final = 1 << 22
 """Of columns that go to a file together: less is not worth one."""
+AT_A_TIME: Final = 1 << 18
+"""Rows of a column that are worked out together, so that what that takes is some MB, however many there are."""
 
 
 class Column:
@@ -122,6 +124,20 @@ class Column:
         self._file.close()
         self._file, self._written = None, 0
         return np.frombuffer(pages, self.type)
+
+
+def slices(count: int) -> Iterator[slice]:
+    """Split so many rows into slices of ``AT_A_TIME``; none is one, which is empty."""
+    for first in range(0, max(count, 1), AT_A_TIME):
+        yield slice(first, min(first + AT_A_TIME, count))
+
+
+def by_slices(to: Any, count: int, values_of: Callable[[slice], Any]) -> Any:
+    """Return a column of so many rows, of which some are worked out at a time: from a file where they are many."""
+    column = Column(to)
+    for some in slices(count):
+        column.append(values_of(some))
+    return column.whole()
 
 
 def one_after_the_other(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
