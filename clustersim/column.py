@@ -23,8 +23,8 @@ PUT_AWAY_BYTES: Final = 1 << 22
 """Of a column in memory, after which it goes to a file: a million requests of one replica have some 40 such columns."""
 SHELVED_BYTES: Final = 1 << 22
 """Of columns that go to a file together: less is not worth one."""
-AT_A_TIME: Final = 1 << 18
-"""Rows of a column that are worked out together, so that what that takes is some MB, however many there are."""
+PART: Final = 1 << 15
+"""Rows that are looked at together: what is worked out of them stays near the processor, in memory that is there."""
 
 
 class Column:
@@ -126,16 +126,16 @@ class Column:
         return np.frombuffer(pages, self.type)
 
 
-def slices(count: int) -> Iterator[slice]:
-    """Split so many rows into slices of ``AT_A_TIME``; none is one, which is empty."""
-    for first in range(0, max(count, 1), AT_A_TIME):
-        yield slice(first, min(first + AT_A_TIME, count))
+def parts(count: int, times: int = 1) -> Iterator[slice]:
+    """Split so many rows into slices of ``PART``, or of so many times as many."""
+    for low in range(0, count, PART * times):
+        yield slice(low, min(low + PART * times, count))
 
 
-def by_slices(to: Any, count: int, values_of: Callable[[slice], Any]) -> Any:
+def by_parts(to: Any, count: int, values_of: Callable[[slice], Any]) -> Any:
     """Return a column of so many rows, of which some are worked out at a time: from a file where they are many."""
     column = Column(to)
-    for some in slices(count):
+    for some in parts(count, 8):
         column.append(values_of(some))
     return column.whole()
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from clustersim.column import is_one, parts
 from clustersim.legality.deployment import counted
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.memory import let_go
@@ -75,12 +76,14 @@ def of_a_run(said: Mapping[str, Any], follows: Mapping[str, Any], timeline: Time
 
 def _requests(said: Mapping[str, Any], follows: Mapping[str, Any]) -> Iterator[Compared]:
     yield from tables(said, follows)
-    outcome = np.asarray(follows["outcome"], object)
-    explained = np.isin(outcome, EXPLAINED)
-    if len(said["reason"]) == len(explained):
-        has = np.array([reason is not None for reason in said["reason"]], bool)
-        for row in np.flatnonzero(has != explained)[:1].tolist():
-            yield f"reason, row {row + 1}", said["reason"][row], f"that it is {outcome[row]}"
+    outcome, reason = follows["outcome"], said["reason"]
+    if len(reason) == len(outcome):
+        for some in parts(1 if is_one(reason) and is_one(outcome) else len(reason), 8):
+            explained = np.isin(np.asarray(outcome[some], object), EXPLAINED)
+            has = np.array([why is not None for why in reason[some]], bool)
+            for row in (some.start + np.flatnonzero(has != explained))[:1].tolist():
+                yield f"reason, row {row + 1}", reason[row], f"that it is {outcome[row]}"
+                return
 
 
 def _head(timeline: Timeline) -> Iterator[Compared]:
@@ -157,18 +160,27 @@ def tables(said: Mapping[str, Any], follows: Mapping[str, Any]) -> Iterator[Comp
     yield "rows", rows[1], rows[0]
     count = min(rows)
     for name in columns:
-        mine, other = np.asarray(follows[name][:count]), np.asarray(said[name][:count])
-        differ = mine != other
-        kinds = {mine.dtype.kind, other.dtype.kind}
-        if kinds in ({"f"}, {"f", "i"}) and differ.any():
-            differ = differ & ~(np.isnan(mine.astype(np.float64)) & np.isnan(other.astype(np.float64)))
+        row = _first_difference(follows[name][:count], said[name][:count])
+        if row is None:
+            yield name, count, count
+        else:
+            yield f"{name}, row {row + 1}", _plain(said[name][row]), _plain(follows[name][row])
+        let_go()
+
+
+def _first_difference(mine: Any, other: Any) -> int | None:
+    """Return the first row in which columns differ; NaN and NaN do not."""
+    if is_one(mine) and is_one(other):
+        mine, other = mine[:1], other[:1]
+    for some in parts(len(mine), 8):
+        one, two = np.asarray(mine[some]), np.asarray(other[some])
+        differ = one != two
+        if {one.dtype.kind, two.dtype.kind} in ({"f"}, {"f", "i"}) and differ.any():
+            differ = differ & ~(np.isnan(one.astype(np.float64)) & np.isnan(two.astype(np.float64)))
         places = np.flatnonzero(differ)
         if len(places):
-            row = int(places[0])
-            yield f"{name}, row {row + 1}", _plain(other[row]), _plain(mine[row])
-        else:
-            yield name, count, count
-        let_go()
+            return some.start + int(places[0])
+    return None
 
 
 def _plain(value: Any) -> Any:

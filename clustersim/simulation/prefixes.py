@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import constant, parts
 from clustersim.legality.history import ADMITTED, REUSED
 from clustersim.timeline.columns import is_any
 from clustersim.timeline.tables import Table
@@ -23,9 +24,11 @@ def first_of(facts: Table, kinds: tuple[int, ...], count: int) -> Int64Array:
     """
     never = np.iinfo(np.int64).max
     found = np.full(count, never, np.int64)
-    rows = np.flatnonzero(is_any(facts["kind"], kinds))
-    np.minimum.at(found, facts["request"][rows], facts["time_ns"][rows])
-    return np.where(found == never, -1, found)
+    for some in parts(len(facts["kind"]), 8):
+        rows = some.start + np.flatnonzero(is_any(facts["kind"][some], kinds))
+        np.minimum.at(found, facts["request"][rows], facts["time_ns"][rows])
+    found[found == never] = -1
+    return found
 
 
 def cached_tokens(facts: Table, count: int) -> Int64Array:
@@ -40,11 +43,11 @@ def cached_tokens(facts: Table, count: int) -> Int64Array:
     count : int
         Requests.
     """
-    request, time, found = facts["request"], facts["time_ns"], np.zeros(count, np.int64)
+    request, time = facts["request"], facts["time_ns"]
     rows = np.flatnonzero(facts["kind"] == REUSED)
     if not len(rows):
-        return found
-    first = first_of(facts, (ADMITTED,), count)
+        return constant(np.int64(0), count)
+    found, first = np.zeros(count, np.int64), first_of(facts, (ADMITTED,), count)
     rows = rows[time[rows] == first[request[rows]]]
     found[request[rows]] = facts["value"][rows]
     return found

@@ -12,11 +12,12 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import by_parts, constant
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED, SWAPPED_OUT
 from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.simulation.prefixes import cached_tokens, first_of
-from clustersim.timeline.columns import is_any, is_one
+from clustersim.timeline.columns import as_one, is_any, is_one, shelved, taken, worded
 from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes
@@ -24,7 +25,7 @@ from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 
 NEVER = -1
-OUTCOMES: Final = np.array(["unfinished", "rejected", "finished"], object)
+OUTCOMES: Final = ("unfinished", "rejected", "finished", "cancelled", "lost")
 MOST_BEYOND = 100_000
 """Requests beyond those of a record that are drawn, all the same …"""
 MOST_AFTER = 10_000_000
@@ -115,34 +116,37 @@ def request_columns(
     dict
         A row per request that arrived; what did not happen is NaN.
     """
-    count = len(requests["prompt_tokens"])
-    facts = timeline.facts
-    arrived = first_of(facts, (ARRIVED, REJECTED), count)
-    replica = _last_heard_of(timeline, count)
-    admitted, finished, rejected = (first_of(facts, (kind,), count) for kind in (ADMITTED, FINISHED, REJECTED))
-    chosen = slice(None) if (arrived > NEVER).all() else np.flatnonzero(arrived > NEVER)
-    every = np.arange(count)[chosen]
-    outcome = OUTCOMES[np.where(finished > NEVER, 2, rejected > NEVER)]
-    for kind, word in ((CANCELLED, "cancelled"), (LOST, "lost")):
-        outcome[facts["request"][facts["kind"] == kind]] = word
+    count, facts = len(requests["prompt_tokens"]), timeline.facts
+    kinds = (ARRIVED, REJECTED), (ADMITTED,), (FINISHED,), (REJECTED,)
+    arrived, admitted, finished, rejected = (shelved({"": first_of(facts, kind, count)})[""] for kind in kinds)
+    chosen = None if (arrived > NEVER).all() else np.flatnonzero(arrived > NEVER)
+    outcome = np.where(finished > NEVER, np.int8(2), rejected > NEVER)
+    for number, kind in enumerate((CANCELLED, LOST), 3):
+        outcome[facts["request"][facts["kind"] == kind]] = number
+    preempted = facts["request"][is_any(facts["kind"], (PREEMPTED, SWAPPED_OUT))]
+
+    def those(values: Any) -> Any:
+        return values if chosen is None else taken(values, chosen)
+
+    def lasted(since: Int64Array, until: Int64Array) -> Int64Array:
+        return by_parts("int64", count, lambda some: np.where(until[some] == NEVER, NEVER, until[some] - since[some]))
+
     return {
-        "request": every,
-        "replica": replica[chosen],
-        "arrived_ns": arrived[chosen],
-        "admitted_ns": _or_nan(admitted[chosen]),
-        "first_token_ns": _or_nan(times.first_ns[chosen]),
-        "finished_ns": _or_nan(finished[chosen]),
-        "front_end_ns": np.broadcast_to(np.int64(front_end_ns), len(every)),
-        "prompt_tokens": requests["prompt_tokens"][chosen],
-        "output_tokens": requests["output_tokens"][chosen],
-        "generated_tokens": times.count[chosen],
-        "preemptions": np.bincount(facts["request"][is_any(facts["kind"], (PREEMPTED, SWAPPED_OUT))], minlength=count)[
-            chosen
-        ],
-        "cached_tokens": cached_tokens(facts, count)[chosen],
-        "queueing_ns": _or_nan(np.where(admitted == NEVER, NEVER, admitted - arrived)[chosen]),
-        "prefill_ns": _or_nan(np.where(times.first_ns == NEVER, NEVER, times.first_ns - admitted)[chosen]),
-        "outcome": outcome[chosen],
+        "request": those(by_parts("int64", count, lambda some: np.arange(some.start, some.stop))),
+        "replica": those(shelved({"": _last_heard_of(timeline, count)})[""]),
+        "arrived_ns": those(arrived),
+        "admitted_ns": _or_nan(those(admitted)),
+        "first_token_ns": _or_nan(those(times.first_ns)),
+        "finished_ns": _or_nan(those(finished)),
+        "front_end_ns": those(constant(np.int64(front_end_ns), count)),
+        "prompt_tokens": those(requests["prompt_tokens"]),
+        "output_tokens": those(requests["output_tokens"]),
+        "generated_tokens": those(times.count),
+        "preemptions": as_one(those(np.bincount(preempted, minlength=count))),
+        "cached_tokens": those(cached_tokens(facts, count)),
+        "queueing_ns": _or_nan(those(lasted(arrived, admitted))),
+        "prefill_ns": _or_nan(those(lasted(admitted, times.first_ns))),
+        "outcome": worded(OUTCOMES, those(outcome)),
     }
 
 

@@ -7,16 +7,18 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import by_parts, constant
 from clustersim.replay.input import ReplayInput, ReplayResult
 from clustersim.serving.decision import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED
 from clustersim.simulation.prefixes import cached_tokens, first_of
-from clustersim.timeline.columns import as_one, shelved
+from clustersim.timeline.columns import as_one, shelved, taken, worded
 from clustersim.timeline.tables import Table
 from clustersim.timeline.tokens import TokenTimes
 from clustersim.workload.requests import Requests
 
-OUTCOMES: Final = np.array(["unfinished", "finished"], object)
-"""Whether a request finished → what is said of it; each of the words is there once, however many requests there are."""
+OUTCOMES: Final = ("unfinished", "finished", "rejected", "cancelled", "lost")
+_ENDS: Final = (FINISHED, REJECTED, CANCELLED, LOST)
+"""Facts that say one after the other of these but for the first."""
 
 
 def request_columns(
@@ -39,44 +41,43 @@ def request_columns(
     dict
         Column → values; what did not happen is masked.
     """
-    count = len(requests.prompt_tokens)
-    arrived = replayed.arrived_ns >= 0
-    chosen = slice(None) if arrived.all() else np.flatnonzero(arrived)
-    every = np.arange(count)[chosen]
-    facts = replayed.timeline.facts
-    admitted, finished = (first_of(facts, (kind,), count) for kind in (ADMITTED, FINISHED))
+    count, came_ns = len(requests.prompt_tokens), replayed.arrived_ns
+    arrived = came_ns >= 0
+    chosen = None if arrived.all() else np.flatnonzero(arrived)
+    facts, outcome = replayed.timeline.facts, np.zeros(count, np.int8)
+    admitted, finished = (shelved({"": first_of(facts, (kind,), count)})[""] for kind in (ADMITTED, FINISHED))
     reasons = np.broadcast_to(np.array(None), count)
     if replayed.reasons:
         reasons = np.full(count, None, object)
         reasons[list(replayed.reasons)] = list(replayed.reasons.values())
-    outcome = OUTCOMES[(finished >= 0).astype(np.int8)]
-    for kind, word in ((REJECTED, "rejected"), (CANCELLED, "cancelled"), (LOST, "lost")):
-        outcome[facts["request"][facts["kind"] == kind]] = word
-    made = shelved({
-        "request": every,
-        "admitted_ns": admitted[chosen],
-        "finished_ns": finished[chosen],
-        "queueing_ns": np.where(admitted < 0, -1, admitted - replayed.arrived_ns)[chosen],
-        "prefill_ns": np.where(times.first_ns < 0, -1, times.first_ns - admitted)[chosen],
-    })  # fmt: skip
+    for number, kind in enumerate(_ENDS, 1):
+        outcome[facts["request"][facts["kind"] == kind]] = number
+
+    def lasted(since: Int64Array, until: Int64Array) -> Int64Array:
+        return by_parts("int64", count, lambda some: np.where(until[some] < 0, -1, until[some] - since[some]))
+
     replica = _last_at(facts, replayed.replica, inputs.entry.plan.dp) if inputs.faults else replayed.replica
+
+    def those(values: Any) -> Any:
+        return values if chosen is None else taken(values, chosen)
+
     return {
-        "request": made["request"],
-        "replica": as_one(replica[chosen].astype(np.int32)),
-        "arrived_ns": replayed.arrived_ns[chosen],
-        "admitted_ns": _nullable(made["admitted_ns"]),
-        "first_token_ns": _nullable(times.first_ns[chosen]),
-        "finished_ns": _nullable(made["finished_ns"]),
-        "queueing_ns": _nullable(made["queueing_ns"]),
-        "prefill_ns": _nullable(made["prefill_ns"]),
-        "front_end_ns": np.broadcast_to(np.int64(front_end_ns), len(every)),
-        "prompt_tokens": requests.prompt_tokens[chosen],
-        "output_tokens": requests.output_tokens[chosen],
-        "generated_tokens": times.count[chosen],
-        "preemptions": as_one(replayed.preemptions[chosen].astype(np.int32)),
-        "cached_tokens": as_one(cached_tokens(facts, count)[chosen]),
-        "outcome": as_one(outcome[chosen]),
-        "reason": reasons[chosen],
+        "request": those(by_parts("int64", count, lambda some: np.arange(some.start, some.stop))),
+        "replica": as_one(those(by_parts("int32", count, lambda some: replica[some].astype(np.int32)))),
+        "arrived_ns": those(came_ns),
+        "admitted_ns": _nullable(those(admitted)),
+        "first_token_ns": _nullable(those(times.first_ns)),
+        "finished_ns": _nullable(those(finished)),
+        "queueing_ns": _nullable(those(lasted(came_ns, admitted))),
+        "prefill_ns": _nullable(those(lasted(admitted, times.first_ns))),
+        "front_end_ns": those(constant(np.int64(front_end_ns), count)),
+        "prompt_tokens": those(requests.prompt_tokens),
+        "output_tokens": those(requests.output_tokens),
+        "generated_tokens": those(times.count),
+        "preemptions": as_one(those(replayed.preemptions).astype(np.int32)),
+        "cached_tokens": as_one(those(cached_tokens(facts, count))),
+        "outcome": worded(OUTCOMES, those(outcome)),
+        "reason": those(reasons),
     }
 
 

@@ -129,7 +129,9 @@ class _Columns(Mapping[str, npt.NDArray[Any]]):
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         values = self._columns[name]
-        return np.where(values.mask, np.nan, values.data) if isinstance(values, np.ma.MaskedArray) else values
+        if not isinstance(values, np.ma.MaskedArray):
+            return values
+        return values.data if values.mask is np.ma.nomask else np.where(values.mask, np.nan, values.data)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.column import one_after_the_other
 from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.residency import empties_ns, residency_of
-from clustersim.column import one_after_the_other
 from clustersim.timeline.columns import repeated, shelved
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.parts import of_ranges

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from clustersim.clock import Int64Array
 from clustersim.column import Column, constant, is_one, shelved
 from clustersim.timeline.rows_of import in_order
 
-__all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "shelved", "taken", "wide"]
+__all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "shelved", "taken", "wide", "worded"]
 
 STAGED_VALUES: Final = 1 << 18
 """Values appended one by one that wait, as int64, to be put into typed columns."""
@@ -182,6 +182,12 @@ def as_one(values: Any) -> Any:
     if len(values) > 1 and values[0] == values[-1] and not is_one(values) and (values == values[0]).all():
         return np.broadcast_to(values[0], values.shape)
     return values
+
+
+def worded(words: Sequence[str], numbers: Any) -> Any:
+    """Return the words that rows name by number: one where all have the same, and each is there once."""
+    numbers = as_one(numbers)
+    return np.broadcast_to(words[numbers[0]], len(numbers)) if is_one(numbers) else np.array(words, object)[numbers]
 
 
 def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:

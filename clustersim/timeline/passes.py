@@ -9,15 +9,16 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import PART, parts
 from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
 
+__all__ = ["BLOCK_STEPS", "PART", "Block", "Passes", "blocks", "by_template", "parts", "within"]
+
 BLOCK_STEPS: Final = 1 << 16
 """Steps that are expanded at a time; a longer run is a block of its own."""
-PART: Final = 1 << 15
-"""Rows that are looked at together: what is worked out of them stays near the processor, in memory that is there."""
 
 
 def within(counts: Int64Array) -> Int64Array:
@@ -36,12 +37,6 @@ def blocks(counts: Int64Array, most: int = BLOCK_STEPS) -> Iterator[slice]:
         last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
         yield slice(first, last)
         first = last
-
-
-def parts(count: int, times: int = 1) -> Iterator[slice]:
-    """Split so many rows into slices of ``PART``, or of so many times as many."""
-    for low in range(0, count, PART * times):
-        yield slice(low, min(low + PART * times, count))
 
 
 def by_template(tables: Tables, chosen: Any) -> Iterator[tuple[int, Int64Array]]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.column import by_slices
+from clustersim.column import by_parts
 from clustersim.errors import InputError, Problem
 from clustersim.values import dataclass
 from clustersim.workload.limits import MAX_NS, check_positive, check_whole, check_window, raise_any
@@ -195,7 +195,7 @@ class Requests:
             self,
             prefix_hashes=None if hashes is None else repeat_hash_rows(hashes, num_requests),
             **{
-                name: by_slices(np.int64, num_requests, partial(repeated, name))
+                name: by_parts(np.int64, num_requests, partial(repeated, name))
                 for name in (*_COLUMNS, *_OPTIONAL)
                 if getattr(self, name) is not None
             },

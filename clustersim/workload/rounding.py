@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.column import by_slices
+from clustersim.column import by_parts
 from clustersim.errors import InputError, Problem
 from clustersim.workload.limits import MAX_NS
 
@@ -36,10 +36,10 @@ def divide_rounded(values_ns: Int64Array, divisor: Fraction) -> Int64Array:
         message = f"dividing by {float(divisor)} makes the last request arrive after more than 292 years"
         raise InputError(Problem(path="rate_scale", message=message))
     if max(largest, denominator, 2 * numerator) <= MAX_NS:
-        return by_slices(np.int64, len(values_ns), lambda some: _divided(values_ns[some], numerator, denominator))
+        return by_parts(np.int64, len(values_ns), lambda some: _divided(values_ns[some], numerator, denominator))
     if max(largest // numerator, int(values_ns.max(initial=0))) > _MOST_NEARLY:
         return _divided(values_ns.astype(object), numerator, denominator)
-    return by_slices(np.int64, len(values_ns), lambda some: _nearly(values_ns[some], divisor))
+    return by_parts(np.int64, len(values_ns), lambda some: _nearly(values_ns[some], divisor))
 
 
 def _nearly(values: Int64Array, divisor: Fraction) -> Int64Array:

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array, in_time
+from clustersim.column import constant
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.replay.lanes.stretched_pass import StretchedPass, with_times
-from clustersim.column import constant
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.record import NOT_POOLED, Recorder
 from clustersim.timeline.row_numbers import Rows

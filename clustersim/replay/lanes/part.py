@@ -11,7 +11,7 @@ from clustersim.errors import StallError
 from clustersim.replay.input import ReplayResult
 from clustersim.replay.prepared import Prepared
 from clustersim.serving.decision import PREEMPTED, SWAPPED_OUT
-from clustersim.timeline.columns import is_any
+from clustersim.timeline.columns import as_one, is_any, shelved
 from clustersim.timeline.timeline import timeline_of
 from clustersim.units import plural
 from clustersim.values import dataclass
@@ -75,12 +75,11 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
     timeline = timeline_of(prepared.recorder, prepared.layout)
     facts = timeline.facts
     preempted = facts["request"][is_any(facts["kind"], (PREEMPTED, SWAPPED_OUT))]
+    many = np.bincount(preempted, minlength=len(inputs.requests)).astype(np.int64, copy=False)
     return ReplayResult(
         timeline=timeline,
-        replica=replica,
         reasons=reasons,
-        arrived_ns=arrived,
-        preemptions=np.bincount(preempted, minlength=len(inputs.requests)).astype(np.int64, copy=False),
+        **shelved({"replica": replica, "arrived_ns": arrived, "preemptions": as_one(many)}),
         contention=prepared.contention,
         obstacle="",
         processes=processes,

@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.column import Column
 from clustersim.memory import let_go
 from clustersim.report.figures.bins import StepFunction
 from clustersim.report.metrics.latencies import Columns
-from clustersim.column import Column
 from clustersim.timeline.columns import is_one
 from clustersim.timeline.rows_of import RowsOf
 

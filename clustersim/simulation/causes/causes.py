@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import Column, constant
 from clustersim.memory import let_go
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.decisions import REASONS, Decisions
@@ -43,7 +44,6 @@ from clustersim.simulation.causes.labels import (
     WAITS,
 )
 from clustersim.simulation.causes.sums import Groups, Sums, groups_of, without
-from clustersim.column import Column, constant
 from clustersim.timeline.columns import as_one, taken
 from clustersim.timeline.parts import of_replicas, ranges_of, with_own_requests
 from clustersim.timeline.passes import PART

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from clustersim.column import PART
 from clustersim.legality.audit import check_history
 from clustersim.legality.timeline_rules.requests.present import as_present
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.simulation.audit import history_of_run
-from clustersim.timeline import passes
 from clustersim.timeline.tables import TABLES, VECTORS
 from tests.effort import some, times
 from tests.legality.timeline.adversary import RUNS, UNSEEN, changed, changes_of, events_of, run_of, verdict_on
@@ -71,8 +71,8 @@ def test_what_is_told_is_the_same_however_many_rows_are_looked_at_together(
         tables = {table: getattr(whole, table) for table in ("steps", "chunks", "decodes", "facts", "moves")}
         other = replace(history, folded=whole, **tables)
         told = []
-        for rows in (passes.PART, 3):
-            monkeypatch.setattr(passes, "PART", rows)
+        for rows in (PART, 3):
+            monkeypatch.setattr("clustersim.column.PART", rows)
             told.append(check_history(other))
         assert told[0] == told[1], change
         monkeypatch.undo()

@@ -101,8 +101,11 @@ def test_scaled_is_exact_where_products_leave_int64():
     assert requests_at(0, 9 * 10**18 + 5).scaled(1.125).arrived_at_ns.tolist() == [0, 8 * 10**18 + 4]
 
 
-def test_repeat_starts_again_one_mean_gap_after_the_last():
-    repeated = requests_at(0, 10, 40).repeat_to(7)
+def test_repeat_starts_again_one_mean_gap_after_the_last(monkeypatch):
+    repeated, many = (requests_at(0, 10, 40).repeat_to(count) for count in (7, 20))
+    monkeypatch.setattr("clustersim.column.PART", 1)  # eight at a time
+    assert requests_at(0, 10, 40).repeat_to(20) == many
+    assert many.scaled(0.5).arrived_at_ns.tolist() == (2 * many.arrived_at_ns).tolist()
     assert repeated.arrived_at_ns.tolist() == [0, 10, 40, 60, 70, 100, 120]
     assert repeated.prompt_tokens.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert repeated.output_tokens.tolist() == [0, 10, 20, 0, 10, 20, 0]

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clustersim.memory import let_go
 from clustersim import column
+from clustersim.memory import let_go
 from clustersim.timeline.columns import MANY_VALUES, STAGED_VALUES, Columns, Flat, is_one, joined, taken, wide
 from clustersim.timeline.rows_of import rows_between
 
