@@ -16,6 +16,7 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.memory import let_go, mapped
 
@@ -126,18 +127,25 @@ class Column:
         return np.frombuffer(pages, self.type)
 
 
+AT_A_TIME: Final = 1 << 7
+"""Such parts after which pages of mapped files are given up: 32 MB of a column."""
+
+
 def parts(count: int, times: int = 1) -> Iterator[slice]:
     """Split so many rows into slices of ``PART``, or of so many times as many."""
     for low in range(0, count, PART * times):
         yield slice(low, min(low + PART * times, count))
 
 
-def by_parts(to: Any, count: int, values_of: Callable[[slice], Any]) -> Any:
+def by_parts(to: Any, count: int, values_of: Callable[[slice], Any]) -> npt.NDArray[Any]:
     """Return a column of so many rows, of which some are worked out at a time: from a file where they are many."""
     column = Column(to)
     for some in parts(count, 8):
         column.append(values_of(some))
-    return column.whole()
+        if not some.stop % (AT_A_TIME * PART):
+            let_go()
+    found: npt.NDArray[Any] = column.whole()
+    return found
 
 
 def one_after_the_other(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

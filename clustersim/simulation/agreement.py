@@ -179,7 +179,7 @@ def _first_difference(mine: Any, other: Any) -> int | None:
             differ = differ & ~(np.isnan(one.astype(np.float64)) & np.isnan(two.astype(np.float64)))
         places = np.flatnonzero(differ)
         if len(places):
-            return some.start + int(places[0])
+            return int(some.start) + int(places[0])
     return None
 
 

@@ -45,9 +45,10 @@ def cached_tokens(facts: Table, count: int) -> Int64Array:
     """
     request, time = facts["request"], facts["time_ns"]
     rows = np.flatnonzero(facts["kind"] == REUSED)
+    found: Int64Array = np.zeros(count, np.int64) if len(rows) else constant(np.int64(0), count)
     if not len(rows):
-        return constant(np.int64(0), count)
-    found, first = np.zeros(count, np.int64), first_of(facts, (ADMITTED,), count)
+        return found
+    first = first_of(facts, (ADMITTED,), count)
     rows = rows[time[rows] == first[request[rows]]]
     found[request[rows]] = facts["value"][rows]
     return found

@@ -129,9 +129,9 @@ class _Columns(Mapping[str, npt.NDArray[Any]]):
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         values = self._columns[name]
-        if not isinstance(values, np.ma.MaskedArray):
-            return values
-        return values.data if values.mask is np.ma.nomask else np.where(values.mask, np.nan, values.data)
+        lacks = isinstance(values, np.ma.MaskedArray) and values.mask is not np.ma.nomask
+        found: npt.NDArray[Any] = np.where(values.mask, np.nan, values.data) if lacks else np.asarray(values)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
