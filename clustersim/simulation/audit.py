@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clustersim.clock import to_ns
+from clustersim.column import parts
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History, Outcome
 from clustersim.legality.rule import Verdict, Violation, together
@@ -34,18 +35,19 @@ def history_of_run(result: RunResult) -> History:
 def with_spent(history: History, table: Mapping[str, Any]) -> History:
     """Return a history together with what a table of requests says that their time was spent on."""
     assert history.requests is not None
-    count, spent = len(history.requests["prompt_tokens"]), {}
-    known = (table["request"] >= 0) & (table["request"] < count)  # who else is named is told by what is compared
-    all_in_order = len(known) == count and (table["request"] == np.arange(count)).all()
+    count, spent, request = len(history.requests["prompt_tokens"]), {}, table["request"]
+    in_order = len(request) == count and all(
+        (request[some] == np.arange(some.start, some.stop)).all() for some in parts(count, 8)
+    )
     for name in SPENT:
         values = table[name]
-        lacks = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.isnan(values)
-        if all_in_order and not lacks.any():
+        lacks = values.mask if isinstance(values, np.ma.MaskedArray) else np.isnan(values)
+        if in_order and not lacks.any():
             spent[name] = np.asarray(values).astype(np.int64, copy=False)
             continue
         spent[name] = np.full(count, -1, np.int64)
-        told = known & ~lacks
-        spent[name][table["request"][told]] = np.asarray(values)[told]
+        told = (request >= 0) & (request < count) & ~lacks  # who else is named is told by what is compared
+        spent[name][request[told]] = np.asarray(values)[told]
     return replace(history, requests={**history.requests, **spent})
 
 

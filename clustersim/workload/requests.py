@@ -191,15 +191,13 @@ class Requests:
             column: Int64Array = getattr(self, name)[place]
             return changes[name](column, copy) if name in changes else column
 
-        return replace(
-            self,
-            prefix_hashes=None if hashes is None else repeat_hash_rows(hashes, num_requests),
-            **{
-                name: by_parts(np.int64, num_requests, partial(repeated, name))
-                for name in (*_COLUMNS, *_OPTIONAL)
-                if getattr(self, name) is not None
-            },
-        )
+        columns: dict[str, Any] = {
+            name: by_parts(np.int64, num_requests, partial(repeated, name))
+            for name in (*_COLUMNS, *_OPTIONAL)
+            if getattr(self, name) is not None
+        }
+        rows = None if hashes is None else repeat_hash_rows(hashes, num_requests)
+        return replace(self, prefix_hashes=rows, **columns)
 
 
 _COLUMNS = ("arrived_at_ns", "prompt_tokens", "output_tokens")

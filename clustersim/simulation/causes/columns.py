@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_MS, Int64Array
+from clustersim.clock import NS_PER_MS, FloatArray, Int64Array
+from clustersim.column import Column, by_parts, parts
 from clustersim.simulation.causes.causes import Causes
 from clustersim.simulation.causes.labels import COLUMNS, FRONT_END
 from clustersim.timeline.step_parts import Label
@@ -43,16 +44,23 @@ def cause_shares(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
     which add up to 1, the mean of what they are shares of. TPOT's are those of the time after the first token. None
     where nothing finished, or none has this latency.
     """
-    done = np.flatnonzero(np.asarray(columns["outcome"]) == "finished")
-    generated = np.asarray(columns["generated_tokens"], np.int64)
-    gaps = np.maximum(generated - 1, 0)
+    outcome, generated = np.asarray(columns["outcome"]), np.asarray(columns["generated_tokens"])
     found: dict[str, Any] = {}
     for name, ns in _sides(causes):
-        some = done[{"ttft": generated, "tpot": gaps}.get(name, generated + 1)[done] > 0]  # some ask for no token
-        per = gaps[some] if name == "tpot" else np.ones(len(some), np.int64)
-        of_some = ns.T if len(some) == len(ns) else ns.T[:, some]
-        found[name] = _shares_of(causes.labels, of_some, per) if len(some) else None
+        least = {"ttft": 1, "tpot": 2}.get(name, 0)  # some ask for no token, and one has no next
+        some = _rows(len(ns), lambda part: (outcome[part] == "finished") & (generated[part] >= least))  # noqa: B023
+        per = generated if name == "tpot" else None
+        found[name] = _shares_of(causes.labels, ns.T, some, per) if len(some) else None
     return found
+
+
+def _rows(count: int, chosen: Callable[[slice], Any]) -> Int64Array:
+    """Return the rows that are chosen."""
+    found = Column("int64")
+    for part in parts(count, 8):
+        found.append(part.start + np.flatnonzero(chosen(part)))
+    rows: Int64Array = found.whole()
+    return rows
 
 
 def _sides(causes: Causes) -> Iterator[tuple[str, Int64Array]]:
@@ -62,24 +70,35 @@ def _sides(causes: Causes) -> Iterator[tuple[str, Int64Array]]:
     yield "e2e", causes.ns
 
 
-def _shares_of(labels: tuple[Label, ...], ns: Int64Array, per: Int64Array) -> dict[str, Any]:
-    """Return means and shares of all requests, and of those that took longest by what they are divided by.
+def _shares_of(
+    labels: tuple[Label, ...], ns: Int64Array, some: Int64Array, generated: Int64Array | None
+) -> dict[str, Any]:
+    """Return means and shares of some requests, and of those that took longest by what they are divided by.
 
-    ``ns`` are of shape (labels, requests).
+    ``ns`` are of shape (labels, requests); ``generated`` are the tokens between which they are divided.
     """
-    latency = ns.sum(axis=0) / per
+    sums = [0] * len(labels)
+
+    def latency_of(part: slice) -> FloatArray:
+        rows: Any = some[part] if len(some) < ns.shape[1] else part
+        mine = ns[:, rows]
+        sums[:] = [one + more for one, more in zip(sums, mine.sum(axis=1).tolist(), strict=True)]
+        found: FloatArray = mine.sum(axis=0) / (1 if generated is None else generated[rows] - 1)
+        return found
+
+    latency = by_parts("float64", len(some), latency_of)
     few = -(-len(latency) // SLOWEST)
-    some = np.flatnonzero(latency >= -np.partition(-latency, few - 1)[few - 1])  # the last one's equals, too
-    slowest = some[np.argsort(-latency[some], kind="stable")[:few]]
+    least = np.partition(latency, len(latency) - few)[-few]
+    slowest = _rows(len(latency), lambda part: latency[part] >= least)  # the last one's equals, too
+    slowest = slowest[np.argsort(-latency[slowest], kind="stable")[:few]]
     return {
         "mean_ms": float(latency.mean()) / NS_PER_MS,
-        "mean": _shares(labels, ns.sum(axis=1)),
+        "mean": _shares(labels, sums),
         "slowest_ms": float(latency[slowest].mean()) / NS_PER_MS,
-        "slowest": _shares(labels, ns[:, slowest].sum(axis=1)),
+        "slowest": _shares(labels, ns[:, some[slowest]].sum(axis=1).tolist()),
     }
 
 
-def _shares(labels: tuple[Label, ...], ns: Int64Array) -> dict[str, float]:
-    whole = max(1, int(ns.sum()))
-    found = dict(zip(labels, ns.tolist(), strict=True))
+def _shares(labels: tuple[Label, ...], ns: list[int]) -> dict[str, float]:
+    whole, found = max(1, sum(ns)), dict(zip(labels, ns, strict=True))
     return {name: found.get(label, 0) / whole for label, name in NAMES.items()}
