@@ -10,7 +10,7 @@ import pytest
 
 from clustersim.cluster.fault import Fault
 from clustersim.errors import IllegalDecisionError, InputError, Problem
-from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.replay.replay import replay
 from clustersim.serving.user_class import UserClass
 from tests.round_numbers import deployment
@@ -116,6 +116,22 @@ def test_more_sequences_than_fit_are_refused(tmp_path):
 def test_blocks_that_the_pool_lacks_are_refused(tmp_path):
     with pytest.raises(IllegalDecisionError, match="KV-6: 4 tokens of request 1 need 1 more block, and 0 are free"):
         answer(tmp_path, "Choice(tokens={1: 4})", kv_blocks=2)
+
+
+def test_blocks_that_one_rank_of_sp_lacks_are_refused_though_another_has_them(tmp_path):
+    body = """
+    def decide(self, view):
+        waiting = {s.request: s.to_compute for s in view.waiting}
+        return Choice(tokens=waiting or {s.request: 1 for s in view.running}, again=True)
+"""
+    inputs = deployment(
+        [(0, 12, 1), (0, 7, 8), (0, 7, 8)],  # three blocks of the first rank, which are free soon; all of the second
+        plan=ParallelPlan(sp=SequencePlan(degree=2, decode="dp")),
+        kv_blocks=4,
+        scheduler=user(tmp_path, body),
+    )
+    with pytest.raises(IllegalDecisionError, match="KV-6: 1 token of request 1 needs 1 more block, and 0 are free"):
+        replay(inputs)
 
 
 @pytest.mark.parametrize("generated", [0, 1, 2])
