@@ -99,16 +99,28 @@ def in_order(table: Table, columns: tuple[str, ...], chosen: Int64Array | None =
 
 
 def _sorted(keys: list[Any]) -> Int64Array:
-    """Return the order by keys, the first one first: by two of them, which decide most, and ties by all."""
-    order: Int64Array = np.lexsort(keys[1::-1])
-    if len(keys) > 2:
-        same = np.ones(len(order) - 1, bool)
-        for key in keys[:2]:
-            column = key[order]
-            same &= column[1:] == column[:-1]
+    """Return the order by keys, the first one first: by as many as one number holds, and ties by the others."""
+    packed, room, held = np.zeros(len(keys[0]), np.int64), 1 << 62, 0
+    for key in keys:
+        least = int(key.min())
+        many = int(key.max()) - least + 1
+        if many > room:
+            break
+        room //= many
+        packed *= many
+        packed += np.subtract(key, least, dtype=np.int64)
+        held += 1
+    in_runs = np.count_nonzero(packed[1:] < packed[:-1]) < len(packed) >> 4
+    order: Int64Array = np.argsort(packed, kind="stable" if in_runs else None)
+    if held < len(keys):
+        ranked = packed[order]
+        same = ranked[1:] == ranked[:-1]
         tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-        rows = order[tied]
-        order[tied] = rows[np.lexsort([key[rows] for key in keys[::-1]])]
+        if not held:
+            return np.lexsort(keys[::-1])
+        if len(tied):
+            rows, groups = order[tied], np.cumsum(np.append(True, ranked[tied[1:]] != ranked[tied[:-1]]))
+            order[tied] = rows[_sorted([groups, *(key[rows] for key in keys[held:])])]
     return order
 
 

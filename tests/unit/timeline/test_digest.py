@@ -198,9 +198,16 @@ def test_blocks_in_use_tell_in_which_order_requests_of_one_instant_took_turns():
     assert digest(one) != digest(other)
 
 
-def test_rows_are_put_in_order_by_all_columns():
-    rows = np.random.default_rng(3).integers(0, 4, (5, 400))
-    table = dict(zip("abcde", (rows[0] * 0, *rows[1:]), strict=True))
+@pytest.mark.parametrize("spread", [1, 1 << 28, 1 << 33, 1 << 61])  # all columns in one number, some, one, none
+@pytest.mark.parametrize("in_runs", [False, True])
+def test_rows_are_put_in_order_by_all_columns(spread, in_runs):
+    rows = np.random.default_rng(3).integers(-2, 2, (5, 400)) * spread
+    rows[0, ::2] = 0
+    if in_runs:
+        rows[1].sort()
+    table = dict(zip("abcde", rows, strict=True))
+    if spread == 1 << 28:
+        table["c"] = np.where(rows[2] < 0, np.iinfo(np.int32).min, np.iinfo(np.int32).max).astype(np.int32)
     found = in_order(table, tuple(table))
     assert sorted(zip(*(values.tolist() for values in table.values()), strict=True)) == list(
         zip(*(values[found].tolist() for values in table.values()), strict=True)
