@@ -160,6 +160,14 @@ class _OfRange:
         return _split(rows, "waiting", *_whole(parts))
 
 
+class Rows(dict[str, Any]):
+    """Columns of rows; ``made`` is what was worked out of them and is asked for again: the same of rows split more."""
+
+    def __init__(self, columns: Mapping[str, Any], made: dict[str, Any] | None = None) -> None:
+        super().__init__(columns)
+        self.made: dict[str, Any] = {} if made is None else made
+
+
 class StepRows:
     """Rows of steps, in order of (replica, step).
 
@@ -172,7 +180,7 @@ class StepRows:
 
     Attributes
     ----------
-    rows : mapping
+    rows : Rows
         The columns ``COLUMNS``, which say the same of all steps of a row, and ``empties_ns``: from when on the replica
         had no request, after the row and before the next one; −1 where it had some.
     """
@@ -182,30 +190,30 @@ class StepRows:
         self.rows = self._whole("rows")
 
     @cached_property
-    def kv_rows(self) -> Mapping[str, Any]:
+    def kv_rows(self) -> Rows:
         """The columns ``KV_COLUMNS`` and ``empties_ns``, of rows of their own; worked out when somebody asks.
 
         Blocks change in most steps, and the others seldom within a run.
         """
         return self._whole("kv_rows")
 
-    def _whole(self, name: str) -> Mapping[str, Any]:
+    def _whole(self, name: str) -> Rows:
         """Return the rows of all ranges, one after the other; these then look into them."""
         each: list[Mapping[str, Any]] = [getattr(one, name) for one in self._ranges]
         if len(each) == 1:
-            return each[0]
+            return Rows(each[0])
         many = [len(rows["start_ns"]) for rows in each]
         found = one_after_the_other(each)
         for one, first, last in zip(self._ranges, np.cumsum([0, *many[:-1]]), np.cumsum(many), strict=True):
             vars(one)[name] = {column: values[first:last] for column, values in found.items()}
-        return found
+        return Rows(found)
 
     def single_steps(self) -> Iterator[dict[str, Any]]:
         """Yield all steps one by one, a bounded number at a time, in order: ``rows`` and what blocks were in use."""
         for one in self._ranges:
             yield from one.single_steps()
 
-    def cut(self, edges_ns: Int64Array, apart: tuple[int, int, int] | None = None) -> Mapping[str, Any]:
+    def cut(self, edges_ns: Int64Array, apart: tuple[int, int, int] | None = None) -> Rows:
         """Return the rows, split further: a step during which an instant lies is a row of its own.
 
         Parameters
@@ -215,7 +223,7 @@ class StepRows:
         apart : (replica, first, last), optional
             These steps of a replica are rows of their own, too.
         """
-        return one_after_the_other([one.cut(edges_ns, apart) for one in self._ranges])
+        return Rows(one_after_the_other([one.cut(edges_ns, apart) for one in self._ranges]), self.rows.made)
 
 
 class _Held:

@@ -62,6 +62,13 @@ def test_who_holds_blocks_between_steps_is_there_and_nobody_else(name):
     assert time_mean(many) == float((lasting * many.value).sum() / 10**12)  # to the bit, on any processor
     together = gauge(apart, "kv_blocks_used")  # as where there are several replicas
     assert [(held.start_ns == together.start_ns).all(), (held.value == together.value).all()] == [True, True]
+    for column in ("running", "waiting"):  # found together, and once, also for rows that are split further
+        found, by_itself = gauge(rows.rows, column), gauge(dict(rows.rows), column)
+        assert gauge(rows.cut(np.arange(0, last, 10_000)), column) is found
+        assert (found.start_ns.tolist(), found.value.tolist()) == (
+            by_itself.start_ns.tolist(),
+            by_itself.value.tolist(),
+        )
     present = residency_of(tables)
     assert (present.gone_ns >= present.come_ns).all()
     assert (present.gone_ns <= last + 10**7).all()
