@@ -51,7 +51,7 @@ def gauge(steps: Columns, column: str) -> StepFunction:
     return found
 
 
-class _Gauge:
+class _Changes:
     """Takes what a column comes to, stretch by stretch, and keeps where that changes."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class _Gauge:
 
 def _gauges(steps: Columns, columns: Sequence[str]) -> list[StepFunction]:
     """Return the sums of several columns, as functions of time."""
-    found, end_ns, alone = [_Gauge() for _ in columns], 0, _alone(steps, columns)
+    found, end_ns, alone = [_Changes() for _ in columns], 0, _alone(steps, columns)
     for at, totals in _together(steps, columns) if alone is None else (alone,):
         settled = np.flatnonzero(np.append(at[1:] > at[:-1], True)[: len(at)])
         for one, total in zip(found, totals, strict=True):
