@@ -186,6 +186,20 @@ def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def room(to: Any, count: int) -> npt.NDArray[Any]:
+    """Return room for a column that is not written from its first row to its last: in a file where it is large."""
+    size = np.dtype(to).itemsize * count
+    if size < SHELVED_BYTES or not hasattr(os, "posix_fallocate"):
+        return np.empty(count, to)
+    try:
+        with TemporaryFile(buffering=0) as file:
+            _leave_room(file, 2 * size)
+            os.posix_fallocate(file.fileno(), 0, size)  # so that no page lacks when it is written to
+            return np.frombuffer(mapped(file, size, mmap.ACCESS_WRITE), to)
+    except OSError:
+        return np.empty(count, to)
+
+
 def _leave_room(file: Any, needed: int) -> None:
     """Refuse to write where fewer bytes are free: results may go there, too, and have as much left as is taken."""
     if hasattr(os, "fstatvfs"):

@@ -21,9 +21,9 @@ MANY: Final = 1 << 17
 _MAPPED: Final[WeakSet[mmap.mmap]] = WeakSet()
 
 
-def mapped(file: Any, size: int) -> mmap.mmap:
-    """Map so many bytes of an open file, for reading alone."""
-    found = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+def mapped(file: Any, size: int, access: int = mmap.ACCESS_READ) -> mmap.mmap:
+    """Map so many bytes of an open file, for reading alone unless it is told otherwise."""
+    found = mmap.mmap(file.fileno(), size, access=access)
     _MAPPED.add(found)
     return found
 

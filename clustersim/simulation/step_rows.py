@@ -100,7 +100,7 @@ class _OfRange:
         if not (recorded["count"] > 1).any():
             return rows
         events = token_events(self._tables)
-        rank, entered = events.rank, _entered(events, _Arrivals(self._tables).prompt_tokens, self._block_tokens)
+        rank, entered = events.rank, _entered(events, _Arrivals(self._tables), self._block_tokens)
         del events
         held, decodes = [], recorded["slot"] >= 0
         for single in self._singles(np.flatnonzero(recorded["count"] > 1), recorded):
@@ -248,10 +248,16 @@ class _Arrivals:
         facts = tables.facts
         mine = np.flatnonzero(facts["kind"] == ARRIVED)
         request, tokens = facts["request"][mine], facts["value"][mine]
-        self.prompt_tokens = np.zeros(int(request.max(initial=-1)) + 1, np.int64)
-        self.prompt_tokens[request] = tokens
+        order = np.argsort(request, kind="stable")
+        self._request, self._prompt_tokens = request[order], tokens[order].astype(np.int64)
         mine = mine[np.lexsort((facts["time_ns"][mine], facts["replica"][mine]))]
         self._rows, self._time = RowsOf(facts["replica"][mine]), facts["time_ns"][mine]
+
+    def prompt_of(self, request: Int64Array) -> Int64Array:
+        """Return the prompt tokens of requests; nothing is as long as the numbers of requests are high."""
+        last = np.searchsorted(self._request, request.astype(self._request.dtype), side="right") - 1
+        found: Int64Array = self._prompt_tokens[last]
+        return found
 
     def until(self, replica: Int64Array, instant: Int64Array) -> Int64Array:
         """Return how many arrived at each replica up to an instant; replicas are in order."""
@@ -261,7 +267,7 @@ class _Arrivals:
         return found
 
 
-def _entered(events: TokenEvents, prompt_tokens: Int64Array, block_tokens: int) -> Int64Array:
+def _entered(events: TokenEvents, arrivals: _Arrivals, block_tokens: int) -> Int64Array:
     """Return how many blocks sequences had entered in all steps with decodes up to each (``TokenEvents.rank``).
 
     Before a decode all known tokens of a sequence but the last have entries, so the token that it got as its n-th
@@ -271,7 +277,7 @@ def _entered(events: TokenEvents, prompt_tokens: Int64Array, block_tokens: int) 
     before = np.cumsum(events.count) - events.count
     generated = before - np.maximum.accumulate(np.where(opens, before, 0))
     mine = np.flatnonzero(events.first >= 0)
-    computed = prompt_tokens[events.request[mine]] + generated[mine] - 1
+    computed = arrivals.prompt_of(events.request[mine]) + generated[mine] - 1
     first, last = events.first[mine] + -computed % block_tokens, events.last[mine]
     some = first <= last
     first, last = first[some], last[some]

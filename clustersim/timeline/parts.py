@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import is_one, parts, room, shelved
 from clustersim.memory import let_go
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.rows_of import rows_between
@@ -20,6 +22,8 @@ from clustersim.timeline.tables import HOST, Table, Tables
 
 MOST_ROWS: Final = 1 << 19
 """Rows of steps and facts of a range of replicas: some 100,000 requests."""
+_SPARSE: Final = 16
+"""Times as many requests as rows name, from which on these are sorted, and not looked up in a list of all."""
 _BY_REPLICA: Final = ("passes", "transfers", "steps", "chunks", "decodes", "facts")
 
 
@@ -112,17 +116,53 @@ def of_replicas(tables: Tables, some: range) -> Tables:
 def with_own_requests(tables: Tables) -> tuple[Int64Array, Tables]:
     """Return the requests of a range of replicas, ascending, and what these did, with the requests numbered by that."""
     named = [table["request"] for table in (tables.facts, tables.chunks, tables.decodes)]
-    there = np.zeros(max(int(one.max(initial=-1)) for one in named) + 1, bool)
-    for one in named:
-        there[one] = True
-    requests, number = np.flatnonzero(there), np.empty(len(there), np.int32)
-    number[requests] = np.arange(len(requests))
+    most = max(int(one.max(initial=-1)) for one in named) + 1
+    if most > _SPARSE * sum(map(len, named)):
+        requests = np.unique(np.concatenate(named)).astype(np.int64)
+        numbers = [np.searchsorted(requests, one).astype(np.int32) for one in named]
+    else:
+        there = np.zeros(most, bool)
+        for one in named:
+            there[one] = True
+        requests, number = np.flatnonzero(there), np.empty(most, np.int32)
+        number[requests] = np.arange(len(requests))
+        numbers = [number[one] for one in named]
     mine: dict[str, Any] = {
-        name: {**table, "request": number[table["request"]]}
-        for name in ("chunks", "decodes", "facts")
-        for table in (getattr(tables, name),)
+        name: {**getattr(tables, name), "request": number}
+        for name, number in zip(("facts", "chunks", "decodes"), numbers, strict=True)
     }
     return requests, replace(tables, **mine)
+
+
+def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> Iterator[dict[str, Any]] | None:
+    """Yield what columns of a row per request have of each range, in order of requests; None where some are in none.
+
+    All columns are put in order of ranges first: each range for itself would read all of their pages.
+    """
+    divided, home = ranges_of(tables), tables.made[_Home]
+    count = len(next(iter(columns.values())))
+    if len(home) != count or (home < 0).any():
+        return None
+    many = np.zeros(len(divided), np.int64)
+    for some in parts(count, 32):
+        many += np.bincount(home[some], minlength=len(divided))
+    at = np.cumsum(many) - many
+    bounds = [*at.tolist(), count]
+    found = {name: values if is_one(values) else room(values.dtype, count) for name, values in columns.items()}
+    for some in parts(count, 32):
+        order = np.argsort(home[some], kind="stable")
+        many = np.bincount(home[some], minlength=len(divided))
+        places = np.repeat(at - (np.cumsum(many) - many), many) + np.arange(len(order))
+        at += many
+        for name, values in columns.items():
+            if found[name] is not values:
+                found[name][places] = values[some][order]
+        let_go()
+    return ({name: values[low:high] for name, values in found.items()} for low, high in pairwise(bounds))
+
+
+class _Home:
+    """Key of what is found once of a timeline: the number of the range that each request is in, −1 where in none."""
 
 
 def _ranges(tables: Tables) -> list[range]:
@@ -133,7 +173,7 @@ def _ranges(tables: Tables) -> list[range]:
         return whole
     if len(tables.moves["request"]) or not all((one["replica"][1:] >= one["replica"][:-1]).all() for one in each):
         return whole
-    edges, found = np.arange(after + 1), list[range]()
+    edges, found = np.arange(after + 1, dtype=np.int32), list[range]()
     rows = np.searchsorted(tables.steps["replica"], edges) + np.searchsorted(tables.facts["replica"], edges)
     while not found or found[-1].stop < after:
         first = found[-1].stop if found else 0
@@ -146,7 +186,7 @@ def _ranges(tables: Tables) -> list[range]:
 def _keep_requests(tables: Tables, divided: list[range]) -> bool:
     """Return whether each request is in one range."""
     requests = [getattr(tables, name)["request"] for name in ("facts", "chunks", "decodes")]
-    home = np.full(max(int(one.max(initial=-1)) for one in requests) + 1, -1, np.int16)
+    home = np.full(max(int(one.max(initial=-1)) for one in requests) + 1, -1, np.min_scalar_type(-len(divided)))
     for number, some in enumerate(divided):
         part = of_replicas(tables, some)
         for table in (part.facts, part.chunks, part.decodes):
@@ -154,6 +194,7 @@ def _keep_requests(tables: Tables, divided: list[range]) -> bool:
             if ((before != -1) & (before != number)).any():
                 return False
             home[table["request"]] = number
+    tables.made[_Home] = shelved({"": home})[""]
     return True
 
 

@@ -72,5 +72,6 @@ def in_order(keys: Any) -> Int64Array:
         return np.arange(len(keys))
     low = int(keys.min())
     if int(keys.max()) - low < 1 << 16:  # numpy sorts 16 bits by their value, without comparing
-        return np.argsort((keys.astype(np.int64, copy=False) - low).astype(np.uint16), kind="stable")
+        wide = keys if keys.itemsize > 2 else keys.astype(np.int32)
+        return np.argsort((wide - low).astype(np.uint16), kind="stable")
     return np.argsort(keys, kind="stable")

@@ -13,8 +13,7 @@ from typing import Any
 
 from clustersim.legality.finding import Finding
 from clustersim.legality.history import History
-from clustersim.timeline.columns import taken
-from clustersim.timeline.parts import of_replicas, ranges_of, with_own_requests
+from clustersim.timeline.parts import by_ranges, of_replicas, ranges_of, with_own_requests
 
 Ask = Callable[..., Finding]
 """Asks a rule, the first argument, about the others; or knows the answer, which all ranges gave together."""
@@ -52,10 +51,13 @@ def in_ranges(history: History) -> Iterator[History | None]:
     tables, requests = history.folded, history.requests
     assert tables is not None
     assert requests is not None
-    left, divided = len(requests["prompt_tokens"]), ranges_of(tables)
-    for some in divided if len(divided) > 1 else ():
+    divided = ranges_of(tables)
+    told = by_ranges(tables, requests) if len(divided) > 1 else None
+    if told is None:
+        yield None
+        return
+    for some, of_range in zip(divided, told, strict=True):
         mine, part = with_own_requests(of_replicas(tables, some))
-        left -= len(mine)
         yield replace(
             history,
             folded=part,
@@ -63,8 +65,6 @@ def in_ranges(history: History) -> Iterator[History | None]:
             chunks=part.chunks,
             decodes=part.decodes,
             facts=part.facts,
-            requests={name: taken(values, mine) for name, values in requests.items()},
+            requests=of_range,
             prefixes=None if history.prefixes is None else history.prefixes[: len(mine)],
         )
-    if left:
-        yield None
