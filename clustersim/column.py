@@ -148,17 +148,44 @@ def by_parts(to: Any, count: int, values_of: Callable[[slice], Any]) -> npt.NDAr
     return found
 
 
+def same(one: Any, other: Any) -> bool:
+    """Return whether two columns are alike in type and in all rows."""
+    if len(one) != len(other) or one.dtype != other.dtype:
+        return False
+    return all(np.array_equal(one[some], other[some]) for some in parts(len(one), 8))
+
+
 def one_after_the_other(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the rows of tables of the same columns as one table, from files where there are many; of one, itself."""
+    """Return the rows of tables of the same columns as one table, from files where there are many; of one, itself.
+
+    Columns that are slices of one array and lie one after the other there are not copied.
+    """
     if len(tables) == 1:
         return tables[0]
     found = {}
     for name, values in tables[0].items():
-        column = Column(values.dtype)
-        for table in tables:
-            column.append(table[name])
-        found[name] = column.whole()
+        whole = _side_by_side([table[name] for table in tables])
+        if whole is None:
+            column = Column(values.dtype)
+            for table in tables:
+                column.append(table[name])
+            whole = column.whole()
+        found[name] = whole
     return found
+
+
+def _side_by_side(columns: Sequence[Any]) -> Any:
+    """Return the part of an array of which these are slices, one after the other; None where they are not."""
+    of, count = columns[0].base, sum(map(len, columns))
+    if not isinstance(of, np.ndarray) or of.dtype != columns[0].dtype or of.ndim != 1 or is_one(of):
+        return None
+    first = at = columns[0].ctypes.data
+    for column in columns:
+        if column.base is not of or not column.flags.c_contiguous or column.ctypes.data != at:
+            return None
+        at += column.nbytes
+    begin = (first - of.ctypes.data) // of.itemsize
+    return of[begin : begin + count]
 
 
 def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import same
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.columns import Columns, Flat
 from clustersim.timeline.episodes import Episodes
@@ -261,6 +262,11 @@ class Recorder:
         """Return what was recorded of replicas that have these ranks; episodes that are open end here."""
         for episodes in self._episodes.values():
             episodes.close()
+        tables = {name: getattr(self, name).arrays() for name in TABLES}
+        passes, steps = tables["passes"], tables["steps"]
+        for name, of in (("replica", "replica"), ("first_step", "step"), ("steps", "count"), ("start_ns", "start_ns")):
+            if same(passes[name], steps[of]):  # those of replicas of one stage: they are kept once
+                passes[name] = steps[of]
         return Tables(
             templates=tuple(self.templates),
             layout=layout,
@@ -271,5 +277,5 @@ class Recorder:
             row_values=self.row_values.array(),
             transfer_times=self.transfer_times.array(),
             transfer_bytes=self.transfer_bytes.array(),
-            **{name: getattr(self, name).arrays() for name in TABLES},
+            **tables,
         )

@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import by_parts, parts
 from clustersim.model.architecture import Layer, ModelSpec
 from clustersim.model.work import module_flops
 from clustersim.timeline.tables import Table
@@ -48,13 +49,17 @@ def computed_positions(prompt_tokens: Int64Array, generated: Int64Array, chunks:
     count = len(prompt_tokens)
     first = np.full(count, np.iinfo(np.int64).max)
     last = np.zeros(count, np.int64)
-    start = chunks["start"].astype(np.int64)  # of the type of what it goes into: of another one this takes five times
-    np.minimum.at(first, chunks["request"], start)
-    np.maximum.at(last, chunks["request"], start + chunks["count"])
-    # the last token generated is never computed; every one before it is
-    last = np.maximum(last, np.where(generated > 0, prompt_tokens + generated - 1, 0))
-    first = np.minimum(first, last)
-    return Computed(first=first, prompt=np.clip(prompt_tokens, first, last), last=last, generated=generated)
+    for some in parts(len(chunks["start"]), 8):
+        start = chunks["start"][some].astype(np.int64)  # of the type of what it goes into: of another this takes longer
+        np.minimum.at(first, chunks["request"][some], start)
+        np.maximum.at(last, chunks["request"][some], start + chunks["count"][some])
+    for some in parts(count, 8):
+        # the last token generated is never computed; every one before it is
+        given = prompt_tokens[some] + generated[some] - 1
+        np.maximum(last[some], np.where(generated[some] > 0, given, 0), out=last[some])
+        np.minimum(first[some], last[some], out=first[some])
+    prompt = by_parts("int64", count, lambda some: np.clip(prompt_tokens[some], first[some], last[some]))
+    return Computed(first=first, prompt=prompt, last=last, generated=generated)
 
 
 def causal_pairs(first: Int64Array, last: Int64Array, window: int | None = None) -> int:
@@ -67,7 +72,10 @@ def causal_pairs(first: Int64Array, last: Int64Array, window: int | None = None)
     >>> causal_pairs(np.array([0, 9]), np.array([4, 10])), causal_pairs(np.array([0]), np.array([4]), window=2)
     (20, 7)
     """
-    return int((_pairs_before(last, window) - _pairs_before(first, window)).sum())
+    return sum(
+        int((_pairs_before(last[some], window) - _pairs_before(first[some], window)).sum())
+        for some in parts(len(first), 8)
+    )
 
 
 def _pairs_before(position: Int64Array, window: int | None) -> Int64Array:
@@ -90,8 +98,8 @@ def model_flops(model: ModelSpec, computed: Computed) -> int:
 
     .. [1] Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B.
     """
-    prompt_tokens = int((computed.prompt - computed.first).sum())
-    output_tokens = int((computed.last - computed.prompt).sum())
+    prompt_tokens = int(computed.prompt.sum()) - int(computed.first.sum())
+    output_tokens = int(computed.last.sum()) - int(computed.prompt.sum())
     total = 2 * int(computed.generated.sum()) * model.hidden * model.vocab
     for layer, times in _alike(model.layers):
         window = layer.attention.sliding_window
@@ -112,18 +120,23 @@ def cache_reads(model: ModelSpec, chunks: Table, prompt_tokens: Int64Array, gene
     keys before its own. With a sliding window only keys within it are read. Chunks that are computed anew after a
     preemption read again.
     """
-    start, count = (chunks[name].astype(np.int64) for name in ("start", "count"))
-    sampled = np.asarray(chunks["sampled"]).astype(np.bool_)
     found: dict[int | None, int] = {}
+    made = int(generated.sum())
     for window in {layer.attention.sliding_window for layer in model.layers}:
-        of_chunks = start if window is None else np.minimum(start, window - 1)
         # each generated token had prompt + i − 1 known tokens before it (i from 1); those that chunks sampled are
         # no decodes, and a decode's own key is at hand
-        of_tokens = causal_pairs(prompt_tokens - 1, prompt_tokens - 1 + generated, window)
-        known = start[sampled] + count[sampled]
-        of_sampled = int((known if window is None else np.minimum(known, window)).sum())
-        decodes = int(generated.sum()) - int(sampled.sum())
-        found[window] = int(of_chunks.sum()) + of_tokens - of_sampled - decodes
+        reads = -made
+        for some in parts(len(prompt_tokens), 8):
+            first = prompt_tokens[some] - 1
+            reads += causal_pairs(first, first + generated[some], window)
+        for some in parts(len(chunks["start"]), 8):
+            start, count = (chunks[name][some].astype(np.int64) for name in ("start", "count"))
+            sampled = np.asarray(chunks["sampled"][some]).astype(np.bool_)
+            of_chunks = start if window is None else np.minimum(start, window - 1)
+            known = start[sampled] + count[sampled]
+            of_sampled = int((known if window is None else np.minimum(known, window)).sum())
+            reads += int(of_chunks.sum()) - of_sampled + int(sampled.sum())
+        found[window] = reads
     return [found[layer.attention.sliding_window] for layer in model.layers]
 
 

@@ -98,8 +98,10 @@ def pool_uses(result: RunResult) -> list[PoolUse]:
 
 def _shares(result: RunResult) -> list[_Share]:
     prompts = np.asarray(result.input.requests.prompt_tokens, np.int64)
-    generated = np.zeros(len(prompts), np.int64)
-    generated[result.requests["request"]] = result.requests["generated_tokens"]
+    generated = np.asarray(result.requests["generated_tokens"], np.int64)
+    if len(generated) < len(prompts):  # some never arrived
+        generated = np.zeros(len(prompts), np.int64)
+        generated[result.requests["request"]] = result.requests["generated_tokens"]
     if len(result.input.pools) == 1:
         return [_Share(prompts=prompts, generated=generated)]
     here = np.minimum(generated, 1)

@@ -69,8 +69,8 @@ def _all(history: History) -> Iterator[tuple[str, Finding]]:
     replicas = None if history.folded is None else sum(declared.dp for declared in history.pools)
     for name, (rule, least) in LEAST.items():
         table: Table | None = getattr(history, name)
-        let_go()
         for column, low in least.items() if table is not None else ():
+            let_go()
             assert table is not None
             if column in table:
                 high = MOST.get((name, column), np.iinfo(np.int64).max)
