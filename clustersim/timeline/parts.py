@@ -139,7 +139,7 @@ def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> Iterator[dict[str, 
 
     All columns are put in order of ranges first: each range for itself would read all of their pages.
     """
-    divided, home = ranges_of(tables), tables.made[_Home]
+    divided, home = ranges_of(tables), tables.made[_RangeOf]
     count = len(next(iter(columns.values())))
     if len(home) != count or (home < 0).any():
         return None
@@ -161,7 +161,7 @@ def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> Iterator[dict[str, 
     return ({name: values[low:high] for name, values in found.items()} for low, high in pairwise(bounds))
 
 
-class _Home:
+class _RangeOf:
     """Key of what is found once of a timeline: the number of the range that each request is in, −1 where in none."""
 
 
@@ -194,7 +194,7 @@ def _keep_requests(tables: Tables, divided: list[range]) -> bool:
             if ((before != -1) & (before != number)).any():
                 return False
             home[table["request"]] = number
-    tables.made[_Home] = shelved({"": home})[""]
+    tables.made[_RangeOf] = shelved({"": home})[""]
     return True
 
 
