@@ -11,14 +11,16 @@ goodput.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
+from clustersim.column import Column, constant, is_one, parts
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.memory import let_go
 from clustersim.simulation.agreement import EXPLAINED
 from clustersim.units import UnitError, parse
 
@@ -36,6 +38,8 @@ LATENCIES: Final = {
     "e2e": "end-to-end latency",
 }
 """Name → what it stands for, in the order in which they are shown."""
+_TIMED: Final = ("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns", "front_end_ns", "generated_tokens")
+"""Columns of which these are worked out."""
 
 
 def ttft_ns(requests: Columns) -> FloatArray:
@@ -74,7 +78,23 @@ def tpot_ns(requests: Columns) -> FloatArray:
 
 def is_finished(requests: Columns) -> npt.NDArray[np.bool_]:
     """Return which requests delivered all their tokens."""
-    return ~np.isnan(_float(requests["finished_ns"]))
+    ends = np.asarray(requests["finished_ns"])
+    return ~np.isnan(ends) if ends.dtype.kind == "f" else np.ones(len(ends), bool)
+
+
+def of_finished(requests: Columns, per_request: Callable[[Columns], FloatArray]) -> Weighted:
+    """Return what is worked out of each finished request, but for NaN, in their order, once each.
+
+    It is worked out of some at a time, and many are in a file.
+    """
+    columns, found = {name: requests[name] for name in _TIMED if name in requests}, Column("float64")
+    for some in parts(len(requests["arrived_ns"]), 8):
+        mine = {name: column[some] for name, column in columns.items()}
+        values = per_request(mine)[is_finished(mine)]
+        found.append(values[~np.isnan(values)])
+    values = found.whole()
+    let_go()
+    return values, constant(np.int64(1), len(values))
 
 
 def latencies_ns(requests: Columns, token_gaps: Weighted | None = None) -> dict[str, Weighted]:
@@ -93,16 +113,13 @@ def latencies_ns(requests: Columns, token_gaps: Weighted | None = None) -> dict[
     dict
         Keys of :data:`LATENCIES` in their order; a metric that no request defines is absent.
     """
-    done = is_finished(requests)
     found: dict[str, Weighted] = {}
     for name, per_request in (("ttft", ttft_ns), ("tpot", tpot_ns), ("itl", None), ("e2e", e2e_ns)):
         if per_request is not None:
-            values = per_request(requests)[done]
-            values = values[~np.isnan(values)]
-            found[name] = (values, np.ones(len(values), np.int64))
+            found[name] = of_finished(requests, per_request)
         elif token_gaps is not None:
             found[name] = token_gaps
-    return {name: weighted for name, weighted in found.items() if weighted[1].sum() > 0}
+    return {name: weighted for name, weighted in found.items() if weighted[1].any()}
 
 
 def weighted_percentile(values: npt.NDArray[Any], weights: npt.NDArray[Any], percents: npt.ArrayLike) -> FloatArray:
@@ -125,20 +142,24 @@ def weighted_percentile(values: npt.NDArray[Any], weights: npt.NDArray[Any], per
         When the weights sum to zero: nothing has no percentile.
     """
     ordered, last = np.asarray(values), np.asarray(weights, np.int64)
-    if (last == 1).all():
+    once = is_one(last) and last[0] == 1
+    if once or (last == 1).all():
         ordered = np.sort(ordered)
     elif (ordered[1:] < ordered[:-1]).any():
         order = np.argsort(ordered, kind="stable")
         ordered, last = ordered[order], last[order]
-    ordered = ordered.astype(np.float64)
-    last = np.cumsum(last)  # last[i]: how many expanded values are ≤ ordered[i]
-    if not len(last) or last[-1] == 0:
+    ordered = ordered.astype(np.float64, copy=False)
+    last = last if once else np.cumsum(last)  # last[i]: how many expanded values are ≤ ordered[i]
+    many = len(last) if once else int(last[-1]) if len(last) else 0
+    if not many:
         raise ValueError("percentile of no values")
-    position = (last[-1] - 1) * np.true_divide(np.asarray(percents, np.float64), 100.0)
+    position = (many - 1) * np.true_divide(np.asarray(percents, np.float64), 100.0)
     below = np.floor(position)
     fraction = position - below
-    low = ordered[np.searchsorted(last, below, side="right")]
-    high = ordered[np.searchsorted(last, np.minimum(below + 1, last[-1] - 1), side="right")]
+    low, high = (
+        ordered[at.astype(np.int64) if once else np.searchsorted(last, at, side="right")]
+        for at in (below, np.minimum(below + 1, many - 1))
+    )
     # numpy interpolates from the nearer end, so that the ends are exact
     return np.asarray(np.where(fraction >= 0.5, high - (high - low) * (1 - fraction), low + (high - low) * fraction))
 
@@ -146,17 +167,19 @@ def weighted_percentile(values: npt.NDArray[Any], weights: npt.NDArray[Any], per
 def latency_summary(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> dict[str, float]:
     """Return mean, p50, p90, p95, p99 and max of weighted values, in their unit."""
     percentiles = weighted_percentile(values, weights, PERCENTILES)
-    mean = float((np.asarray(values, np.float64) * weights).sum() / weights.sum())  # as in ``service.time_mean``
+    once = is_one(weights) and weights[0] == 1
+    products = np.asarray(values, np.float64) if once else np.asarray(values, np.float64) * weights
+    mean = float(products.sum() / (len(weights) if once else weights.sum()))  # as in ``service.time_mean``
     named = {f"p{percent}": float(value) for percent, value in zip(PERCENTILES, percentiles, strict=True)}
-    return {"mean": mean, **named, "max": float(values[weights > 0].max())}
+    return {"mean": mean, **named, "max": float((values if once else values[weights > 0]).max())}
 
 
 def makespan_ns(requests: Columns) -> float | None:
     """Time from the first arrival to the last token of the last request to finish, ns; None if none did."""
-    done = is_finished(requests)
-    if not done.any():
+    ends = np.asarray(requests["finished_ns"])
+    if not len(ends) or np.isnan(last := np.fmax.reduce(ends)):
         return None
-    return float(_float(requests["finished_ns"])[done].max() - _float(requests["arrived_ns"]).min())
+    return float(float(last) - float(requests["arrived_ns"].min()))
 
 
 def throughput(requests: Columns) -> dict[str, float | None]:
@@ -167,8 +190,8 @@ def throughput(requests: Columns) -> dict[str, float | None]:
     makespan is none or zero.
     """
     done = is_finished(requests)
-    output = int(requests["generated_tokens"][done].sum())
-    total = output + int(requests["prompt_tokens"][done].sum())
+    output, prompts = (int(requests[name].sum(where=done)) for name in ("generated_tokens", "prompt_tokens"))
+    total = output + prompts
     span = makespan_ns(requests)
     return {
         "output_tokens_per_s": output * NS_PER_S / span if span else None,
@@ -190,7 +213,9 @@ def summarise(requests: Columns, token_gaps: Weighted | None = None) -> dict[str
         else None
         for name in LATENCIES
     }
-    counts = {key: int((outcome == key).sum()) for key in ("finished", "rejected", "unfinished", "cancelled", "lost")}
+    told, times = (outcome[:1], len(outcome)) if is_one(outcome) else (outcome, 1)
+    words = ("finished", "rejected", "unfinished", "cancelled", "lost")
+    counts = {key: int((told == key).sum()) * times for key in words}
     span = makespan_ns(requests)
     return {
         "requests": {"arrived": len(outcome), **counts},
@@ -210,7 +235,7 @@ def reasons(requests: Columns) -> dict[str, dict[str, int]]:
     """
     found: dict[str, dict[str, int]] = {}
     outcome, reason = np.asarray(requests["outcome"]), np.asarray(requests["reason"], object)
-    for word in EXPLAINED:
+    for word in EXPLAINED if not is_one(outcome) or outcome[0] in EXPLAINED else ():
         counts = Counter(str(why) for why in reason[outcome == word])
         if counts:
             ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
@@ -277,4 +302,4 @@ def kv_peak(steps: Columns) -> float | None:
 
 
 def _float(column: npt.NDArray[Any]) -> FloatArray:
-    return np.asarray(column).astype(np.float64)
+    return np.asarray(column).astype(np.float64, copy=False)

@@ -6,21 +6,23 @@ Each metric is defined once, in the function that computes it; tables are those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
+from clustersim.column import by_parts, parts
 from clustersim.memory import let_go
 from clustersim.report.figures.bins import StepFunction
 from clustersim.report.metrics.gauges import blocks_of_all, gauge
 from clustersim.report.metrics.latencies import (
     Columns,
-    is_finished,
     kv_peak,
     latency_summary,
     makespan_ns,
+    of_finished,
     tpot_ns,
     ttft_ns,
     weighted_percentile,
@@ -48,12 +50,21 @@ def prefill_ns(requests: Columns) -> FloatArray:
 
 def ttft_parts(requests: Columns) -> dict[str, dict[str, float] | None]:
     """Return mean, percentiles and maximum of the parts of TTFT in ms, over finished requests, as TTFT has them."""
-    done = is_finished(requests) & ~np.isnan(ttft_ns(requests))
     found: dict[str, dict[str, float] | None] = {}
     for name, part in (("ttft_queueing_ms", queueing_ns), ("ttft_prefill_ms", prefill_ns)):
-        values = part(requests)[done]
-        summary = latency_summary(values, np.ones(len(values), np.int64)) if len(values) else {}
+        values, ones = of_finished(requests, partial(_with_ttft, part))
+        summary = latency_summary(values, ones) if len(values) else {}
         found[name] = {key: value / NS_PER_MS for key, value in summary.items()} or None
+    return found
+
+
+def _with_ttft(part: Callable[[Columns], FloatArray], requests: Columns) -> FloatArray:
+    return np.where(np.isnan(ttft_ns(requests)), np.nan, part(requests))
+
+
+def _rate(requests: Columns) -> FloatArray:
+    gaps = tpot_ns(requests)
+    found: FloatArray = np.divide(NS_PER_S, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
     return found
 
 
@@ -63,11 +74,9 @@ def user_rates(requests: Columns) -> dict[str, float] | None:
     The rate of a request is 1 / TPOT: its output tokens after the first, over the time from first to last token
     ("interactivity"). One-token requests have none. ``p10`` is what nine in ten users exceed.
     """
-    gaps = tpot_ns(requests)[is_finished(requests)]
-    rates = NS_PER_S / gaps[gaps > 0]
+    rates, ones = of_finished(requests, _rate)
     if not len(rates):
         return None
-    ones = np.ones(len(rates), np.int64)
     low = weighted_percentile(rates, ones, [50, 10, 5, 1])
     values = (float(rates.mean()), *map(float, low), float(rates.min()))
     return dict(zip(USER_STATISTICS, values, strict=True))
@@ -117,13 +126,18 @@ def batch_sizes(steps: Columns) -> dict[str, float] | None:
     ``requests`` and ``tokens`` weigh every step alike; ``running`` and ``waiting`` are means over time, of all
     replicas together. None where no step ran.
     """
-    count = steps["count"].astype(np.int64)
-    if not count.sum():
+    many = requests = tokens = 0
+    for some in parts(len(steps["count"]), 8):
+        count = steps["count"][some].astype(np.int64)
+        many += int(count.sum())
+        requests += int(steps["batch_requests"][some].astype(np.int64) @ count)
+        tokens += int((steps["prefill_tokens"][some].astype(np.int64) + steps["decode_tokens"][some]) @ count)
+    let_go()
+    if not many:
         return None
-    tokens = steps["prefill_tokens"].astype(np.int64) + steps["decode_tokens"]
     return {
-        "requests": float(steps["batch_requests"].astype(np.int64) @ count / count.sum()),
-        "tokens": float(tokens @ count / count.sum()),
+        "requests": requests / many,
+        "tokens": tokens / many,
         **{name: time_mean(gauge(steps, name)) for name in ("running", "waiting")},
     }
 
@@ -133,9 +147,16 @@ def time_mean(function: StepFunction) -> float:
 
     Products are added up by numpy: OpenBLAS (``@``) does that in another order on other processors.
     """
-    lasting = np.diff(np.append(function.start_ns, function.end_ns)).astype(np.float64)
-    total = float(lasting.sum())
-    return float((lasting * function.value).sum() / total) if total else 0.0
+    start, value, count = function.start_ns, function.value, len(function.start_ns)
+    end = np.full(1, function.end_ns)
+
+    def lasting(some: slice) -> FloatArray:
+        after = start[some.stop : some.stop + 1] if some.stop < count else end
+        return np.diff(start[some], append=after).astype(np.float64)
+
+    lasts = by_parts("float64", count, lasting)
+    total = float(lasts.sum())
+    return float(by_parts("float64", count, lambda some: lasts[some] * value[some]).sum() / total) if total else 0.0
 
 
 def service_summary(

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import NS_PER_S
-from clustersim.report.metrics.latencies import Columns, e2e_ns, is_finished
+from clustersim.report.metrics.latencies import Columns, e2e_ns, is_finished, of_finished
 
 LEAST: Final = 0.25
 """Share of the time in which requests arrive that must be left for rates to be told."""
@@ -25,7 +25,7 @@ def steady_rates(requests: Columns) -> dict[str, float] | None:
     if not done.any():
         return None
     first, last = int(arrived.min()), int(arrived.max())
-    since = first + int(np.median(e2e_ns(requests)[done]))
+    since = first + int(np.median(of_finished(requests, e2e_ns)[0]))
     if last - since <= LEAST * (last - first) or last == first:
         return None
     ends = requests["finished_ns"]
@@ -38,5 +38,5 @@ def steady_rates(requests: Columns) -> dict[str, float] | None:
         "to_s": last / NS_PER_S,
         "arrived_per_s": int(((arrived > since) & (arrived <= last)).sum()) / seconds,
         "requests_per_s": int(inside.sum()) / seconds,
-        "output_tokens_per_s": int(requests["generated_tokens"][inside].sum()) / seconds,
+        "output_tokens_per_s": int(requests["generated_tokens"].sum(where=inside)) / seconds,
     }
