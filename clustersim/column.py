@@ -22,10 +22,33 @@ from clustersim.memory import let_go, mapped
 
 PUT_AWAY_BYTES: Final = 1 << 22
 """Of a column in memory, after which it goes to a file: a million requests of one replica have some 40 such columns."""
+KEPT_BYTES: Final = 1 << 27
+"""Of all columns of one record, up to which none of them does: some 300,000 requests of one replica."""
 SHELVED_BYTES: Final = 1 << 22
 """Of columns that go to a file together: less is not worth one."""
 PART: Final = 1 << 15
 """Rows that are looked at together: what is worked out of them stays near the processor, in memory that is there."""
+
+
+class AllColumns:
+    """Columns of one record, which go to files from when they have many bytes on."""
+
+    def __init__(self) -> None:
+        self.are_many = False
+        self._bytes = 0
+        self._columns: weakref.WeakSet[Column] = weakref.WeakSet()
+
+    def add(self, column: Column) -> None:
+        """Have one more column."""
+        self._columns.add(column)
+
+    def count(self, more: int) -> None:
+        """Take note of what a column got, and put all of them away where that makes them many."""
+        self._bytes += more
+        if self._bytes >= KEPT_BYTES and not self.are_many:
+            self.are_many = True
+            for column in tuple(self._columns):
+                column.spare()
 
 
 class Column:
@@ -35,10 +58,15 @@ class Column:
     ----------
     to : str or dtype
         Its type; what is appended has it.
+    together : AllColumns, optional
+        The record that it is of; one of none is many by itself.
     """
 
-    def __init__(self, to: Any) -> None:
+    def __init__(self, to: Any, together: AllColumns | None = None) -> None:
         self.type: np.dtype[Any] = np.dtype(to)
+        self._together = together
+        if together is not None:
+            together.add(self)
         self._parts: list[Any] = []
         self._held = 0
         """Bytes of the parts that are no single value, so that they take memory."""
@@ -51,22 +79,23 @@ class Column:
         self._parts.append(part)
         if not is_one(part):
             self._held += part.nbytes
-            if self._held >= PUT_AWAY_BYTES:
-                self._put_away()
+            if self._together is not None:
+                self._together.count(part.nbytes)
+            self.spare()
 
-    def copy(self, part: Any) -> None:
-        """Put values behind the others; they are copied, to the file at once where they are that many."""
-        self.append(part)
-        if self._parts and self._parts[-1] is part:
-            self._parts[-1] = part.copy()
+    def spare(self) -> None:
+        """Put away what is held where it is much, and that of the record."""
+        if self._held >= PUT_AWAY_BYTES and (self._together is None or self._together.are_many):
+            self._put_away()
 
     def take(self, other: Column) -> None:
         """Put the values of another column, which gives them up, behind the others."""
         if other._written:
             other.whole()
-        parts, other._parts, other._held = other._parts, [], 0
-        for part in parts:
-            self.append(part)
+        self._parts += other._parts
+        self._held += sum(part.nbytes for part in other._parts if not is_one(part))
+        other._parts, other._held = [], 0
+        self.spare()
 
     def whole(self) -> Any:
         """Return all values as one array, which cannot be written to: the next call returns it again.
@@ -84,7 +113,8 @@ class Column:
             return parts[0]
         if parts and not self._written and all(is_one(part) and part[0] == parts[0][0] for part in parts):
             return constant(parts[0][0], sum(map(len, parts)))
-        if self._written or sum(part.nbytes for part in parts) >= PUT_AWAY_BYTES:
+        few = self._together is not None and not self._together.are_many
+        if self._written or (not few and sum(part.nbytes for part in parts) >= PUT_AWAY_BYTES):
             self._put_away()
         first = self._mapped() if self._written else np.empty(0, self.type)
         return np.concatenate([first, *self._parts]) if self._parts else first

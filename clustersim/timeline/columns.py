@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.column import Column, constant, is_one, shelved
+from clustersim.column import AllColumns, Column, constant, is_one, shelved
 from clustersim.timeline.rows_of import in_order
 
 __all__ = ["Columns", "Flat", "as_one", "is_any", "is_one", "joined", "repeated", "shelved", "taken", "wide", "worded"]
@@ -31,6 +31,8 @@ class Columns:
     ----------
     types : mapping
         Name of each column → its numpy type.
+    together : AllColumns, optional
+        The record that they are of.
 
     Examples
     --------
@@ -40,10 +42,11 @@ class Columns:
     array([1], dtype=int8)
     """
 
-    def __init__(self, types: Mapping[str, npt.DTypeLike]) -> None:
+    def __init__(self, types: Mapping[str, npt.DTypeLike], together: AllColumns | None = None) -> None:
         self.types = {name: np.dtype(of) for name, of in types.items()}
+        self._together = together
         self._staged = array("q")
-        self._columns = {name: Column(of) for name, of in self.types.items()}
+        self._columns = {name: Column(of, together) for name, of in self.types.items()}
         self._rows = 0
 
     def append(self, *row: int) -> None:
@@ -56,8 +59,11 @@ class Columns:
         """Append rows, an array of shape (rows, columns)."""
         self.extend_columns(**dict(zip(self.types, rows.T, strict=True)))
 
-    def extend_columns(self, **columns: Int64Array) -> None:
-        """Append rows that come as one array per column, all of shape (rows,); few wait for others."""
+    def extend_columns(self, **columns: Any) -> None:
+        """Append rows that come as one array per column, all of shape (rows,), that nobody changes any more.
+
+        Few wait for others. Many are not copied where they are of the type of their column.
+        """
         rows = self._rows_of(columns)
         if rows * len(self.types) < MANY_VALUES:
             table = np.empty((rows, len(self.types)), np.int64)
@@ -77,14 +83,14 @@ class Columns:
             self._columns[name].append(values)
         self._rows += len(next(iter(columns.values())))
 
-    def typed(self, rows: Int64Array) -> dict[str, Any]:
-        """Return rows, an array of shape (rows, columns), as columns of their types; many are kept in a file."""
-        columns = zip(self.types.items(), rows.T, strict=True)
-        return shelved({name: as_one(_narrowed(name, values, to)) for (name, to), values in columns})
+    def typed(self, columns: Iterable[Any]) -> dict[str, Any]:
+        """Return columns, one after the other, by their names, of their types."""
+        each = zip(self.types.items(), columns, strict=True)
+        return {name: as_one(_narrowed(name, values, to)) for (name, to), values in each}
 
     def without(self, name: str) -> Columns:
         """Return an empty table of the same columns but one."""
-        return Columns({other: of for other, of in self.types.items() if other != name})
+        return Columns({other: of for other, of in self.types.items() if other != name}, self._together)
 
     def take(self, other: Columns, **lacks: int) -> None:
         """Append all rows of another table, which gives up its own; the columns that it lacks have one value each."""
@@ -107,7 +113,7 @@ class Columns:
         for one, column in self._columns.items():
             values = column.whole()
             if not is_one(values):
-                self._columns[one] = Column(column.type)
+                self._columns[one] = Column(column.type, self._together)
                 for first in range(0, len(order), STAGED_VALUES):
                     self._columns[one].append(values[order[first : first + STAGED_VALUES]])
 
@@ -117,7 +123,7 @@ class Columns:
             del self._staged[:]
             self._add(dict(zip(self.types, rows.T, strict=True)))
 
-    def _rows_of(self, columns: Mapping[str, Int64Array]) -> int:
+    def _rows_of(self, columns: Mapping[str, Any]) -> int:
         """Return how many rows columns have that are to be these."""
         if columns.keys() != self.types.keys():
             raise ValueError(f"columns {sorted(columns)} given, {sorted(self.types)} expected")
@@ -126,7 +132,7 @@ class Columns:
             raise ValueError(f"columns of {sorted(lengths)} rows, not of one length")
         return lengths.pop()
 
-    def _add(self, columns: Mapping[str, Int64Array]) -> None:
+    def _add(self, columns: Mapping[str, Any]) -> None:
         for name, values in columns.items():
             self._columns[name].append(as_one(_narrowed(name, values, self.types[name])))
         self._rows += len(values)
@@ -193,6 +199,8 @@ def worded(words: Sequence[str], numbers: Any) -> Any:
 def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
     if is_one(values):
         return constant(_narrowed(name, values[:1].copy(), to)[0], len(values))
+    if values.dtype == to and values.flags.c_contiguous:
+        return values
     if (
         values.dtype != to
         and len(values)
@@ -206,18 +214,18 @@ def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
 class Flat:
     """A growing vector of int64: what comes is gathered, and put behind the rest when it is much."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: AllColumns | None = None) -> None:
         self._values = array("q")
-        self._parts = Column("int64")
+        self._parts = Column("int64", together)
         self._settled = 0
 
     def extend(self, values: Int64Array) -> int:
-        """Append values and return the position of the first."""
+        """Append values that nobody changes any more, and return the position of the first."""
         if len(values) < MANY_VALUES:
             return self.extend_bytes(np.ascontiguousarray(values, np.int64).tobytes())
         at = len(self)
         self._settle()
-        self._parts.copy(np.asarray(values, np.int64))
+        self._parts.append(np.ascontiguousarray(values, np.int64))
         self._settled += len(values)
         return at
 

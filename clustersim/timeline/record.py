@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.column import same
+from clustersim.column import AllColumns, same
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.columns import Columns, Flat
 from clustersim.timeline.episodes import Episodes
@@ -67,12 +67,14 @@ class Recorder:
     def __init__(self, templates: Sequence[PassTemplate], slots: int | Callable[[int], int] = 1) -> None:
         self.templates = list(templates)
         self.slots = slots
+        together = AllColumns()
         (
             self.passes, self.rows, self.transfers, self.steps, self.chunks, self.decodes, self.facts, self.moves,
             self.owners,
-        ) = (Columns(types) for types in TABLES.values())  # fmt: skip
-        self.starts, self.varying, self.row_values, self.transfer_times = Flat(), Flat(), Flat(), Flat()
-        self.transfer_bytes = Flat()
+        ) = (Columns(types, together) for types in TABLES.values())  # fmt: skip
+        self.starts, self.varying, self.row_values, self.transfer_times, self.transfer_bytes = (
+            Flat(together) for _ in range(5)
+        )
         self.column_sets: dict[tuple[int, ...], int] = {}
         self.irregular: list[Irregular] = []
         self._row_numbers: dict[tuple[int, bytes, tuple[int, ...]], int] = {}

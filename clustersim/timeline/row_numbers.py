@@ -45,7 +45,7 @@ class RowNumbers:
         self._grow()
         at = np.array(self._bounds)[kinds] + numbers
         rows = self._recorded[at]
-        if rows.min() < 0:
+        if rows.min(initial=0) < 0:
             for place in range(len(STEP_KINDS)):
                 recorded = self._recorded[self._bounds[place] : self._bounds[place + 1]]
                 used = numbers[kinds == place]

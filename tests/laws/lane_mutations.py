@@ -636,7 +636,7 @@ COMPILED: Final[dict[str, Mutation]] = {
     "a request lands before its last move": Mutation(transfers, "check", "transfer[MISSING] == 0", "True"),
     "a request lands before its first token": Mutation(transfers, "check", "transfer[SAMPLED]", "True"),
     "who has left gives its blocks back at once": Mutation(transfers, "leave", "mine[k.FREE] -= kept", "pass"),
-    "facts beside who leaves tell of too few blocks": Mutation(transfers, "leave", "facts[at, 4] += kept", "pass"),
+    "facts beside who leaves tell of too few blocks": Mutation(transfers, "leave", "rest[at, 3] += kept", "pass"),
     "facts of K/V that arrives tell of too few blocks": Mutation(transfers, "receive", "+ taken", "+ 0 * taken"),
     "the last of equal replicas decodes": Mutation(
         transfers, "route", "loads[lane] < loads[best]", "loads[lane] <= loads[best]"

@@ -134,12 +134,15 @@ LIMITS: Final = (
 FACT_ADMITTED, FACT_PREEMPTED, FACT_FINISHED, FACT_REUSED, FACT_SWAPPED_OUT, FACT_SWAPPED_IN = 2, 3, 4, 5, 6, 7
 """``serving.decision``'s numbers of these facts (a test compares them)."""
 ROW: Final = (
-    "start", "kind", "slot", "requests", "new", "decodes", "context", "waiting", "running", "used", "count", "end",
-    "number", "replica",
+    "start_ns", "context_tokens", "end_ns", "kind", "slot", "batch_requests", "prefill_tokens", "decode_tokens",
+    "waiting", "running", "kv_blocks_used", "count", "number", "replica",
 )  # fmt: skip
-"""Columns of a row of steps: those of ``lanes.log.STEP_ROW`` first."""
-(ROW_START, ROW_KIND, ROW_SLOT, ROW_REQUESTS, ROW_NEW, ROW_DECODES, ROW_CONTEXT, ROW_WAITING, ROW_RUNNING, ROW_USED,
- ROW_COUNT, ROW_END, ROW_NUMBER, ROW_REPLICA) = range(len(ROW))  # fmt: skip
+"""Columns of a row of steps, as the record calls them, those of int64 first: what is logged has the record's types, or
+int32 for one that is smaller."""
+(ROW_START, ROW_CONTEXT, ROW_END, ROW_KIND, ROW_SLOT, ROW_REQUESTS, ROW_NEW, ROW_DECODES, ROW_WAITING, ROW_RUNNING,
+ ROW_USED, ROW_COUNT, ROW_NUMBER, ROW_REPLICA) = range(len(ROW))  # fmt: skip
+WIDE: Final = ROW_KIND
+"""So many columns are of int64."""
 STEP_PREFILL, STEP_DECODE, STEP_MIXED = 0, 1, 2
 """``graph.blueprint``'s numbers of these kinds of step (a test compares them)."""
 
@@ -317,12 +320,13 @@ def _copy(target, at, source, count):
 @INLINED
 def _fact(s, g, facts, now, kind, request, value, used):
     at = g[FACT_AT] & PLACE_BITS
-    facts[at, 0] = now
-    facts[at, 1] = kind
-    facts[at, 2] = request
-    facts[at, 3] = value
-    facts[at, 4] = used
-    facts[at, 5] = s[REPLICA]
+    times, rest = facts
+    times[at, 0] = now
+    rest[at, 0] = kind
+    rest[at, 1] = request
+    rest[at, 2] = value
+    rest[at, 3] = used
+    rest[at, 4] = s[REPLICA]
     g[FACT_AT] = at + 1
 
 
@@ -989,12 +993,22 @@ def _affordable(s, phases, size, limit, free):
 
 
 @INLINED
+def _log_row(rows, at, head):
+    """Write a row of steps."""
+    wide, narrow = rows
+    for place in range(WIDE):
+        wide[at, place] = head[place]
+    for place in range(len(ROW) - WIDE):
+        narrow[at, place] = head[WIDE + place]
+
+
+@INLINED
 def _log_run(s, g, head, pending, now, width, rows, varying):
     """Write the step or run of steps that ends, and what varied in it."""
     at = g[ROW_AT] & PLACE_BITS
     head[ROW_COUNT] = s[STEPS]
     head[ROW_END] = now
-    _copy(rows[at], 0, head, len(ROW))
+    _log_row(rows, at, head)
     g[ROW_AT] = at + 1
     out, size = g[VARYING_AT] & PLACE_BITS, s[STEPS] * width
     _copy(varying, out, pending, size)
@@ -1478,8 +1492,9 @@ def advance(
         What copies of so many blocks take, in from the host and out; without any where nobody swaps.
     copies : int64 array of shape (…, 7)
         Copies that ended, the lane last.
-    rows, varying, chunks, decodes, facts : int64 arrays
-        What is logged, the lane last: (…, len(ROW)), (…,), (…, 6), (…, 5), (…, 6).
+    rows, facts : tuples of an int64 and an int32 array
+        What is logged, the lane last: (…, WIDE) and (…, len(ROW) − WIDE), (…, 1) and (…, 5).
+    varying, chunks, decodes : int64, int32, int32 arrays of shape (…,), (…, 6), (…, 5)
     c : tuple of arrays or None
         ``prefixes.PREFIXES``, where prompts share what is cached.
 

@@ -17,17 +17,24 @@ from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.swapping import SPARE
+from clustersim.timeline.columns import shelved
 
 ROOM: Final = 1 << 15
 """Runs of steps between two times that what was logged is handed on, of so many lanes at most: of more lanes more, as
 handing on costs each some sixty calls, and an array for each of its columns."""
 LANES: Final = 1 << 5
-MANY: Final = 1 << 16
-"""Requests for which there is as much room again, up to four times: memory that is new costs few requests more."""
+MANY: Final = 1 << 13
+"""Requests for which there is as much room again: memory that is new costs few requests more."""
+MOST_TIMES: Final = 4
+MOST_TIMES_ALONE: Final = 32
+"""How many times, and for one lane without stages: what it logged is its record, so that a run of 250,000 requests is
+handed on once."""
 TOGETHER: Final = 8
 """Decode steps that are priced at once: told to the kernel, since a loop of so many would be written out otherwise."""
-WIDTHS: Final = {"rows": len(k.ROW), "varying": 1, "chunks": 6, "decodes": 5, "facts": 6}
-"""What is logged, and in how many columns."""
+WIDTHS: Final = {
+    "rows": (k.WIDE, len(k.ROW) - k.WIDE), "varying": (1, 0), "chunks": (0, 6), "decodes": (0, 5), "facts": (1, 5),
+}  # fmt: skip
+"""What is logged, and in how many columns of int64 and of int32; the last one is the lane."""
 
 
 class Prices(Protocol):
@@ -68,10 +75,13 @@ class CompiledLanes(ABC):
         self.windows = lanes[0].prices.windows  # one at most
         self.first, self.stride = first, stride
         count, requests = len(lanes), intake.requests
+        self.alone = count == 1
         schedulers = [lane.scheduler.scheduler for lane in lanes]
         places = [one.config.max_batch_requests for one in schedulers]
         slots, classes, longest_run = max(places), self._classes(), decode_run.MAX_RUN
-        much = max(ROOM * min(max(len(requests) // MANY, 1), 4), max(2, ROOM // LANES) * count)
+        most = MOST_TIMES_ALONE if self.alone and schedulers[0].stages == 1 else MOST_TIMES
+        times = min(max(len(requests) // (stride * MANY), 1), most)
+        much = max(ROOM * times, max(2, ROOM // LANES) * count)
         room = {"rows": much, "varying": 4 * much * classes, "chunks": much, "decodes": much, "facts": 2 * much}
         room["stretches"] = much
         self.limits = self._limits(schedulers[0], room)
@@ -87,7 +97,8 @@ class CompiledLanes(ABC):
         self.finishes = np.zeros((count, slots), np.int64)
         self.ends = np.full(count, k.NEVER, np.int64)
         spare = {"rows": 2, "varying": longest_run * classes, "chunks": slots, "decodes": 4 * slots, "facts": 8 * slots}
-        self.logged = [by_column(room[name] + spare[name], width) for name, width in WIDTHS.items()]
+        self.rooms = {name: room[name] + spare[name] for name in WIDTHS}
+        self.logged = [room_for(name, rows) for name, rows in self.rooms.items()]
 
     def _limits(self, scheduler: Scheduler, room: Mapping[str, int]) -> Int64Array:
         """Return what limits the lanes of a pool."""
@@ -120,8 +131,8 @@ class CompiledLanes(ABC):
         """Return what the kernel is called with each time."""
 
     @abstractmethod
-    def _sizes(self, rows: Int64Array) -> Int64Array:
-        """Return how many varying values each row of the log has."""
+    def _sizes(self, rows: Sequence[Any]) -> Int64Array:
+        """Return how many varying values each row of the log has, told its columns."""
 
     def _besides(self, order: Int64Array | slice) -> tuple[Int64Array, ...]:
         """Return what else is logged by row, in this order."""
@@ -133,27 +144,30 @@ class CompiledLanes(ABC):
 
         ``stops``: at the horizon, which cuts off what is under way.
         """
-        rows, varying, chunks, decodes, facts = self._taken()
+        rows, (varying,), *tables = self._taken()
         self.prices.settle()
-        if len(rows):
-            now = int(rows[:, k.ROW_END].max())
-        logged, tables = rows[:, : -self.unlogged], self.lanes[0].log.tables()
-        if len(self.lanes) == 1:
-            many = [into.typed(table[:, :-1]) for into, table in zip(tables, (chunks, decodes, facts), strict=True)]
-            self.lanes[0].log.extend(logged, varying, many, *self._besides(slice(len(rows))))
+        now = int(rows[k.ROW_END].max(initial=now))
+        count, into = len(self.lanes), self.lanes[0].log.tables()
+        if self.alone:
+            many = [one.typed(table[:-1]) for one, table in zip(into, tables, strict=True)]
+            self.lanes[0].log.extend(
+                dict(zip(k.ROW, rows, strict=True)), varying, many, *self._besides(slice(len(rows[0])))
+            )
         else:
-            order, cuts = by_lane(rows, len(self.lanes))
-            parts = [(reordered(logged, order), cuts), spread(varying, self._sizes(rows), order, cuts)]
+            order, cuts = by_lane(rows[-1], count)
+            parts = [spread(varying, self._sizes(rows), order, cuts)]
             parts += [(table, cuts) for table in self._besides(order)]
-            by_order = [(table, *by_lane(table, len(self.lanes))) for table in (chunks, decodes, facts)]
+            by_order = [(table[:-1], *by_lane(table[-1], count)) for table in tables]
             kept = [
-                (into.typed(reordered(table[:, :-1], mine)), places)
-                for into, (table, mine, places) in zip(tables, by_order, strict=True)
+                (shelved(one.typed([column[mine] for column in table])), places)
+                for one, (table, mine, places) in zip(into, by_order, strict=True)
             ]
+            logged = {name: column[order] for name, column in zip(k.ROW, rows, strict=True)}
         for number, lane in enumerate(self.lanes):
-            if len(self.lanes) > 1:
-                mine, varied, *of_stages = (table[at[number] : at[number + 1]] for table, at in parts)
-                lane.log.extend(mine, varied, [part_of(columns, at, number) for columns, at in kept], *of_stages)
+            if not self.alone:
+                varied, *of_stages = (table[at[number] : at[number + 1]] for table, at in parts)
+                many = [part_of(columns, at, number) for columns, at in kept]
+                lane.log.extend(part_of(logged, cuts, number), varied, many, *of_stages)
             if stops:  # lane by lane, as Python lanes hand on what they have in the end
                 self._stop_lane(number)
                 lane.log.flush_steps()
@@ -201,10 +215,26 @@ class CompiledLanes(ABC):
             intake.replica_of,
         )  # fmt: skip
 
-    def _taken(self) -> list[Int64Array]:
-        """Return what was logged since the last time, which is to be copied before the kernel goes on."""
+    def _rows(self) -> list[Any]:
+        """Return the columns of rows that were logged since the last time."""
+        return columns_of(self.logged[0], int(self.clock[k.ROW_AT]))
+
+    def _taken(self) -> list[list[Any]]:
+        """Return the columns of what was logged since the last time.
+
+        Of one lane they are given away where much of their memory is filled; else copied, or to be copied before the
+        kernel goes on.
+        """
         filled = [k.ROW_AT, k.VARYING_AT, k.CHUNK_AT, k.DECODE_AT, k.FACT_AT]
-        found = [array[: self.clock[at]] for array, at in zip(self.logged, filled, strict=True)]
+        found = []
+        for at, (name, room) in enumerate(self.rooms.items()):
+            count = int(self.clock[filled[at]])
+            columns = columns_of(self.logged[at], count)
+            if self.alone and FILLED * count >= room:
+                self.logged[at] = room_for(name, room)
+            elif self.alone:
+                columns = [column.copy() for column in columns]
+            found.append(columns)
         self.clock[filled] = 0
         return found
 
@@ -249,6 +279,8 @@ class CompiledLanes(ABC):
         return [(one, slot[one, k.LAST_STEP]) for name, count in lists for one in line[name, : s[count]].tolist()]
 
 
+FILLED: Final = 4
+"""What was logged keeps its memory where at least one in so many parts of it is filled."""
 TABLES: Final = np.array([PREFILL, DECODE, MIXED])
 """Kind of step as it is logged → its table of prices."""
 
@@ -273,19 +305,24 @@ def only_read(numbers: Int64Array) -> Int64Array:
     return found
 
 
-def by_column(rows: int, width: int) -> Int64Array:
-    """Return room for rows of which each column lies together, as they are handed on; a vector where there is one."""
-    return np.empty((width, rows), np.int64).T if width > 1 else np.empty(rows, np.int64)
+def room_for(name: str, rows: int) -> Any:
+    """Return room for rows of something that is logged, of which each column lies together: by type, or of one type."""
+    wide, narrow = WIDTHS[name]
+    if not wide + narrow > 1:
+        return np.empty(rows, np.int64)
+    each = [np.empty((width, rows), to).T for width, to in ((wide, np.int64), (narrow, np.int32)) if width]
+    return tuple(each) if len(each) > 1 else each[0]
 
 
-def reordered(table: Int64Array, order: Int64Array) -> Int64Array:
-    """Return rows in another order, each column together as before."""
-    return np.take(table.T, order, axis=1).T
+def columns_of(table: Any, rows: int) -> list[Any]:
+    """Return the columns of the first rows of what is logged."""
+    return [
+        column[:rows] for one in (table if isinstance(table, tuple) else (table,)) for column in np.atleast_2d(one.T)
+    ]
 
 
-def by_lane(table: Int64Array, lanes: int) -> tuple[Int64Array, Int64Array]:
-    """Return the order of rows by their last column, and where each lane begins."""
-    column = table[:, -1]
+def by_lane(column: Any, lanes: int) -> tuple[Int64Array, Int64Array]:
+    """Return the order of rows by their lane, and where each lane begins."""
     order = np.argsort(column, kind="stable")
     return order, np.searchsorted(column[order], np.arange(lanes + 1))
 

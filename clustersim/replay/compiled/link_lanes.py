@@ -15,7 +15,6 @@ from clustersim.replay.compiled import links as ln
 from clustersim.replay.compiled.link_prices import LinkPrices
 from clustersim.replay.compiled.staged_lanes import StagedLanes
 from clustersim.replay.lanes.intake import Intake
-from clustersim.replay.lanes.pipelines.link_micro_batch import KIND
 from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
 from clustersim.replay.links.sharing_by_lanes import Use
 
@@ -77,15 +76,15 @@ class LinkLanes(StagedLanes):
         new, decodes = row[k.ROW_NEW], row[k.ROW_DECODES]
         counts = new + decodes, row[k.ROW_REQUESTS], new, decodes
         took = int(self.shared[ln.CLASSES][number, here, self.prices.of_stage[stage], ln.NS, cls])
-        use: Use | None = self.lanes[number].pipe.shared[stage].uses[row[KIND]].of(cls, counts, took)
+        use: Use | None = self.lanes[number].pipe.shared[stage].uses[row[k.ROW_KIND]].of(cls, counts, took)
         assert use is not None
         return use
 
     def _hand_on(self, now: int, *, stops: bool = False) -> int:
         """Say where passes lost time whose steps are handed on now, and hand them on."""
         filled = int(self.clock[k.STRETCH_AT])
-        rows, found = self.logged[0][: self.clock[k.ROW_AT]], self.stretches[:filled].copy()
-        ended = [int((rows[:, k.ROW_REPLICA] == number).sum()) for number in range(len(self.lanes))]
+        replica, found = self._rows()[k.ROW_REPLICA], self.stretches[:filled].copy()
+        ended = [int((replica == number).sum()) for number in range(len(self.lanes))]
         landed = np.array([lane.log.flushed for lane in self.lanes]) + ended
         goes = found[:, 0] < landed[found[:, 4]]
         self._tell(found[goes])

@@ -44,7 +44,7 @@ class StageLanes(CompiledLanes):
         """Hand on what was logged since the last time, copies too; see :meth:`CompiledLanes._hand_on`."""
         table = self.copied[: self.clock[k.COPY_AT]]
         self.clock[k.COPY_AT] = 0
-        order, cuts = by_lane(table, len(self.lanes))
+        order, cuts = by_lane(table[:, -1], len(self.lanes))
         for lane, mine in zip(self.lanes, np.split(table[order, :-1], cuts[1:-1]), strict=True):
             if isinstance(lane.log, CopyLog):
                 lane.log.hand_copies(mine)
@@ -81,7 +81,8 @@ class StageLanes(CompiledLanes):
             last = self.pending[number, ended * width : (ended + 1) * width]
             took = int(prices.decode_rows[decodes, 0] + prices.kinds[DECODE, :width, 1] @ last)
             head = self.heads[number].tolist()
-            log.run(tuple(head[: len(STEP_ROW)]), head[k.ROW_NUMBER], ended, int(self.ends[number]) - took, varying)
+            row = tuple(head[k.ROW.index(name)] for name in STEP_ROW)
+            log.run(row, head[k.ROW_NUMBER], ended, int(self.ends[number]) - took, varying)
             previous = int(s[k.STEP]) + ended - 1
         carried = flies and decodes
         open_ = []
@@ -122,8 +123,8 @@ class SingleLanes(StageLanes):
             self.answer, self.ends, tournament(len(self.lanes)), *self._requests(),
         )  # fmt: skip
 
-    def _sizes(self, rows: Int64Array) -> Int64Array:
-        sizes: Int64Array = self.prices.cores[TABLES[rows[:, k.ROW_KIND]]] * rows[:, k.ROW_COUNT]
+    def _sizes(self, rows: Sequence[Any]) -> Int64Array:
+        sizes: Int64Array = self.prices.cores[TABLES[rows[k.ROW_KIND]]] * rows[k.ROW_COUNT]
         return sizes
 
     def _prices(self) -> KernelPrices:

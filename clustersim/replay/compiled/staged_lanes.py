@@ -41,7 +41,7 @@ class StagedLanes(CompiledLanes):
         """Of each micro-batch: row, passes, what varies, sends."""
         each = (len(prices.kinds), max(int(one.cores.max(initial=1)) for one in prices.kinds))
         self.answer, self.pending = np.zeros(each, np.int64), np.zeros(each, np.int64)
-        rows = len(self.logged[0])
+        rows = self.rooms["rows"]
         self.shared, self.told, self.classes = map(_nothing, ((3, 2, 3, 3, 2, 4, 5), (4, 4, 3, 2), (6, 4, 3)))
         """State of stages and boundaries that share links, what is told of these, and prices by class: here none do."""
         self.passes, self.sends = np.zeros((rows, stages, 2), np.int64), np.zeros((rows, stages - 1, 2), np.int64)
@@ -70,8 +70,8 @@ class StagedLanes(CompiledLanes):
             self.ends, tournament(count), *self._requests(),
         )  # fmt: skip
 
-    def _sizes(self, rows: Int64Array) -> Int64Array:
-        sizes: Int64Array = self._widths()[TABLES[rows[:, k.ROW_KIND]]]
+    def _sizes(self, rows: Sequence[Any]) -> Int64Array:
+        sizes: Int64Array = self._widths()[TABLES[rows[k.ROW_KIND]]]
         return sizes
 
     def _besides(self, order: Int64Array | slice) -> tuple[Int64Array, ...]:

@@ -381,7 +381,7 @@ def _land(
     here, at = s[OLDEST], g[k.ROW_AT]
     head[here, k.ROW_COUNT] = 1
     head[here, k.ROW_END] = now
-    k._copy(rows[at], 0, head[here], len(k.ROW))
+    k._log_row(rows, at, head[here])
     for stage in range(lim[k.STAGES]):
         k._copy(all_passes[at, stage], 0, passes[here, stage], 2)
         if stage + 1 < lim[k.STAGES]:
@@ -461,7 +461,7 @@ def _kept(source):
             As in the kernel, by kind; ``decode_rows`` has nanoseconds of the send besides.
         part_sends : int64 array of shape (kinds, 2, 1 + count)
             The count that sends depend on, −1 for none; nanoseconds for each value of it.
-        rows, varying, chunks, decodes, facts : int64 arrays
+        rows, varying, chunks, decodes, facts : arrays
             As in the kernel.
         all_passes, sends : int64 arrays of shape (rows, stages, 2) and (rows, stages − 1, 2)
             Beside each row.

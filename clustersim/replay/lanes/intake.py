@@ -122,6 +122,5 @@ class Intake:
 def refused_by(scheduler: Scheduler, prompts: Int64Array, outputs: Int64Array) -> BoolArray:
     """Return which requests a replica can never run (:meth:`Scheduler.refusal`)."""
     pool, window = scheduler.pool, scheduler.config.context_window
-    needed = -(-(prompts + np.maximum(outputs - 1, 0)) // pool.block_tokens)
-    refused: BoolArray = (prompts == 0) | (needed > pool.blocks)
+    refused: BoolArray = (prompts == 0) | (prompts + np.maximum(outputs - 1, 0) > pool.blocks * pool.block_tokens)
     return refused if window is None else refused | (prompts + outputs > window)

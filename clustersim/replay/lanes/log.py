@@ -13,7 +13,7 @@ from clustersim.column import constant
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.replay.lanes.stretched_pass import StretchedPass, with_times
 from clustersim.timeline.columns import Columns
-from clustersim.timeline.record import NOT_POOLED, Recorder
+from clustersim.timeline.record import MAX_INT32, NOT_POOLED, Recorder
 from clustersim.timeline.row_numbers import Rows
 from clustersim.timeline.stretch import Irregular, Stretch
 
@@ -168,22 +168,23 @@ class LaneLog:
 
     def extend(
         self,
-        rows: Int64Array,
+        rows: Mapping[str, Any],
         varying: Int64Array,
         many: Sequence[Mapping[str, Any]],
         *of_stages: Int64Array,
     ) -> None:
         """Append many rows of each kind at once: what :meth:`run` or :meth:`step` and the others append, row by row.
 
-        ``many`` are chunks, episodes and facts, of the types of :meth:`tables`; ``of_stages`` are passes and sends,
-        where there are stages.
+        ``rows`` are columns of ``STEP_ROW``, ``count``, ``end_ns`` and ``number``, which is written to; ``many`` are
+        chunks, episodes and facts, of the types of :meth:`tables`; ``of_stages`` are passes, which are written to, and
+        sends, where there are stages.
         """
         if not self._many:
             self._many = self.tables()
         for kept, some in zip(self._many, many, strict=True):
             kept.adopt(some)
-        if len(rows):
-            passes, sends = of_stages or (rows.T[[0, -1]].T, NOTHING)
+        if len(rows["count"]):
+            passes, sends = of_stages or (None, NOTHING)
             self._hand_steps(rows, varying, passes, sends)
 
     def tables(self) -> list[Columns]:
@@ -220,46 +221,67 @@ class LaneLog:
         found = np.ascontiguousarray(taken_rows(flat, len(names)).T)
         table.extend_columns(replica=same(self.replica, found.shape[1]), **dict(zip(names, found, strict=True)))
 
-    def _hand_rows(self, table: Int64Array) -> tuple[dict[str, Int64Array], Int64Array]:
-        """Hand on rows of steps; return them by column, and the first step of each."""
-        columns = table.T if table.strides[0] == table.itemsize else np.ascontiguousarray(table.T)
-        found = dict(zip((*STEP_ROW, "count", "end_ns"), columns, strict=False))
-        first = self.flushed + np.cumsum(found["count"]) - found["count"]
-        self.flushed += int(found["count"].sum())
-        replica, blocks = same(self.replica, len(table)), same(self.blocks, len(table))
-        self.recorder.steps.extend_columns(replica=replica, step=first, kv_blocks_total=blocks, **found)
-        return found, first
+    def _hand_rows(self, rows: Mapping[str, Any]) -> Any:
+        """Hand on rows of steps, told by column; return the first step of each."""
+        count = rows["count"]
+        after = self.flushed + int(count.sum())
+        first: Any = np.cumsum(count, dtype=np.int32 if after <= MAX_INT32 else np.int64)
+        first -= count.astype(first.dtype, copy=False)
+        first += self.flushed
+        self.flushed = after
+        replica, blocks = same(self.replica, len(count)), same(self.blocks, len(count))
+        told = {name: rows[name] for name in (*STEP_ROW, "count", "end_ns")}
+        self.recorder.steps.extend_columns(replica=replica, step=first, kv_blocks_total=blocks, **told)
+        return first
 
     def flush_steps(self) -> None:
         """Hand on the steps that were appended one by one."""
         if self._steps:
-            table, varying = taken_rows(self._steps, self._width), taken_rows(self._varying, 1)
-            passes = table[:, [0, -1]] if self.stages == 1 else taken_rows(self._passes, 2 * self.stages)
-            self._hand_steps(table, varying, passes, taken_rows(self._sends, 1))
+            rows, varying = self._taken_steps(), taken_rows(self._varying, 1)
+            passes = None if self.stages == 1 else taken_rows(self._passes, 2 * self.stages)
+            self._hand_steps(rows, varying, passes, taken_rows(self._sends, 1))
 
-    def _hand_steps(self, table: Int64Array, varying: Int64Array, passes: Int64Array, sends: Int64Array) -> None:
-        """Hand on rows of steps: what varied in them, their passes and sends."""
-        found, first = self._hand_rows(table)
-        counts, kinds, recorder, many = found["count"], found["kind"], self.recorder, len(table)
-        passes = passes.reshape(-1, self.stages, 2)
-        numbered = [of.told(kinds, passes[:, stage, 1]) for stage, of in enumerate(self._numbers)]
-        rows, templates, widths = (_by_stage(columns) for columns in zip(*numbered, strict=True))
-        sizes = widths * self._by_pass(counts)
-        varying_at = recorder.varying.extend(varying.ravel()) + np.cumsum(sizes) - sizes
-        flat = many * self.stages
+    def _taken_steps(self) -> dict[str, Int64Array]:
+        """Return the steps that were appended one by one, by column, and forget them."""
+        return dict(zip((*STEP_ROW, "count", "end_ns", "number"), taken_rows(self._steps, self._width).T, strict=False))
+
+    def _hand_steps(
+        self, rows: Mapping[str, Any], varying: Int64Array, passes: Int64Array | None, sends: Int64Array
+    ) -> None:
+        """Hand on rows of steps: what varied in them, their passes and sends; of one stage passes follow from rows."""
+        first = self._hand_rows(rows)
+        counts, kinds, recorder, flat = rows["count"], rows["kind"], self.recorder, len(rows["count"]) * self.stages
+        if passes is None:
+            starts, numbers = [rows["start_ns"]], [rows["number"]]
+        else:
+            starts, numbers = map(list, passes.reshape(-1, self.stages, 2).transpose(2, 1, 0))
+        templates: Any = np.empty((len(counts), self.stages), np.int16)
+        varying_at = np.empty(flat, np.int64)
+        at, done = recorder.varying.extend(varying.ravel()), 0
+        for begin in range(0, len(counts), FLUSH_STEPS):  # so that what is in between stays in the processor's cache
+            some = slice(begin, begin + FLUSH_STEPS)
+            widths = np.empty((len(counts[some]), self.stages), np.int64)
+            for stage, of in enumerate(self._numbers):
+                mine = numbers[stage][some]
+                mine[:], templates[some, stage], widths[:, stage] = of.told(kinds[some], mine)
+            sizes = (widths * counts[some, None]).ravel()
+            ends = np.cumsum(sizes)
+            ends += at
+            np.subtract(ends, sizes, out=varying_at[done : done + len(ends)])
+            at, done = int(ends[-1]), done + len(ends)
         recorder.passes.extend_columns(
             replica=same(self.replica, flat),
-            stage=same(0, flat) if self.stages == 1 else np.tile(np.arange(self.stages), many),
-            template=templates,
+            stage=same(0, flat) if self.stages == 1 else np.tile(np.arange(self.stages), len(counts)),
+            template=templates.ravel(),
             first_step=self._by_pass(first),
             steps=self._by_pass(counts),
-            start_ns=passes[:, :, 0].ravel(),
-            row=rows,
+            start_ns=_by_stage(starts),
+            row=_by_stage(numbers),
             starts_at=self._starts_at(kinds, counts) if self.stages == 1 else same(-1, flat),
             varying_at=varying_at,
             irregular=self._irregular(flat),
         )
-        self._hand_sends(first, found["prefill_tokens"] + found["decode_tokens"], sends)
+        self._hand_sends(first, rows["prefill_tokens"] + rows["decode_tokens"], sends)
 
     def _by_pass(self, of_steps: Int64Array) -> Int64Array:
         """Return for each pass what is known of its step."""

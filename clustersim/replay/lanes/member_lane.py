@@ -12,7 +12,7 @@ from clustersim.clock import in_time
 from clustersim.graph.prices.lockstep_parts import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.log import STEP_ROW, LaneLog, taken_rows
+from clustersim.replay.lanes.log import STEP_ROW, LaneLog
 from clustersim.replay.lanes.prices import prompt_sums, within
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.sequence import Sequence
@@ -35,7 +35,7 @@ class MemberLog(LaneLog):
 
     def flush_steps(self) -> None:
         if self._steps:
-            self._hand_rows(taken_rows(self._steps, self._width))
+            self._hand_rows(self._taken_steps())
 
 
 class MemberLane(Lane):

@@ -102,18 +102,25 @@ def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypa
     number = itertools.count()
     monkeypatch.setattr(column, "PUT_AWAY_BYTES", 40)
     monkeypatch.setattr(column, "SHELVED_BYTES", 40)
+    monkeypatch.setattr(column, "KEPT_BYTES", 200)
     monkeypatch.setattr(column, "TemporaryFile", lambda buffering: Disk(tmp_path / str(next(number)), "w+"))
     for Disk.room in (0, 64, 1 << 20):  # bytes: it is full at once, in the middle of a write, never
         alone = column.Column("int64")
         alone.append(np.arange(8))
         kept = (alone._written, alone._file is None, len(alone._parts))
         assert kept == ((64, False, 0) if Disk.room >= 64 else (0, True, 1))  # nothing is left of what did not fit
+        together = column.AllColumns()
+        record = [column.Column("int64", together) for _ in range(3)]
+        for one in record:  # a record goes to files once it is large: all columns that are
+            one.append(np.arange(1 if one is record[0] else 12))
+        assert [one._written for one in record] == [0, *2 * [96 if Disk.room >= 192 else 0]]
+        record[0].take(record[1])
+        assert record[0].whole().tolist() == [0, *range(12)]
         table, other, vector, lent = Columns(TYPES), Columns(TYPES), Flat(), np.arange(MANY_VALUES)
         for first in range(0, 60, 3):
             table.extend(np.array([[time, 7] for time in range(first, first + 3)]))
-            vector.extend(lent)
-            lent += 1  # whose owner goes on with it
-        typed = other.typed(np.array([[time, 8] for time in range(60, 80)]))
+            vector.extend(lent + first // 3)
+        typed = other.typed(np.array([[time, 8] for time in range(60, 80)]).T)
         for some in (slice(0, 9), slice(9, 20)):  # parts of columns that lie in one file
             other.adopt({name: values[some] for name, values in typed.items()})
         table.take(other)

@@ -81,8 +81,10 @@ def _kept(source):
         sizes, sizes_of, durations, transfer_ns : arrays
             Bytes of a token by part; part and kind of pair → row of the tables by tokens of what moves take, and use
             links.
-        rows, varying, chunks, decodes, facts, moved : int64 arrays
-            What is logged; the first row of ``moved`` has how many.
+        rows, varying, chunks, decodes, facts : arrays
+            As in the kernel.
+        moved : int64 array
+            Moves that have ended; its first row has how many.
         """
         _ = source
         pipe, changes, meets, notes, noted, costs, classes, passes, sends, flight, free_at, of_stage = links

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
-from clustersim.replay.compiled.lanes import TABLES, WIDTHS, by_column, only_read, tournament
+from clustersim.replay.compiled.lanes import TABLES, WIDTHS, only_read, room_for, tournament
 from clustersim.replay.compiled.pools import kernel as pl
 from clustersim.replay.compiled.pools import transfers as tr
 from clustersim.replay.compiled.pools.links import PoolLinks
@@ -68,8 +68,8 @@ class PoolLanes(StageLanes):
         """Make room for what is logged behind the place where the kernel looks whether there is any left."""
         each = self.lines.shape[0] * self.lines.shape[2]
         more = {"rows": 4, "varying": 0, "chunks": 0, "decodes": each, "facts": 4 * each}
-        tables = zip(WIDTHS, self.logged, strict=True)
-        self.logged = [by_column(len(one) + more[name], WIDTHS[name]) for name, one in tables]
+        self.rooms = {name: rows + more[name] for name, rows in self.rooms.items()}
+        self.logged = [room_for(name, rows) for name, rows in self.rooms.items()]
 
     def _begin_moves(self, room: int) -> None:
         """Let nothing be on its way."""
@@ -139,10 +139,10 @@ class PoolLanes(StageLanes):
         else:
             super()._answer(status)
 
-    def _sizes(self, rows: Int64Array) -> Int64Array:
+    def _sizes(self, rows: Sequence[Any]) -> Int64Array:
         widths = np.array([one.kernel.cores for one in self.prices.each])
-        pool = (rows[:, k.ROW_REPLICA] >= self.entry).astype(np.int64)
-        sizes: Int64Array = widths[pool, TABLES[rows[:, k.ROW_KIND]]] * rows[:, k.ROW_COUNT]
+        pool = (rows[k.ROW_REPLICA] >= self.entry).astype(np.int64)
+        sizes: Int64Array = widths[pool, TABLES[rows[k.ROW_KIND]]] * rows[k.ROW_COUNT]
         return sizes
 
     def _hand_on(self, now: int, *, stops: bool = False) -> int:
@@ -157,11 +157,11 @@ class PoolLanes(StageLanes):
     def _tell(self) -> None:
         """Say where steps lost time whose rows are handed on now; keep what those lost that are under way."""
         filled, stretches = int(self.clock[k.STRETCH_AT]), self.links.told[-1]
-        rows, found = self.logged[0][: self.clock[k.ROW_AT]], stretches[:filled].copy()
+        rows, found = self._rows(), stretches[:filled].copy()
         ended = np.zeros(filled, np.bool_)
         for number in np.unique(found[:, 4]).tolist():
             log = self.lanes[number].log
-            counts = rows[rows[:, k.ROW_REPLICA] == number, k.ROW_COUNT]
+            counts = rows[k.ROW_COUNT][rows[k.ROW_REPLICA] == number]
             last = log.flushed + np.cumsum(counts)
             mine = (found[:, 4] == number) & (found[:, 0] < last.max(initial=0))
             ended |= mine

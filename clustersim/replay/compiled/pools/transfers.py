@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import links as ln
 
@@ -154,10 +156,10 @@ def begin_to_leave(hands, lists, transfers, request, lane, start):
 def leave(g, hands, lists, transfers, mine, outputs, prompts, lim, facts, first, lane):
     """Keep the blocks of those whose first token was sampled, and that go on elsewhere; their facts are none."""
     kept, at = 0, first
+    times, rest = facts
     for place in range(first, g[k.FACT_AT]):
-        fact = facts[place]
-        request = fact[2]
-        if fact[1] == k.FACT_FINISHED and outputs[request] > 1:
+        request = np.int64(rest[place, 1])
+        if rest[place, 0] == k.FACT_FINISHED and outputs[request] > 1:
             kept += -(-prompts[request] // lim[k.SIZE])
             g[k.ENDED] -= 1
             g[k.FREED] -= 1
@@ -166,9 +168,10 @@ def leave(g, hands, lists, transfers, mine, outputs, prompts, lim, facts, first,
             transfers[request, SAMPLED] = 1
             check(hands, lists, transfers, request)
         else:
-            for column in range(6):
-                facts[at, column] = fact[column]
-            facts[at, 4] += kept
+            times[at, 0] = times[place, 0]
+            for column in range(rest.shape[1]):
+                rest[at, column] = rest[place, column]
+            rest[at, 3] += kept
             at += 1
     g[k.FACT_AT] = at
     mine[k.FREE] -= kept
