@@ -9,6 +9,7 @@ and come again 16 at a time where somebody reads them.
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import sys
 from typing import Any, Final
@@ -33,6 +34,16 @@ def let_go() -> None:
     if hasattr(mmap, "MADV_DONTNEED"):
         for one in _MAPPED:
             one.madvise(mmap.MADV_DONTNEED)
+
+
+def drop_cycles(rows: int) -> None:
+    """Drop what nobody has any more but itself, after a phase that looked at so many rows, and give its memory back.
+
+    A recorder and its lanes name each other, and hold columns that were put in order since, or went to a file.
+    """
+    if rows >= MANY:
+        gc.collect()
+        give_back(rows)
 
 
 def give_back(rows: int) -> None:

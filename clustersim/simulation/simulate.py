@@ -16,6 +16,7 @@ from clustersim.clock import Int64Array, to_ns
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError
+from clustersim.memory import drop_cycles
 from clustersim.replay.compiled.choice import python_s
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
@@ -203,6 +204,7 @@ def simulate(
             for found in error.problems
         ) from None
     took = time.perf_counter() - started
+    drop_cycles(len(requests))
     if kept is not None:
         staged = any(pool.plan.pp > 1 for pool in inputs.pools)
         transfer = inputs.pools[0].serving.transfer if len(inputs.pools) > 1 else None

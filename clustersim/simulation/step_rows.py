@@ -24,7 +24,7 @@ from clustersim.timeline.digest import in_order
 from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.rows_of import RowsOf
-from clustersim.timeline.steps import steps_of
+from clustersim.timeline.steps import drop_steps, steps_of
 from clustersim.timeline.tables import Tables
 from clustersim.timeline.tokens import TokenEvents, token_events
 from clustersim.values import dataclass
@@ -108,6 +108,7 @@ class _OfRange:
             grown *= decodes[single.row]  # not a dummy batch beside others that decode
             held.append(single.opening(grown[1:] != grown[:-1], grown))
         del entered, rank
+        drop_steps(self._tables)
         return _split(rows, "kv_blocks_used", *_whole(held))
 
     def _singles(self, chosen: Int64Array, rows: Mapping[str, Any] | None = None) -> Iterator[_Single]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.memory import MANY
 from clustersim.timeline.columns import is_one, shelved
 from clustersim.timeline.passes import Passes, blocks, within
 from clustersim.timeline.tables import Table, Tables
@@ -91,3 +92,9 @@ def steps_of(tables: Tables) -> Steps:
     """Return the steps of tables, which are worked out once; nobody may change them."""
     found: Steps = tables.made.get(Steps) or tables.made.setdefault(Steps, Steps(tables))
     return found
+
+
+def drop_steps(tables: Tables) -> None:
+    """Drop the steps of large tables: who asks for them again has them worked out again."""
+    if len(tables.steps["step"]) >= MANY:
+        tables.made.pop(Steps, None)
