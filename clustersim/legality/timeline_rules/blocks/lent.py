@@ -58,7 +58,7 @@ def told_right(reading: Reading, use: Use) -> Finding:
     final[order] = last[: len(order)]
     at, by_replica = runs.bounds[replica[rows]], np.argsort(replica[rows], kind="stable")
     edges = np.searchsorted(replica[rows][by_replica], np.arange(len(runs.bounds)))
-    for number in range(len(runs.bounds) - 1):
+    for number in runs.replicas:
         mine = by_replica[edges[number] : edges[number + 1]]
         inside = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
         at[mine] += np.searchsorted(runs.start[inside], time[rows[mine]])

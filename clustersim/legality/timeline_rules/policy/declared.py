@@ -113,7 +113,7 @@ class Policies:
         replica, time = replica[by_time], time[by_time]
         total = np.append(0, np.cumsum(change[by_time]))
         found = np.zeros(len(runs), np.int64)
-        for number in range(len(runs.bounds) - 1):
+        for number in runs.replicas:
             mine = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
             low, high = np.searchsorted(replica, (number, number + 1)).tolist()
             at = low + np.searchsorted(time[low:high], runs.start[mine], side="right")

@@ -52,17 +52,17 @@ def as_it_must(whole: Reading, parts: Iterable[Reading]) -> Finding:
     return merged(*found)
 
 
-def _replicas(reading: Reading) -> range:
+def _replicas(reading: Reading) -> list[int]:
     """Return of which replicas decisions follow from what is declared and recorded."""
     history, declared, policy = reading.history, reading.declared, reading.declared.policy
     named = policy is not None and policy.scheduler is not None
     recorded = (history.facts, history.folded, history.chunks, history.decodes, history.requests, reading.runs)
     limits = (declared.block_tokens, declared.pool_blocks, declared.max_batch_requests, declared.max_batch_tokens)
     if not named or any(one is None for one in (*recorded, *limits)):
-        return range(0)
+        return []
     if declared.prefix_caching is not False and reading.prefixes.contents is None:
-        return range(0)
-    return range(declared.first_replica, declared.first_replica + declared.dp)
+        return []
+    return reading.replicas_of(declared)
 
 
 class Walk(Members):

@@ -92,7 +92,7 @@ def _count(runs: Runs, replica: Int64Array, begin: Int64Array, end: Int64Array) 
     astray = replica < 0
     everywhere = [np.sort(times[astray]) for times in (begin, end)]
     stays = RowsOf(replica)
-    for number in range(len(runs.bounds) - 1):
+    for number in runs.replicas:
         mine = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
         here = stays.of(number)
         at = runs.start[mine]

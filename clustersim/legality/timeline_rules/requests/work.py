@@ -76,7 +76,7 @@ def _work_of(reading: Reading, declared: Declared) -> Finding:
     if declared.role == "decode" and "value" in facts:
         told["value"] = facts["value"][rows].astype(np.int64)
     waiting, stays_at, findings = _waiting(reading, declared), RowsOf(replica), []
-    for number in range(declared.first_replica, declared.first_replica + declared.dp):
+    for number in reading.replicas_of(declared):
         mine, steps = stays_at.of(number), reading.rows_at(runs.replica, number)
         here = {name: values[mine] for name, values in told.items()} if "value" in told else {}
         moved = waiting[:, waiting[0] == number]

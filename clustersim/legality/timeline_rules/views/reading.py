@@ -175,6 +175,28 @@ class Reading:
         facts = self.history.facts
         return np.flatnonzero(is_any(facts["kind"], kinds)) if facts is not None else np.empty(0, np.int64)
 
+    def replicas_of(self, declared: Declared) -> list[int]:
+        """Return the replicas of a pool; those alone that facts or steps name, where the record is all that can be odd.
+
+        A range of a long history names few (:mod:`clustersim.legality.timeline_rules.views.ranges`).
+        """
+        every = range(declared.first_replica, declared.first_replica + declared.dp)
+        facts, runs = self.history.facts, self.runs
+        if facts is None or runs is None or declared.down or self.history.hands_over:
+            return list(every)
+        return [one for one in self._named if one in every]
+
+    @cached_property
+    def _named(self) -> list[int]:
+        """The replicas that facts or steps name, ascending."""
+        facts, runs = self.history.facts, self.runs
+        named = [table["replica"] for table in (facts, None if runs is None else runs.table) if table is not None]
+        most = max(int(one.max(initial=-1)) for one in named)
+        there = np.zeros(most + 1, bool)
+        for one in named:
+            there[one] = True
+        return np.flatnonzero(there).tolist()
+
     def rows_at(self, column: Any, replica: int) -> Int64Array:
         """Return the rows of a replica, by the column of a table of this history, or of a view of it, that names it."""
         kept, found = self._rows_at.get(id(column), (None, None))

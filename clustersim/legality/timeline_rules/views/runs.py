@@ -84,6 +84,12 @@ class Runs:
         return np.searchsorted(self.replica, np.arange(replicas + 1))
 
     @cached_property
+    def replicas(self) -> list[int]:
+        """The replicas that have runs, ascending."""
+        found: list[int] = np.flatnonzero(self.bounds[1:] > self.bounds[:-1]).tolist()
+        return found
+
+    @cached_property
     def _bases(self) -> Int64Array:
         """Where the steps of each replica begin when all are counted; steps may be missing."""
         many = np.zeros(len(self.bounds) - 1, np.int64)

@@ -102,7 +102,9 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     at = RowsOf(facts["replica"]) if declared.down or declared.horizon_ns is not None else None
     for number in range(len(runs.bounds) - 1):
         low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
-        mine = gives.of(number)
+        mine, every = gives.of(number), asks.of(number)
+        if not (high > low or len(mine) or len(every)):  # of a range of replicas, most have nothing
+            continue
         returned, back = (
             np.concatenate((np.zeros(1, np.int64), np.cumsum(each)))
             for each in (given_back[mine], np.maximum(given_back[mine], 0))
@@ -118,7 +120,6 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         cuts = [] if at is None else [*_cut_off(history, runs, facts, number, at.of(number), hand_overs)]
         for since, first_cut in cuts:  # by then a step may have begun
             certain[mine] &= (times <= first_cut) | (times > since)
-        every = asks.of(number)
         for some in parts(len(every), 4):
             here = every[some]
             when = facts["time_ns"][others[here]].astype(np.int64, copy=False)
