@@ -68,12 +68,15 @@ STAGED = (
 
 @pytest.mark.parametrize("more", [(), ("serving.router=fewest_waiting", "serving.kv_blocks=400"), STAGED])
 def test_a_run_in_ranges_leaves_the_files_of_the_whole(
-    tmp_path: Path, more: tuple[str, ...], request: pytest.FixtureRequest
+    tmp_path: Path, more: tuple[str, ...], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = files_of(fleet(*more), tmp_path / "whole")
     request.getfixturevalue("short")
+    monkeypatch.setattr(parts, "_SPARSE", 0 if more else parts._SPARSE)  # as if there were many more requests
     result = fleet(*more)
     assert len(ranges_of(result.timeline)) >= 3
+    passes, steps = result.timeline.passes, result.timeline.steps
+    assert (passes["start_ns"] is steps["start_ns"]) == (more is not STAGED)
     assert files_of(result, tmp_path / "ranges") == whole
 
 
