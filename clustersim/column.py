@@ -197,8 +197,10 @@ def one_after_the_other(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
         whole = _side_by_side([table[name] for table in tables])
         if whole is None:
             column = Column(values.dtype)
-            for table in tables:
+            for number, table in enumerate(tables, 1):
                 column.append(table[name])
+                if not number % 16:
+                    let_go()
             whole = column.whole()
         found[name] = whole
     return found

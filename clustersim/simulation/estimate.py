@@ -40,7 +40,12 @@ STAGED_S_PER_PASS: Final = 12e-6
 SLOWED_S_PER_STEP: Final = 1e-3
 """Where a link is weak or a device slow, and passes are chains: 0.7 and 0.9 ms a step of the quickstart."""
 BYTES_PER_REQUEST: Final = 1_400
-"""A million requests took 1.57 GB with checks and report; ten million 14.9 GiB when a million took 2.07 GB."""
+"""A million requests took 1.57 GB with checks and report …"""
+BYTES_BEYOND: Final = 150
+"""… and of a fleet, what each took that was more than …"""
+PAGED_REQUESTS: Final = 4_000_000
+"""… so many: a page holds no passes of more, and columns of many are in files. Both processes together: 3 and 6 million
+took 1.2 and 1.3 GB, of which what they share and find at once grew by some 100 bytes a request."""
 SHORT_STAGES_S_PER_PASS: Final = 25e-6
 """With stages whose K/V pool is too small for who is there: 10 to 33 µs on PP 2, 4 and 8, and 46 for 100 × 130,000
 output tokens on TP 8 × PP 2."""
@@ -140,11 +145,12 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         folded_s += taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
     by_events_s = FULL_S_PER_SPAN * spans + (FULL_S_PER_STEP if spans else SLOWED_S_PER_STEP) * steps
     seconds = by_events_s if spans or slowed else folded_s
+    of_requests = BYTES_PER_REQUEST * min(count, PAGED_REQUESTS) + BYTES_BEYOND * max(count - PAGED_REQUESTS, 0)
     return Estimate(
         requests=count,
         steps=steps,
         spans=spans if full else None,
-        memory_bytes=BYTES_AT_LEAST + BYTES_PER_REQUEST * count + BYTES_PER_PASS * rows,
+        memory_bytes=BYTES_AT_LEAST + of_requests + BYTES_PER_PASS * rows,
         seconds=seconds + FOLDED_S_PER_REQUEST * count,
     )
 

@@ -17,6 +17,7 @@ from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.serving.sequence import Sequence
+from clustersim.timeline.rows_of import in_order
 
 RECORD_RUNS: Final = 1 << 20
 """Runs of steps after which lanes hand on what they have, where they run together."""
@@ -111,7 +112,7 @@ class SharedClock:
         """Hand on what lanes did, in order of replicas."""
         run = self.all
         routed = run.replica_of[self.recorded : self.request]
-        order = np.argsort(routed, kind="stable")
+        order = in_order(routed)
         bounds = np.searchsorted(routed[order], np.arange(run.of + 1)).tolist()
         for lane, (first, last) in zip(self.lanes, pairwise(bounds), strict=True):
             run.record(lane, self.recorded + order[first:last])
