@@ -43,8 +43,10 @@ class RowNumbers:
     def told(self, kinds: Int64Array, numbers: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return, for each run of steps, the recorder's number of its row, its template, and how many columns vary."""
         self._grow()
-        at = np.array(self._bounds)[kinds] + numbers
-        rows = self._recorded[at]
+        of = kinds.astype(np.intp)
+        at = np.array(self._bounds).take(of, mode="clip")  # all are there, and to look is half of the time
+        at += numbers
+        rows = self._recorded.take(at, mode="clip")
         if rows.min(initial=0) < 0:
             for place in range(len(STEP_KINDS)):
                 recorded = self._recorded[self._bounds[place] : self._bounds[place + 1]]
@@ -53,7 +55,7 @@ class RowNumbers:
                 if len(new):
                     self._register(place, recorded, new)
             rows = self._recorded[at]
-        return rows, self._template[kinds], self._widths[kinds]
+        return rows, self._template.take(of, mode="clip"), self._widths.take(of, mode="clip")
 
     def _grow(self) -> None:
         """Make room for rows that are new since the last time."""

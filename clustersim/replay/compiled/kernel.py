@@ -326,7 +326,8 @@ def _fact(s, g, facts, now, kind, request, value, used):
     rest[at, 1] = request
     rest[at, 2] = value
     rest[at, 3] = used
-    rest[at, 4] = s[REPLICA]
+    if rest.shape[1] > 4:
+        rest[at, 4] = s[REPLICA]
     g[FACT_AT] = at + 1
 
 
@@ -340,7 +341,8 @@ def _close(s, g, slot, decodes, one, last_step):
         decodes[at, 1] = slot[one, REQUEST]
         decodes[at, 2] = first
         decodes[at, 3] = last_step
-        decodes[at, 4] = s[REPLICA]
+        if decodes.shape[1] > 4:
+            decodes[at, 4] = s[REPLICA]
         g[DECODE_AT] = at + 1
     slot[one, FIRST_STEP] = -1
 
@@ -998,8 +1000,10 @@ def _log_row(rows, at, head):
     wide, narrow = rows
     for place in range(WIDE):
         wide[at, place] = head[place]
-    for place in range(len(ROW) - WIDE):
+    for place in range(ROW_REPLICA - WIDE):
         narrow[at, place] = head[WIDE + place]
+    if narrow.shape[1] > ROW_REPLICA - WIDE:
+        narrow[at, ROW_REPLICA - WIDE] = head[ROW_REPLICA]
 
 
 @INLINED
@@ -1064,7 +1068,8 @@ def _compute(s, g, slot, line, lim, loads, now, chunks, decodes, facts, step, on
     chunks[at, 2] = start
     chunks[at, 3] = count
     chunks[at, 4] = sampled
-    chunks[at, 5] = s[REPLICA]
+    if chunks.shape[1] > 5:
+        chunks[at, 5] = s[REPLICA]
     g[CHUNK_AT] = at + 1
 
 
@@ -1493,7 +1498,7 @@ def advance(
     copies : int64 array of shape (…, 7)
         Copies that ended, the lane last.
     rows, facts : tuples of an int64 and an int32 array
-        What is logged, the lane last: (…, WIDE) and (…, len(ROW) − WIDE), (…, 1) and (…, 5).
+        What is logged, the lane last where there are several: (…, WIDE) and (…, len(ROW) − WIDE), (…, 1) and (…, 5).
     varying, chunks, decodes : int64, int32, int32 arrays of shape (…,), (…, 6), (…, 5)
     c : tuple of arrays or None
         ``prefixes.PREFIXES``, where prompts share what is cached.

@@ -34,7 +34,7 @@ TOGETHER: Final = 8
 WIDTHS: Final = {
     "rows": (k.WIDE, len(k.ROW) - k.WIDE), "varying": (1, 0), "chunks": (0, 6), "decodes": (0, 5), "facts": (1, 5),
 }  # fmt: skip
-"""What is logged, and in how many columns of int64 and of int32; the last one is the lane."""
+"""What is logged, and in how many columns of int64 and of int32; the last of several is the lane, left out of one."""
 
 
 class Prices(Protocol):
@@ -98,7 +98,7 @@ class CompiledLanes(ABC):
         self.ends = np.full(count, k.NEVER, np.int64)
         spare = {"rows": 2, "varying": longest_run * classes, "chunks": slots, "decodes": 4 * slots, "facts": 8 * slots}
         self.rooms = {name: room[name] + spare[name] for name in WIDTHS}
-        self.logged = [room_for(name, rows) for name, rows in self.rooms.items()]
+        self.logged = [room_for(name, rows, alone=self.alone) for name, rows in self.rooms.items()]
 
     def _limits(self, scheduler: Scheduler, room: Mapping[str, int]) -> Int64Array:
         """Return what limits the lanes of a pool."""
@@ -149,9 +149,9 @@ class CompiledLanes(ABC):
         now = int(rows[k.ROW_END].max(initial=now))
         count, into = len(self.lanes), self.lanes[0].log.tables()
         if self.alone:
-            many = [one.typed(table[:-1]) for one, table in zip(into, tables, strict=True)]
+            many = [one.typed(table) for one, table in zip(into, tables, strict=True)]
             self.lanes[0].log.extend(
-                dict(zip(k.ROW, rows, strict=True)), varying, many, *self._besides(slice(len(rows[0])))
+                dict(zip(k.ROW[:-1], rows, strict=True)), varying, many, *self._besides(slice(len(rows[0])))
             )
         else:
             order, cuts = by_lane(rows[-1], count)
@@ -231,7 +231,7 @@ class CompiledLanes(ABC):
             count = int(self.clock[filled[at]])
             columns = columns_of(self.logged[at], count)
             if self.alone and FILLED * count >= room:
-                self.logged[at] = room_for(name, room)
+                self.logged[at] = room_for(name, room, alone=self.alone)
             elif self.alone:
                 columns = [column.copy() for column in columns]
             found.append(columns)
@@ -305,9 +305,10 @@ def only_read(numbers: Int64Array) -> Int64Array:
     return found
 
 
-def room_for(name: str, rows: int) -> Any:
+def room_for(name: str, rows: int, *, alone: bool) -> Any:
     """Return room for rows of something that is logged, of which each column lies together: by type, or of one type."""
     wide, narrow = WIDTHS[name]
+    narrow -= alone and narrow > 0
     if not wide + narrow > 1:
         return np.empty(rows, np.int64)
     each = [np.empty((width, rows), to).T for width, to in ((wide, np.int64), (narrow, np.int32)) if width]

@@ -83,8 +83,10 @@ class LinkLanes(StagedLanes):
     def _hand_on(self, now: int, *, stops: bool = False) -> int:
         """Say where passes lost time whose steps are handed on now, and hand them on."""
         filled = int(self.clock[k.STRETCH_AT])
-        replica, found = self._rows()[k.ROW_REPLICA], self.stretches[:filled].copy()
-        ended = [int((replica == number).sum()) for number in range(len(self.lanes))]
+        rows, found = self._rows(), self.stretches[:filled].copy()
+        ended = [len(rows[0])]
+        if not self.alone:
+            ended = [int((rows[k.ROW_REPLICA] == number).sum()) for number in range(len(self.lanes))]
         landed = np.array([lane.log.flushed for lane in self.lanes]) + ended
         goes = found[:, 0] < landed[found[:, 4]]
         self._tell(found[goes])

@@ -69,7 +69,7 @@ class PoolLanes(StageLanes):
         each = self.lines.shape[0] * self.lines.shape[2]
         more = {"rows": 4, "varying": 0, "chunks": 0, "decodes": each, "facts": 4 * each}
         self.rooms = {name: rows + more[name] for name, rows in self.rooms.items()}
-        self.logged = [room_for(name, rows) for name, rows in self.rooms.items()]
+        self.logged = [room_for(name, rows, alone=False) for name, rows in self.rooms.items()]
 
     def _begin_moves(self, room: int) -> None:
         """Let nothing be on its way."""
