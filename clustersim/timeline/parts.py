@@ -93,8 +93,11 @@ def of_ranges(tables: Tables) -> Iterator[Tables]:
     if len(divided) < 2:
         yield tables
         return
+    kept: dict[range, Tables] = tables.made.setdefault(Tables, {})
     for some in divided:
-        yield of_replicas(tables, some)
+        if some not in kept:
+            kept[some] = of_replicas(tables, some)
+        yield kept[some]
         let_go()
 
 
@@ -110,7 +113,7 @@ def of_replicas(tables: Tables, some: range) -> Tables:
             mine[name]["at"] = mine[name]["at"] - 2 * ranks * low
             mine["transfer_times"] = tables.transfer_times[2 * ranks * low : 2 * ranks * high]
             mine["transfer_bytes"] = tables.transfer_bytes[ranks * low : ranks * high]
-    return replace(tables, **mine)
+    return tables.part(**mine)
 
 
 def with_own_requests(tables: Tables) -> tuple[Int64Array, Tables]:
@@ -131,7 +134,7 @@ def with_own_requests(tables: Tables) -> tuple[Int64Array, Tables]:
         name: {**getattr(tables, name), "request": number}
         for name, number in zip(("facts", "chunks", "decodes"), numbers, strict=True)
     }
-    return requests, replace(tables, **mine)
+    return requests, tables.part(**mine)
 
 
 def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> Iterator[dict[str, Any]] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -105,9 +105,26 @@ class Passes:
             many = counts[chosen]
             yield Block(runs=runs[chosen], of=np.repeat(np.arange(len(many)), many), index=within(many))
 
-    @cached_property
+    @property
     def _groups(self) -> tuple[Int64Array, list[tuple[int, tuple[int, ...]]]]:
         """Group of each row, and (template, columns that vary) of each group."""
+        found: tuple[Int64Array, list[tuple[int, tuple[int, ...]]]] = self._of_rows("groups", self._grouped)
+        return found
+
+    @property
+    def _row_lengths(self) -> Int64Array:
+        """Sum of the durations of each row by operator, without what varies."""
+        found: Int64Array = self._of_rows("lengths", self._summed)
+        return found
+
+    def _of_rows(self, name: str, work_out: Callable[[], Any]) -> Any:
+        """Return what is found once for all parts of the same tables."""
+        made = self.tables.of_rows
+        if name not in made:
+            made[name] = work_out()
+        return made[name]
+
+    def _grouped(self) -> tuple[Int64Array, list[tuple[int, tuple[int, ...]]]]:
         rows, sets = self.tables.rows, self.tables.column_sets
         codes = rows["template"].astype(np.int64) * (len(sets) + 1) + rows["columns"]
         distinct = np.flatnonzero(np.bincount(codes))
@@ -116,9 +133,7 @@ class Passes:
         numbers[distinct] = np.arange(len(found))  # narrow, as that is sorted quickly
         return numbers[codes], [(template, sets[number]) for template, number in found]
 
-    @cached_property
-    def _row_lengths(self) -> Int64Array:
-        """Sum of the durations of each row by operator, without what varies."""
+    def _summed(self) -> Int64Array:
         group, groups = self._groups
         lengths = np.zeros(len(group), np.int64)
         for number, (template, columns) in enumerate(groups):

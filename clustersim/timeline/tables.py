@@ -15,6 +15,7 @@ that it leaves and one on the stream ``kv_in`` of the rank that it reaches; a st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -143,6 +144,17 @@ class Tables:
     def made(self) -> dict[type, Any]:
         """What was worked out of them and is asked for again, by what it is."""
         return {}
+
+    @cached_property
+    def of_rows(self) -> dict[str, Any]:
+        """What was worked out of ``rows`` and templates alone; parts that have the same share it."""
+        return {}
+
+    def part(self, **others: Any) -> Tables:
+        """Return these tables with others in place of some, of the same rows and templates."""
+        found = replace(self, **others)
+        vars(found)["of_rows"] = self.of_rows
+        return found
 
     @property
     def sp_tp(self) -> tuple[int, int]:
