@@ -19,6 +19,7 @@ from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.simulation.prefixes import cached_tokens, first_of
 from clustersim.timeline.columns import as_one, is_any, is_one, shelved, taken, worded
 from clustersim.timeline.parts import of_ranges
+from clustersim.timeline.rows_of import in_order
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes
 from clustersim.workload.draws import DrawnWorkload
@@ -166,7 +167,7 @@ def _last_heard_of(timeline: Timeline, count: int) -> Int64Array:
         request, time, kind = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind"))
         leaves = np.isin(kind, (ARRIVED, PREEMPTED))
         stays_behind = leaves * (1 + (kind == ARRIVED))
-        order = np.lexsort((-stays_behind, time, request))
+        order = in_order(request, time, -stays_behind)
         last = np.flatnonzero(np.append(np.diff(request[order]) != 0, True)[: len(order)])
         found[request[order[last]]] = facts["replica"][rows[order[last]]]
     return found

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from clustersim.clock import Int64Array
 from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED, HANDED_OVER, LOST, PREEMPTED, REJECTED
 from clustersim.timeline.columns import is_any, is_one, taken
-from clustersim.timeline.rows_of import RowsOf
+from clustersim.timeline.rows_of import RowsOf, in_order
 from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
 
@@ -76,9 +76,9 @@ def residency_of(tables: Tables) -> Residency:
     fell = np.flatnonzero(away & _empties(facts) if away.any() else away)
     rows = np.flatnonzero(facts["kind"] != REJECTED)
     if is_one(facts["replica"]):
-        rows = rows[np.argsort(facts["request"][rows], kind="stable")]
+        rows = rows[in_order(facts["request"][rows])]
     else:
-        rows = rows[np.lexsort((facts["replica"][rows], facts["request"][rows]))]
+        rows = rows[in_order(facts["request"][rows], facts["replica"][rows])]
     replica, request, time, kind = (taken(facts[name], rows) for name in ("replica", "request", "time_ns", "kind"))
     leaves = is_any(kind, _LEAVES) | away[rows]
     falls = np.where(leaves, time, _NEVER)  # when it is there no more, as far as facts of its own and of faults tell

@@ -24,6 +24,7 @@ from clustersim.timeline.digest import in_order
 from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.rows_of import RowsOf
+from clustersim.timeline.rows_of import in_order as rows_in_order
 from clustersim.timeline.steps import drop_steps, steps_of
 from clustersim.timeline.tables import Tables
 from clustersim.timeline.tokens import TokenEvents, token_events
@@ -249,9 +250,9 @@ class _Arrivals:
         facts = tables.facts
         mine = np.flatnonzero(facts["kind"] == ARRIVED)
         request, tokens = facts["request"][mine], facts["value"][mine]
-        order = np.argsort(request, kind="stable")
+        order = rows_in_order(request)
         self._request, self._prompt_tokens = request[order], tokens[order].astype(np.int64)
-        mine = mine[np.lexsort((facts["time_ns"][mine], facts["replica"][mine]))]
+        mine = mine[rows_in_order(facts["replica"][mine], facts["time_ns"][mine])]
         self._rows, self._time = RowsOf(facts["replica"][mine]), facts["time_ns"][mine]
 
     def prompt_of(self, request: Int64Array) -> Int64Array:

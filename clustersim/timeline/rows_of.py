@@ -6,12 +6,15 @@ is visited once, however many replicas there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
+
+_FEW: Final = 1 << 10
+"""Rows that numpy sorts before the ways around it are looked for."""
 
 
 class RowsOf:
@@ -66,12 +69,75 @@ def rows_between(column: Any, numbers: range) -> tuple[int, int]:
     return low, high
 
 
-def in_order(keys: Any) -> Int64Array:
-    """Return the rows in order of their keys, equal ones as they come: those that are in order already, as they are."""
-    if (keys[1:] >= keys[:-1]).all():
-        return np.arange(len(keys))
-    low = int(keys.min())
-    if int(keys.max()) - low < 1 << 16:  # numpy sorts 16 bits by their value, without comparing
-        wide = keys if keys.itemsize > 2 else keys.astype(np.int32)
-        return np.argsort((wide - low).astype(np.uint16), kind="stable")
-    return np.argsort(keys, kind="stable")
+def in_order(*keys: Any) -> Int64Array:
+    """Return the rows in order of whole numbers, equal ones as they come: those that are in order already, as they are.
+
+    What ``numpy.lexsort`` does with the keys the other way round, in a third to a tenth of its time.
+
+    Parameters
+    ----------
+    keys : integer arrays of shape (rows,)
+        The first one counts most.
+    """
+    if len(keys[0]) < _FEW:
+        return np.lexsort(keys[::-1])
+    if _ascend(keys):
+        return np.arange(len(keys[0]))
+    packed, held = _packed(keys)
+    if not held:  # numbers that far apart are few
+        return np.lexsort(keys[::-1])
+    order = _sorted(packed)
+    if held < len(keys):
+        rank = packed[order]
+        same = rank[1:] == rank[:-1]
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        rows = order[tied]
+        order[tied] = rows[np.lexsort([key[rows] for key in (*keys[: held - 1 : -1], packed)])]
+    return order
+
+
+def _ascend(keys: Sequence[Any]) -> bool:
+    """Return whether rows are in order of keys."""
+    undecided = np.ones(max(len(keys[0]) - 1, 0), bool)  # pairs of neighbours whose keys so far are equal
+    for key in keys:
+        if ((key[1:] < key[:-1]) & undecided).any():
+            return False
+        undecided &= key[1:] == key[:-1]
+        if not undecided.any():
+            return True
+    return True
+
+
+def _packed(keys: Sequence[Any]) -> tuple[Int64Array, int]:
+    """Return one number, from 0 on, that has the order of as many of the first keys as fit into it, and how many."""
+    found, room = np.zeros(len(keys[0]), np.int64), 1 << 62
+    for held, key in enumerate(keys):
+        low = int(key.min())
+        many = int(key.max()) - low + 1
+        if many > room:
+            return found, held
+        room //= many
+        found *= many
+        found += key.astype(np.int64, copy=False) - low
+    return found, len(keys)
+
+
+def _sorted(numbers: Int64Array) -> Int64Array:
+    """Return the order of numbers from 0 on, equal ones as they come.
+
+    numpy sorts 16 bits by their value, without comparing; the first 32 of more decide most, and runs are merged.
+    """
+    bits = int(numbers.max()).bit_length()
+    if bits > 16 and np.count_nonzero(numbers[1:] < numbers[:-1]) < len(numbers) >> 6:
+        return np.argsort(numbers, kind="stable")
+    head = numbers >> max(0, bits - 32)
+    order: Int64Array = np.argsort(head.astype(np.uint16), kind="stable")
+    if bits > 16:
+        order = order[np.argsort((head >> 16).astype(np.uint16)[order], kind="stable")]
+    if bits > 32:
+        rank = head[order]
+        same = rank[1:] == rank[:-1]
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        rows = order[tied]
+        order[tied] = rows[np.argsort(numbers[rows], kind="stable")]
+    return order

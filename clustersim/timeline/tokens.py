@@ -13,6 +13,7 @@ from clustersim.clock import Int64Array
 from clustersim.timeline.columns import shelved
 from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.passes import within
+from clustersim.timeline.rows_of import in_order
 from clustersim.timeline.steps import Steps, steps_of
 from clustersim.timeline.tables import Tables
 from clustersim.values import dataclass
@@ -62,7 +63,7 @@ class TokenEvents:
         once = steps.end_ns[steps.at(chunks["replica"][sampled], chunks["step"][sampled])]
         request = np.concatenate((chunks["request"][sampled], decodes["request"]))
         begin = np.concatenate((once, self.ends[first]))
-        sequence = np.lexsort((begin, request))
+        sequence = in_order(request, begin)
         self.request, self.begin = request[sequence], begin[sequence]
         self.end = np.concatenate((once, self.ends[last]))[sequence]
         self.first = np.concatenate((np.full(len(once), NEVER), first))[sequence]
@@ -87,7 +88,7 @@ def _by_slot(steps: Steps) -> tuple[Any, Int64Array]:
         return np.cumsum(carried, dtype=np.int32) - 1, steps.end_ns[carried]
     positions = np.flatnonzero(carried)
     replica = np.searchsorted(steps.base, positions, side="right") - 1
-    order = positions[np.lexsort((steps.slot[positions], replica))]
+    order = positions[in_order(replica, steps.slot[positions])]
     rank = np.zeros(len(carried), np.int32)
     rank[order] = np.arange(len(order))
     return rank, steps.end_ns[order]

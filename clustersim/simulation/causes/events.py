@@ -10,7 +10,7 @@ from clustersim.clock import Int64Array
 from clustersim.serving.decision import ADMITTED, ARRIVED, PREEMPTED, RECEIVED, SWAPPED_OUT
 from clustersim.simulation.residency import moved
 from clustersim.timeline.passes import PART
-from clustersim.timeline.rows_of import RowsOf
+from clustersim.timeline.rows_of import RowsOf, in_order
 from clustersim.timeline.step_parts import StepRows
 from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
@@ -97,7 +97,7 @@ def events_of(tables: Tables, rows: StepRows, finished: Any, *some: Int64Array) 
     request = np.concatenate((chunk["request"], decodes["request"])).astype(np.int64)
     first_row, last_row = np.concatenate((prompts, first)), np.concatenate((prompts, last))
     start, end = steps["start_ns"][first_row], steps["end_ns"][last_row]
-    order = np.lexsort((end, start, request))
+    order = in_order(request, start, end)
     request = request[order]
     opens = np.append(True, request[1:] != request[:-1])[: len(request)]
     count = len(decodes["request"])
@@ -136,7 +136,7 @@ class Facts:
     """
 
     def __init__(self, facts: Table, rows: Int64Array) -> None:
-        self.rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
+        self.rows = rows[in_order(facts["request"][rows], facts["time_ns"][rows])]
         self.request = facts["request"][self.rows].astype(np.int64)
         self.time_ns = facts["time_ns"][self.rows].astype(np.int64)
 
@@ -151,7 +151,7 @@ class Facts:
         some = np.flatnonzero(np.isin(request, self.request))
         asked = np.concatenate((np.zeros(len(self.rows), np.int8), np.ones(len(some), np.int8)))
         requests = np.concatenate((self.request, request[some]))
-        order = np.lexsort((asked, np.concatenate((self.time_ns, instant[some])), requests))
+        order = in_order(requests, np.concatenate((self.time_ns, instant[some])), asked)
         last = np.cumsum(asked[order] == 0) - 1
         questions = np.flatnonzero(asked[order])
         at = last[questions]

@@ -15,7 +15,7 @@ import pytest
 from clustersim import column
 from clustersim.memory import let_go
 from clustersim.timeline.columns import MANY_VALUES, STAGED_VALUES, Columns, Flat, is_one, joined, taken, wide
-from clustersim.timeline.rows_of import rows_between
+from clustersim.timeline.rows_of import in_order, rows_between
 
 TYPES = {"time": "int64", "kind": "int8"}
 
@@ -161,3 +161,14 @@ def test_rows_between_two_numbers_are_found_without_a_copy_of_the_column():
         assert tracemalloc.get_traced_memory()[1] < column.nbytes / 10
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("bits", [(1, 8), (16,), (17, 4), (32, 1), (20, 40), (38, 38, 3), (62, 2), (63, 63)])
+@pytest.mark.parametrize("in_order_already", [(), (0,), (0, 1)])
+def test_rows_are_put_in_order_of_several_numbers_equal_ones_as_they_come(bits, in_order_already):
+    rng, rows = np.random.default_rng(len(in_order_already)), 3_000
+    for few in (rows, 12, 2):
+        numbers = [rng.integers(-(1 << (wide - 1)), 1 << (wide - 1), few) for wide in bits]
+        keys = [values[rng.integers(0, few, rows)] for values in numbers]
+        keys = [np.sort(key) if at in in_order_already else key for at, key in enumerate(keys)]
+        assert in_order(*keys).tolist() == np.lexsort(keys[::-1]).tolist()

@@ -36,7 +36,7 @@ from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import held_at
 from clustersim.timeline.columns import is_any, taken
-from clustersim.timeline.rows_of import RowsOf
+from clustersim.timeline.rows_of import RowsOf, in_order
 
 THEN: Final = "tell a decision at the instant at which it is taken: when a step can begin"
 COUNT: Final = "tell the blocks that are in use right after each decision"
@@ -76,7 +76,7 @@ def _by_request(reading: Reading) -> Finding:
     rows = np.flatnonzero(is_any(facts["kind"], (ARRIVED, HANDED_OVER, RECEIVED, SWAPPED_OUT)))
     rows = rows[~_freed(reading, rows)]
     kind, time, request, replica = (facts[name][rows] for name in ("kind", "time_ns", "request", "replica"))
-    order = np.lexsort((rows, kind, time, replica))
+    order = in_order(replica, time, kind, rows)
     one, other = order[:-1], order[1:]
     follows = (replica[one] == replica[other]) & (time[one] == time[other]) & (kind[one] == kind[other])
     return judged(

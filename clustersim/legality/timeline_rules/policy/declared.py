@@ -22,6 +22,7 @@ from clustersim.legality.history import (
 )
 from clustersim.legality.timeline_rules.views.rank_use import TAKEN_UP, RankUse
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.rows_of import in_order
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
 NEVER: Final = np.iinfo(np.int64).max
@@ -104,12 +105,12 @@ class Policies:
         time = np.concatenate((pieces.end[ready], facts["time_ns"][told].astype(np.int64)))
         replica = np.concatenate((pieces.replica[ready], facts["replica"][told].astype(np.int64)))
         leaves = np.repeat((0, 1), (len(ready) + len(came), len(rows)))
-        order = np.lexsort((leaves, time, request))
+        order = in_order(request, time, leaves)
         opened = np.append(0, leaves[order] == 0)[:-1].astype(bool)
         opened &= np.append(False, request[order][1:] == request[order][:-1])
         change = np.where(leaves[order] == 0, 1, np.where(opened, -1, 0))
         replica, time = replica[order], time[order]
-        by_time = np.lexsort((time, replica))
+        by_time = in_order(replica, time)
         replica, time = replica[by_time], time[by_time]
         total = np.append(0, np.cumsum(change[by_time]))
         found = np.zeros(len(runs), np.int64)

@@ -30,6 +30,7 @@ from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.residency import NONE
 from clustersim.timeline.columns import is_any
+from clustersim.timeline.rows_of import in_order
 from clustersim.values import dataclass
 
 COMPLETION, ARRIVAL, DEPARTURE, DECISION = range(4)
@@ -153,7 +154,7 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
     goes_on = (output > 1) if declared.role != "all" else np.zeros(count, bool)
     comes = here & is_any(kind, (ARRIVED, REJECTED))
     rows = np.flatnonzero(comes & (reading.residency.before(comes) < 0))
-    rows = rows[np.lexsort((request[rows], time[rows]))]
+    rows = rows[in_order(time[rows], request[rows])]
     came, came_at, joins = request[rows], time[rows], kind[rows] == ARRIVED
     to = replica[rows].astype(np.int64) - first
     weight = prompt + np.where(goes_on, 1, output)
@@ -183,7 +184,7 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
     change = np.where(opens > 0, weight[who], np.where(opens < 0, -weight[who], 0))
     asks = np.repeat(np.array((1, 0), np.int8), (len(who), len(came)))  # who asks is not there yet
     phases = np.concatenate((state.phase, np.full(len(came), ARRIVAL, np.int8)))
-    key = np.lexsort((asks, np.concatenate((who, came)), phases, np.concatenate((state.when, came_at))))
+    key = in_order(np.concatenate((state.when, came_at)), phases, np.concatenate((who, came)), asks)
     order, asked = key[key < len(who)], np.flatnonzero(key >= len(who))  # who ask are in order already
     in_a_loop = "arrives_ns" not in requests
     sure = late | (not in_a_loop and ((time == due[request]) | (kind == REJECTED)))
@@ -215,8 +216,8 @@ def outstanding_of(reading: Reading, declared: Declared) -> Iterator[Loads | Non
     if not once or home.min(initial=0) < 0 or home.max(initial=0) >= declared.dp:
         yield loads_of(reading, declared)
         return
-    came = at if (np.diff(time[at]) >= 0).all() else at[np.argsort(time[at], kind="stable")]  # of one instant by number
-    done = done[np.argsort(time[done])]
+    came = at if (np.diff(time[at]) >= 0).all() else at[in_order(time[at])]  # of one instant by number
+    done = done[in_order(time[done])]
     seen, low = np.zeros(declared.dp, np.int64), 0
     left = time[done]
     while len(came):
@@ -231,7 +232,7 @@ def outstanding_of(reading: Reading, declared: Declared) -> Iterator[Loads | Non
         changing = np.concatenate((who, request[ends], who))
         arrives = np.repeat((True, False, True), (len(some), len(ends), len(some)))
         when = np.concatenate((time[some], time[ends], time[some]))
-        key = np.lexsort((asks, changing, arrives, when))
+        key = in_order(when, arrives, changing, asks)
         order, asked = key[key < len(some) + len(ends)], np.flatnonzero(key >= len(some) + len(ends))
         weight = requests["prompt_tokens"][changing] + requests["output_tokens"][changing].astype(np.int64)
         none = np.zeros(len(order), np.int8)
@@ -277,7 +278,7 @@ def _states(came: Events, decided: Events, admitted: BoolArray, done: Events, le
     state = np.concatenate(
         (np.ones(len(came[0]), np.int8), admitted + np.int8(1), np.zeros(len(done[0]) + len(leaves[0]), np.int8))
     )
-    order = np.lexsort((phase, when, who))
+    order = in_order(who, when, phase)
     who, when, phase, state = who[order], when[order], phase[order], state[order]
     before = np.zeros(len(who), np.int8)
     before[1:] = np.where(who[1:] == who[:-1], state[:-1], 0)

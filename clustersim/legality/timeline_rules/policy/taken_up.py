@@ -41,6 +41,7 @@ from clustersim.legality.timeline_rules.policy.queues import (
 )
 from clustersim.legality.timeline_rules.policy.victims import Victims
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.rows_of import in_order as rows_in_order
 
 IN_ORDER: Final = "take up what waits in the declared order, and as soon as there is room"
 GIVE_WAY: Final = "preempt the sequence that comes last, and only where a K/V block is missing"
@@ -282,7 +283,7 @@ def in_order(reading: Reading, policies: Policies) -> Finding:
     phase = phase_of(kind, rejected_first=~there[request])
     late = np.flatnonzero((phase == DEPARTURES) & (kind != LOST))
     leaves = {*zip(request[late].tolist(), time[late].tolist(), strict=True)}
-    order = np.lexsort((np.arange(len(kind)), np.where(phase == ARRIVALS, request, 0), phase, time, replica))
+    order = rows_in_order(replica, time, phase, np.where(phase == ARRIVALS, request, 0))
     bounds = np.searchsorted(replica[order], np.arange(policies.replicas + 1))
     arrived = came.tolist()
     found = []

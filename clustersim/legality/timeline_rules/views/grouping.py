@@ -133,7 +133,7 @@ def numbered(columns: Int64Array) -> Int64Array:
 def last_before(owner: Int64Array, time: Int64Array, asks: Int64Array, when: Int64Array) -> Int64Array:
     """Return the last of some instants of each owner that is not after another one; −1 where there is none."""
     many = len(owner)
-    order = np.lexsort((np.arange(many + len(asks)), np.append(time, when), np.append(owner, asks)))
+    order = in_order(np.append(owner, asks), np.append(time, when))
     place = np.maximum.accumulate(np.where(order < many, np.arange(len(order)), -1))
     found = np.full(len(asks), -1, np.int64)
     mine = np.flatnonzero(order >= many)

@@ -20,6 +20,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, REUSED, History
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.timeline.columns import is_one, joined, shelved, taken
+from clustersim.timeline.rows_of import in_order
 from clustersim.timeline.tables import Table
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -72,7 +73,7 @@ class Pieces:
             return joined(taken(of_chunks, some), taken(of_decodes, these))
 
         request, runs_of = both(chunks["request"], decodes["request"]), np.concatenate((at_chunk, first))
-        order = _by_request(request, runs_of)
+        order = in_order(request, runs_of)
         if history.declared.down:  # a sequence may go on at another replica, and come back
             order = np.lexsort((runs_of, runs.start[runs_of], request))
         self._runs = runs
@@ -201,7 +202,7 @@ class Pieces:
     def _ordered(self, instants: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the order by request and instant, and the instants in it."""
         if (self.follows[1:] & (instants[1:] < instants[:-1])).any():
-            order = np.lexsort((instants, self.request))
+            order = in_order(self.request, instants)
             return order, instants[order]
         return self._places, instants
 
@@ -215,7 +216,7 @@ class Pieces:
         same = self.follows[1:] & (self.begin[1:] == self.begin[:-1])
         late = self.follows[1:] & (self.begin[1:] < self.begin[:-1])
         if (late | (same & (self.end[1:] < self.end[:-1]))).any():
-            return np.lexsort((self.end, self.begin, self.request))
+            return in_order(self.request, self.begin, self.end)
         return None
 
     @cached_property
@@ -282,10 +283,3 @@ class Pieces:
     def closes(self) -> Int64Array:
         """Position of the last piece of each request, in the order of ``opens``."""
         return np.append(self.opens[1:], len(self))[: len(self.opens)] - 1
-
-
-def _by_request(request: Int64Array, run: Int64Array) -> Int64Array:
-    """Return the order by request, then by run (that is, by replica and step)."""
-    if len(run) and int(request.max()) < 1 << 31:
-        return np.argsort((request << 32) | run, kind="stable")
-    return np.lexsort((run, request))

@@ -37,7 +37,7 @@ from clustersim.legality.timeline_rules.views.use import Use, use_of
 from clustersim.memory import MANY, let_go
 from clustersim.timeline.columns import is_any, is_one
 from clustersim.timeline.passes import Passes, parts
-from clustersim.timeline.rows_of import RowsOf
+from clustersim.timeline.rows_of import RowsOf, in_order
 
 SOON_MADE: Final = frozenset((
     "known", "finished", "gone", "preempted", "facts_in_time", "_rows_at",
@@ -216,7 +216,7 @@ class Reading:
         assert facts is not None
         if is_one(facts["replica"]):
             return np.argsort(facts["time_ns"], kind="stable")
-        return np.lexsort((facts["time_ns"], facts["replica"]))
+        return in_order(facts["replica"], facts["time_ns"])
 
     @cached_property
     def twice(self) -> BoolArray:

@@ -16,6 +16,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.timeline.columns import is_any
 from clustersim.timeline.passes import parts
+from clustersim.timeline.rows_of import in_order
 from clustersim.timeline.tables import Table
 
 NONE = -1
@@ -39,10 +40,10 @@ class Residency:
     def __init__(self, facts: Table, then: Int64Array | None = None) -> None:
         self.facts = facts
         request, time = facts["request"], facts["time_ns"]
-        self.rows: Int64Array = np.argsort(request, kind="stable")
+        self.rows = in_order(request)
         apart = np.diff(request[self.rows]) > 0
         if then is not None or not (apart | (np.diff(time[self.rows]) >= 0)).all():  # on one replica they are in order
-            self.rows = np.lexsort((time, request) if then is None else (then, time, request))
+            self.rows = in_order(request, time) if then is None else in_order(request, time, then)
 
     def among(self, chosen: BoolArray) -> Int64Array:
         """Return the rows of some facts, in order."""

@@ -31,7 +31,7 @@ from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.legality.timeline_rules.views.swaps import at_rest, held_at
 from clustersim.timeline.columns import is_any
 from clustersim.timeline.passes import blocks, parts, within
-from clustersim.timeline.rows_of import RowsOf
+from clustersim.timeline.rows_of import RowsOf, in_order
 from clustersim.timeline.tables import Table
 from clustersim.values import dataclass
 
@@ -161,7 +161,7 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
 def _places(facts: Table) -> Int64Array:
     """Return where each fact is among those of all replicas, each in the order of time."""
     place = np.empty(len(facts["kind"]), np.int64)
-    place[np.lexsort((facts["time_ns"], facts["replica"]))] = np.arange(len(place))
+    place[in_order(facts["replica"], facts["time_ns"])] = np.arange(len(place))
     return place
 
 
@@ -257,7 +257,7 @@ def returns(
     held = -(-(pieces.computed[ends] + pieces.count[ends]) // size)
     owner = pieces.request[ends]
     first = np.searchsorted(owner, request)
-    by_request = np.lexsort((kind != PREEMPTED, time, request))
+    by_request = in_order(request, time, kind != PREEMPTED)
     ordered = request[by_request]
     opens = np.flatnonzero(np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))[: len(ordered)])
     turn = np.empty(len(rows), np.int64)
@@ -285,7 +285,7 @@ def returns(
     swaps, swapped = _swapped(facts, pieces, size)
     rows, amount = np.concatenate((rows, swaps)), np.concatenate((amount, swapped))
     turns = np.concatenate((turns, np.full(len(swaps), -1)))
-    order = np.lexsort((rows, facts["time_ns"][rows], facts["replica"][rows]))
+    order = in_order(facts["replica"][rows], facts["time_ns"][rows], rows)
     return rows[order], turns[order], amount[order]
 
 
