@@ -35,8 +35,9 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.memory import let_go
-from clustersim.timeline.columns import is_one
+from clustersim.timeline.columns import taken
 from clustersim.timeline.passes import BLOCK_STEPS, Passes, blocks, within
+from clustersim.timeline.rows_of import in_order as rows_in_order
 from clustersim.timeline.stretch import node_times
 from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, OWNER_COLUMNS, Table, Tables
 
@@ -86,42 +87,8 @@ def _hash(values: Iterable[Any]) -> bytes:
 
 def in_order(table: Table, columns: tuple[str, ...], chosen: Int64Array | None = None) -> Int64Array:
     """Return the numbers of rows (all, or those chosen) sorted by columns, the first one first."""
-    keys = [table[name] if chosen is None else table[name][chosen] for name in columns]
-    rows = np.arange(len(keys[0])) if chosen is None else chosen
-    undecided = np.ones(max(len(rows) - 1, 0), bool)  # pairs of neighbours whose columns so far are equal
-    for key in keys:
-        if ((key[1:] < key[:-1]) & undecided).any():
-            return rows[_sorted([key for key in keys if not is_one(key)])]
-        undecided &= key[1:] == key[:-1]
-        if not undecided.any():
-            break
-    return rows
-
-
-def _sorted(keys: list[Any]) -> Int64Array:
-    """Return the order by keys, the first one first: by as many as one number holds, and ties by the others."""
-    packed, room, held = np.zeros(len(keys[0]), np.int64), 1 << 62, 0
-    for key in keys:
-        least = int(key.min())
-        many = int(key.max()) - least + 1
-        if many > room:
-            break
-        room //= many
-        packed *= many
-        packed += np.subtract(key, least, dtype=np.int64)
-        held += 1
-    in_runs = np.count_nonzero(packed[1:] < packed[:-1]) < len(packed) >> 4
-    order: Int64Array = np.argsort(packed, kind="stable" if in_runs else None)
-    if held < len(keys):
-        ranked = packed[order]
-        same = ranked[1:] == ranked[:-1]
-        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-        if not held:
-            return np.lexsort(keys[::-1])
-        if len(tied):
-            rows, groups = order[tied], np.cumsum(np.append(True, ranked[tied[1:]] != ranked[tied[:-1]]))
-            order[tied] = rows[_sorted([groups, *(key[rows] for key in keys[held:])])]
-    return order
+    order = rows_in_order(*(table[name] if chosen is None else taken(table[name], chosen) for name in columns))
+    return order if chosen is None else chosen[order]
 
 
 def _passes(passes: Passes, template: int) -> Iterator[tuple[str, bytes]]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.column import is_one
 
 _FEW: Final = 1 << 10
 """Rows that numpy sorts before the ways around it are looked for."""
@@ -79,6 +80,7 @@ def in_order(*keys: Any) -> Int64Array:
     keys : integer arrays of shape (rows,)
         The first one counts most.
     """
+    keys = tuple(key for key in keys if not is_one(key)) or keys[:1]
     if len(keys[0]) < _FEW:
         return np.lexsort(keys[::-1])
     if _ascend(keys):
@@ -128,7 +130,7 @@ def _sorted(numbers: Int64Array) -> Int64Array:
     numpy sorts 16 bits by their value, without comparing; the first 32 of more decide most, and runs are merged.
     """
     bits = int(numbers.max()).bit_length()
-    if bits > 16 and np.count_nonzero(numbers[1:] < numbers[:-1]) < len(numbers) >> 6:
+    if bits > 16 and np.count_nonzero(numbers[1:] < numbers[:-1]) < len(numbers) >> 4:
         return np.argsort(numbers, kind="stable")
     head = numbers >> max(0, bits - 32)
     order: Int64Array = np.argsort(head.astype(np.uint16), kind="stable")
