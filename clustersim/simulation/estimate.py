@@ -31,10 +31,10 @@ FULL_S_PER_SPAN: Final = 1.8e-6
 """Of ``full``: 10 and 40 requests of the quickstart took 1.76 and 1.70 µs per operator …"""
 FULL_S_PER_STEP: Final = 0.4e-3
 """… and two layers on two ranks, 74 operators a step, 0.5 ms a step."""
-FOLDED_S_PER_REQUEST: Final = 60e-6
-"""Of ``folded``: a million requests took 51 s with checks and report."""
-FOLDED_S_PER_STEP: Final = 10e-6
-"""2 to 10 µs a step where lanes jump."""
+FOLDED_S_PER_REQUEST: Final = 30e-6
+"""Of ``folded``, what checks and report take: a million requests 20 to 30 s, of one node and of a fleet."""
+FOLDED_S_PER_STEP: Final = 5e-6
+"""2 to 10 µs a step where lanes jump, and less where they are compiled."""
 STAGED_S_PER_PASS: Final = 12e-6
 """With stages, of a pass of each: 7 to 17 µs for 40 to 1,000 requests on PP 2, 4 and 8 of the quickstart."""
 SLOWED_S_PER_STEP: Final = 1e-3
