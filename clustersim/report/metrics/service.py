@@ -148,15 +148,13 @@ def time_mean(function: StepFunction) -> float:
     Products are added up by numpy: OpenBLAS (``@``) does that in another order on other processors.
     """
     start, value, count = function.start_ns, function.value, len(function.start_ns)
-    end = np.full(1, function.end_ns)
+    total, end = int(function.end_ns) - int(start[0]) if count else 0, np.full(1, function.end_ns)
 
-    def lasting(some: slice) -> FloatArray:
+    def products(some: slice) -> FloatArray:
         after = start[some.stop : some.stop + 1] if some.stop < count else end
-        return np.diff(start[some], append=after).astype(np.float64)
+        return np.diff(start[some], append=after).astype(np.float64) * value[some]
 
-    lasts = by_parts("float64", count, lasting)
-    total = float(lasts.sum())
-    return float(by_parts("float64", count, lambda some: lasts[some] * value[some]).sum() / total) if total else 0.0
+    return float(by_parts("float64", count, products).sum() / total) if total else 0.0
 
 
 def service_summary(
