@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, Int64Array
+from clustersim.column import by_parts, is_one, parts
 from clustersim.report.figures.bins import time_edges
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.series import TIME_TITLE
@@ -26,7 +27,7 @@ from clustersim.report.figures.style import (
     held,
     stacked,
 )
-from clustersim.report.metrics.latencies import Columns, tpot_ns, ttft_ns, within_targets
+from clustersim.report.metrics.latencies import Columns, of_each, tpot_ns, ttft_ns, within_targets
 from clustersim.report.words.service import met_words
 
 PER_BIN: Final = 20
@@ -42,31 +43,33 @@ def requests_figure(
 ) -> Figure:
     """Draw TTFT and TPOT by arrival (each request, or percentiles per bin of time) and requests per second."""
     figure = Figure(layout=stacked(["TTFT (s)", "TPOT (ms)", "requests per second"], TIME_TITLE, height))
-    arrived = requests["arrived_ns"].astype(np.int64)
-    ends = np.concatenate([arrived, _present(requests["finished_ns"])])
-    last = int(ends.max()) if len(ends) else 1
+    arrived, ends = requests["arrived_ns"].astype(np.int64, copy=False), _present(requests["finished_ns"])
+    last = max(int(one.max(initial=0)) for one in (arrived, ends)) if len(arrived) + len(ends) else 1
     figure.update_layout(hovermode="closest", xaxis={"range": [0, 1.005 * last / NS_PER_S]})
-    for row, (name, values, unit, scale, colour) in enumerate(
-        (("ttft", ttft_ns(requests), "s", NS_PER_S, BLUE), ("tpot", tpot_ns(requests), "ms", NS_PER_MS, GREEN))
+    for row, (name, per_request, unit, scale, colour) in enumerate(
+        (("ttft", ttft_ns, "s", NS_PER_S, BLUE), ("tpot", tpot_ns, "ms", NS_PER_MS, GREEN))
     ):
+        values = of_each("float64", requests, lambda mine: per_request(mine) / scale)  # noqa: B023
         known = ~np.isnan(values)
         if int(known.sum()) <= max_points:
-            _add_points(figure, requests, known, values / scale, name.upper(), unit, row, colour)
+            _add_points(figure, requests, known, values, name.upper(), unit, row, colour)
         else:
-            _add_percentiles(
-                figure, arrived[known], values[known] / scale, time_edges(0, last, bins), name.upper(), unit, row
-            )
+            some = slice(None) if known.all() else known
+            _add_percentiles(figure, arrived[some], values[some], time_edges(0, last, bins), name.upper(), unit, row)
         if name in limits_ns:
-            highest = float(np.max(values[known], initial=0.0)) / scale
+            highest = float(np.max(values, initial=0.0, where=known))
             _add_target(figure, limits_ns[name] / scale, highest, unit, axis_name("y", row))
     edges = time_edges(0, last, min(bins, max(10, len(arrived) // PER_BIN)))
     _add_rate(figure, "arrived", arrived, edges, YELLOW)
-    _add_rate(figure, "finished", _present(requests["finished_ns"]), edges, PINK)
+    _add_rate(figure, "finished", ends, edges, PINK)
     if limits_ns:
         good = within_targets(requests, limits_ns)
         _add_rate(figure, f"{met_words(limits_ns)} (by end)", _present(requests["finished_ns"][good]), edges, GREEN)
     for outcome, colour in (("rejected", TARGET), ("cancelled", MUTED), ("lost", INK)):
-        some = arrived[np.asarray(requests["outcome"]) == outcome]
+        told = np.asarray(requests["outcome"])
+        if is_one(told) and told[0] != outcome:
+            continue
+        some = arrived[told == outcome]
         if len(some):
             _add_rate(figure, f"{outcome} (by arrival)", some, edges, colour)
     return figure
@@ -93,8 +96,8 @@ def binned_percentiles(
     -------
     float array, shape (len(percents), bins)
     """
-    ordered = values[np.argsort(bin_of.astype(np.uint16 if bins < 1 << 16 else np.int64), kind="stable")]
-    count = np.bincount(bin_of, minlength=bins)
+    ordered = values[np.argsort(bin_of, kind="stable")]
+    count = sum((np.bincount(bin_of[some], minlength=bins) for some in parts(len(bin_of), 8)), np.zeros(bins, np.int64))
     first = np.cumsum(count) - count
     for begin, many in zip(first.tolist(), count.tolist(), strict=True):  # all at once takes four times as long
         ordered[begin : begin + many].sort()
@@ -131,7 +134,8 @@ def _add_points(
 def _add_percentiles(
     figure: Figure, arrived: Int64Array, values: FloatArray, edges: Int64Array, name: str, unit: str, row: int
 ) -> None:
-    bin_of = np.clip(np.searchsorted(edges, arrived, side="right") - 1, 0, len(edges) - 2)
+    to = np.min_scalar_type(len(edges))  # of 16 bits are put in order without comparing
+    bin_of = by_parts(to, len(arrived), lambda some: _bins(edges, arrived[some]).astype(to))
     marks = binned_percentiles(bin_of, values, len(edges) - 1, tuple(percent for percent, _ in _MARKED))
     for (percent, colour), line in zip(_MARKED, marks, strict=True):
         figure.add_scatter(
@@ -144,6 +148,10 @@ def _add_percentiles(
             line={"shape": "hv", "width": 1.5, "color": colour},
             hovertemplate=f"arrived from %{{x:.3f}} s: {name} p{percent} %{{y:.4~g}} {unit}<extra></extra>",
         )
+
+
+def _bins(edges: Int64Array, at_ns: Int64Array) -> Int64Array:
+    return np.clip(np.searchsorted(edges, at_ns, side="right") - 1, 0, len(edges) - 2)
 
 
 def _add_rate(figure: Figure, name: str, at_ns: Int64Array, edges: Int64Array, colour: str) -> None:
@@ -160,5 +168,5 @@ def _add_rate(figure: Figure, name: str, at_ns: Int64Array, edges: Int64Array, c
 
 
 def _present(column: npt.NDArray[Any]) -> Int64Array:
-    values = column.astype(np.float64)
-    return values[~np.isnan(values)].astype(np.int64)
+    some = column if column.dtype.kind == "i" else column[~np.isnan(column)]
+    return some.astype(np.int64, copy=False)

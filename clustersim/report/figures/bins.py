@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.timeline.passes import parts
+from clustersim.column import by_parts, parts
+from clustersim.memory import let_go
 from clustersim.values import dataclass
 
 MANY: Final = 40
@@ -89,8 +90,11 @@ def bin_intervals(
     low, high, many = np.full(bins, np.inf), np.full(bins, -np.inf), 0
     total, weighted = np.zeros(bins), np.zeros(bins)
     told = start_ns, end_ns, value, edges_ns, None if steps is None else np.asarray(steps)
-    inside = (end_ns > edges_ns[0]) & (start_ns < edges_ns[-1])
-    levels = _Levels(bins, value[inside]) if np.count_nonzero(inside) > MANY * bins else None
+    span = _Span()
+    for some in parts(len(start_ns), 4):
+        span.take(value[some][(end_ns[some] > edges_ns[0]) & (start_ns[some] < edges_ns[-1])])
+    let_go()
+    levels = _Levels(bins, span) if span.many > MANY * bins else None
     for pairs in _pairs(*told):
         many += pairs.many
         if levels is not None:
@@ -105,7 +109,7 @@ def bin_intervals(
     lower, upper = (np.where(empty, np.nan, bound) for bound in (low, high))
     if many > MANY * bins:
         if levels is None:  # few intervals of many steps
-            levels = _Levels(bins, value[inside])
+            levels = _Levels(bins, span)
             for pairs in _pairs(*told):
                 levels.add(pairs)
         lower, upper = levels.band(low, high)
@@ -163,12 +167,26 @@ def _edges_before(edges_ns: Int64Array, instants: Int64Array, side: Literal["lef
     return np.repeat(np.arange(len(edges_ns) + 1), np.diff(cuts, prepend=0, append=len(instants)))
 
 
+class _Span:
+    """How many values there are, and the least and the most of them."""
+
+    def __init__(self) -> None:
+        self.many, self.least, self.most = 0, np.inf, -np.inf
+
+    def take(self, values: npt.NDArray[Any]) -> None:
+        """Take some of them."""
+        if len(values):
+            self.many += len(values)
+            self.least = min(self.least, float(values.min()))
+            self.most = max(self.most, float(values.max()))
+
+
 class _Levels:
     """The weight of each level of the range of values, bin by bin."""
 
-    def __init__(self, bins: int, values: npt.NDArray[Any]) -> None:
-        self._least = float(values.min())
-        self._span = (float(values.max()) - self._least) or 1.0
+    def __init__(self, bins: int, span: _Span) -> None:
+        self._least = span.least
+        self._span = (span.most - span.least) or 1.0
         self._share = np.zeros(bins * _LEVELS)
 
     def add(self, pairs: _Pairs) -> None:
@@ -190,7 +208,16 @@ class _Levels:
 
 def bin_function(function: StepFunction, edges_ns: Int64Array) -> Binned:
     """Bin a step function; before its first and after its last instant it has no value."""
-    start, value, ends = function.start_ns, function.value, np.append(function.start_ns[1:], function.end_ns)
+    start, value = function.start_ns, function.value
+    if len(start) and start[-1] == function.end_ns:  # as those of gauges do: what it comes to in the end lasts no time
+        start, value = start[:-1], value[:-1]
+    end = np.full(1, function.end_ns)
+
+    def until(some: slice) -> Int64Array:
+        after = function.start_ns[some.stop : some.stop + 1]
+        return np.append(start[some][1:], after if len(after) else end)
+
+    ends: Int64Array = by_parts("int64", len(start), until)
     lasting = ends > start
     if not lasting.all():
         start, value, ends = start[lasting], value[lasting], ends[lasting]

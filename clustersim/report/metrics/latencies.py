@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
-from clustersim.column import Column, constant, is_one, parts
+from clustersim.column import Column, by_parts, constant, is_one, parts
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.memory import let_go
 from clustersim.simulation.agreement import EXPLAINED
@@ -87,7 +87,7 @@ def of_finished(requests: Columns, per_request: Callable[[Columns], FloatArray])
 
     It is worked out of some at a time, and many are in a file.
     """
-    columns, found = {name: requests[name] for name in _TIMED if name in requests}, Column("float64")
+    columns, found = _timed(requests), Column("float64")
     for some in parts(len(requests["arrived_ns"]), 8):
         mine = {name: column[some] for name, column in columns.items()}
         values = per_request(mine)[is_finished(mine)]
@@ -95,6 +95,20 @@ def of_finished(requests: Columns, per_request: Callable[[Columns], FloatArray])
     values = found.whole()
     let_go()
     return values, constant(np.int64(1), len(values))
+
+
+def of_each(to: str, requests: Columns, per_request: Callable[[Columns], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return what is worked out of each request, of a type, of some at a time."""
+    columns = _timed(requests)
+    return by_parts(
+        to,
+        len(requests["arrived_ns"]),
+        lambda some: per_request({name: column[some] for name, column in columns.items()}),
+    )
+
+
+def _timed(requests: Columns) -> Columns:
+    return {name: requests[name] for name in _TIMED if name in requests}
 
 
 def latencies_ns(requests: Columns, token_gaps: Weighted | None = None) -> dict[str, Weighted]:
@@ -286,11 +300,13 @@ def within_targets(requests: Columns, limits_ns: Mapping[str, float]) -> npt.NDA
 
     A one-token request has no TPOT and so can't miss it; ITL is no property of one request and is not counted.
     """
-    good = is_finished(requests)
-    for name, per_request in (("ttft", ttft_ns), ("tpot", tpot_ns), ("e2e", e2e_ns)):
-        if name in limits_ns:
-            good &= ~(per_request(requests) > limits_ns[name])
-    return good
+    each = {"ttft": ttft_ns, "tpot": tpot_ns, "e2e": e2e_ns}
+
+    def good(mine: Columns) -> npt.NDArray[np.bool_]:
+        late = [each[name](mine) > limit for name, limit in limits_ns.items() if name in each]
+        return is_finished(mine) & ~np.any(late, axis=0) if late else is_finished(mine)
+
+    return of_each("bool", requests, good)
 
 
 def kv_peak(steps: Columns) -> float | None:
