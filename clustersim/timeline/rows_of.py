@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.column import is_one
 
-_FEW: Final = 1 << 10
+FEW: Final = 1 << 10
 """Rows that numpy sorts before the ways around it are looked for."""
 
 
@@ -81,7 +81,7 @@ def in_order(*keys: Any) -> Int64Array:
         The first one counts most.
     """
     keys = tuple(key for key in keys if not is_one(key)) or keys[:1]
-    if len(keys[0]) < _FEW:
+    if len(keys[0]) < FEW:
         return np.lexsort(keys[::-1])
     if _ascend(keys):
         return np.arange(len(keys[0]))
