@@ -182,7 +182,12 @@ def same(one: Any, other: Any) -> bool:
     """Return whether two columns are alike in type and in all rows."""
     if len(one) != len(other) or one.dtype != other.dtype:
         return False
-    return all(np.array_equal(one[some], other[some]) for some in parts(len(one), 8))
+    for some in parts(len(one), 8):
+        if not np.array_equal(one[some], other[some]):
+            return False
+        if not some.stop % (AT_A_TIME * PART):
+            let_go()
+    return True
 
 
 def one_after_the_other(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
