@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, Int64Array
 from clustersim.column import by_parts, is_one, parts
-from clustersim.report.figures.bins import time_edges
+from clustersim.report.figures.bins import time_edges, weights_between
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.series import TIME_TITLE
 from clustersim.report.figures.style import (
@@ -155,7 +155,7 @@ def _bins(edges: Int64Array, at_ns: Int64Array) -> Int64Array:
 
 
 def _add_rate(figure: Figure, name: str, at_ns: Int64Array, edges: Int64Array, colour: str) -> None:
-    counts, _ = np.histogram(at_ns, edges)
+    counts = weights_between(edges, at_ns)
     figure.add_scatter(
         x=(edges / NS_PER_S).astype(np.float32),
         y=held(counts / (np.diff(edges) / NS_PER_S)),

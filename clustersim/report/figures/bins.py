@@ -181,6 +181,26 @@ class _Span:
             self.most = max(self.most, float(values.max()))
 
 
+def weights_between(
+    edges: npt.NDArray[Any], values: npt.NDArray[Any], weights: npt.NDArray[Any] | None = None
+) -> FloatArray:
+    """Return how many values are in each bin, or what they weigh, as ``numpy.histogram``, which sorts them.
+
+    Parameters
+    ----------
+    edges : array
+        They ascend, and no value is outside.
+    values : array
+    weights : integer array, optional
+        1 each without it.
+    """
+    found = np.zeros(len(edges) - 1)
+    for some in parts(len(values), 8):
+        at = np.minimum(np.searchsorted(edges, values[some], side="right") - 1, len(found) - 1)
+        found += np.bincount(at, None if weights is None else weights[some], len(found))
+    return found
+
+
 class _Levels:
     """The weight of each level of the range of values, bin by bin."""
 

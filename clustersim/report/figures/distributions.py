@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray
+from clustersim.column import is_one
+from clustersim.report.figures.bins import weights_between
 from clustersim.report.figures.figure import Figure
 from clustersim.report.figures.style import BLUE, INK, MUTED, TARGET, axis_name, faded, log_ticks, template
 from clustersim.report.metrics.latencies import LATENCIES, Weighted, weighted_percentile
@@ -48,7 +50,7 @@ def histogram(values: npt.NDArray[Any], weights: npt.NDArray[Any], *, log: bool,
     else:
         edges = np.linspace(low, high, bins + 1)
     edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
-    counts, _ = np.histogram(values, edges, weights=weights.astype(np.float64))
+    counts = weights_between(edges, values, None if is_one(weights) and weights[0] == 1 else weights)
     return Histogram(edges=edges, share=counts / counts.sum())
 
 

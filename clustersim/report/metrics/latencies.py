@@ -156,13 +156,10 @@ def weighted_percentile(values: npt.NDArray[Any], weights: npt.NDArray[Any], per
         When the weights sum to zero: nothing has no percentile.
     """
     ordered, last = np.asarray(values), np.asarray(weights, np.int64)
-    once = is_one(last) and last[0] == 1
-    if once or (last == 1).all():
-        ordered = np.sort(ordered)
-    elif (ordered[1:] < ordered[:-1]).any():
+    once = (is_one(last) and last[0] == 1) or bool((last == 1).all())
+    if not once and (ordered[1:] < ordered[:-1]).any():
         order = np.argsort(ordered, kind="stable")
         ordered, last = ordered[order], last[order]
-    ordered = ordered.astype(np.float64, copy=False)
     last = last if once else np.cumsum(last)  # last[i]: how many expanded values are ≤ ordered[i]
     many = len(last) if once else int(last[-1]) if len(last) else 0
     if not many:
@@ -170,10 +167,11 @@ def weighted_percentile(values: npt.NDArray[Any], weights: npt.NDArray[Any], per
     position = (many - 1) * np.true_divide(np.asarray(percents, np.float64), 100.0)
     below = np.floor(position)
     fraction = position - below
-    low, high = (
-        ordered[at.astype(np.int64) if once else np.searchsorted(last, at, side="right")]
-        for at in (below, np.minimum(below + 1, many - 1))
-    )
+    each = (below, np.minimum(below + 1, many - 1))
+    places = [at.astype(np.int64) if once else np.searchsorted(last, at, side="right") for at in each]
+    if once:  # of few places nothing else needs to be in order
+        ordered = np.partition(ordered, np.unique(np.concatenate(places, axis=None)))
+    low, high = (ordered[at].astype(np.float64, copy=False) for at in places)
     # numpy interpolates from the nearer end, so that the ends are exact
     return np.asarray(np.where(fraction >= 0.5, high - (high - low) * (1 - fraction), low + (high - low) * fraction))
 
