@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from clustersim import units
 from clustersim.scenario.text.scalars import kind_of
+from clustersim.workload.limits import MAX_TOKENS
 
 LONGEST_S: Final = 2**63 / 1e9
 """292 years: what int64 nanoseconds hold."""
@@ -71,6 +72,8 @@ def quantity(dimension: str, example: str, *, zero: bool = False) -> Any:
 
 Count = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_whole)]
 """A whole number from 1."""
+StepTokens = Annotated[int, Field(ge=1, le=MAX_TOKENS), BeforeValidator(_whole)]
+"""Tokens of a step, which a record tells in 32 bits."""
 Index = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(_whole)]
 """A whole number from 0."""
 Duration = quantity("time", "60 s")

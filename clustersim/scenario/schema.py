@@ -23,6 +23,7 @@ from clustersim.scenario.fields import (
     DurationOrZero,
     Index,
     Part,
+    StepTokens,
     refuse,
     short_for,
 )
@@ -249,7 +250,7 @@ class PoolServingPart(Part):
     order: Annotated[OrderPart | None, short_for("by", str | OrderPart)] = Field(default=None, examples=["priority"])
     long_prompt_tokens: Count | None = None
     max_batch_requests: Count | None = None
-    max_batch_tokens: Count | None = None
+    max_batch_tokens: StepTokens | None = None
     kv_blocks: Count | None = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     router: str | None = Field(default=None, examples=["least_outstanding"])
@@ -263,7 +264,7 @@ class ServingPart(Part):
     order: Annotated[OrderPart, short_for("by", str | OrderPart)] = Field(default=OrderPart(), examples=["priority"])
     long_prompt_tokens: Count | None = None
     max_batch_requests: Count | None = None
-    max_batch_tokens: Count | None = None
+    max_batch_tokens: StepTokens | None = None
     kv_block_tokens: Count | None = None
     kv_blocks: Count | None = None
     preemption: Literal["recompute", "swap", "never"] | None = None
