@@ -128,21 +128,22 @@ class ReplayInput:
     @property
     def needs_clock(self) -> bool:
         """Whether lanes each by itself are not all that it takes: K/V is handed over, more decides, or any fails."""
-        return len(self.pools) > 1 or self.decides or bool(self.faults)
+        return len(self.pools) > 1 or bool(self.decides or self.faults)
 
     @property
-    def decides(self) -> bool:
-        """Whether more than lengths and loads decides what the replicas do at which requests arrive."""
+    def decides(self) -> str:
+        """Which key decides, besides lengths and loads, what the replicas do at which requests arrive; empty: none."""
         serving, cancels = self.entry.serving, self.requests.cancel_after_ns
-        return (
-            serving.order.by != "arrival"
-            or serving.router not in ("round_robin", "least_outstanding")
-            or serving.prefix_caching
-            or serving.queue_limit is not None
-            or isinstance(serving.scheduler, UserClass)
-            or serving.queue_timeout_ns is not None
-            or (cancels is not None and bool((cancels >= 0).any()))
-        )
+        each = {
+            f"serving.order: {serving.order.by}": serving.order.by != "arrival",
+            f"serving.router: {serving.router}": serving.router not in ("round_robin", "least_outstanding"),
+            "serving.prefix_caching": serving.prefix_caching,
+            "serving.queue_limit": serving.queue_limit is not None,
+            "serving.scheduler": isinstance(serving.scheduler, UserClass),
+            "serving.queue_timeout": serving.queue_timeout_ns is not None,
+            "workload.cancel_after": cancels is not None and bool((cancels >= 0).any()),
+        }
+        return next((key for key, decides in each.items() if decides), "")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,6 +181,6 @@ class ReplayResult:
     contention: Contention
     obstacle: str
     processes: int = 1
-    undivided: str = "the events of all replicas are in one queue"
+    undivided: str = "all replicas share one clock"
     interpreted: str = "replicas that share a clock are not"
     calls: int = 0

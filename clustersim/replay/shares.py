@@ -61,7 +61,7 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
     if pool.plan.is_lockstep:
         return 1, "replicas that share experts take their steps together"
     if inputs.decides:
-        return 1, "more than lengths and loads decides"
+        return 1, f"{inputs.decides} decides, too, what replicas do"
     if contention.stages or contention.boundaries:
         return 1, "communications can meet on a link"
     if inputs.requests.concurrency is not None:

@@ -54,7 +54,7 @@ def test_what_can_meet_is_told_with_its_place():
     assert lines[0].endswith(" can meet on a link")
     assert any(line.startswith("can be disturbed: ") for line in lines)
     assert any(" can meet on " in line for line in lines)
-    assert lines[-1] == "processes: 1, since the events of all replicas are in one queue"
+    assert lines[-1] == "processes: 1, since all replicas share one clock"
 
 
 def test_json_has_the_key_only_when_it_is_asked_for():

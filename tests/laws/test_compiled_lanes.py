@@ -335,7 +335,8 @@ def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
 def test_what_is_not_compiled_says_why() -> None:
     for change, said in (
         ({"plan": {"sp": SPLIT}}, "prompts that are split over SP ranks are not"),
-        ({"prefix_caching": True}, "replicas that share a clock are not"),
+        ({"prefix_caching": True}, "replicas are not where serving.prefix_caching decides"),
+        ({"router": "power_of_two"}, "replicas are not where serving.router: power_of_two decides"),
         ({"plan": {"pp": 2}, "layers": 2} | SHARED, "stages whose prompts share cached prefixes are not"),
         (SHARED | {"max_batch_tokens": 2, "max_batch_requests": 3}, "schedulers that decide each step are not"),
         ({"decode": {"plan": {}, "kv_blocks": 20}, "horizon_ns": 9_000}, "two pools are not where more than loads and"),

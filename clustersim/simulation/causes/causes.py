@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.column import Column, constant
+from clustersim.column import Column, by_parts, constant
 from clustersim.memory import let_go
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.decisions import REASONS, Decisions
@@ -45,7 +45,7 @@ from clustersim.simulation.causes.labels import (
 )
 from clustersim.simulation.causes.sums import Groups, Sums, groups_of, without
 from clustersim.timeline.columns import as_one, taken
-from clustersim.timeline.parts import of_replicas, ranges_of, with_own_requests
+from clustersim.timeline.parts import by_ranges, of_replicas, ranges_of, with_own_requests
 from clustersim.timeline.passes import PART
 from clustersim.timeline.passes import parts as blocks_of
 from clustersim.timeline.rows_of import rows_between
@@ -113,16 +113,19 @@ def causes_of(
     plain, divided, of_rows = Plain(tables), ranges_of(tables), columns["request"]
     count = int(of_rows.max(initial=-1)) + 1
     if len(divided) < 2 or len(of_rows) < count:
-        return _causes(tables, rows, columns, conditions, merged, plain)
-    found = _OfRanges(count)
-    told = {name: columns[name] for name in ("request", "outcome", "arrived_ns", "front_end_ns")}
+        done = {"is_done": np.asarray(columns["outcome"]) == "finished"}
+        return _causes(tables, rows, {**columns, **done}, conditions, merged, plain)
+    found, outcome = _OfRanges(count), columns["outcome"]
+    told = {name: columns[name] for name in ("arrived_ns", "front_end_ns")}
+    told["is_done"] = by_parts(bool, count, lambda some: np.asarray(outcome[some]) == "finished")
+    each = by_ranges(tables, told)
     for some in divided:
         low, high = rows_between(rows["replica"], some)
         mine, part = with_own_requests(of_replicas(tables, some))
+        of_range = {name: taken(values, mine) for name, values in told.items()} if each is None else next(each)
         found.take(mine, _causes(
             part, {name: values[low:high] for name, values in rows.items()},
-            {**{name: taken(values, mine) for name, values in told.items()}, "request": np.arange(len(mine))},
-            conditions, merged, plain,
+            {**of_range, "request": np.arange(len(mine))}, conditions, merged, plain,
         ))  # fmt: skip
         let_go()
     return found.whole(dict.fromkeys((FRONT_END, *WAITS, *labels_of(tables, merged))))
@@ -178,7 +181,7 @@ def _causes(
     of_rows = columns["request"]
     count = int(of_rows.max(initial=-1)) + 1
     finished, arrived = np.zeros(count, np.bool_), np.zeros(count, np.int64)
-    done = np.asarray(columns["outcome"]) == "finished"
+    done = columns["is_done"]
     finished[of_rows], arrived[of_rows] = done, columns["arrived_ns"]
     sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Preemptions(tables.facts)
     let_go()

@@ -91,8 +91,9 @@ class DecisionClock(SharedClock):
         serving = self.input.entry.serving
         router = "round_robin" if serving.router == "prefix_aware" else serving.router
         plain = replace(self.input.entry, serving=replace(serving, prefix_caching=False, router=router))
-        if self.keys is None or replace(self.input, pools=(plain,)).decides:
-            return None, "replicas that share a clock are not"
+        decides = replace(self.input, pools=(plain,)).decides
+        if self.keys is None or decides:
+            return None, f"replicas are not where {decides or self.input.decides} decides"
         routing = None if router == serving.router else serving.prefix_routing
         return compiled.run(self.lanes, 0, 1, self.keys, routing), ""
 
