@@ -39,6 +39,7 @@ WHOLE: Final = {
     "report/metrics/measures.py": 2,  # FLOPs of a model, devices
     "report/metrics/latencies.py": 1,  # requests
     "report/metrics/model_work.py": 3,  # FLOPs of a model
+    "report/figures/arrivals.py": 1,  # requests
     "report/figures/topology.py": 2,  # devices
     "report/traces/protobuf.py": 1,  # bytes
     "report/traces/requests.py": 2,  # slices

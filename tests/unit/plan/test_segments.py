@@ -28,10 +28,10 @@ def test_zigzag_pairs_an_early_run_with_a_late_one():
 
 @pytest.mark.parametrize("partition", ["contiguous", "zigzag", "striped"])
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 8, 31])
-@pytest.mark.parametrize("sp", [1, 2, 3, 4])
-def test_segments_hold_every_token_once(count, sp, partition):
-    held = [token for rank in segments(count, sp, partition) for run in rank for token in range(*run)]
-    assert sorted(held) == list(range(count))
+def test_segments_hold_every_token_once(count, partition):
+    for sp in (1, 2, 3, 4):
+        held = [token for rank in segments(count, sp, partition) for run in rank for token in range(*run)]
+        assert sorted(held) == list(range(count))
 
 
 def test_stripes_deal_tokens_out_in_turn():
