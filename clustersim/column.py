@@ -162,9 +162,11 @@ AT_A_TIME: Final = 1 << 7
 
 
 def parts(count: int, times: int = 1) -> Iterator[slice]:
-    """Split so many rows into slices of ``PART``, or of so many times as many."""
+    """Split so many rows into slices of ``PART``, or of so many times as many; pages behind are given up."""
     for low in range(0, count, PART * times):
         yield slice(low, min(low + PART * times, count))
+        if not (low // PART + times) % AT_A_TIME:
+            let_go()
 
 
 def by_parts(to: Any, count: int, values_of: Callable[[slice], Any]) -> npt.NDArray[Any]:
@@ -172,8 +174,6 @@ def by_parts(to: Any, count: int, values_of: Callable[[slice], Any]) -> npt.NDAr
     column = Column(to)
     for some in parts(count, 8):
         column.append(values_of(some))
-        if not some.stop % (AT_A_TIME * PART):
-            let_go()
     found: npt.NDArray[Any] = column.whole()
     return found
 
@@ -182,12 +182,7 @@ def same(one: Any, other: Any) -> bool:
     """Return whether two columns are alike in type and in all rows."""
     if len(one) != len(other) or one.dtype != other.dtype:
         return False
-    for some in parts(len(one), 8):
-        if not np.array_equal(one[some], other[some]):
-            return False
-        if not some.stop % (AT_A_TIME * PART):
-            let_go()
-    return True
+    return all(np.array_equal(one[some], other[some]) for some in parts(len(one), 8))
 
 
 def one_after_the_other(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -216,9 +216,10 @@ def beside(work: Callable[[], Found], cores: int | None = None) -> Iterator[Call
     def found() -> Found:
         theirs.close()
         try:
-            return ours.recv()  # type: ignore[no-any-return]
+            answered: Found = ours.recv()
         except EOFError:  # it ended before it answered
             return work()
+        return answered
 
     with ours, theirs:
         try:

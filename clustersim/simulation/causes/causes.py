@@ -111,13 +111,12 @@ def causes_of(
         Part of a step → what it counts as; each operator by itself without it.
     """
     plain, divided, of_rows = Plain(tables), ranges_of(tables), columns["request"]
-    count = int(of_rows.max(initial=-1)) + 1
+    count, outcome = int(of_rows.max(initial=-1)) + 1, columns["outcome"]
+    is_done = by_parts(bool, len(of_rows), lambda some: np.asarray(outcome[some]) == "finished")
     if len(divided) < 2 or len(of_rows) < count:
-        done = {"is_done": np.asarray(columns["outcome"]) == "finished"}
-        return _causes(tables, rows, {**columns, **done}, conditions, merged, plain)
-    found, outcome = _OfRanges(count), columns["outcome"]
-    told = {name: columns[name] for name in ("arrived_ns", "front_end_ns")}
-    told["is_done"] = by_parts(bool, count, lambda some: np.asarray(outcome[some]) == "finished")
+        return _causes(tables, rows, {**columns, "is_done": is_done}, conditions, merged, plain)
+    found = _OfRanges(count)
+    told = {name: columns[name] for name in ("arrived_ns", "front_end_ns")} | {"is_done": is_done}
     each = by_ranges(tables, told)
     for some in divided:
         low, high = rows_between(rows["replica"], some)
