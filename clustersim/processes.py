@@ -1,4 +1,4 @@
-"""A pool of processes on this machine, in the shape of ``concurrent.futures``.
+"""Work in processes of this machine: a pool of them in the shape of ``concurrent.futures``, and copies of this one.
 
 On Linux, in a program without threads of Python, workers are copies of this process: what it has imported and worked
 out they have, too. Elsewhere they are interpreters of their own that never import the program's main module, so this is
@@ -15,11 +15,13 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
@@ -29,6 +31,24 @@ _ASKING: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") i
 
 _PR_SET_PDEATHSIG: Final = 1
 """Of ``prctl`` of Linux."""
+
+_AT_ONCE: Final = ContextVar("how many processes may work at once", default=1)
+_LATER: Final = ContextVar[Connection | None]("what ends when one more may", default=None)
+"""Until then the process that this one is a copy of does other work."""
+_ASKED: Final = 2
+"""Numbers that a copy is asked for at a time: it has the next one while what it answered is taken."""
+_AHEAD: Final = 4
+"""Numbers for each copy that may be asked for before the first of them is taken; what they gave waits here."""
+
+
+@contextmanager
+def at_once(count: int | None = None) -> Iterator[None]:
+    """Let so many processes work at once in the block, this one and copies of it; by default one a core."""
+    before = _AT_ONCE.set(usable_cores() if count is None else count)
+    try:
+        yield
+    finally:
+        _AT_ONCE.reset(before)
 
 
 @contextmanager
@@ -189,47 +209,140 @@ def _kill(started: list[Any]) -> None:
 
 
 @contextmanager
-def beside(work: Callable[[], Found], cores: int | None = None) -> Iterator[Callable[[], Found]]:
+def beside(work: Callable[[], Found]) -> Iterator[Callable[[], Found]]:
     """Do work in a copy of this process while the block does other work; yield what waits for its result.
 
-    Where this process can't be copied or has one core, and where the copy raises or ends before it answers, the work is
-    done here, when it is asked for. No copy outlives the block.
+    Where this process can't be copied or no other may work (:func:`at_once`), and where the copy raises or ends before
+    it answers, the work is done here, when it is asked for. No copy outlives the block.
 
     Parameters
     ----------
     work : callable
         Returns what can be pickled; what else it does is lost.
-    cores : int, optional
-        How many processes may work; by default one a core.
     """
-    if not forks() or (usable_cores() if cores is None else cores) < 2:
+    if _AT_ONCE.get() < 2 or not forks():
         yield cache(work)
         return
-    context, (ours, theirs) = _context(), multiprocessing.Pipe(duplex=False)
+    context, (ours, theirs), (later, until) = _context(), *(multiprocessing.Pipe(duplex=False) for _ in range(2))
 
     def answer() -> None:
         _die_with_parent()
+        until.close()
+        _LATER.set(later)
         with suppress(Exception):  # who waits meets it, too, with its place
             theirs.send(work())
         os._exit(0)
 
     def found() -> Found:
         theirs.close()
+        until.close()
         try:
             answered: Found = ours.recv()
         except EOFError:  # it ended before it answered
             return work()
         return answered
 
-    with ours, theirs:
+    with ours, theirs, later, until:
         try:
             with _signals_wait(), suppress(OSError):  # no room for another process
                 context.Process(target=answer).start()
             yield cache(found)
         finally:
-            _kill(context.started)
-            for process in context.started:
-                process.join()
+            _end(context.started)
+
+
+@contextmanager
+def in_turn(work: Callable[[int], Found], many: int) -> Iterator[Iterator[Found]]:
+    """Give what work makes of each number below ``many``, in turn; copies of this process do it, where several may.
+
+    What a copy does not answer, since it raised or ended, is done here. No copy outlives the block.
+
+    Parameters
+    ----------
+    work : callable
+        Takes a number and returns what can be pickled; what else it does is lost.
+    many : int
+    """
+    if min(_AT_ONCE.get(), many) < 2 or not forks():
+        yield map(work, range(many))
+        return
+    copies = _Copies(work, many)
+    try:
+        yield copies.answers()
+    finally:
+        _end(copies.context.started)
+
+
+class _Copies:
+    """Copies of this process, each asked for some numbers at a time."""
+
+    def __init__(self, work: Callable[[int], Any], many: int) -> None:
+        self.context: Any = _context()
+        self._work, self._many, self._given, self._taken = work, many, 0, 0
+        self._asked: dict[Connection, deque[int]] = {}
+        self._found: dict[int, Any] = {}
+        self._later = _LATER.get()
+
+    def answers(self) -> Iterator[Any]:
+        """Yield what the work makes of each number."""
+        for _ in range(min(_AT_ONCE.get(), self._many) - (self._later is not None)):
+            self._start()
+        for number in range(self._many):
+            while number not in self._found:
+                self._ask()
+                if any(number in numbers for numbers in self._asked.values()):
+                    for ready in wait([*self._asked, *([] if self._later is None else [self._later])]):
+                        self._take(ready)
+                else:  # who was asked for it ended, or nobody is there
+                    self._given = max(self._given, number + 1)
+                    self._found[number] = self._work(number)
+            self._taken += 1
+            yield self._found.pop(number)
+
+    def _start(self) -> None:
+        """Start one more; one for which there is no room is found to have ended."""
+        ours, theirs = multiprocessing.Pipe()
+
+        def answer() -> None:
+            _die_with_parent()
+            ours.close()
+            _AT_ONCE.set(1)
+            with suppress(Exception):  # what raises is done again where it is waited for
+                while True:
+                    theirs.send(self._work(theirs.recv()))
+            os._exit(0)
+
+        with theirs, _signals_wait(), suppress(OSError):
+            self.context.Process(target=answer, daemon=True).start()
+        self._asked[ours] = deque()
+
+    def _ask(self) -> None:
+        most = min(self._many, self._taken + _AHEAD * len(self._asked))
+        for copy, numbers in self._asked.items():
+            while len(numbers) < _ASKED and self._given < most:
+                numbers.append(self._given)
+                self._given += 1
+                with suppress(OSError):  # it has ended, which is found when it is waited for
+                    copy.send(numbers[-1])
+
+    def _take(self, ready: Any) -> None:
+        """Take what a copy has answered, or that it ended; start one more where another process has done its work."""
+        if ready is self._later:
+            self._later = None
+            self._start()
+            return
+        try:
+            self._found[self._asked[ready][0]] = ready.recv()
+            self._asked[ready].popleft()
+        except (EOFError, OSError):
+            del self._asked[ready]
+            ready.close()
+
+
+def _end(started: list[Any]) -> None:
+    _kill(started)
+    for process in started:
+        process.join()
 
 
 def forks() -> bool:

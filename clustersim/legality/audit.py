@@ -7,6 +7,7 @@ nothing to look at in a history says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from clustersim.legality.finding import NOTHING, Finding, merged
@@ -36,6 +37,7 @@ from clustersim.legality.timeline_rules.views.ranges import in_ranges, is_divisi
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
 from clustersim.memory import MANY, give_back, let_go
+from clustersim.processes import in_turn
 
 HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "PH-1": phases.boundary,
@@ -183,15 +185,23 @@ def _in_ranges(history: History, rules: Collection[str]) -> dict[Callable[..., F
     Nothing where that has one range or can't be divided, or where something is wrong: then the whole is asked.
     """
     found: dict[Callable[..., Finding], list[Finding]] = {}
-    seen = priced.Visits()
-    for part in in_ranges(history) if is_divisible(history) else ():
-        if part is None:
-            return {}
-        for check, finding in _in_range(Reading(part), rules, seen):
+    seen, divided = priced.Visits(), in_ranges(history) if is_divisible(history) else []
+
+    def of(number: int) -> list[tuple[Callable[..., Finding], Finding]]:
+        """Return what is found in a range, up to the first thing that is wrong."""
+        told = []
+        for each in _in_range(Reading(divided[number]()), rules, seen):
+            told.append(each)
+            if each[1].faults:
+                break
+        give_back(MANY)
+        return told
+
+    with in_turn(of, len(divided)) as ranges:
+        for check, finding in chain.from_iterable(ranges):
             if finding.faults:
                 return {}
             found.setdefault(check, []).append(finding)
-        give_back(MANY)
     return {check: merged(*each) for check, each in found.items()}
 
 

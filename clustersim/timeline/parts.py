@@ -89,16 +89,23 @@ def ranges_of(tables: Tables) -> list[range]:
 
 def of_ranges(tables: Tables) -> Iterator[Tables]:
     """Yield the parts of tables that the ranges of their replicas have: themselves, where there is one."""
+    many = len(ranges_of(tables))
+    for number in range(many):
+        yield of_range(tables, number)
+        if many > 1:
+            let_go()
+
+
+def of_range(tables: Tables, number: int) -> Tables:
+    """Return the part of tables that a range of their replicas has: themselves, where there is one."""
     divided = ranges_of(tables)
     if len(divided) < 2:
-        yield tables
-        return
+        return tables
     kept: dict[range, Tables] = tables.made.setdefault(Tables, {})
-    for some in divided:
-        if some not in kept:
-            kept[some] = of_replicas(tables, some)
-        yield kept[some]
-        let_go()
+    some = divided[number]
+    if some not in kept:
+        kept[some] = of_replicas(tables, some)
+    return kept[some]
 
 
 def of_replicas(tables: Tables, some: range) -> Tables:
@@ -137,8 +144,8 @@ def with_own_requests(tables: Tables) -> tuple[Int64Array, Tables]:
     return requests, tables.part(**mine)
 
 
-def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> Iterator[dict[str, Any]] | None:
-    """Yield what columns of a row per request have of each range, in order of requests; None where some are in none.
+def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return what columns of a row per request have of each range, in order of requests; None where some are in none.
 
     All columns are put in order of ranges first: each range for itself would read all of their pages.
     """
@@ -161,7 +168,7 @@ def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> Iterator[dict[str, 
             if found[name] is not values:
                 found[name][places] = values[some][order]
         let_go()
-    return ({name: values[low:high] for name, values in found.items()} for low, high in pairwise(bounds))
+    return [{name: values[low:high] for name, values in found.items()} for low, high in pairwise(bounds)]
 
 
 class _RangeOf:

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.timeline.columns import shelved
-from clustersim.timeline.parts import of_ranges
+from clustersim.column import parts, room
+from clustersim.memory import let_go
+from clustersim.processes import in_turn
+from clustersim.timeline.parts import of_range, ranges_of
 from clustersim.timeline.passes import within
 from clustersim.timeline.rows_of import in_order
 from clustersim.timeline.steps import Steps, steps_of
@@ -105,25 +107,36 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     only : bool array of shape (requests,), optional
         Which requests count; the others are as if they had no tokens. Without it, all do.
     """
-    first = np.full(num_requests, NEVER, np.int64)
-    last = np.full(num_requests, NEVER, np.int64)
-    count = np.zeros(num_requests, np.int64)
+    times = {name: room(np.int64, num_requests) for name in ("first_ns", "last_ns", "count")}
+    for some in parts(num_requests, 32):
+        for name, column in times.items():
+            column[some] = 0 if name == "count" else NEVER
     pools: list[tuple[Int64Array, Int64Array]] = []
-    for part in of_ranges(tables):
-        events = token_events(part) if only is None else TokenEvents(part, only)
-        follows = events.request[1:] == events.request[:-1]
-        opens = np.flatnonzero(np.concatenate(([True], ~follows))) if len(events.request) else np.empty(0, np.int64)
-        requests = events.request[opens]
-        first[requests] = events.begin[opens]
-        last[requests] = events.end[np.append(opens[1:], len(events.request))[: len(opens)] - 1]
-        if len(opens):
-            count[requests] = np.add.reduceat(events.count, opens)
-        between = (events.begin[1:] - events.end[:-1])[follows]
-        pools.append(_all_pooled([*_gaps_inside(events), _pooled(between, np.ones(len(between), np.int64))]))
-        if sum(len(values) for values, _ in pools[1:]) > len(pools[0][0]):  # as many as before are new: many are equal
-            pools = [_all_pooled(pools)]
-    times = shelved({"first_ns": first, "last_ns": last, "count": count})
+    with in_turn(lambda number: _times_of(of_range(tables, number), only), len(ranges_of(tables))) as ranges:
+        for requests, *found, pool in ranges:
+            for column, values in zip(times.values(), found, strict=True):
+                column[requests] = values
+            pools.append(pool)
+            if sum(len(values) for values, _ in pools[1:]) > len(pools[0][0]):  # as many as before are new, and equal
+                pools = [_all_pooled(pools)]
+            let_go()
+    for column in times.values():
+        column.flags.writeable = False
     return TokenTimes(**times, gaps=_all_pooled(pools))
+
+
+def _times_of(
+    tables: Tables, only: BoolArray | None
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, tuple[Int64Array, Int64Array]]:
+    """Return requests of a range of replicas, when they got their first and last tokens, how many, and the gaps."""
+    events = token_events(tables) if only is None else TokenEvents(tables, only)
+    follows = events.request[1:] == events.request[:-1]
+    opens = np.flatnonzero(np.concatenate(([True], ~follows))) if len(events.request) else np.empty(0, np.int64)
+    last = np.append(opens[1:], len(events.request))[: len(opens)] - 1
+    count = np.add.reduceat(events.count, opens) if len(opens) else opens
+    between = (events.begin[1:] - events.end[:-1])[follows]
+    pool = _all_pooled([*_gaps_inside(events), _pooled(between, np.ones(len(between), np.int64))])
+    return events.request[opens], events.begin[opens], events.end[last], count, pool
 
 
 def _gaps_inside(events: TokenEvents) -> Iterator[tuple[Int64Array, Int64Array]]:

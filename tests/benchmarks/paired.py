@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
+from clustersim.cli.memory import keep_memory
 from clustersim.replay.input import CompiledMode, ReplayInput
 from clustersim.replay.replay import ReplayResult, replay
 from clustersim.scenario.load import load
@@ -113,5 +114,6 @@ def measured(mode: CompiledMode, name: str, *overrides: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    keep_memory()  # as a command does
     given_order = json.loads(sys.argv[1])
     print(json.dumps(measured(given_order["mode"], given_order["name"], *given_order["overrides"])))

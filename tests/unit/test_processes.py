@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from clustersim.processes import beside, local_pool, usable_cores
+from clustersim.processes import at_once, beside, in_turn, local_pool, usable_cores
 
 
 def is_alive(process: int) -> bool:
@@ -75,20 +75,22 @@ with local_pool(1) as pool:
 """
 BESIDE = """
 import os, time
-from clustersim.processes import beside
+from clustersim.processes import at_once, beside, in_turn
 print("main", flush=True)
+def told(number):
+    return os.getpid() if number < 2 else time.sleep(60)
 def work():
-    with beside(lambda: time.sleep(60), 2):
-        print(os.getpid(), open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
+    with in_turn(told, 4) as each:
+        print(os.getpid(), next(each), next(each), flush=True)
         time.sleep(60)
-with beside(work, 2):
-    time.sleep(60)
+with at_once(2), beside(work) as answer:
+    answer()
 """
 
 
 @pytest.mark.parametrize(("text", "count"), [
     (POOLED, 1),
-    pytest.param(BESIDE, 2, marks=pytest.mark.skipif(sys.platform != "linux", reason="no process is copied there")),
+    pytest.param(BESIDE, 3, marks=pytest.mark.skipif(sys.platform != "linux", reason="no process is copied there")),
 ])  # fmt: skip
 def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path, text, count):
     script = tmp_path / "script.py"
@@ -151,7 +153,8 @@ while status != 0:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("opened", "asked", "least"), [
     ("ours.local_pool(2) as pool", "pool.submit(os.getppid).result()", 20),
-    ("ours.beside(os.getppid, 2) as found", "found()", 5),
+    ("ours.at_once(2), ours.beside(os.getppid) as found", "found()", 5),
+    ("ours.at_once(2), ours.in_turn(lambda _: os.getppid(), 3) as found", "next(found)", 5),
 ])  # fmt: skip
 def test_a_signal_at_any_line_that_starts_workers_ends_the_program_and_them(number, opened, asked, least):
     script = ASKED.replace("OPENED", opened).replace("ASKED", asked)
@@ -174,14 +177,56 @@ def test_work_beside_is_done_in_a_copy_or_here_where_that_ends_before_it_answers
             os.kill(os.getpid(), signal.SIGKILL)
         return 7
 
-    with beside(os.getpid, 2) as found:
-        assert found() == found() != here
-    with beside(os.getpid, 1) as found:
+    with beside(os.getpid) as found:
         assert found() == here
-    with beside(ends, 2) as answer:
-        assert (answer(), answer(), done) == (7, 7, [here])
-    with pytest.raises(ZeroDivisionError), beside(lambda: 1 // 0, 2) as answer:
-        answer()
+    with at_once(2):
+        with beside(os.getpid) as found:
+            assert found() == found() != here
+        with beside(ends) as answer:
+            assert (answer(), answer(), done) == (7, 7, [here])
+        with pytest.raises(ZeroDivisionError), beside(lambda: 1 // 0) as answer:
+            answer()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
+def test_copies_answer_in_turn_and_what_they_do_not_is_done_here(monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    here = os.getpid()
+
+    def told(number: int) -> tuple[int, int, bytes]:
+        if number % 5 == 3 and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with in_turn(lambda _: os.getpid(), 3) as each:  # copies make none
+            assert os.getpid() == here or set(each) == {os.getpid()}
+        return number, os.getpid(), b"x" * (1 << 20 if number % 2 else 1)  # more than goes into a pipe
+
+    for cores in (1, 2, 3, 40):
+        with at_once(cores), in_turn(told, 12) as each:
+            numbers, who, _ = zip(*each, strict=True)
+        assert numbers == tuple(range(12))
+        assert len({*who} - {here}) <= (cores if cores > 1 else 0)
+        assert (who[0] == here) == (cores == 1)
+        assert {who[number] for number in (3, 8)} == {here}
+    with at_once(2), pytest.raises(ZeroDivisionError), in_turn(lambda number: 1 // (number - 2), 4) as each:
+        list(each)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
+def test_one_more_copy_works_when_the_process_beside_it_waits(monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+    def told(number: int) -> int:
+        time.sleep(0.05)
+        return os.getpid()
+
+    def who() -> set[int]:
+        with in_turn(told, 12) as each:
+            return set(each)
+
+    for waits, many in ((False, 1), (True, 2)):
+        with at_once(2), beside(who) as answer:
+            time.sleep(0 if waits else 1.5)
+            assert len(answer()) == many
 
 
 def test_usable_cores_are_some():

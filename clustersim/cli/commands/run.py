@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -18,7 +19,7 @@ from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
-from clustersim.processes import beside
+from clustersim.processes import at_once, beside
 from clustersim.replay.compiled.choice import waits_for_compiler
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
@@ -92,6 +93,7 @@ def run(
         raise click.UsageError("--save-detailed says what --vllm-json writes; add --vllm-json FILE")
     refuse_graph(scenario)
     started = time.perf_counter()
+    ctx.with_resource(at_once(processes))
     chosen = (*overrides, f"run.replay={replay}") if replay else overrides
     loaded = load(scenario, chosen, allow_code=allow_code or None)
     target = out if out is not None else Path("runs") / f"{loaded.name}-{loaded.digest[:12]}"
@@ -114,7 +116,7 @@ def run(
             click.echo("kernels may be compiled first, once on a machine: some 20 to 80 s (--compiled never)", err=True)
         result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
     layout, above = overview() if dashboard else None, 1 if script == "beside" else None
-    with _audited(result, processes) if audit else nullcontext(_unasked) as answer:
+    with _audited(result) if audit else nullcontext(_unasked) as answer:
         summary = summary_of(result, also=ALSO)
         write_run(target, result, summary, lambda: together((verdict, answer()[0])), layout, above)
     audited, audit_s = answer()
@@ -156,7 +158,7 @@ def _elsewhere(executor: str | None, processes: int | None) -> Iterator[tuple[Ex
         yield pool, executors.workers + 1 if processes is None else processes
 
 
-def _audited(result: RunResult, processes: int | None) -> AbstractContextManager[Answer]:
+def _audited(result: RunResult) -> AbstractContextManager[Answer]:
     """Audit what was recorded, that of many requests beside what else is done; return what waits for the answer."""
 
     def audited() -> tuple[Verdict, dict[str, float]]:
@@ -164,10 +166,10 @@ def _audited(result: RunResult, processes: int | None) -> AbstractContextManager
         verdict = audit_run(result)
         return verdict, {"audit": time.perf_counter() - started}
 
-    many = len(result.times.count) >= _MANY
-    if many:
-        _ = result.table  # both need it
-    return beside(audited, processes if many else 1)
+    if len(result.times.count) < _MANY:
+        return nullcontext(cache(audited))
+    _ = result.table  # both need it
+    return beside(audited)
 
 
 def _unasked() -> tuple[Verdict, dict[str, float]]:

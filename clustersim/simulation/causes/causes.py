@@ -18,6 +18,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.column import Column, by_parts, constant
 from clustersim.memory import let_go
+from clustersim.processes import in_turn
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.decisions import REASONS, Decisions
 from clustersim.simulation.causes.episodes import Episodes
@@ -118,15 +119,21 @@ def causes_of(
     found = _OfRanges(count)
     told = {name: columns[name] for name in ("arrived_ns", "front_end_ns")} | {"is_done": is_done}
     each = by_ranges(tables, told)
-    for some in divided:
-        low, high = rows_between(rows["replica"], some)
-        mine, part = with_own_requests(of_replicas(tables, some))
-        of_range = {name: taken(values, mine) for name, values in told.items()} if each is None else next(each)
-        found.take(mine, _causes(
+
+    def of(number: int) -> tuple[Int64Array, Causes]:
+        low, high = rows_between(rows["replica"], divided[number])
+        mine, part = with_own_requests(of_replicas(tables, divided[number]))
+        of_range = {name: taken(values, mine) for name, values in told.items()} if each is None else each[number]
+        causes = _causes(
             part, {name: values[low:high] for name, values in rows.items()},
             {**of_range, "request": np.arange(len(mine))}, conditions, merged, plain,
-        ))  # fmt: skip
+        )  # fmt: skip
         let_go()
+        return mine, causes
+
+    with in_turn(of, len(divided)) as ranges:
+        for mine, causes in ranges:
+            found.take(mine, causes)
     return found.whole(dict.fromkeys((FRONT_END, *WAITS, *labels_of(tables, merged))))
 
 

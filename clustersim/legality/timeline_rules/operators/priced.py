@@ -161,10 +161,8 @@ class _OfTemplate:
             varies = set(self.tables.column_sets[columns])
             priced = {cls: some for cls, some in self.classes.items() if cls not in varies}
             some = np.flatnonzero(sets == columns)
-            chosen, also = self._distinct(features, replica, row, some, priced)
-            some = some[chosen]
-            if not len(some) and not also:
-                continue
+            chosen = self._distinct(features, replica, row, some, priced)
+            also, some = len(some) - len(chosen), some[chosen]
             found = self.contents.at(replica[some], step[some])
             at = rows["at"][row[some]].astype(np.int64)
             lasts = {cls: self.tables.row_values[at + cls] for cls in priced}
@@ -176,10 +174,10 @@ class _OfTemplate:
     def _distinct(
         self, features: Features, replica: Int64Array, row: Int64Array, some: Int64Array,
         priced: dict[int, list[Priced]],
-    ) -> tuple[Int64Array, int]:  # fmt: skip
+    ) -> Int64Array:  # fmt: skip
         """Return the first visit of each row, earlier ones included, and all that differ from it in what prices it.
 
-        And how many differ from it in their replica alone, whose links are alike: they cost the same.
+        Whose replica alone differs, and whose links are alike, cost the same.
         """
         at, of = np.arange(len(some)), row[some]
         first_of = np.zeros(int(of.max(initial=-1)) + 1, np.int64)
@@ -205,7 +203,7 @@ class _OfTemplate:
                 values = np.nan_to_num(values, nan=-1.0)
             compare((name, s), values)
         differs |= elsewhere & unknown
-        return np.flatnonzero(differs), int((elsewhere & ~differs).sum())
+        return np.flatnonzero(differs)
 
     def _varying(self, passes: Int64Array, of_passes: Features) -> Iterator[Finding]:
         table, at = self.tables.passes, 0

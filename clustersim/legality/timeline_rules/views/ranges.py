@@ -7,8 +7,9 @@ in each, in their order. Whatever is found in a range is looked for again in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from clustersim.legality.finding import Finding
@@ -46,19 +47,19 @@ def _prompts_share(history: History) -> bool:
     return bool(prefixes) and (len(prefixes[0]) > 0 or any(one is not prefixes[0] for one in prefixes))
 
 
-def in_ranges(history: History) -> Iterator[History | None]:
-    """Yield a history for each range; None, and nothing more, where there is one, or requests are in none of them."""
+def in_ranges(history: History) -> list[Callable[[], History]]:
+    """Return what makes the history of each range; nothing where there is one, or requests are in none of them."""
     tables, requests = history.folded, history.requests
     assert tables is not None
     assert requests is not None
     divided = ranges_of(tables)
     told = by_ranges(tables, requests) if len(divided) > 1 else None
     if told is None:
-        yield None
-        return
-    for some, of_range in zip(divided, told, strict=True):
+        return []
+
+    def of(some: range, of_range: dict[str, Any]) -> History:
         mine, part = with_own_requests(of_replicas(tables, some))
-        yield replace(
+        return replace(
             history,
             folded=part,
             steps=part.steps,
@@ -68,3 +69,5 @@ def in_ranges(history: History) -> Iterator[History | None]:
             requests=of_range,
             prefixes=None if history.prefixes is None else history.prefixes[: len(mine)],
         )
+
+    return [partial(of, *each) for each in zip(divided, told, strict=True)]
