@@ -11,7 +11,7 @@ import errno
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from tempfile import TemporaryFile
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ PUT_AWAY_BYTES: Final = 1 << 22
 """Of a column in memory, after which it goes to a file: a million requests of one replica have some 40 such columns."""
 KEPT_BYTES: Final = 1 << 27
 """Of all columns of one record, up to which none of them does: some 300,000 requests of one replica."""
-SHELVED_BYTES: Final = 1 << 22
+SHELVED_BYTES: Final = 1 << 20
 """Of columns that go to a file together: less is not worth one."""
 PART: Final = 1 << 15
 """Rows that are looked at together: what is worked out of them stays near the processor, in memory that is there."""
@@ -185,39 +185,45 @@ def same(one: Any, other: Any) -> bool:
     return all(np.array_equal(one[some], other[some]) for some in parts(len(one), 8))
 
 
-def one_after_the_other(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the rows of tables of the same columns as one table, from files where there are many; of one, itself.
+def one_after_the_other(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the rows of tables of the same columns as one table, from files where there are many.
 
-    Columns that are slices of one array and lie one after the other there are not copied.
+    Each table may be dropped when the next one is asked for. Columns that are slices of one array and lie one after the
+    other there are not copied.
     """
-    if len(tables) == 1:
-        return tables[0]
-    found = {}
-    for name, values in tables[0].items():
-        whole = _side_by_side([table[name] for table in tables])
-        if whole is None:
-            column = Column(values.dtype)
-            for number, table in enumerate(tables, 1):
-                column.append(table[name])
-                if not number % 16:
-                    let_go()
-            whole = column.whole()
-        found[name] = whole
-    return found
+    found: dict[str, list[Any] | Column] = {}
+    for number, table in enumerate(tables, 1):
+        for name, values in table.items():
+            before = found.setdefault(name, [])
+            if isinstance(before, list):
+                if not before or _goes_on(before, values):
+                    before.append(values)
+                    continue
+                column = found[name] = Column(values.dtype)
+                for part in before:
+                    column.append(part)
+            found[name].append(values)
+        if not number % 16:
+            let_go()
+    return {name: _as_one(parts) if isinstance(parts, list) else parts.whole() for name, parts in found.items()}
 
 
-def _side_by_side(columns: Sequence[Any]) -> Any:
-    """Return the part of an array of which these are slices, one after the other; None where they are not."""
-    of, count = columns[0].base, sum(map(len, columns))
-    if not isinstance(of, np.ndarray) or of.dtype != columns[0].dtype or of.ndim != 1 or is_one(of):
-        return None
-    first = at = columns[0].ctypes.data
-    for column in columns:
-        if column.base is not of or not column.flags.c_contiguous or column.ctypes.data != at:
-            return None
-        at += column.nbytes
-    begin = (first - of.ctypes.data) // of.itemsize
-    return of[begin : begin + count]
+def _goes_on(before: list[Any], column: Any) -> bool:
+    """Whether a column lies behind others in the array of which all are slices."""
+    of, last = before[0].base, before[-1]
+    if not isinstance(of, np.ndarray) or of.dtype != column.dtype or of.ndim != 1 or is_one(of):
+        return False
+    there = all(one.base is of and one.flags.c_contiguous for one in (last, column))
+    return there and bool(column.ctypes.data == last.ctypes.data + last.nbytes)
+
+
+def _as_one(slices: list[Any]) -> Any:
+    """Return the part of an array that slices are which lie one after the other."""
+    if len(slices) == 1:
+        return slices[0]
+    of = slices[0].base
+    begin = (slices[0].ctypes.data - of.ctypes.data) // of.itemsize
+    return of[begin : begin + sum(map(len, slices))]
 
 
 def shelved(columns: Mapping[str, Any]) -> dict[str, Any]:

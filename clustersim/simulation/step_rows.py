@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -79,17 +80,19 @@ class _OfRange:
             steps = {name: steps[name][order] for name in {*COLUMNS, *KV_COLUMNS, "slot"}}
         self._tables, self._block_tokens, self._recorded = tables, block_tokens, steps
         self._empties_ns = shelved({"": empties_ns(steps, residency_of(tables))})[""]
-        self.rows: Mapping[str, Any] = {name: steps[name] for name in COLUMNS} | {"empties_ns": self._empties_ns}
-        if (steps["count"] > 1).any():
-            self.rows = self._split_by_queue(_Arrivals(tables))
 
-    def _split_by_queue(self, arrivals: _Arrivals) -> Mapping[str, Any]:
+    @cached_property
+    def rows(self) -> Mapping[str, Any]:
+        rows = {name: self._recorded[name] for name in COLUMNS} | {"empties_ns": self._empties_ns}
+        return self._split_by_queue(rows) if (rows["count"] > 1).any() else rows
+
+    def _split_by_queue(self, rows: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the rows, split where somebody comes to wait."""
-        rows, queues = self.rows, []
+        arrivals, queues = _Arrivals(self._tables), []
         before = arrivals.until(rows["replica"], rows["start_ns"])
         while_there = arrivals.until(rows["replica"], rows["end_ns"]) > before
         chosen = np.flatnonzero(while_there & (rows["count"] > 1))
-        for single in self._singles(chosen):
+        for single in self._singles(chosen, rows):
             come = arrivals.until(rows["replica"][single.row], single.start_ns) - before[single.row]
             queues.append(single.opening(come[1:] != come[:-1], come))
         return _split(rows, "waiting", *_whole(queues)) if queues else rows
@@ -201,14 +204,20 @@ class StepRows:
 
     def _whole(self, name: str) -> Rows:
         """Return the rows of all ranges, one after the other; these then look into them."""
-        each: list[Mapping[str, Any]] = [getattr(one, name) for one in self._ranges]
-        if len(each) == 1:
-            return Rows(each[0])
-        many = [len(rows["start_ns"]) for rows in each]
-        found = one_after_the_other(each)
-        for one, first, last in zip(self._ranges, np.cumsum([0, *many[:-1]]), np.cumsum(many), strict=True):
-            vars(one)[name] = {column: values[first:last] for column, values in found.items()}
-        return Rows(found)
+        many = [0]
+
+        def each() -> Iterator[Mapping[str, Any]]:
+            for one in self._ranges:
+                rows: Mapping[str, Any] = getattr(one, name)
+                del vars(one)[name]  # those of all ranges are not there at once
+                many.append(many[-1] + len(rows["start_ns"]))
+                yield rows
+
+        found = Rows(one_after_the_other(each()))
+        for one, (first, last) in zip(self._ranges, pairwise(many), strict=True):
+            mine = {column: values[first:last] for column, values in found.items()}
+            vars(one)[name] = found if len(self._ranges) == 1 else mine
+        return found
 
     def single_steps(self) -> Iterator[dict[str, Any]]:
         """Yield all steps one by one, a bounded number at a time, in order: ``rows`` and what blocks were in use."""
@@ -225,7 +234,7 @@ class StepRows:
         apart : (replica, first, last), optional
             These steps of a replica are rows of their own, too.
         """
-        return Rows(one_after_the_other([one.cut(edges_ns, apart) for one in self._ranges]), self.rows.made)
+        return Rows(one_after_the_other(one.cut(edges_ns, apart) for one in self._ranges), self.rows.made)
 
 
 class _Held:

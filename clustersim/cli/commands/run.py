@@ -19,6 +19,7 @@ from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
+from clustersim.memory import give_back
 from clustersim.processes import at_once, beside
 from clustersim.replay.compiled.choice import waits_for_compiler
 from clustersim.replay.input import CompiledMode
@@ -168,7 +169,7 @@ def _audited(result: RunResult) -> AbstractContextManager[Answer]:
 
     if len(result.times.count) < _MANY:
         return nullcontext(cache(audited))
-    _ = result.table  # both need it
+    give_back(len(result.table["request"]))  # both need the table; a copy has what is there, however little it needs
     return beside(audited)
 
 
