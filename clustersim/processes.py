@@ -35,6 +35,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _AT_ONCE: Final = ContextVar("how many processes may work at once", default=1)
 _LATER: Final = ContextVar[Connection | None]("what ends when one more may", default=None)
 """Until then the process that this one is a copy of does other work."""
+_MOST: Final = 12
+"""Copies that do work in turn: so many answer as fast as one process takes what large runs ask of them."""
 _ASKED: Final = 2
 """Numbers that a copy is asked for at a time: it has the next one while what it answered is taken."""
 _AHEAD: Final = 4
@@ -274,7 +276,7 @@ def in_turn(work: Callable[[int], Found], many: int) -> Iterator[Iterator[Found]
 
 
 class _Copies:
-    """Copies of this process, each asked for some numbers at a time."""
+    """Copies of this process, ``_MOST`` or less, each asked for some numbers at a time."""
 
     def __init__(self, work: Callable[[int], Any], many: int) -> None:
         self.context: Any = _context()
@@ -285,7 +287,7 @@ class _Copies:
 
     def answers(self) -> Iterator[Any]:
         """Yield what the work makes of each number."""
-        for _ in range(min(_AT_ONCE.get(), self._many) - (self._later is not None)):
+        for _ in range(min(_AT_ONCE.get(), self._many, _MOST) - (self._later is not None)):
             self._start()
         for number in range(self._many):
             while number not in self._found:

@@ -17,6 +17,7 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
 from clustersim.legality.relevance_of_histories import demanded_of
 from clustersim.legality.rule import Verdict
+from clustersim.processes import at_once
 from clustersim.simulation.audit import violation_line
 from clustersim.simulation.foreign.declared import KEYS
 from clustersim.simulation.foreign.history import read_history
@@ -68,6 +69,7 @@ def audit(
     else than the timeline. 2: something can't be read, can't be what a run wrote, or is not comparable. 3: not
     checkable, a rule that should look at the tables found nothing; what would make it checkable is told.
     """
+    ctx.with_resource(at_once())
     if len(recorded) == 1 and (recorded[0].is_dir() or not _is_table(recorded[0])):
         if given:
             raise InputError(Problem(path="--given", message="a run directory says itself what it was made under"))
