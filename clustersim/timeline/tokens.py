@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.column import parts, room
+from clustersim.column import Column, shelved
 from clustersim.memory import let_go
 from clustersim.processes import in_turn
 from clustersim.timeline.parts import of_range, ranges_of
@@ -107,21 +107,23 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     only : bool array of shape (requests,), optional
         Which requests count; the others are as if they had no tokens. Without it, all do.
     """
-    times = {name: room(np.int64, num_requests) for name in ("first_ns", "last_ns", "count")}
-    for some in parts(num_requests, 32):
-        for name, column in times.items():
-            column[some] = 0 if name == "count" else NEVER
+    many, of, taken = len(ranges_of(tables)), Column("int32"), [Column("int64") for _ in range(3)]
     pools: list[tuple[Int64Array, Int64Array]] = []
-    with in_turn(lambda number: _times_of(of_range(tables, number), only), len(ranges_of(tables))) as ranges:
-        for requests, *found, pool in ranges:
-            for column, values in zip(times.values(), found, strict=True):
-                column[requests] = values
+    with in_turn(lambda number: _times_of(of_range(tables, number), only), many) as ranges:
+        for requests, *columns, pool in ranges:
+            of.append(requests.astype(np.int32, copy=False))
+            for column, values in zip(taken, columns, strict=True):
+                column.append(values)
             pools.append(pool)
             if sum(len(values) for values, _ in pools[1:]) > len(pools[0][0]):  # as many as before are new, and equal
                 pools = [_all_pooled(pools)]
-            let_go()
-    for column in times.values():
-        column.flags.writeable = False
+            if many > 1:
+                let_go()
+    times, rows = dict[str, Int64Array](), of.whole()
+    for name, missing in (("first_ns", NEVER), ("last_ns", NEVER), ("count", 0)):
+        found = np.full(num_requests, missing, np.int64)
+        found[rows] = taken.pop(0).whole()
+        times |= shelved({name: found})
     return TokenTimes(**times, gaps=_all_pooled(pools))
 
 
