@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import sys
+from contextlib import suppress
 from typing import Final
 
 TRIM_THRESHOLD: Final = -1
@@ -26,6 +27,8 @@ PLAIN_PAGES: Final = ("NUMPY_MADVISE_HUGEPAGE", "0")
 million requests was 9 to 11 s with them and 4 s without, and the rest was the same."""
 ONE_THREAD: Final = ("OPENBLAS_NUM_THREADS", "1")
 """Nothing here is a large product of matrices; the others' threads would wait for one all the same, and spin."""
+FILES: Final = 1 << 16
+"""That may be open, where the machine allows so many: two for each 100,000 requests are mapped at a time."""
 OBJECTS: Final = 250_000
 """New objects after which cycles among them are looked for: some 50 MB, and 20 ms each time."""
 
@@ -40,3 +43,10 @@ def keep_memory() -> None:
     if mallopt is not None:  # of glibc alone
         mallopt(MMAP_THRESHOLD, LARGEST_BYTES)
         mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+    with suppress(ImportError, OSError, ValueError):  # not every platform has a limit, or moves it
+        import resource
+
+        files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
+        if files != resource.RLIM_INFINITY and files < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
