@@ -348,8 +348,9 @@ def _end(started: list[Any]) -> None:
 
 
 def forks() -> bool:
-    """Whether workers of a pool that is opened now are copies of this process."""
-    return sys.platform == "linux" and threading.active_count() == 1
+    """Whether workers of a pool that is opened now are copies of this process: not where it may start none."""
+    is_alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    return sys.platform == "linux" and is_alone
 
 
 def usable_cores() -> int:

@@ -148,7 +148,8 @@ def _submitted(
                 continue
             try:
                 futures.append(pool.submit(replay_share, job, replicas))
-            except (OSError, RuntimeError, ValueError, TypeError):  # no interpreter, no processes, a pool that broke
+            except (OSError, RuntimeError, ValueError, TypeError, AssertionError):
+                # no interpreter, no processes, a pool that broke, or this is a worker that may start none
                 futures.append(None)
         yield futures
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 
 import pytest
 
@@ -179,6 +180,10 @@ def test_work_beside_is_done_in_a_copy_or_here_where_that_ends_before_it_answers
 
     with beside(os.getpid) as found:
         assert found() == here
+    with monkeypatch.context() as such, at_once(2):  # a worker of a pool of multiprocessing may start none
+        such.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+        with beside(os.getpid) as found, in_turn(lambda _: os.getpid(), 3) as each:
+            assert {found(), *each} == {here}
     with at_once(2):
         with beside(os.getpid) as found:
             assert found() == found() != here
@@ -212,20 +217,30 @@ def test_copies_answer_in_turn_and_what_they_do_not_is_done_here(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
-def test_one_more_copy_works_when_the_process_beside_it_waits(monkeypatch):
+def test_one_more_copy_works_when_the_process_beside_it_waits(monkeypatch, tmp_path):
     monkeypatch.setattr(threading, "active_count", lambda: 1)
 
-    def told(number: int) -> int:
-        time.sleep(0.05)
-        return os.getpid()
+    def who(folder) -> set[int]:
+        folder.mkdir()
+        late = time.monotonic() + (60 if folder.name == "2" else 0)
 
-    def who() -> set[int]:
+        def told(number: int) -> int:
+            """Wait for the other one, where there is to be one."""
+            (folder / str(os.getpid())).touch()
+            while len(os.listdir(folder)) < 2 and time.monotonic() < late:
+                time.sleep(0.01)
+            return os.getpid()
+
         with in_turn(told, 12) as each:
-            return set(each)
+            found = set(each)
+        (folder / "done").touch()
+        return found
 
-    for waits, many in ((False, 1), (True, 2)):
-        with at_once(2), beside(who) as answer:
-            time.sleep(0 if waits else 1.5)
+    for many in (1, 2):
+        folder = tmp_path / str(many)
+        with at_once(2), beside(partial(who, folder)) as answer:
+            while many == 1 and not (folder / "done").exists():
+                time.sleep(0.01)
             assert len(answer()) == many
 
 

@@ -117,6 +117,11 @@ def test_without_an_interpreter_all_is_done_here(monkeypatch):
     assert tables(result) == tables(replay(given()))
 
 
+def test_a_worker_of_a_pool_of_multiprocessing_does_all_itself(monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    assert replay(given(), processes=3).processes == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are interpreters of their own there")
 @pytest.mark.parametrize(("given_by_machine", "processes"), [(0, 1), (1, 1), (2, 3)])
 def test_what_gets_no_copy_of_this_process_is_done_here(given_by_machine, processes, monkeypatch):
