@@ -10,16 +10,14 @@ add up to its length.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
-from clustersim.timeline.passes import Passes, within
+from clustersim.timeline.passes import Passes
 from clustersim.timeline.passes import parts as blocks_of
-from clustersim.timeline.rank_nodes import rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
@@ -249,14 +247,13 @@ class _Template:
         """Walk the critical path of every pass."""
         template = self._template
         found = np.zeros((len(runs), len(self._labels.numbers)), np.int64)
-        shape, befores = rank_nodes(template), _padded(template.waits)
         done = 0
         for block in self._passes.blocks(runs):
             durations = self._passes.durations(block, self._number)
             for first in range(0, len(durations), 2048):
-                by_instance = durations[first : first + 2048][:, template.instance_class]
-                spent = _critical(shape.ends(by_instance), by_instance, befores, self._of_instance)
-                np.add.at(found[:, : spent.shape[1]], done + block.of[first : first + 2048], spent)
+                by_instance = np.ascontiguousarray(durations[first : first + 2048].T)[template.instance_class]
+                spent = _critical(template.ends(by_instance), by_instance, template.waits, self._of_instance)
+                np.add.at(found[:, : len(spent)], done + block.of[first : first + 2048], spent.T)
             done += len(block.runs)
         return found
 
@@ -290,34 +287,43 @@ class _Template:
         return np.bincount(self._of_instance, lasts, len(self._labels.numbers)).astype(np.int64)
 
 
-def _padded(befores: Sequence[Sequence[int]]) -> Int64Array:
-    """Return what each instance waits for, int64 of shape (instances, most); −1 where it waits for less."""
-    counts = np.fromiter(map(len, befores), np.int64, len(befores))
-    found = np.full((len(befores), max(1, int(counts.max(initial=0)))), -1)
-    found[np.repeat(np.arange(len(befores)), counts), within(counts)] = list(chain.from_iterable(befores))
-    return found
+def _critical(
+    ends: Int64Array, durations: Int64Array, waits: Sequence[Sequence[int]], labels: Int64Array
+) -> Int64Array:
+    """Walk the critical path of passes from its end, and return what lies on it by label, of shape (labels, passes).
 
-
-def _critical(ends: Int64Array, durations: Int64Array, befores: Int64Array, labels: Int64Array) -> Int64Array:
-    """Walk the critical path of passes from its end, and return what lies on it by label.
+    Most passes go the same way, so that an instance is looked at once for all whose path it is on.
 
     Parameters
     ----------
-    ends, durations : int64 arrays of shape (passes, instances)
-    befores : int64 array of shape (instances, most)
-        What each instance waits for, −1 where nothing more.
+    ends, durations : int64 arrays of shape (instances, passes)
+    waits : sequence of sequences of int
+        What each instance waits for: earlier ones.
     labels : int64 array of shape (instances,)
     """
-    found = np.zeros((len(ends), int(labels.max(initial=0)) + 1), np.int64)
-    on, at = np.arange(len(ends)), ends.argmax(axis=1)
-    while len(on):
-        lasts = durations[on, at]
-        found[on, labels[at]] += lasts
-        before = befores[at]
-        going = (before[:, 0] >= 0) & (ends[on, at] > lasts)
-        on, before = on[going], before[going]
-        until = np.where(before >= 0, ends[on[:, None], before], -1)
-        at = before[np.arange(len(on)), until.argmax(axis=1)]
+    found = np.zeros((int(labels.max(initial=0)) + 1, ends.shape[1]), np.int64)
+    on: list[list[Int64Array]] = [[] for _ in waits]
+    last = ends.argmax(axis=0)
+    for at in np.unique(last).tolist():
+        on[at].append(np.flatnonzero(last == at))
+    for at in range(len(waits) - 1, -1, -1):
+        reached = on.pop()
+        if not reached:
+            continue
+        some = np.concatenate(reached)
+        lasts, before = durations[at, some], waits[at]
+        found[labels[at], some] += lasts
+        some = some[ends[at, some] > lasts]
+        through = np.zeros(len(some), np.intp)
+        until = ends[before[0], some] if before else through
+        for number, one in enumerate(before[1:], 1):
+            its = ends[one, some]
+            through[its > until] = number
+            until = np.maximum(until, its)
+        for number, one in enumerate(before):
+            mine = some[through == number]
+            if len(mine):
+                on[one].append(mine)
     return found
 
 
