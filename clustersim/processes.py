@@ -225,7 +225,13 @@ def beside(work: Callable[[], Found]) -> Iterator[Callable[[], Found]]:
     if _AT_ONCE.get() < 2 or not forks():
         yield cache(work)
         return
-    context, (ours, theirs), (later, until) = _context(), *(multiprocessing.Pipe(duplex=False) for _ in range(2))
+    context, pipes = _context(), []
+    with suppress(OSError):  # as many files are open as may be
+        pipes += [multiprocessing.Pipe(duplex=False), multiprocessing.Pipe(duplex=False)]
+    if not pipes:
+        yield cache(work)
+        return
+    (ours, theirs), (later, until) = pipes
 
     def answer() -> None:
         _die_with_parent()
@@ -240,7 +246,7 @@ def beside(work: Callable[[], Found]) -> Iterator[Callable[[], Found]]:
         until.close()
         try:
             answered: Found = ours.recv()
-        except EOFError:  # it ended before it answered
+        except Exception:  # it ended before it answered, or amid that
             return work()
         return answered
 
@@ -272,7 +278,7 @@ def in_turn(work: Callable[[int], Found], many: int) -> Iterator[Iterator[Found]
     try:
         yield copies.answers()
     finally:
-        _end(copies.context.started)
+        copies.end()
 
 
 class _Copies:
@@ -302,8 +308,7 @@ class _Copies:
             yield self._found.pop(number)
 
     def _start(self) -> None:
-        """Start one more; one for which there is no room is found to have ended."""
-        ours, theirs = multiprocessing.Pipe()
+        """Start one more, unless there is no room for it."""
 
         def answer() -> None:
             _die_with_parent()
@@ -314,9 +319,11 @@ class _Copies:
                     theirs.send(self._work(theirs.recv()))
             os._exit(0)
 
-        with theirs, _signals_wait(), suppress(OSError):
-            self.context.Process(target=answer, daemon=True).start()
-        self._asked[ours] = deque()
+        with suppress(OSError):
+            ours, theirs = multiprocessing.Pipe()
+            with theirs, _signals_wait():
+                self.context.Process(target=answer, daemon=True).start()
+            self._asked[ours] = deque()
 
     def _ask(self) -> None:
         most = min(self._many, self._taken + _AHEAD * len(self._asked))
@@ -336,15 +343,22 @@ class _Copies:
         try:
             self._found[self._asked[ready][0]] = ready.recv()
             self._asked[ready].popleft()
-        except (EOFError, OSError):
+        except Exception:  # it ended, or nobody can read what it answered
             del self._asked[ready]
             ready.close()
+
+    def end(self) -> None:
+        """End all of them."""
+        for copy in self._asked:
+            copy.close()
+        _end(self.context.started)
 
 
 def _end(started: list[Any]) -> None:
     _kill(started)
     for process in started:
-        process.join()
+        if process.pid is not None:  # the machine gave one
+            process.join()
 
 
 def forks() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -214,6 +216,66 @@ def test_copies_answer_in_turn_and_what_they_do_not_is_done_here(monkeypatch):
         assert {who[number] for number in (3, 8)} == {here}
     with at_once(2), pytest.raises(ZeroDivisionError), in_turn(lambda number: 1 // (number - 2), 4) as each:
         list(each)
+
+
+def unreadable(here: int) -> int:
+    if os.getpid() == here:
+        raise ValueError
+    return 0
+
+
+class Unreadable:
+    def __reduce__(self):
+        return unreadable, (os.getppid(),)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
+@pytest.mark.parametrize("error", [errno.EAGAIN, errno.EMFILE])
+def test_where_there_is_room_for_few_copies_or_none_these_and_this_process_do_the_work(monkeypatch, error):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    of, name = (os, "fork") if error == errno.EAGAIN else (multiprocessing, "Pipe")
+    made, real, room = [], getattr(of, name), 0
+
+    def refused(*args, **named):
+        if len(made) >= room:
+            raise OSError(error, os.strerror(error))
+        made.append(0)
+        return real(*args, **named)
+
+    def each() -> list[int]:
+        with in_turn(lambda number: number * 3, 20) as found:
+            return list(found)
+
+    monkeypatch.setattr(of, name, refused)
+    for room in range(5):  # noqa: B007 (refused looks at it)
+        made.clear()
+        with at_once(4):
+            assert each() == [*range(0, 60, 3)]
+            made.clear()
+            with beside(each) as answer:
+                assert answer() == [*range(0, 60, 3)]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
+def test_what_a_copy_answers_and_nobody_can_read_is_worked_out_here(monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    here = os.getpid()
+
+    def cut() -> bytes:
+        """End amid the answer, which is longer than what a pipe takes."""
+        if os.getpid() != here:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)  # ends the copy, which waits for somebody to read
+        return bytes(1 << 20)
+
+    with at_once(2):
+        with in_turn(lambda number: Unreadable() if os.getpid() != here else number, 5) as each:
+            assert list(each) == [*range(5)]
+        with beside(lambda: Unreadable() if os.getpid() != here else 7) as answer:
+            assert answer() == 7
+        with beside(cut) as answer:
+            time.sleep(0.5)
+            assert answer() == bytes(1 << 20)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
