@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
+from clustersim.copies import in_turn
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.history import History
 from clustersim.legality.rule import LookedAt, Verdict, Violation
@@ -37,7 +38,6 @@ from clustersim.legality.timeline_rules.views.ranges import in_ranges, is_divisi
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
 from clustersim.memory import MANY, give_back, let_go
-from clustersim.processes import in_turn
 
 HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "PH-1": phases.boundary,

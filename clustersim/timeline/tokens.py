@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.column import Column, shelved
+from clustersim.copies import in_turn
 from clustersim.memory import let_go
-from clustersim.processes import in_turn
 from clustersim.timeline.parts import of_range, ranges_of
 from clustersim.timeline.passes import within
 from clustersim.timeline.rows_of import in_order

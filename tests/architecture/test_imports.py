@@ -35,7 +35,20 @@ LAYERS: Final = (
     ("cost", "collective"),
     ("plan",),
     ("cluster", "model", "workload"),
-    ("units", "clock", "errors", "catalog", "files", "limits", "inputs", "processes", "values", "memory", "column"),
+    (
+        "units",
+        "clock",
+        "errors",
+        "catalog",
+        "files",
+        "limits",
+        "inputs",
+        "processes",
+        "copies",
+        "values",
+        "memory",
+        "column",
+    ),
 )
 """From top to bottom: a package imports only from lower rows. Packages of one row cannot see each other; the
 modules of the last row can."""

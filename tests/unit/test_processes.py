@@ -16,7 +16,8 @@ from functools import partial
 
 import pytest
 
-from clustersim.processes import at_once, beside, in_turn, local_pool, usable_cores
+from clustersim.copies import at_once, beside, in_turn
+from clustersim.processes import local_pool, usable_cores
 
 
 def is_alive(process: int) -> bool:
@@ -78,7 +79,7 @@ with local_pool(1) as pool:
 """
 BESIDE = """
 import os, time
-from clustersim.processes import at_once, beside, in_turn
+from clustersim.copies import at_once, beside, in_turn
 print("main", flush=True)
 def told(number):
     return os.getpid() if number < 2 else time.sleep(60)
@@ -112,11 +113,11 @@ ASKED = """
 import logging, multiprocessing, os, signal, sys
 from concurrent.futures import process as pools
 from multiprocessing import popen_fork, process as processes
-from clustersim import processes as ours
+from clustersim import copies, processes as ours
 from clustersim.cli.signals import TerminatedError, unwinding
 
 number, step = int(sys.argv[1]), int(sys.argv[2])
-traced = {module.__file__ for module in (logging, pools, popen_fork, processes, ours)}
+traced = {module.__file__ for module in (logging, pools, popen_fork, processes, copies, ours)}
 
 def asked_at(line):
     seen, here = 0, os.getpid()
@@ -156,8 +157,8 @@ while status != 0:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("opened", "asked", "least"), [
     ("ours.local_pool(2) as pool", "pool.submit(os.getppid).result()", 20),
-    ("ours.at_once(2), ours.beside(os.getppid) as found", "found()", 5),
-    ("ours.at_once(2), ours.in_turn(lambda _: os.getppid(), 3) as found", "next(found)", 5),
+    ("copies.at_once(2), copies.beside(os.getppid) as found", "found()", 5),
+    ("copies.at_once(2), copies.in_turn(lambda _: os.getppid(), 3) as found", "next(found)", 5),
 ])  # fmt: skip
 def test_a_signal_at_any_line_that_starts_workers_ends_the_program_and_them(number, opened, asked, least):
     script = ASKED.replace("OPENED", opened).replace("ASKED", asked)

@@ -12,12 +12,12 @@ from clustersim.cli import options
 from clustersim.cli.commands.audit_run import audit_run_directory
 from clustersim.cli.status import STATUS
 from clustersim.cli.tables import print_json
+from clustersim.copies import at_once
 from clustersim.errors import InputError, Problem
 from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
 from clustersim.legality.relevance_of_histories import demanded_of
 from clustersim.legality.rule import Verdict
-from clustersim.processes import at_once
 from clustersim.simulation.audit import violation_line
 from clustersim.simulation.foreign.declared import KEYS
 from clustersim.simulation.foreign.history import read_history

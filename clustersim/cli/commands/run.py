@@ -17,10 +17,10 @@ from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time
 from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import ILLEGAL
+from clustersim.copies import at_once, beside
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
 from clustersim.memory import give_back
-from clustersim.processes import at_once, beside
 from clustersim.replay.compiled.choice import waits_for_compiler
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run

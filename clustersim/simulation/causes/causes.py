@@ -17,8 +17,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.column import Column, by_parts, constant
+from clustersim.copies import in_turn
 from clustersim.memory import let_go
-from clustersim.processes import in_turn
 from clustersim.simulation.causes.conditions import Conditions
 from clustersim.simulation.causes.decisions import REASONS, Decisions
 from clustersim.simulation.causes.episodes import Episodes

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clustersim.copies import at_once
 from clustersim.legality import audit
 from clustersim.legality.audit import TIMELINE_RULES, check_history
 from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, History
 from clustersim.legality.timeline_rules.policy import loads
-from clustersim.processes import at_once
 from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
 from clustersim.report.layouts import overview
