@@ -88,8 +88,8 @@ class Deployment:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 cut``, ``2 cuts``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return a number with its noun: ``1 cut``, ``2,000 cuts``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def either(choices: list[str]) -> str:

@@ -34,10 +34,10 @@ _EXPECTED: Final[Mapping[str, str]] = {
 """Kind of finding → what would do; the finding says what was found."""
 
 _RANGES: Final[Mapping[str, str]] = {
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "less than {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "greater_than": "more than {gt:,.12g}",
+    "greater_than_equal": "at least {ge:,.12g}",
+    "less_than": "less than {lt:,.12g}",
+    "less_than_equal": "at most {le:,.12g}",
 }
 
 

@@ -54,6 +54,8 @@ _CHUNKS_PER_ROW: Final = 40.0
 contexts are 32 chunks, 0.03 where they are one; more chunks than these (assumed) make every step a row."""
 BYTES_PER_PASS: Final = 450
 """Of a pass that is a row of its own: 300 where 1.6 million were replayed, and half as much for the report."""
+BYTES_PER_SPAN: Final = 35
+"""Of ``full``, whose operators each have instants of their own: 37 and 32 where 11 and 16 million were replayed."""
 BYTES_AT_LEAST: Final = 2e8
 """Of a process that has read a scenario."""
 
@@ -150,7 +152,7 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         requests=count,
         steps=steps,
         spans=spans if full else None,
-        memory_bytes=BYTES_AT_LEAST + of_requests + BYTES_PER_PASS * rows,
+        memory_bytes=BYTES_AT_LEAST + of_requests + BYTES_PER_PASS * rows + BYTES_PER_SPAN * spans * full,
         seconds=seconds + FOLDED_S_PER_REQUEST * count,
     )
 

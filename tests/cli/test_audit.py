@@ -344,5 +344,5 @@ def test_audit_says_how_much_it_simulates_again(tmp_path: Path) -> None:
         "workload.trace.requests=2",
     )
     result = called("audit", ran(tmp_path / "shallow", *shallow), "--again", "full")
-    assert re.match(r"simulating [0-9]+ operators again, full …\n", result.stderr)
+    assert re.match(r"simulating [0-9]{1,3}(,[0-9]{3})+ operators again, full …\n", result.stderr)
     assert "operators again" not in result.stdout

@@ -19,6 +19,7 @@ from clustersim.simulation.estimate import (
     BYTES_AT_LEAST,
     BYTES_PER_PASS,
     BYTES_PER_REQUEST,
+    BYTES_PER_SPAN,
     estimate,
     graph_nodes,
 )
@@ -57,6 +58,7 @@ def test_steps_and_operators_are_about_those_of_the_run(name: str):
     full = estimate(replace(scenario, run=replace(scenario.run, replay="full")), requests, len(requests))
     assert full.spans is not None
     assert abs(math.log(full.spans / run.num_spans)) < math.log(3.0)
+    assert full.memory_bytes >= found.memory_bytes + BYTES_PER_SPAN * full.spans
 
 
 def crowded(plan: str) -> tuple[Scenario, Requests]:

@@ -43,9 +43,9 @@ def dashboard(
         )
     beside = script == "beside"
     wanted = Asked(most_bytes=most_bytes, most=max_page, at_ns=at_ns, request=request, is_beside=beside)
+    panels = layout(name, FIGURES)
     run = read_run(run_dir)
     target = output if output is not None else run_dir / "dashboard.html"
-    panels = layout(name, FIGURES)
     try:
         figures = (run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps)
         scenario = load(run_dir / "scenario.yaml", allow_code=False)

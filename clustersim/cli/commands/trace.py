@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
 from clustersim.report.files.run_directory import RunDirectory, read_run, shown_rows
 from clustersim.report.traces.busiest import busy_window
-from clustersim.report.traces.trace import trace_bytes, write_trace
+from clustersim.report.traces.trace import suffix_of, trace_bytes, write_trace
 from clustersim.report.traces.whole import WholeRun
 from clustersim.report.words.progress import Bar
 from clustersim.timeline.window import Window
@@ -80,30 +81,36 @@ def trace(
     max_size: float,
 ) -> None:
     """Write RUN_DIR as a trace for ui.perfetto.dev: requests, steps and counters of the run, operators of a window."""
-    run = read_run(run_dir)
-    devices = list(run.summary["devices"])
-    chosen = _ranks(ranks, len(devices))
-    rows = shown_rows(run.step_rows, steps)
     first = None if begin is None else instant(begin, "--from")
     if first is not None and first < 0:
         raise InputError(Problem(path="--from", message=f"the window starts at {begin}, but the run at 0 s"))
     last = None if end is None else instant(end, "--to")
+    if last is not None and last <= (first or 0):
+        message = f"the window ends at {end}, not after it starts, at {'0 s' if begin is None else begin}"
+        raise InputError(Problem(path="--to", message=message))
+    wanted = _ranks(ranks)
+    target = output if output is not None else run_dir / "trace.pftrace.gz"
+    suffix_of(target)
+    if around == "nothing" and asked:
+        raise InputError(Problem(path="--request", message="--around nothing shows no requests; drop one of both"))
+    run = read_run(run_dir)
+    devices = list(run.summary["devices"])
+    last_rank = max((some[-1] for some in wanted or ()), default=0)
+    if last_rank >= len(devices):
+        raise InputError(Problem(path="--ranks", message=f"rank {last_rank} is not in 0 … {len(devices) - 1}"))
+    chosen = None if wanted is None else list(chain.from_iterable(wanted))
+    rows = shown_rows(run.step_rows, steps)
     if first is None and last is None and len(rows["start_ns"]):
         first, last = busy_window(rows, steps)
     window = (first or 0, run.timeline.end_ns + 1 if last is None else last)
-    over = f"the run ends at {run.timeline.end_ns / 1e9:.6g} s"
     if begin is not None and window[0] > run.timeline.end_ns:
-        raise InputError(Problem(path="--from", message=f"the window starts at {begin}, but {over}"))
-    if window[1] <= window[0]:
-        starts = begin if begin is not None else f"{window[0] / 1e9:.6g} s"
-        option, ends = ("--to", f"the window ends at {end}") if end is not None else ("--from", over)
-        raise InputError(Problem(path=option, message=f"{ends}, not after it starts, at {starts}"))
+        message = f"the window starts at {begin}, but the run ends at {run.timeline.end_ns / 1e9:.6g} s"
+        raise InputError(Problem(path="--from", message=message))
     pieces = Window(timeline=run.timeline, start_ns=window[0], end_ns=window[1], ranks=chosen)
     if not pieces.num_spans:
         message = f"no span in this window; the run goes from 0 to {run.timeline.end_ns / 1e9:.6g} s"
         raise InputError(Problem(path="--from", message=message))
     whole = _whole(run, window, around, slowest, asked)
-    target = output if output is not None else run_dir / "trace.pftrace.gz"
     Limits(size_bytes=max_size).refuse(
         f"{target}: about {_told(pieces.num_spans, whole)}",
         f"choose a shorter window (--from, --to), fewer ranks (--ranks){_FEWER[around]}",
@@ -128,8 +135,6 @@ def _whole(
     run: RunDirectory, window: tuple[int, int], around: str, slowest: int, asked: Sequence[int]
 ) -> WholeRun | None:
     if around == "nothing":
-        if asked:
-            raise InputError(Problem(path="--request", message="--around nothing shows no requests; drop one of both"))
         return None
     return WholeRun(
         requests=run.requests,
@@ -141,15 +146,13 @@ def _whole(
     )
 
 
-def _ranks(text: str | None, world: int) -> list[int] | None:
+def _ranks(text: str | None) -> list[range] | None:
     if text is None:
         return None
-    found: list[int] = []
+    found: list[range] = []
     for part in text.split(","):
         low, dash, high = (word.strip() for word in part.partition("-"))
         if not part.isascii() or not low.isdecimal() or (dash and not high.isdecimal()) or int(high or low) < int(low):
             raise InputError(Problem(path="--ranks", message=f"{part!r} is no rank; expected a list such as 0-7,12"))
-        if int(high or low) >= world:
-            raise InputError(Problem(path="--ranks", message=f"rank {high or low} is not in 0 … {world - 1}"))
-        found.extend(range(int(low), int(high or low) + 1))
+        found.append(range(int(low), int(high or low) + 1))
     return found

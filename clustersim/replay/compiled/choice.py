@@ -190,7 +190,7 @@ def compiler_obstacle(mode: CompiledMode) -> str:
     if mode == "always" and missing:
         raise InputError(Problem(message="--compiled always: there is no compiler: pip install 'clustersim[fast]'"))
     if mode == "never":
-        return "it was not asked for"
+        return "--compiled never rules it out"
     if mode == "auto" and missing:
         return "there is no compiler: pip install 'clustersim[fast]'"
     if mode == "auto" and os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
@@ -203,7 +203,8 @@ def unpaid(mode: CompiledMode, work: float, module: str, function: str) -> str:
     needed = compiler_s(module, function)
     if mode == "always" or work >= needed:
         return ""
-    return f"it would save less than the compiler takes ({work:.2g} s of work, worth it from {needed:g} s)"
+    takes = "the compiler takes" if needed == COMPILE_S else "it takes to read what was compiled"
+    return f"it would save less than {takes} ({work:.2g} s of work, worth it from {needed:g} s)"
 
 
 def most_counts(lane: Lane, requests: Requests) -> tuple[int, ...]:

@@ -297,7 +297,7 @@ def test_who_waits_is_told_before_a_replay_goes_by_events() -> None:
         ("{device: 0, at: 1 s, factor: 0.5}", "goes with a link"),
         ("{device: 0, at: 1 s, slowdown: 2, lose: lose}", "what is slow but works loses nothing"),
         ("{device: 0, at: 1 s, slowdown: 1}", "must be more than 1"),
-        ("{device: 0, at: 1 s, slowdown: 1.0e+300}", "faults[0].slowdown: must be at most 1e+09"),
+        ("{device: 0, at: 1 s, slowdown: 1.0e+300}", "faults[0].slowdown: must be at most 1,000,000,000"),
         (
             "{link: [n0.g1, n0.nvswitch], at: 1 s, factor: 1.0e-300}",
             "faults[0].factor: must be 0 (the link fails) or at least 1e-09",

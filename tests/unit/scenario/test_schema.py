@@ -94,7 +94,7 @@ def test_validate_reads_whole_floats_as_whole_numbers() -> None:
         ("plan.stages=even", "plan.stages: expected 'balanced' or {cuts: [40]}, but found the text 'even'"),
         (
             f"serving.max_batch_tokens={2**31}",
-            f"serving.max_batch_tokens: must be at most {2**31 - 1:g}, but is {2**31}",
+            f"serving.max_batch_tokens: must be at most {2**31 - 1:,}, but is {2**31}",
         ),
         ("serving.memory_utilization=1.2", "serving.memory_utilization: must be at most 1, but is 1.2"),
         ("serving.memory_utilization=.nan", "serving.memory_utilization: expected a finite number"),
