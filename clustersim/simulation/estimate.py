@@ -128,7 +128,7 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         How many there are in all.
     """
     full = scenario.run.replay == "full"
-    slowed = any(not fault.fails for fault in scenario.faults)
+    slowed = _slowed_share(scenario, requests, count)
     pools = scenario.each_pool()
     steps = spans = rows = folded_s = 0.0
     for number, one in enumerate(pools):
@@ -145,8 +145,8 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         rows += taken * (one.plan.pp if full or one.plan.pp > 1 else anew)
         per_pass_s = SHORT_STAGES_S_PER_PASS if anew else STAGED_S_PER_PASS
         folded_s += taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
-    by_events_s = FULL_S_PER_SPAN * spans + (FULL_S_PER_STEP if spans else SLOWED_S_PER_STEP) * steps
-    seconds = by_events_s if spans or slowed else folded_s
+    slowed_s = slowed * SLOWED_S_PER_STEP * steps + (1 - slowed) * folded_s
+    seconds = FULL_S_PER_SPAN * spans + FULL_S_PER_STEP * steps if spans else slowed_s
     of_requests = BYTES_PER_REQUEST * min(count, PAGED_REQUESTS) + BYTES_BEYOND * max(count - PAGED_REQUESTS, 0)
     return Estimate(
         requests=count,
@@ -155,6 +155,20 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         memory_bytes=BYTES_AT_LEAST + of_requests + BYTES_PER_PASS * rows + BYTES_PER_SPAN * spans * full,
         seconds=seconds + FOLDED_S_PER_REQUEST * count,
     )
+
+
+def _slowed_share(scenario: Scenario, requests: Requests, count: int) -> float:
+    """Return for which part of the time in which requests come some link is weak or some device slow."""
+    lasts = requests.span_ns * count // max(len(requests), 1)
+    slow = sorted((fault.at_ns, fault.until_ns) for fault in scenario.faults if not fault.fails)
+    if requests.concurrency is not None or not lasts:  # nobody knows how long the run is
+        return float(bool(slow))
+    total = until = 0
+    for begin, end in slow:
+        last = lasts if end is None else min(end, lasts)
+        total += max(0, last - max(begin, until))
+        until = max(until, last)
+    return total / lasts
 
 
 def _is_chain(scenario: Scenario) -> bool:

@@ -246,6 +246,8 @@ def test_weak_links_and_slow_devices_make_the_estimate_longer():
     down = "faults=[{device: 3, at: 0 s, until: 1 s}]"
     assert 20 < seconds(weak) / seconds() < 200
     assert seconds(down) == seconds()
+    part = weak.replace("at: 0 s", "at: 1 s, until: 2 s")
+    assert seconds() < seconds(part) < seconds(weak) / 3
     sp = ("plan={sp: 2, tp: 4}",)
     assert seconds(weak, *sp) > 3 * seconds(weak)
 
