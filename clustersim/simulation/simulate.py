@@ -221,6 +221,7 @@ def simulate(
         notes=(
             *_too_long(requests, scenario),
             *_shared_prefixes(requests, scenario.serving),
+            *_same_priority(requests, scenario),
             *(
                 note
                 for cost in dict.fromkeys(pool.pricer.cost for pool in inputs.pools)
@@ -305,6 +306,15 @@ def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, .
         f"{share:.0%} of the prompts' blocks came before in this workload; serving.prefix_caching is off, so all are "
         f"computed.",
     )
+
+
+def _same_priority(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
+    """Say that an order of priorities is that of arrival, since all have the same."""
+    values = requests.priorities
+    alike = values is None or not len(values) or bool((values == values[0]).all())
+    if not alike or all(pool.serving.order.by != "priority" for pool in scenario.each_pool()):
+        return ()
+    return ("serving.order goes by priority, and all requests have the same (workload.priority): they go by arrival.",)
 
 
 def _outside_table(cost: CostModel) -> tuple[str, ...]:

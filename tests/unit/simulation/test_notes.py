@@ -26,6 +26,13 @@ def test_requests_beyond_the_context_window_are_noted_where_they_are_served() ->
     assert notes(32_767, 1, "serving.context_window=unlimited") == ()
 
 
+def test_an_order_of_priorities_that_are_all_the_same_is_noted() -> None:
+    told = "serving.order goes by priority, and all requests have the same (workload.priority): they go by arrival."
+    by = "serving.order=priority"
+    assert notes(10, 2, by) == notes(10, 2, by, "workload.priority={values: [3]}") == (told,)
+    assert notes(10, 2) == notes(10, 2, by, "workload.priority={values: [0, 1]}", "workload.requests=20") == ()
+
+
 def test_prefixes_that_a_trace_records_and_nothing_reuses_are_noted(tmp_path: Path) -> None:
     rows = [  # the second prompt begins as the first does: 1 of 4 blocks was there before
         {"timestamp": 0, "input_length": 1000, "output_length": 2, "hash_ids": [1, 2]},
