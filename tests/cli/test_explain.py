@@ -57,6 +57,13 @@ def test_what_can_meet_is_told_with_its_place():
     assert lines[-1] == "processes: 1, since all replicas share one clock"
 
 
+def test_what_only_together_keeps_replicas_from_lanes_is_told_together():
+    static = ("quickstart", "--set", "serving.scheduler=static", "--set", "workload.trace.requests=20", "--quiet")
+    told = run(*static, "--set", "expect={legal: true}").stderr
+    assert "by events: every step is decided by the scheduler static, and there are several stages" in told
+    assert "replayed by lanes" in run(*static, "--set", "expect={legal: true}", "--set", "plan={tp: 8}").stderr
+
+
 def test_json_has_the_key_only_when_it_is_asked_for():
     short = ("azure-hour-fleet", "--set", "workload.requests=60", *ROUND_ROBIN, "--json", "--no-audit")
     told = json.loads(run(*short, "--processes", "3").stdout)["explain"]

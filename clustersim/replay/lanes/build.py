@@ -88,8 +88,14 @@ class LaneBuilder:
             return "K/V leaves layer by layer, from SP ranks that do different work"
         if inputs.serving.prefix_caching and inputs.plan.sp.decode == "dp":
             return "each SP rank caches prefixes of its own"
-        alone = inputs.plan.pp == inputs.owners == 1 and not inputs.plan.is_lockstep
-        return "" if alone else inputs.serving.decided_singly
+        beyond = (
+            "replicas take their steps together" if inputs.plan.is_lockstep
+            else "there are several stages" if inputs.plan.pp > 1
+            else "each SP rank keeps sequences of its own" if inputs.owners > 1
+            else ""
+        )  # fmt: skip
+        singly = inputs.serving.decided_singly
+        return f"{singly}, and {beyond}" if singly and beyond else ""
 
     def _of_replica(self, replica: int) -> Iterator[str]:
         prepared, pool = self.prepared, self.prepared.pool_of(replica)
