@@ -55,9 +55,6 @@ def test_what_can_meet_is_told_with_its_place():
     assert any(line.startswith("can be disturbed: ") for line in lines)
     assert any(" can meet on " in line for line in lines)
     assert lines[-1] == "processes: 1, since all replicas share one clock"
-
-
-def test_what_only_together_keeps_replicas_from_lanes_is_told_together():
     static = ("quickstart", "--set", "serving.scheduler=static", "--set", "workload.trace.requests=20", "--quiet")
     told = run(*static, "--set", "expect={legal: true}").stderr
     assert "by events: every step is decided by the scheduler static, and there are several stages" in told

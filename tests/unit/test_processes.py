@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -231,10 +232,14 @@ class Unreadable:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this process is not copied there")
-@pytest.mark.parametrize("error", [errno.EAGAIN, errno.EMFILE])
-def test_where_there_is_room_for_few_copies_or_none_these_and_this_process_do_the_work(monkeypatch, error):
+def test_where_there_is_room_for_few_copies_or_none_these_and_this_process_do_the_work(monkeypatch):
     monkeypatch.setattr(threading, "active_count", lambda: 1)
-    of, name = (os, "fork") if error == errno.EAGAIN else (multiprocessing, "Pipe")
+    for error, of, name in ((errno.EAGAIN, os, "fork"), (errno.EMFILE, multiprocessing, "Pipe")):
+        with monkeypatch.context() as such:
+            few_copies(such, error, of, name)
+
+
+def few_copies(patch: pytest.MonkeyPatch, error: int, of: Any, name: str) -> None:
     made, real, room = [], getattr(of, name), 0
 
     def refused(*args, **named):
@@ -247,7 +252,7 @@ def test_where_there_is_room_for_few_copies_or_none_these_and_this_process_do_th
         with in_turn(lambda number: number * 3, 20) as found:
             return list(found)
 
-    monkeypatch.setattr(of, name, refused)
+    patch.setattr(of, name, refused)
     for room in range(5):  # noqa: B007 (refused looks at it)
         made.clear()
         with at_once(4):
