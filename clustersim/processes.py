@@ -125,7 +125,15 @@ class _Pool(ProcessPoolExecutor):
 
 @contextmanager
 def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Open a pool of so many processes of this machine; where the block raises they are killed, whatever they do."""
+    """Open a pool of so many processes of this machine; where the block raises they are killed, whatever they do.
+
+    Raises
+    ------
+    OSError
+        When this is a worker of a pool of ``multiprocessing``, which may start none.
+    """
+    if multiprocessing.current_process().daemon:
+        raise OSError("a worker of a pool of multiprocessing may start no processes")
     context = new_context()
     pool = _Pool(workers, mp_context=context, initializer=_end_with_parent)
     with _unread(pool) as empty:

@@ -139,7 +139,7 @@ def _submitted(
     with ExitStack() as stack:
         pool = executor
         if job is not None and pool is None:
-            with suppress(OSError):  # no interpreter to keep count of what processes share
+            with suppress(OSError):  # none may be started, or no interpreter to keep count of what they share
                 pool = stack.enter_context(local_pool(len(shares)))
         futures: list[Future[Share] | None] = []
         for replicas in shares:
@@ -148,8 +148,7 @@ def _submitted(
                 continue
             try:
                 futures.append(pool.submit(replay_share, job, replicas))
-            except (OSError, RuntimeError, ValueError, TypeError, AssertionError):
-                # no interpreter, no processes, a pool that broke, or this is a worker that may start none
+            except (OSError, RuntimeError, ValueError, TypeError):  # no interpreter, no processes, a pool that broke
                 futures.append(None)
         yield futures
 

@@ -160,13 +160,13 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
 def _slowed_share(scenario: Scenario, requests: Requests, count: int) -> float:
     """Return for which part of the time in which requests come some link is weak or some device slow."""
     lasts = requests.span_ns * count // max(len(requests), 1)
-    slow = sorted((fault.at_ns, fault.until_ns) for fault in scenario.faults if not fault.fails)
+    slow = sorted((fault for fault in scenario.faults if not fault.fails), key=lambda fault: fault.at_ns)
     if requests.concurrency is not None or not lasts:  # nobody knows how long the run is
         return float(bool(slow))
     total = until = 0
-    for begin, end in slow:
-        last = lasts if end is None else min(end, lasts)
-        total += max(0, last - max(begin, until))
+    for fault in slow:
+        last = lasts if fault.until_ns is None else min(fault.until_ns, lasts)
+        total += max(0, last - max(fault.at_ns, until))
         until = max(until, last)
     return total / lasts
 

@@ -311,8 +311,9 @@ def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, .
 def _same_priority(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
     """Say that an order of priorities is that of arrival, since all have the same."""
     values = requests.priorities
-    alike = values is None or not len(values) or bool((values == values[0]).all())
-    if not alike or all(pool.serving.order.by != "priority" for pool in scenario.each_pool()):
+    if all(pool.serving.order.by != "priority" for pool in scenario.each_pool()):
+        return ()
+    if values is not None and (values != values[:1]).any():
         return ()
     return ("serving.order goes by priority, and all requests have the same (workload.priority): they go by arrival.",)
 

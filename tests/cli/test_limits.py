@@ -248,6 +248,8 @@ def test_weak_links_and_slow_devices_make_the_estimate_longer():
     assert seconds(down) == seconds()
     part = weak.replace("at: 0 s", "at: 1 s, until: 2 s")
     assert seconds() < seconds(part) < seconds(weak) / 3
+    at_once = f"faults=[{part[8:-1]}, {weak[8:-1].replace('at: 0 s', 'at: 1 s')}]"  # one of them for good
+    assert seconds(part) < seconds(at_once) < seconds(weak)
     sp = ("plan={sp: 2, tp: 4}",)
     assert seconds(weak, *sp) > 3 * seconds(weak)
 
