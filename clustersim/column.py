@@ -13,12 +13,14 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from tempfile import TemporaryFile
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.memory import let_go, mapped
+
+Name = TypeVar("Name")
 
 PUT_AWAY_BYTES: Final = 1 << 22
 """Of a column in memory, after which it goes to a file: a million requests of one replica have some 40 such columns."""
@@ -185,13 +187,13 @@ def same(one: Any, other: Any) -> bool:
     return all(np.array_equal(one[some], other[some]) for some in parts(len(one), 8))
 
 
-def one_after_the_other(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def one_after_the_other(tables: Iterable[Mapping[Name, Any]]) -> dict[Name, Any]:
     """Return the rows of tables of the same columns as one table, from files where there are many.
 
     Each table may be dropped when the next one is asked for. Columns that are slices of one array and lie one after the
     other there are not copied.
     """
-    found: dict[str, list[Any] | Column] = {}
+    found: dict[Name, list[Any] | Column] = {}
     for number, table in enumerate(tables, 1):
         for name, values in table.items():
             before = found.setdefault(name, [])

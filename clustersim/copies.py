@@ -45,6 +45,11 @@ def at_once(count: int | None = None) -> Iterator[None]:
         _AT_ONCE.reset(before)
 
 
+def several() -> bool:
+    """Whether several processes, or threads of one, may work at once (:func:`at_once`)."""
+    return _AT_ONCE.get() > 1
+
+
 @contextmanager
 def beside(work: Callable[[], Found]) -> Iterator[Callable[[], Found]]:
     """Do work in a copy of this process while the block does other work; yield what waits for its result.
@@ -57,7 +62,7 @@ def beside(work: Callable[[], Found]) -> Iterator[Callable[[], Found]]:
     work : callable
         Returns what can be pickled; what else it does is lost.
     """
-    if _AT_ONCE.get() < 2 or not forks():
+    if not several() or not forks():
         yield cache(work)
         return
     context, pipes = new_context(), []

@@ -32,7 +32,7 @@ def mapped(file: Any, size: int, access: int = mmap.ACCESS_READ) -> mmap.mmap:
 def let_go() -> None:
     """Give up the pages of all files that are mapped; who reads them again finds them as they were."""
     if hasattr(mmap, "MADV_DONTNEED"):
-        for one in _MAPPED:
+        for one in tuple(_MAPPED):  # a thread may map more
             one.madvise(mmap.MADV_DONTNEED)
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 TRIM_THRESHOLD: Final = -1
 MMAP_THRESHOLD: Final = -3
+ARENA_MAX: Final = -8
 """Numbers of options of ``mallopt`` (glibc, malloc.h)."""
 KEPT_BYTES: Final = 256 << 20
 """Memory at the end of the heap that is kept for the next array; large runs give it back (:mod:`clustersim.memory`)."""
@@ -43,6 +44,7 @@ def keep_memory() -> None:
     if mallopt is not None:  # of glibc alone
         mallopt(MMAP_THRESHOLD, LARGEST_BYTES)
         mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(ARENA_MAX, 1)  # what one thread frees the others take
     with suppress(ImportError, OSError, ValueError):  # not every platform has a limit, or moves it
         import resource
 

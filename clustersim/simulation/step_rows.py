@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -18,9 +17,10 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.column import one_after_the_other
+from clustersim.copies import in_turn
 from clustersim.serving.decision import ARRIVED
 from clustersim.simulation.residency import empties_ns, residency_of
-from clustersim.timeline.columns import repeated, shelved
+from clustersim.timeline.columns import as_one, repeated, shelved
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.parts import of_ranges
 from clustersim.timeline.passes import blocks, within
@@ -74,16 +74,20 @@ class _OfRange:
     """Rows of steps of a range of replicas: see :class:`StepRows`."""
 
     def __init__(self, tables: Tables, block_tokens: int) -> None:
-        order = in_order(tables.steps, ("replica", "step"))
-        steps = tables.steps
+        self._tables, self._block_tokens = tables, block_tokens
+
+    @cached_property
+    def _recorded(self) -> Mapping[str, Any]:
+        """The rows as they are recorded, in order, and when each replica had no request behind one."""
+        steps = self._tables.steps
+        order = in_order(steps, ("replica", "step"))
         if (order[1:] < order[:-1]).any():
             steps = {name: steps[name][order] for name in {*COLUMNS, *KV_COLUMNS, "slot"}}
-        self._tables, self._block_tokens, self._recorded = tables, block_tokens, steps
-        self._empties_ns = shelved({"": empties_ns(steps, residency_of(tables))})[""]
+        return {**steps, **shelved({"empties_ns": empties_ns(steps, residency_of(self._tables))})}
 
     @cached_property
     def rows(self) -> Mapping[str, Any]:
-        rows = {name: self._recorded[name] for name in COLUMNS} | {"empties_ns": self._empties_ns}
+        rows = {name: self._recorded[name] for name in (*COLUMNS, "empties_ns")}
         return self._split_by_queue(rows) if (rows["count"] > 1).any() else rows
 
     def _split_by_queue(self, rows: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -100,7 +104,7 @@ class _OfRange:
     @cached_property
     def kv_rows(self) -> Mapping[str, Any]:
         recorded = self._recorded
-        rows = {name: recorded[name] for name in KV_COLUMNS} | {"empties_ns": self._empties_ns}
+        rows = {name: recorded[name] for name in (*KV_COLUMNS, "empties_ns")}
         if not (recorded["count"] > 1).any():
             return rows
         events = token_events(self._tables)
@@ -114,6 +118,11 @@ class _OfRange:
         del entered, rank
         drop_steps(self._tables)
         return _split(rows, "kv_blocks_used", *_whole(held))
+
+    def forget(self) -> None:
+        """Forget what was worked out."""
+        for name in ("_recorded", "rows", "kv_rows"):
+            vars(self).pop(name, None)
 
     def _singles(self, chosen: Int64Array, rows: Mapping[str, Any] | None = None) -> Iterator[_Single]:
         """Yield the steps of the chosen rows, a bounded number at a time."""
@@ -183,16 +192,19 @@ class StepRows:
     block_tokens : int
         Tokens that a K/V block holds.
 
-    Attributes
-    ----------
-    rows : Rows
-        The columns ``COLUMNS``, which say the same of all steps of a row, and ``empties_ns``: from when on the replica
-        had no request, after the row and before the next one; −1 where it had some.
+    Notes
+    -----
+    ``empties_ns`` of a row: from when on the replica had no request, after the row and before the next one; −1 where
+    it had some.
     """
 
     def __init__(self, tables: Tables, block_tokens: int) -> None:
         self._ranges = [_OfRange(part, block_tokens) for part in of_ranges(tables)]
-        self.rows = self._whole("rows")
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The columns ``COLUMNS``, which say the same of all steps of a row, and ``empties_ns``."""
+        return self._whole("rows")
 
     @cached_property
     def kv_rows(self) -> Rows:
@@ -203,20 +215,34 @@ class StepRows:
         return self._whole("kv_rows")
 
     def _whole(self, name: str) -> Rows:
-        """Return the rows of all ranges, one after the other; these then look into them."""
-        many = [0]
+        if len(self._ranges) > 1:
+            return self._of_all[name]
+        found = vars(self._ranges[0])[name] = Rows(getattr(self._ranges[0], name))
+        return found
 
-        def each() -> Iterator[Mapping[str, Any]]:
-            for one in self._ranges:
-                rows: Mapping[str, Any] = getattr(one, name)
-                del vars(one)[name]  # those of all ranges are not there at once
-                many.append(many[-1] + len(rows["start_ns"]))
-                yield rows
+    @cached_property
+    def _of_all(self) -> Mapping[str, Rows]:
+        """Both kinds of rows, one range after the other; these then look into them."""
+        names, bounds = ("rows", "kv_rows"), [[0, 0]]
 
-        found = Rows(one_after_the_other(each()))
-        for one, (first, last) in zip(self._ranges, pairwise(many), strict=True):
-            mine = {column: values[first:last] for column, values in found.items()}
-            vars(one)[name] = found if len(self._ranges) == 1 else mine
+        def of(number: int) -> dict[tuple[str, str], Any]:
+            one = self._ranges[number]
+            found = {(name, column): values for name in names for column, values in getattr(one, name).items()}
+            one.forget()  # the rows of all ranges are not there at once
+            return found
+
+        def noted(tables: Iterator[Mapping[tuple[str, str], Any]]) -> Iterator[Mapping[tuple[str, str], Any]]:
+            for table in tables:
+                counts = (len(table[name, "start_ns"]) for name in names)
+                bounds.append([before + count for before, count in zip(bounds[-1], counts, strict=True)])
+                yield {key: as_one(values) for key, values in table.items()}
+
+        with in_turn(of, len(self._ranges)) as tables:
+            whole = one_after_the_other(noted(tables))
+        found = {name: Rows({column: whole[of, column] for of, column in whole if of == name}) for name in names}
+        for one, firsts, lasts in zip(self._ranges, bounds, bounds[1:], strict=False):
+            for name, first, last in zip(names, firsts, lasts, strict=True):
+                vars(one)[name] = {column: values[first:last] for column, values in found[name].items()}
         return found
 
     def single_steps(self) -> Iterator[dict[str, Any]]:

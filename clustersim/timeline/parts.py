@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.column import is_one, parts, room, shelved
+from clustersim.column import AT_A_TIME, is_one, parts, room, shelved
 from clustersim.memory import let_go
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.rows_of import rows_between
@@ -159,7 +159,7 @@ def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> list[dict[str, Any]
     at = np.cumsum(many) - many
     bounds = [*at.tolist(), count]
     found = {name: values if is_one(values) else room(values.dtype, count) for name, values in columns.items()}
-    for some in parts(count, 32):
+    for some in parts(count, AT_A_TIME):  # so many that what a range gets of them fills some pages
         order = np.argsort(home[some], kind="stable")
         many = np.bincount(home[some], minlength=len(divided))
         places = np.repeat(at - (np.cumsum(many) - many), many) + np.arange(len(order))
@@ -167,7 +167,6 @@ def by_ranges(tables: Tables, columns: Mapping[str, Any]) -> list[dict[str, Any]
         for name, values in columns.items():
             if found[name] is not values:
                 found[name][places] = values[some][order]
-        let_go()
     return [{name: values[low:high] for name, values in found.items()} for low, high in pairwise(bounds)]
 
 

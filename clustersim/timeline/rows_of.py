@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.column import is_one
+from clustersim.column import is_one, parts
 
 FEW: Final = 1 << 10
 """Rows that numpy sorts before the ways around it are looked for."""
@@ -38,11 +38,15 @@ class RowsOf:
     """
 
     def __init__(self, column: Any) -> None:
-        ascends = (column[1:] >= column[:-1]).all()
+        pairs = len(column) - 1
+        ascends = all((column[some.start + 1 : some.stop + 1] >= column[some]).all() for some in parts(pairs, 8))
         self._order = None if ascends else in_order(column)
         ordered = column if self._order is None else column[self._order]
-        opens = np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))[: len(ordered)]
-        self._bounds = np.append(np.flatnonzero(opens), len(ordered))
+        bounds = [np.zeros(min(len(ordered), 1), np.int64)]
+        for some in parts(pairs, 8):
+            opens = ordered[some.start + 1 : some.stop + 1] != ordered[some]
+            bounds.append(np.flatnonzero(opens) + (some.start + 1))
+        self._bounds = np.concatenate((*bounds, [len(ordered)]))
         self.numbers: Int64Array = ordered[self._bounds[:-1]].astype(np.int64)
 
     def __iter__(self) -> Iterator[tuple[int, Int64Array]]:
@@ -110,12 +114,14 @@ def _ascend(keys: Sequence[Any]) -> bool:
     return True
 
 
-def _packed(keys: Sequence[Any]) -> tuple[Int64Array, int]:
+def _packed(keys: Sequence[Any]) -> tuple[Any, int]:
     """Return one number, from 0 on, that has the order of as many of the first keys as fit into it, and how many."""
+    lows = [int(key.min()) for key in keys]
+    sizes = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if len(keys) == 1 and sizes[0] <= 1 << 16:  # replicas of many rows
+        return keys[0].astype(np.uint16) - np.uint16(lows[0] % (1 << 16)), 1  # modulo 2¹⁶, both
     found, room = np.zeros(len(keys[0]), np.int64), 1 << 62
-    for held, key in enumerate(keys):
-        low = int(key.min())
-        many = int(key.max()) - low + 1
+    for held, (key, low, many) in enumerate(zip(keys, lows, sizes, strict=True)):
         if many > room:
             return found, held
         room //= many
@@ -124,7 +130,7 @@ def _packed(keys: Sequence[Any]) -> tuple[Int64Array, int]:
     return found, len(keys)
 
 
-def _sorted(numbers: Int64Array) -> Int64Array:
+def _sorted(numbers: Any) -> Int64Array:
     """Return the order of numbers from 0 on, equal ones as they come.
 
     numpy sorts 16 bits by their value, without comparing; the first 32 of more decide most, and runs are merged.
@@ -132,8 +138,8 @@ def _sorted(numbers: Int64Array) -> Int64Array:
     bits = int(numbers.max()).bit_length()
     if bits > 16 and np.count_nonzero(numbers[1:] < numbers[:-1]) < len(numbers) >> 4:
         return np.argsort(numbers, kind="stable")
-    head = numbers >> max(0, bits - 32)
-    order: Int64Array = np.argsort(head.astype(np.uint16), kind="stable")
+    head = numbers >> max(0, bits - 32) if bits > 32 else numbers
+    order: Int64Array = np.argsort(head.astype(np.uint16, copy=False), kind="stable")
     if bits > 16:
         order = order[np.argsort((head >> 16).astype(np.uint16)[order], kind="stable")]
     if bits > 32:

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clustersim.copies import at_once
 from clustersim.cost.table import TableCost
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.replay.compiled import kernel as k
@@ -197,7 +198,8 @@ def plain_cases(draw: st.DrawFn, plans: tuple[dict[str, Any], ...] = ONE_STAGE) 
 
 def agree(inputs: ReplayInput, *tables: str) -> int:
     """Hold compiled lanes to Python lanes, some tables row by row; return how many sequences were preempted."""
-    never, always = (replay(replace(inputs, compiled=mode)) for mode in ("never", "always"))
+    with at_once(2):  # a thread hands on what several lanes have logged
+        never, always = (replay(replace(inputs, compiled=mode)) for mode in ("never", "always"))
     assert not always.interpreted, "it was not compiled"
     assert never.interpreted
     same(never, always, "compiled")
@@ -368,11 +370,12 @@ def test_machine_code_gives_what_the_kernel_gives_as_python(request: pytest.Fixt
 def digests_of_machine_code(tried: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:
     """Digests of timelines, made in a process whose kernel is compiled."""
     script = (
-        "import json, pickle, sys\nfrom dataclasses import replace\nfrom clustersim.replay.compiled import stages\n"
+        "import json, pickle, sys\nfrom dataclasses import replace\nfrom clustersim.copies import at_once\n"
+        "from clustersim.replay.compiled import stages\n"
         "from clustersim.replay.replay import replay\nfrom tests.laws.test_compiled_lanes import inputs_of\n"
         "tried = json.loads(sys.argv[1])\n"
         "inputs = [replace(inputs_of(*one), compiled='always') for one in tried]\n"
-        "found = [replay(one) for one in inputs]\n"
+        "with at_once(2):\n    found = [replay(one) for one in inputs]\n"
         "assert not any(one.interpreted for one in found)\n"
         "kinds = len(stages.advance_stages.signatures)\n"
         "for one in inputs:\n    replay(replace(one, requests=pickle.loads(pickle.dumps(one.requests))))\n"

@@ -29,9 +29,9 @@ from numba import njit
 
 from clustersim.replay.compiled import prefixes as px
 
-KEPT: Final[dict[str, Any]] = {"cache": True, "error_model": "numpy", "_nrt": False}
-"""Of what is called from Python. Nothing is allocated there: who counts references to each view of an array, takes as
-long for that as for all else."""
+KEPT: Final[dict[str, Any]] = {"cache": True, "error_model": "numpy", "nogil": True, "_nrt": False}
+"""Of what is called from Python, whose other threads go on meanwhile. Nothing is allocated there: who counts references
+to each view of an array, takes as long for that as for all else."""
 INNER: Final = px.INNER
 INLINED: Final = njit(**px.OPTIONS, forceinline=True)
 """Of what each step calls: a call hands over seven numbers or more of each array."""

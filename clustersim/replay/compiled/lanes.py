@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array, too_late
+from clustersim.copies import several
 from clustersim.errors import BrokenLawError
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled.prices import DECODE, MIXED, PREFILL, KernelPrices
@@ -98,7 +101,15 @@ class CompiledLanes(ABC):
         self.ends = np.full(count, k.NEVER, np.int64)
         spare = {"rows": 2, "varying": longest_run * classes, "chunks": slots, "decodes": 4 * slots, "facts": 8 * slots}
         self.rooms = {name: room[name] + spare[name] for name in WIDTHS}
-        self.logged = [room_for(name, rows, alone=self.alone) for name, rows in self.rooms.items()]
+        self.logged = self._room()
+        self._spare: list[Any] | None = None
+        """Room for as much again, which the kernel logs to while a thread hands on what is in the other."""
+        self._thread: ThreadPoolExecutor | None = None
+        self._dealt: Future[None] | None = None
+
+    def _room(self) -> list[Any]:
+        """Return room for what is logged."""
+        return [room_for(name, rows, alone=self.alone) for name, rows in self.rooms.items()]
 
     def _limits(self, scheduler: Scheduler, room: Mapping[str, int]) -> Int64Array:
         """Return what limits the lanes of a pool."""
@@ -117,6 +128,11 @@ class CompiledLanes(ABC):
             **room,
         }  # fmt: skip
         return np.array([values[name] for name in k.LIMITS], np.int64)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a thread may hand on what was logged while the kernel, which holds no lock of Python's, goes on."""
+        return False
 
     @abstractmethod
     def _classes(self) -> int:
@@ -147,6 +163,22 @@ class CompiledLanes(ABC):
         rows, (varying,), *tables = self._taken()
         self.prices.settle()
         now = int(rows[k.ROW_END].max(initial=now))
+        self._wait()
+        if self._thread is None or stops:
+            self._deal(rows, varying, tables, stops=stops)
+        else:
+            self._dealt = self._thread.submit(self._deal, rows, varying, tables)
+            self.logged, self._spare = self._spare or self._room(), self.logged
+        return now
+
+    def _wait(self) -> None:
+        """Wait for the thread that hands on what was logged."""
+        if self._dealt is not None:
+            self._dealt.result()
+            self._dealt = None
+
+    def _deal(self, rows: Sequence[Any], varying: Int64Array, tables: Sequence[Any], *, stops: bool = False) -> None:
+        """Give each lane what it logged."""
         count, into = len(self.lanes), self.lanes[0].log.tables()
         if self.alone:
             many = [one.typed(table) for one, table in zip(into, tables, strict=True)]
@@ -171,7 +203,6 @@ class CompiledLanes(ABC):
             if stops:  # lane by lane, as Python lanes hand on what they have in the end
                 self._stop_lane(number)
                 lane.log.flush_steps()
-        return now
 
     @abstractmethod
     def _answer(self, status: int) -> None:
@@ -183,6 +214,12 @@ class CompiledLanes(ABC):
 
     def run(self) -> int:
         """Simulate to the end, and log it; return how many requests arrived."""
+        with ExitStack() as stack:
+            if self.overlaps and not self.alone and several():
+                self._thread = stack.enter_context(ThreadPoolExecutor(1))
+            return self._run()
+
+    def _run(self) -> int:
         g, fixed, endless = self.clock, self._fixed(), self.intake.horizon == NEVER - 1
         status, now, ended = k.FULL, 0, 0
         while status != k.DONE:
@@ -198,6 +235,7 @@ class CompiledLanes(ABC):
                 raise too_late()
             else:
                 self._answer(status)
+        self._wait()
         if (
             endless and (self.state[:, [k.WAITING, k.ORDER, k.SWAPPED]] > 0).any()
         ):  # what can never run was refused as it came

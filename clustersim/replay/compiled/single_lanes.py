@@ -100,6 +100,11 @@ class SingleLanes(StageLanes):
 
     prices: KernelPrices
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether all that is handed on is logged in :attr:`logged`; copies of what is swapped out are not."""
+        return not len(self.copied)
+
     def _classes(self) -> int:
         return int(self.prices.cores.max(initial=1))
 

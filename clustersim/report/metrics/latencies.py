@@ -309,10 +309,12 @@ def within_targets(requests: Columns, limits_ns: Mapping[str, float]) -> npt.NDA
 
 def kv_peak(steps: Columns) -> float | None:
     """Return the largest share, 0 to 1, of a replica's K/V blocks in use in any step; None without blocks."""
-    some = steps["kv_blocks_total"] > 0
-    if not some.any():
-        return None
-    return float((steps["kv_blocks_used"][some] / steps["kv_blocks_total"][some]).max())
+    most = -1.0
+    for some in parts(len(steps["kv_blocks_total"]), 8):
+        there = steps["kv_blocks_total"][some]
+        shares = np.divide(steps["kv_blocks_used"][some], there, out=np.full(len(there), -1.0), where=there > 0)
+        most = max(most, float(shares.max()))
+    return None if most < 0.0 else most
 
 
 def _float(column: npt.NDArray[Any]) -> FloatArray:

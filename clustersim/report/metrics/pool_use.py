@@ -13,6 +13,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.cluster.device import Device
+from clustersim.column import parts
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.memory import let_go
 from clustersim.plan.memory import kv_elements_per_rank
@@ -152,10 +153,14 @@ def _cache_bytes(result: RunResult, tp: int, tables: Tables, share: _Share) -> f
 
 
 def _steps_by_kind(tables: Tables) -> Mapping[tuple[int, str], int]:
-    steps = tables.steps
-    code = steps["replica"].astype(np.int64) * len(STEP_KINDS) + steps["kind"]
-    kinds = np.flatnonzero(np.bincount(code))
-    total = np.bincount(code, weights=steps["count"])[kinds].astype(np.int64)
+    steps, width = tables.steps, (int(tables.steps["replica"].max(initial=-1)) + 1) * len(STEP_KINDS)
+    rows, counts = np.zeros((2, width), np.int64)
+    for some in parts(len(steps["kind"]), 8):
+        code = steps["replica"][some].astype(np.int64) * len(STEP_KINDS) + steps["kind"][some]
+        rows += np.bincount(code, minlength=width)
+        counts += np.bincount(code, weights=steps["count"][some], minlength=width).astype(np.int64)
+    kinds = np.flatnonzero(rows)
+    total = counts[kinds]
     return {
         (place // len(STEP_KINDS), STEP_KINDS[place % len(STEP_KINDS)]): count
         for place, count in zip(kinds.tolist(), total.tolist(), strict=True)

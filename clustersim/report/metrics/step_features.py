@@ -67,7 +67,9 @@ class _OfSteps(Mapping[tuple[int, str], StepFeatures]):
 
     def __init__(self, tables: Tables, sp: SequencePlan) -> None:
         self._steps, self._sp = tables.steps, sp
-        self._rows = RowsOf(self._steps["replica"].astype(np.int64) * len(STEP_KINDS) + self._steps["kind"])
+        replica, kind = self._steps["replica"], self._steps["kind"]
+        to = np.min_scalar_type((int(replica.max(initial=0)) + 1) * len(STEP_KINDS))
+        self._rows = RowsOf(replica.astype(to) * to.type(len(STEP_KINDS)) + kind.astype(to))
         self._split = _split(tables, sp) if sp.degree > 1 else {}
         self._kept: dict[tuple[int, str], StepFeatures] = {}
         self._read = 0

@@ -58,6 +58,14 @@ def in_replicas(reading: Reading) -> Iterator[tuple[Callable[..., Finding], Find
     yield as_it_must, as_it_must(reading, [reading])
 
 
+def over_replicas(reading: Reading) -> Iterator[tuple[Callable[..., Finding], Finding]]:
+    """Yield the judge that looks at all replicas together, and what it finds."""
+    policies = policies_of(reading)
+    if policies is not None:
+        yield as_routed, as_routed(reading, policies)
+        reading.forget()
+
+
 def as_declared(reading: Reading, parts: Iterable[Reading], ask: Ask = asked_now) -> Finding:
     """Judge who is served when by the policies that were declared.
 

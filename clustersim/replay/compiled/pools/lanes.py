@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.compiled import kernel as k
-from clustersim.replay.compiled.lanes import TABLES, WIDTHS, only_read, room_for, tournament
+from clustersim.replay.compiled.lanes import TABLES, WIDTHS, only_read, tournament
 from clustersim.replay.compiled.pools import kernel as pl
 from clustersim.replay.compiled.pools import transfers as tr
 from clustersim.replay.compiled.pools.links import PoolLinks
@@ -69,7 +69,7 @@ class PoolLanes(StageLanes):
         each = self.lines.shape[0] * self.lines.shape[2]
         more = {"rows": 4, "varying": 0, "chunks": 0, "decodes": each, "facts": 4 * each}
         self.rooms = {name: rows + more[name] for name, rows in self.rooms.items()}
-        self.logged = [room_for(name, rows, alone=False) for name, rows in self.rooms.items()]
+        self.logged = self._room()
 
     def _begin_moves(self, room: int) -> None:
         """Let nothing be on its way."""
