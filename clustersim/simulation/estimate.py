@@ -37,6 +37,9 @@ FOLDED_S_PER_STEP: Final = 5e-6
 """2 to 10 µs a step where lanes jump, and less where they are compiled."""
 STAGED_S_PER_PASS: Final = 12e-6
 """With stages, of a pass of each: 7 to 17 µs for 40 to 1,000 requests on PP 2, 4 and 8 of the quickstart."""
+LAID_OUT_S_PER_NODE: Final = 0.15e-6
+"""Where operators of a rank overlap (SP, experts over replicas, two batches), of each in a pass that is laid out: 0.05
+to 0.4 µs of SP 2 and 4, of one stage and of two, 0.23 of DeepSeek-V3 with wide EP, 0.4 of its two batches."""
 SLOWED_S_PER_STEP: Final = 1e-3
 """Where a link is weak or a device slow, and passes are chains: 0.7 and 0.9 ms a step of the quickstart."""
 BYTES_PER_REQUEST: Final = 1_400
@@ -136,10 +139,11 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         carried = {"prefill": _prompt_steps(one, requests, count), "decode": decode_steps}
         if len(pools) > 1:
             carried = {"prefill": carried["prefill"]} if number == 0 else {"decode": carried["decode"]}
-        if full or (slowed and not _is_chain(one)):
+        if full or not _is_chain(one):
             blueprints = step_blueprints(one.model, one.plan.lockstep, one.precision)
-            ranks = one.plan.tp * one.plan.sp.degree
-            spans += ranks * math.fsum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
+            nodes = math.fsum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
+            spans += one.plan.tp * one.plan.sp.degree * nodes if full or slowed else 0.0
+            folded_s += LAID_OUT_S_PER_NODE * nodes * (1 + one.plan.is_two_batch)
         taken = math.fsum(carried.values())
         steps += taken
         rows += taken * (one.plan.pp if full or one.plan.pp > 1 else anew)

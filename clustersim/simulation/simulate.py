@@ -21,7 +21,7 @@ from clustersim.replay.compiled.choice import python_s
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.scenario.scenario import Scenario
-from clustersim.serving.config import ServingConfig
+from clustersim.serving.user_class import UserClass
 from clustersim.simulation.causes.causes import Causes, causes_of
 from clustersim.simulation.causes.columns import cause_columns, cause_shares
 from clustersim.simulation.causes.conditions import conditions_of
@@ -220,8 +220,8 @@ def simulate(
         simulate_s=took,
         notes=(
             *_too_long(requests, scenario),
-            *_shared_prefixes(requests, scenario.serving),
-            *_same_priority(requests, scenario),
+            *_shared_prefixes(requests, scenario),
+            *_priorities(requests, scenario),
             *(
                 note
                 for cost in dict.fromkeys(pool.pricer.cost for pool in inputs.pools)
@@ -293,9 +293,13 @@ def _too_long(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
     return (f"{told}: serving.context_window is {said}.",)
 
 
-def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, ...]:
-    """Say that shared prefixes are computed in full all the same."""
-    if serving.prefix_caching or requests.prefix_hashes is None:
+def _shared_prefixes(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
+    """Say that prompts are shorter than what they share, or that what they share is computed in full all the same."""
+    drawn, longest = getattr(scenario.workload, "shared_prefixes", None), int(requests.prompt_tokens.max(initial=0))
+    if drawn is not None and drawn.tokens > longest:
+        told = f"workload.shared_prefixes has {drawn.tokens:,} tokens, and no prompt more than {longest:,}"
+        return (f"{told}: all prompts of a group are alike.",)
+    if scenario.serving.prefix_caching or requests.prefix_hashes is None:
         return ()
     blocks = np.concatenate([np.empty(0, np.int64), *requests.prefix_hashes])
     repeated = len(blocks) - len(np.unique(blocks))
@@ -308,14 +312,18 @@ def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, .
     )
 
 
-def _same_priority(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
-    """Say that an order of priorities is that of arrival, since all have the same."""
-    values = requests.priorities
-    if all(pool.serving.order.by != "priority" for pool in scenario.each_pool()):
+def _priorities(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
+    """Say that an order of priorities is that of arrival, since all have the same, or that no order asks for them."""
+    values, serving = requests.priorities, [pool.serving for pool in scenario.each_pool()]
+    differ = values is not None and bool((values != values[:1]).any())
+    if any(one.order.by == "priority" for one in serving):
+        if differ:
+            return ()
+        told = "all requests have the same (workload.priority): they go by arrival."
+        return (f"serving.order goes by priority, and {told}",)
+    if not differ or any(isinstance(of, UserClass) for one in serving for of in (one.scheduler, one.router)):
         return ()
-    if values is not None and (values != values[:1]).any():
-        return ()
-    return ("serving.order goes by priority, and all requests have the same (workload.priority): they go by arrival.",)
+    return ("requests have priorities (workload.priority), and no serving.order goes by them: all are served alike.",)
 
 
 def _outside_table(cost: CostModel) -> tuple[str, ...]:

@@ -75,9 +75,11 @@ def test_rows_are_about_those_of_the_run_where_blocks_are_too_few():
     assert abs(math.log(rows / len(run.passes["start_ns"]))) < math.log(3.0)
 
 
-def test_stages_take_longer_where_blocks_are_too_few():
-    one, two = (estimate(*crowded(plan), 8) for plan in ("{tp: 8}", "{pp: 2, tp: 8}"))
-    assert two.seconds / two.steps > 4 * one.seconds / one.steps
+def test_stages_take_longer_where_blocks_are_too_few_and_passes_that_are_laid_out_by_far():
+    plans = "{tp: 8}", "{pp: 2, tp: 8}", "{tp: 4, sp: {degree: 2, scheme: ring, decode: dp}}"
+    one, two, split = (found.seconds / found.steps for found in (estimate(*crowded(plan), 8) for plan in plans))
+    assert two > 4 * one
+    assert split > 20 * one
 
 
 @pytest.mark.parametrize("name", ["quickstart", "mixtral-ep", "long-context-ring"])

@@ -26,11 +26,17 @@ def test_requests_beyond_the_context_window_are_noted_where_they_are_served() ->
     assert notes(32_767, 1, "serving.context_window=unlimited") == ()
 
 
-def test_an_order_of_priorities_that_are_all_the_same_is_noted() -> None:
+def test_priorities_and_shared_prefixes_without_an_effect_are_noted() -> None:
     told = "serving.order goes by priority, and all requests have the same (workload.priority): they go by arrival."
     by = "serving.order=priority"
     assert notes(10, 2, by) == notes(10, 2, by, "workload.priority={values: [3]}") == (told,)
-    assert notes(10, 2) == notes(10, 2, by, "workload.priority={values: [0, 1]}", "workload.requests=20") == ()
+    two = ("workload.priority={values: [0, 1]}", "workload.requests=20")
+    assert notes(10, 2) == notes(10, 2, by, *two) == ()
+    unasked = "requests have priorities (workload.priority), and no serving.order goes by them: all are served alike."
+    assert notes(10, 2, *two) == notes(10, 2, "serving.order=shortest_prompt", *two) == (unasked,)
+    shared = "workload.shared_prefixes={groups: 2, tokens: 1024}"
+    alike = "workload.shared_prefixes has 1,024 tokens, and no prompt more than 10: all prompts of a group are alike."
+    assert notes(10, 2, shared, "serving.prefix_caching=true") == (alike,)
 
 
 def test_prefixes_that_a_trace_records_and_nothing_reuses_are_noted(tmp_path: Path) -> None:
