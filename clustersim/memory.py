@@ -12,6 +12,7 @@ import ctypes
 import gc
 import mmap
 import sys
+from threading import Lock
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -20,19 +21,23 @@ MANY: Final = 1 << 17
 
 
 _MAPPED: Final[WeakSet[mmap.mmap]] = WeakSet()
+_LOCK: Final = Lock()
 
 
 def mapped(file: Any, size: int, access: int = mmap.ACCESS_READ) -> mmap.mmap:
     """Map so many bytes of an open file, for reading alone unless it is told otherwise."""
     found = mmap.mmap(file.fileno(), size, access=access)
-    _MAPPED.add(found)
+    with _LOCK:
+        _MAPPED.add(found)
     return found
 
 
 def let_go() -> None:
     """Give up the pages of all files that are mapped; who reads them again finds them as they were."""
     if hasattr(mmap, "MADV_DONTNEED"):
-        for one in tuple(_MAPPED):  # a thread may map more
+        with _LOCK:  # a thread may map more
+            every = tuple(_MAPPED)
+        for one in every:
             one.madvise(mmap.MADV_DONTNEED)
 
 

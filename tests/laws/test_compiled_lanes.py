@@ -257,6 +257,8 @@ def test_compiled_lanes_price_as_python_lanes(name: str, overrides: tuple[str, .
     if name == "azure-hour-fleet":  # so are steps that several lanes hand on part by part
         with mock.patch.object(compiled_lanes, "ROOM", 3):
             agree(inputs, *IN_ORDER)
+            with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+                agree(inputs, *IN_ORDER)
 
 
 def test_sums_within_the_window_are_part_of_prices() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -216,7 +216,10 @@ class CompiledLanes(ABC):
         """Simulate to the end, and log it; return how many requests arrived."""
         with ExitStack() as stack:
             if self.overlaps and not self.alone and several():
-                self._thread = stack.enter_context(ThreadPoolExecutor(1))
+                thread = stack.enter_context(ThreadPoolExecutor(1))
+                with suppress(RuntimeError):  # no room for another thread
+                    thread.submit(int).result()
+                    self._thread = thread
             return self._run()
 
     def _run(self) -> int:

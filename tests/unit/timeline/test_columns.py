@@ -5,15 +5,19 @@ from __future__ import annotations
 import errno
 import io
 import itertools
+import mmap
 import sys
+import threading
 import tracemalloc
 from pathlib import Path
+from tempfile import TemporaryFile
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 
-from clustersim import column
-from clustersim.memory import let_go
+from clustersim import column, memory
+from clustersim.memory import let_go, mapped
 from clustersim.timeline.columns import MANY_VALUES, STAGED_VALUES, Columns, Flat, is_one, joined, taken, wide
 from clustersim.timeline.rows_of import in_order, rows_between
 
@@ -138,7 +142,7 @@ def test_many_rows_go_to_a_file_and_stay_in_memory_where_it_has_no_room(monkeypa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tells the pages of a process")
-def test_pages_of_a_file_that_are_given_up_come_again_as_they_were():
+def test_pages_of_a_file_that_are_given_up_come_again_as_they_were(monkeypatch):
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1])
 
@@ -149,6 +153,26 @@ def test_pages_of_a_file_that_are_given_up_come_again_as_they_were():
         before = resident()
         let_go()
         assert before - resident() > 4096  # half of the 32 MB
+
+    class Amid(WeakSet[mmap.mmap]):
+        """While it is looked through, a thread maps one more."""
+
+        def __iter__(self):
+            for one in super().__iter__():
+                if thread.ident is None:
+                    thread.start()
+                    thread.join(0.05)
+                yield one
+
+    with TemporaryFile() as file:
+        file.truncate(mmap.PAGESIZE)
+        first, more = mapped(file, mmap.PAGESIZE), []
+        thread = threading.Thread(target=lambda: more.append(mapped(file, mmap.PAGESIZE)))
+        every = Amid([first])
+        monkeypatch.setattr(memory, "_MAPPED", every)
+        let_go()
+        thread.join()
+        assert len(every) == 2
 
 
 def test_rows_between_two_numbers_are_found_without_a_copy_of_the_column():
