@@ -17,6 +17,7 @@ last layer is walked again. Where it doesn't, more are walked, and in the end al
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ from clustersim.graph.walk import Walk
 
 KEPT: Final = (3, 8)
 """Layers that stand for all, in the order in which it is tried."""
+SHORT: Final = 7
+"""Rounds of a pass that tell what happens in all: two at first, three that show the pace, and two before the rest."""
 TRIED: Final = 8
 """How many lengths of a layer are tried: a model may repeat several kinds of layer in turns."""
 
@@ -43,7 +46,7 @@ class Rounds(NamedTuple):
         return self.first + which * self.length
 
 
-class _KeptWalk:
+class KeptWalk:
     """A pass of which only the first ``kept`` rounds are walked, and what follows the last one.
 
     Parameters
@@ -59,7 +62,7 @@ class _KeptWalk:
         self.left = rounds.number - kept
         self.marks = [rounds.start(kept - back) for back in (3, 2, 1, 0)]
         cut, last, after = self.marks[-1], rounds.start(rounds.number - 1), rounds.start(rounds.number)
-        self.head = Walk(waits[:cut])
+        self.head, self._behind = Walk(waits[:cut]), waits[after:]
         pairs = [(one, at) for at, some in enumerate(waits[cut - rounds.length : cut]) for one in some]
         self.sources, self.targets = np.array(pairs, np.int64).reshape(-1, 2).T
         early = sorted({one for some in waits[after:] for one in some if one < last})
@@ -102,6 +105,48 @@ class _KeptWalk:
         given = (ends[self.early], ends[three:cut] + self.left * later)
         return ends, later, self.tail.ends(np.concatenate((*given, tail))), sure
 
+    @cached_property
+    def classes(self) -> Int64Array:
+        """Cost class of what is kept, and of what follows the rounds."""
+        return np.concatenate((self.head_classes, self.tail_classes))
+
+    @cached_property
+    def waits(self) -> list[tuple[int, ...]]:
+        """What these wait for: what follows the rounds for the last one that is kept."""
+        length, cut = self.rounds.length, self.marks[-1]
+        early, left = self.rounds.start(self.rounds.number - 1), self.left * length
+        behind = [tuple([one if one < early else one - left for one in some]) for some in self._behind]
+        return [*self.head.waits[:cut], *behind]
+
+    def repeats(
+        self, rounds: Int64Array, others: Int64Array, starts: Int64Array, ends: Int64Array
+    ) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+        """Return how much later some instances are from round to round, and in which passes they do the same in each.
+
+        ``SHORT`` rounds are kept. Say that from round 2 on these instances are later by one constant c than in the one
+        before, t is the first start in round 4, nothing before round 2 lasts beyond t, no round lasts longer than 2 c,
+        and what follows the rounds starts 2 c behind t or later, were there only those that are kept. Then what happens
+        from t to t + c is of rounds 3 and 4 alone, and the same from t + c on: each round that is left out is such a
+        stretch of time more, as the last one that is kept is to a pass of one less.
+
+        Parameters
+        ----------
+        rounds : int64 array
+            Instances within a round.
+        others : int64 array
+            Those in front of the rounds, and those behind, numbered as if the rounds left out were not there.
+        starts, ends : int64 arrays of shape (instances, passes)
+            Of what is kept, and of what follows the rounds as it is.
+        """
+        first, length, cut = self.rounds.first, self.rounds.length, self.marks[-1]
+        of, began = (some[first:cut].reshape(SHORT, length, -1)[:, rounds] for some in (ends, starts))
+        later = of[3:] - of[2:-1]
+        pace, opens = later[0, 0], began[4].min(axis=0)
+        sure = (later == pace).all(axis=(0, 1)) & (pace > 0) & (of[4].max(axis=0) <= opens + 2 * pace)
+        sure &= of[1].max(axis=0) <= opens
+        sure &= (ends[others[others < first]] <= opens).all(axis=0)
+        return pace, sure & (starts[others[others >= cut]] >= opens + (2 + self.left) * pace).all(axis=0)
+
 
 class LayerWalk:
     """The longest path through a pass, by some of its layers where these stand for all.
@@ -118,12 +163,18 @@ class LayerWalk:
         self.whole = Walk(waits)
         self.classes = classes
         self.rounds = rounds_of(waits, classes)
-        self._kept_walks: dict[int, _KeptWalk] = {}
+        self._kept_walks: dict[int, KeptWalk] = {}
 
-    def _kept_walk(self, kept: int, rounds: Rounds) -> _KeptWalk:
+    @cached_property
+    def short(self) -> KeptWalk | None:
+        """The pass with ``SHORT`` rounds; None where it has few."""
+        rounds = self.rounds
+        return None if rounds is None or rounds.number < 2 * SHORT else self._kept_walk(SHORT, rounds)
+
+    def _kept_walk(self, kept: int, rounds: Rounds) -> KeptWalk:
         found = self._kept_walks.get(kept)
         if found is None:
-            found = self._kept_walks[kept] = _KeptWalk(self.whole.waits, self.classes, rounds, kept)
+            found = self._kept_walks[kept] = KeptWalk(self.whole.waits, self.classes, rounds, kept)
         return found
 
     def ends(self, durations: Int64Array) -> Int64Array:
@@ -174,7 +225,7 @@ class LayerWalk:
         return self._lasts_of_all(by_class, exits)
 
     def _lasts_of(
-        self, short: _KeptWalk, by_class: Int64Array, exits: Sequence[int]
+        self, short: KeptWalk, by_class: Int64Array, exits: Sequence[int]
     ) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
         """Return what :meth:`lasts` does, and for which passes it is sure."""
         first = short.rounds.start(1)

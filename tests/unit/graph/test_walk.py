@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clustersim.graph.layer_walk import KEPT, LayerWalk
+from clustersim.clock import Int64Array
+from clustersim.graph.layer_walk import KEPT, KeptWalk, LayerWalk
 from clustersim.graph.levels import levels_of
 from clustersim.graph.walk import Walk, waits_of
+from clustersim.timeline.intervals import union
+from clustersim.timeline.step_parts import _critical, _critical_of_rounds
+from clustersim.timeline.tokens import BoolArray
 from tests.effort import is_whole
 
 LAYERS = 40
@@ -37,12 +41,50 @@ def plain(waits: list[tuple[int, ...]], durations: list[int]) -> list[int]:
     return ends
 
 
+def rounds_tell(draw: np.random.Generator, walk: LayerWalk, short: KeptWalk, by_class: Int64Array) -> Int64Array:
+    """Hold what some rounds tell to whole passes; return of how many it was sure, and was not, twice."""
+    labels, durations = draw.integers(0, 9, by_class.shape[0])[walk.classes], by_class[walk.classes]
+    ends = walk.ends(durations)
+    spent, known = _critical_of_rounds(short, by_class, labels)
+    expected = _critical(ends, durations, walk.whole.waits, labels)
+    assert (spent == expected)[: len(spent), known].all()
+    rounds, cut = short.rounds, short.marks[-1]
+    stop, length = rounds.start(rounds.number), rounds.length
+    head, _, rest, sure = short.ends(durations[:cut], durations[stop:])
+    kept = np.concatenate((head, rest[stop - short.shift :]))
+    mine, talks = draw.integers(0, 2, (2, len(walk.classes))) > 0
+    mine[rounds.first] = True
+    for one in (mine, talks):
+        one[rounds.first : stop] = np.tile(one[rounds.first : rounds.start(1)], rounds.number)
+    there, behind = np.flatnonzero(mine[:cut]), np.flatnonzero(mine[stop:]) + cut
+    columns = np.concatenate((there, behind))
+    in_round = np.flatnonzero(mine[rounds.first : rounds.start(1)])
+    starts = kept - by_class[short.classes]
+    pace, repeats = short.repeats(in_round, columns, starts, kept)
+    communicates = np.concatenate((talks[:cut], talks[stop:]))[columns]
+    for at in np.flatnonzero(sure & repeats).tolist():
+        each = []
+        for one, left in ((columns >= 0, short.left), ((columns < cut - length) | (columns >= cut), short.left + 1)):
+            sooner = np.where(columns >= cut, left * pace[at], 0)
+            each.append(exposed(starts[columns, at] - sooner, kept[columns, at] - sooner, communicates, one))
+        whole = np.flatnonzero(mine)
+        found = exposed((ends - durations)[whole, at], ends[whole, at], talks[whole], whole >= 0)
+        assert each[0] + short.left * (each[0] - each[1]) == found
+    return np.array([known.sum(), (~known).sum(), (sure & repeats).sum(), (sure & ~repeats).sum()])
+
+
+def exposed(starts: Int64Array, ends: Int64Array, talks: BoolArray, those: BoolArray) -> int:
+    comm, busy = (union(starts[some & those], ends[some & those]) for some in (talks, ~talks))
+    return comm.outside(busy)
+
+
 def test_layers_left_out_end_as_the_longest_path_has_it() -> None:
     draw = np.random.Generator(np.random.PCG64(11))
-    folded = walked = 0
+    folded, walked, told = 0, 0, np.zeros(4, int)
     for _ in range(300 if is_whole() else 100):
         walk, classes = layered(draw)
         by_class = draw.integers(1, draw.choice([3, 50, 10_000]), (classes, 12))
+        by_class *= draw.choice([1, 1, 300], by_class.shape)  # so that some last over many layers
         expected = [plain(walk.whole.waits, of_one) for of_one in by_class.T[:, walk.classes].tolist()]
         exits = [0, len(walk.classes) - 1, len(walk.classes) - 3]
         for one, ends in zip(by_class.T, expected, strict=True):
@@ -55,6 +97,9 @@ def test_layers_left_out_end_as_the_longest_path_has_it() -> None:
             durations = by_class[walk.classes]
             sure = short.ends(durations[:cut], durations[stop:])[3]
             folded, walked = folded + int(sure.sum()), walked + int((~sure).sum())
+        if walk.short is not None:
+            told += rounds_tell(draw, walk, walk.short, by_class)
+    assert told.min() > (200 if is_whole() else 60)
     assert folded > (500 if is_whole() else 150)  # the test would say nothing if all were walked …
     assert walked > (50 if is_whole() else 15)  # … or if none were
 
