@@ -34,13 +34,14 @@ class TerminatedError(BaseException):
 def unwinding() -> Iterator[None]:
     """Raise :class:`TerminatedError` in the body when a signal asks to end; a signal that is ignored stays so.
 
-    What is raised while Python calls back for a weak reference (a compiler has many) is lost there, and raised again.
+    What is raised while Python calls back for a weak reference (a compiler has many) is lost there, and raised again:
+    in place of what fails meanwhile, since it was broken off.
     """
     if threading.current_thread() is not threading.main_thread():  # only it may say what signals do
         yield
         return
     earlier = {number: signal.getsignal(number) for number in _ASKING}
-    hook = sys.unraisablehook
+    hook, again = sys.unraisablehook, list[tuple[TerminatedError, threading.Timer]]()
 
     def lost(what: sys.UnraisableHookArgs) -> None:
         if not isinstance(what.exc_value, TerminatedError):
@@ -48,7 +49,8 @@ def unwinding() -> Iterator[None]:
             return
         number = what.exc_value.status - 128
         signal.signal(number, _raise)
-        threading.Timer(_AGAIN_S, os.kill, [os.getpid(), number]).start()
+        again.append((what.exc_value, threading.Timer(_AGAIN_S, os.kill, [os.getpid(), number])))
+        again[-1][1].start()
 
     try:
         sys.unraisablehook = lost
@@ -56,6 +58,12 @@ def unwinding() -> Iterator[None]:
             if handler is signal.SIG_DFL:
                 signal.signal(number, _raise)
         yield
+    except Exception:
+        if not again:
+            raise
+        asked, timer = again[-1]
+        timer.cancel()
+        raise asked from None
     finally:
         sys.unraisablehook = hook
         for number, handler in earlier.items():

@@ -9,6 +9,7 @@ reads all weights once, and the law of Little [1]_. Contention, preemption and p
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import Final
 
 import numpy as np
@@ -35,6 +36,11 @@ FOLDED_S_PER_REQUEST: Final = 30e-6
 """Of ``folded``, what checks and report take: a million requests 20 to 30 s, of one node and of a fleet."""
 FOLDED_S_PER_STEP: Final = 5e-6
 """2 to 10 µs a step where lanes jump, and less where they are compiled."""
+COMPILED_S_PER_STEP: Final = 0.1e-6
+COMPILED_S_PER_PASS: Final = 5e-6
+"""Of lanes that are compiled, which those are that would take ``COMPILED_S``: some 0.05 µs a step with one stage, and
+with stages 3.6 and 9 µs of a pass of each, on PP 8 and 2."""
+COMPILED_S: Final = 20.0
 STAGED_S_PER_PASS: Final = 12e-6
 """With stages, of a pass of each: 7 to 17 µs for 40 to 1,000 requests on PP 2, 4 and 8 of the quickstart."""
 LAID_OUT_S_PER_NODE: Final = 0.15e-6
@@ -148,7 +154,10 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         steps += taken
         rows += taken * (one.plan.pp if full or one.plan.pp > 1 else anew)
         per_pass_s = SHORT_STAGES_S_PER_PASS if anew else STAGED_S_PER_PASS
-        folded_s += taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
+        lanes_s = taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
+        if lanes_s + FOLDED_S_PER_REQUEST * count > COMPILED_S and not anew and _may_be_compiled(one, requests):
+            lanes_s = taken * (one.plan.pp * COMPILED_S_PER_PASS if one.plan.pp > 1 else COMPILED_S_PER_STEP)
+        folded_s += lanes_s
     slowed_s = slowed * SLOWED_S_PER_STEP * steps + (1 - slowed) * folded_s
     seconds = FULL_S_PER_SPAN * spans + FULL_S_PER_STEP * steps if spans else slowed_s
     of_requests = BYTES_PER_REQUEST * min(count, PAGED_REQUESTS) + BYTES_BEYOND * max(count - PAGED_REQUESTS, 0)
@@ -159,6 +168,17 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         memory_bytes=BYTES_AT_LEAST + of_requests + BYTES_PER_PASS * rows + BYTES_PER_SPAN * spans * full,
         seconds=seconds + FOLDED_S_PER_REQUEST * count,
     )
+
+
+def _may_be_compiled(scenario: Scenario, requests: Requests) -> bool:
+    """Return whether lanes of a pool may be compiled here, as far as a scenario tells."""
+    serving = scenario.serving
+    plain = serving.router in ("round_robin", "least_outstanding", "prefix_aware") and serving.order.by == "arrival"
+    waits = serving.queue_limit is not None or serving.queue_timeout_ns is not None
+    return (
+        find_spec("numba") is not None and serving.scheduler in ("continuous", "chunked_prefill") and plain
+        and not waits and requests.cancel_after_ns is None and not scenario.faults and _is_chain(scenario)
+    )  # fmt: skip
 
 
 def _slowed_share(scenario: Scenario, requests: Requests, count: int) -> float:

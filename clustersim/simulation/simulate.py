@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clustersim.clock import Int64Array, to_ns
+from clustersim.clock import NS_PER_S, Int64Array, to_ns
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError
@@ -222,6 +222,7 @@ def simulate(
             *_too_long(requests, scenario),
             *_shared_prefixes(requests, scenario),
             *_priorities(requests, scenario),
+            *_late_faults(scenario, replayed.timeline.end_ns),
             *(
                 note
                 for cost in dict.fromkeys(pool.pricer.cost for pool in inputs.pools)
@@ -305,11 +306,10 @@ def _shared_prefixes(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
     repeated = len(blocks) - len(np.unique(blocks))
     if not repeated:
         return ()
-    share = repeated / len(blocks)
-    return (
-        f"{share:.0%} of the prompts' blocks came before in this workload; serving.prefix_caching is off, so all are "
-        f"computed.",
-    )
+    share, off = repeated / len(blocks), "serving.prefix_caching is off"
+    if scenario.serving.preemption == "swap":
+        off = "serving.preemption: swap leaves no serving.prefix_caching"
+    return (f"{share:.0%} of the prompts' blocks came before in this workload; {off}, so all are computed.",)
 
 
 def _priorities(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
@@ -324,6 +324,16 @@ def _priorities(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
     if not differ or any(isinstance(of, UserClass) for one in serving for of in (one.scheduler, one.router)):
         return ()
     return ("requests have priorities (workload.priority), and no serving.order goes by them: all are served alike.",)
+
+
+def _late_faults(scenario: Scenario, end_ns: int) -> tuple[str, ...]:
+    """Say which faults come only when all is served."""
+    late = [fault for fault in scenario.faults if fault.at_ns > end_ns]
+    return tuple(
+        f"{fault.name} is not affected: the run ends at {end_ns / NS_PER_S:g} s, before {fault.at_ns / NS_PER_S:g} s "
+        f"(faults)."
+        for fault in late
+    )
 
 
 def _outside_table(cost: CostModel) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import time
 import weakref
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import pytest
 
@@ -152,3 +153,5 @@ def test_a_signal_that_is_lost_in_a_callback_of_a_weak_reference_comes_again() -
 
     with unwinding(), pytest.raises(TerminatedError):
         lose_it()
+    with patch("time.sleep", side_effect=RuntimeError), pytest.raises(TerminatedError), unwinding():
+        lose_it()  # and what it broke fails before

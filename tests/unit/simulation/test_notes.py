@@ -26,7 +26,12 @@ def test_requests_beyond_the_context_window_are_noted_where_they_are_served() ->
     assert notes(32_767, 1, "serving.context_window=unlimited") == ()
 
 
-def test_priorities_and_shared_prefixes_without_an_effect_are_noted() -> None:
+def test_what_has_no_effect_is_noted() -> None:
+    late, early = (f"faults=[{{device: n0.g3, at: {at}, until: 1000 s}}]" for at in ("500 s", "0.1 ms"))
+    (told,) = notes(10, 2, late)
+    assert told.startswith("device n0.g3 is not affected: the run ends at 0.0")
+    assert told.endswith(" s, before 500 s (faults).")
+    assert notes(10, 2, early) == ()
     told = "serving.order goes by priority, and all requests have the same (workload.priority): they go by arrival."
     by = "serving.order=priority"
     assert notes(10, 2, by) == notes(10, 2, by, "workload.priority={values: [3]}") == (told,)
@@ -54,6 +59,10 @@ def test_prefixes_that_a_trace_records_and_nothing_reuses_are_noted(tmp_path: Pa
             load("quickstart", (*BASE, f"workload={{trace: {file}}}", "serving.prefix_caching=false"))
         ).notes
         assert found == expected
+        swaps = ("serving.preemption=swap", f"workload={{trace: {file}}}")
+        by_swap = "serving.preemption: swap leaves no serving.prefix_caching"
+        noted = tuple(note.replace("serving.prefix_caching is off", by_swap) for note in expected)
+        assert simulated(load("quickstart", (*BASE, *swaps))).notes == noted
     file.write_text("\n".join(map(json.dumps, rows)))
     assert (
         simulated(load("quickstart", (*BASE, f"workload={{trace: {file}}}", "serving.prefix_caching=true"))).notes == ()
