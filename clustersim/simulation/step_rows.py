@@ -8,7 +8,7 @@ either changes, and both replays give the same figures, in ``full`` with a row p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -216,14 +216,20 @@ class StepRows:
 
     def _whole(self, name: str) -> Rows:
         if len(self._ranges) > 1:
-            return self._of_all[name]
+            try:
+                return self._both[name]
+            except Exception:  # what was recorded, by whomever, may tell one of them alone
+                return self._found((name,))[name]
         found = vars(self._ranges[0])[name] = Rows(getattr(self._ranges[0], name))
         return found
 
     @cached_property
-    def _of_all(self) -> Mapping[str, Rows]:
-        """Both kinds of rows, one range after the other; these then look into them."""
-        names, bounds = ("rows", "kv_rows"), [[0, 0]]
+    def _both(self) -> Mapping[str, Rows]:
+        return self._found(("rows", "kv_rows"))
+
+    def _found(self, names: Sequence[str]) -> Mapping[str, Rows]:
+        """Return kinds of rows, one range after the other; these then look into them."""
+        bounds = [[0] * len(names)]
 
         def of(number: int) -> dict[tuple[str, str], Any]:
             one = self._ranges[number]

@@ -87,9 +87,10 @@ def priority_table(summary: Mapping[str, Any]) -> str:
         for name, one in classes
     )
     return (
-        '<h3>Latencies by priority (ms)</h3><table class="narrow"><thead>'
+        '<h3>Latencies by priority (ms)</h3><table class="narrow classes"><thead>'
         f"<tr><th></th><th>finished</th>{head}</tr></thead>"
-        f'<tbody>{rows}</tbody></table><p class="note">A smaller number goes first.</p>'
+        f"<tbody>{rows}</tbody></table>"
+        '<p class="note">A smaller number goes first where serving.order goes by priority.</p>'
     )
 
 
