@@ -9,7 +9,6 @@ reads all weights once, and the law of Little [1]_. Contention, preemption and p
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from clustersim.clock import NS_PER_S
 from clustersim.graph.blueprint import Blueprint, StepKind
 from clustersim.graph.expand import step_blueprints
 from clustersim.limits import Limits
+from clustersim.replay.compiled.choice import COMPILE_S, compiler_obstacle
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.legality import pool_blocks, scenario_memory
 from clustersim.values import dataclass
@@ -38,9 +38,8 @@ FOLDED_S_PER_STEP: Final = 5e-6
 """2 to 10 µs a step where lanes jump, and less where they are compiled."""
 COMPILED_S_PER_STEP: Final = 0.1e-6
 COMPILED_S_PER_PASS: Final = 5e-6
-"""Of lanes that are compiled, which those are that would take ``COMPILED_S``: some 0.05 µs a step with one stage, and
+"""Of lanes that are compiled, which those are that would take ``COMPILE_S``: some 0.05 µs a step with one stage, and
 with stages 3.6 and 9 µs of a pass of each, on PP 8 and 2."""
-COMPILED_S: Final = 20.0
 STAGED_S_PER_PASS: Final = 12e-6
 """With stages, of a pass of each: 7 to 17 µs for 40 to 1,000 requests on PP 2, 4 and 8 of the quickstart."""
 LAID_OUT_S_PER_NODE: Final = 0.15e-6
@@ -155,7 +154,7 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         rows += taken * (one.plan.pp if full or one.plan.pp > 1 else anew)
         per_pass_s = SHORT_STAGES_S_PER_PASS if anew else STAGED_S_PER_PASS
         lanes_s = taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
-        if lanes_s + FOLDED_S_PER_REQUEST * count > COMPILED_S and not anew and _may_be_compiled(one, requests):
+        if lanes_s + FOLDED_S_PER_REQUEST * count > COMPILE_S and not anew and _may_be_compiled(one, requests):
             lanes_s = taken * (one.plan.pp * COMPILED_S_PER_PASS if one.plan.pp > 1 else COMPILED_S_PER_STEP)
         folded_s += lanes_s
     slowed_s = slowed * SLOWED_S_PER_STEP * steps + (1 - slowed) * folded_s
@@ -176,7 +175,7 @@ def _may_be_compiled(scenario: Scenario, requests: Requests) -> bool:
     plain = serving.router in ("round_robin", "least_outstanding", "prefix_aware") and serving.order.by == "arrival"
     waits = serving.queue_limit is not None or serving.queue_timeout_ns is not None
     return (
-        find_spec("numba") is not None and serving.scheduler in ("continuous", "chunked_prefill") and plain
+        not compiler_obstacle("auto") and serving.scheduler in ("continuous", "chunked_prefill") and plain
         and not waits and requests.cancel_after_ns is None and not scenario.faults and _is_chain(scenario)
     )  # fmt: skip
 

@@ -222,7 +222,7 @@ def simulate(
             *_too_long(requests, scenario),
             *_shared_prefixes(requests, scenario),
             *_priorities(requests, scenario),
-            *_late_faults(scenario, replayed.timeline.end_ns),
+            *_late_faults(scenario, replayed.timeline),
             *(
                 note
                 for cost in dict.fromkeys(pool.pricer.cost for pool in inputs.pools)
@@ -296,8 +296,8 @@ def _too_long(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
 
 def _shared_prefixes(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
     """Say that prompts are shorter than what they share, or that what they share is computed in full all the same."""
-    drawn, longest = getattr(scenario.workload, "shared_prefixes", None), int(requests.prompt_tokens.max(initial=0))
-    if drawn is not None and drawn.tokens > longest:
+    drawn = getattr(scenario.workload, "shared_prefixes", None)
+    if drawn is not None and drawn.tokens > (longest := int(requests.prompt_tokens.max(initial=0))):
         told = f"workload.shared_prefixes has {drawn.tokens:,} tokens, and no prompt more than {longest:,}"
         return (f"{told}: all prompts of a group are alike.",)
     if scenario.serving.prefix_caching or requests.prefix_hashes is None:
@@ -326,8 +326,9 @@ def _priorities(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
     return ("requests have priorities (workload.priority), and no serving.order goes by them: all are served alike.",)
 
 
-def _late_faults(scenario: Scenario, end_ns: int) -> tuple[str, ...]:
+def _late_faults(scenario: Scenario, timeline: Timeline) -> tuple[str, ...]:
     """Say which faults come only when all is served."""
+    end_ns = timeline.end_ns if scenario.faults else 0
     late = [fault for fault in scenario.faults if fault.at_ns > end_ns]
     return tuple(
         f"{fault.name} is not affected: the run ends at {end_ns / NS_PER_S:g} s, before {fault.at_ns / NS_PER_S:g} s "

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.graph.layer_walk import SHORT, KeptWalk
@@ -25,12 +24,11 @@ from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
+from clustersim.timeline.tokens import BoolArray
 from clustersim.values import dataclass
 
 LAID_OUT: Final = 1 << 21
 """Operators that are laid out at a time."""
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -192,7 +190,8 @@ class _Stage:
                 if short is not None:
                     left = self._add_short(time.template, short, begins, durations, block.runs[block.of], alike)
                     short = short if len(left) < len(begins) else None  # no pass is told by some rounds
-                for some in _parts_of(left, LAID_OUT // width):
+                for part in blocks(np.ones(len(left), np.int64), max(1, LAID_OUT // width)):
+                    some = left[part]
                     by_instance = durations[some][:, template.instance_class]
                     self._stretch(by_instance, block.runs[block.of[some]])
                     ends = shape.ends(by_instance) + begins[some, None]
@@ -214,7 +213,8 @@ class _Stage:
             return np.arange(len(begins))
         cut, behind = short.marks[-1], short.rounds.start(short.rounds.number) - short.shift
         regular = self.passes.tables.passes["irregular"][runs] < 0
-        for some in _parts_of(np.arange(len(begins)), LAID_OUT // len(short.classes)):
+        for part in blocks(np.ones(len(begins), np.int64), max(1, LAID_OUT // len(short.classes))):
+            some = np.arange(part.start, part.stop)
             spent = np.ascontiguousarray(durations[some].T)[short.classes]
             head, _, rest, sure = short.ends(spent[:cut], spent[cut:])
             ends = np.concatenate((head, rest[behind:]))
@@ -317,12 +317,6 @@ def _by_round(shape: RankNodes, rank: int, short: KeptWalk) -> _ByRound | None:
     columns = np.where(instance < cut, instance, instance - (stop - cut))[there]
     last = (columns >= rounds.start(SHORT - 1)) & (columns < cut)
     return _ByRound(columns=columns, communicates=communicates[there], is_last=last, in_round=within[0])
-
-
-def _parts_of(rows: Int64Array, most: int) -> Iterator[Int64Array]:
-    """Yield rows, at most so many at a time, or one."""
-    for first in range(0, len(rows), max(1, most)):
-        yield rows[first : first + max(1, most)]
 
 
 def _together(pieces: list[Intervals]) -> Intervals:
