@@ -5,10 +5,12 @@ The word after a block's language is the name of a file that it shows: ```` ```y
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -54,6 +56,16 @@ def write_files(document: str, folder: Path) -> None:
             path = folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
+
+
+def imported(folder: Path, name: str) -> ModuleType:
+    """Return the module of an example file that was written into a folder."""
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def rows(document: str, head: str) -> list[list[str]]:
