@@ -1,6 +1,7 @@
 """Every plan in the neighbourhood of an illegal one, nearer than a given distance: what the nearest is held against.
 
-What a distance is, and which values a field may take, is written here once more, from the table in docs/reference/check.md.
+What a distance is, and which values a field may take, is written here once more, from the table of
+docs/reference/check.md.
 Whether a candidate is legal is what ``check`` says of the scenario with its changes, as ``--set`` makes them; a few
 necessary conditions, written anew, save most of these checks.
 """
