@@ -140,6 +140,7 @@ class CustomScheduler(Scheduler):
             self._preempt(now, victim)
         if ordered and not self._has_room(decoding.values()):
             others = [*((one.request, 1, one) for one in decoding.values()), *others]
+        others = self._in_turn(others)
         prefills = []
         for request, count, sequence in others:
             if sequence is None:
@@ -152,11 +153,21 @@ class CustomScheduler(Scheduler):
                 decoding[request] = begun.pop(request)
             elif request in begun:
                 prefills.append((sequence, count))
-        decodes = tuple(decoding.values() if ordered else filter(None, map(decoding.get, tokens)))
+        decodes = tuple([one for request, one in decoding.items() if ordered or request in tokens])
         self.standing = decodes if again and self.stages == 1 and not prefills else ()
         # one that only preempts is asked again: there is room now
         steady = bool(self.standing) and not self.evicted
         return Decision(decodes, tuple(prefills), steady, tuple(self.evicted))
+
+    def _in_turn(self, asked: list[Asked]) -> list[Asked]:
+        """Return what is asked for in the order in which it takes blocks: what runs by admission, then as it waits.
+
+        A user names requests in a mapping, whose order decides nothing.
+        """
+        if len(asked) < 2:
+            return asked
+        place = {one.request: at for at, one in enumerate((*self.running, *self.waiting))}
+        return sorted(asked, key=lambda one: place[one[0]])
 
     def _take_in(self, now: int, sequence: Sequence, count: int) -> None:
         """Admit a sequence that waits, with the blocks for so many tokens."""

@@ -184,6 +184,8 @@ class Features:
             step = name.partition("#")[2]
             if not step:
                 return ranks[base][run, s]
+            if f"{base}#" not in ranks:  # of a ring, which this plan has not
+                return np.full(len(self), np.nan)
             return ranks[f"{base}#"][run, s * sp.degree + (s - int(step)) % sp.degree]
         new, context = self._prompt("new", 0), self._prompt("context", 0)
         match name:

@@ -13,6 +13,7 @@ from clustersim.errors import IllegalDecisionError, InputError, Problem
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.replay.replay import replay
 from clustersim.serving.user_class import UserClass
+from clustersim.timeline.digest import digest_of
 from tests.round_numbers import deployment
 
 HEAD = "from clustersim.serving.view import Choice\n\n\nclass Mine:\n"
@@ -52,6 +53,34 @@ def test_a_users_scheduler_decides_every_step(tmp_path, mode):
     steps = result.timeline.steps
     assert steps["prefill_tokens"].tolist() == [4, 0, 3]
     assert steps["decode_tokens"].tolist() == [0, 1, 0]
+
+
+IN_SOME_ORDER = """
+    def __init__(self, order):
+        self.order = order
+
+    def decide(self, view):
+        ready = [s for s in (*view.running, *view.waiting) if not s.in_flight]
+        room = view.max_batch_requests - len(view.running)
+        named = [s for s in ready if s.blocks or room > view.waiting.index(s)]
+        named.sort(key=lambda s: s.request * self.order)
+        return Choice(tokens={s.request: min(s.to_compute, 2) for s in named})
+"""
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_the_order_in_which_a_choice_names_sequences_decides_nothing(tmp_path, pp):
+    arrivals = [(at * 30, 3 + at % 4, 2 + at % 3) for at in range(12)]
+    found = [
+        replay(
+            deployment(arrivals, plan=ParallelPlan(pp=pp), max_batch_requests=4,
+                       scheduler=user(tmp_path, IN_SOME_ORDER, order=order))
+        )
+        for order in (1, -1)
+    ]  # fmt: skip
+    facts, others = ({name: column.tolist() for name, column in one.timeline.tables.facts.items()} for one in found)
+    assert facts == others
+    assert digest_of(found[0].timeline) == digest_of(found[1].timeline)
 
 
 @pytest.mark.parametrize(
