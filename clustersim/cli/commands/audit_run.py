@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from clustersim.errors import InputError, Problem
 from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
 from clustersim.legality.history import History
@@ -55,17 +56,21 @@ def audit_run_directory(
     InputError
         When a file can't be read or can't be what a run wrote, or when the other run is not comparable.
     """
-    recorded = read_recorded(path)
+    scenario = load(path / "scenario.yaml", allow_code=False) if (path / "scenario.yaml").exists() else None
+    declared = None if scenario is None else check_scenario(scenario)
+    if declared is not None and declared.violations:
+        return declared, ["compared with nothing: the scenario of this run is illegal, and no run records one"]
+    recorded = read_recorded(path, scenario)
     history = _with_digests(recorded)
     results: list[tuple[str, bool, str]] = []
     if other is not None:
-        history, result = _against(recorded, history, read_recorded(other), str(other))
+        history, result = _against(recorded, history, _other(other), str(other))
         results.append(result)
     if again is not None:
         results.append(_again(recorded, again, allow_code))
     own = as_run(recorded)
     verdict = with_agreements(check_history(history), own)
-    files = agreements(recorded, together((check_scenario(recorded.scenario), verdict)))
+    files = agreements(recorded, together((declared or check_scenario(recorded.scenario), verdict)))
     verdict = with_agreements(verdict, files)
     strange = tuple(other_operators(recorded.input, recorded.run.timeline.templates))
     differing_runs = [_differs(where, words) for where, same, words in results if not same]
@@ -73,6 +78,15 @@ def audit_run_directory(
         replace(verdict, violations=(*verdict.violations, *strange, *differing_runs)),
         [_files_line((*own, *files)), *(f"{where}: {words}" for where, _, words in results)],
     )
+
+
+def _other(path: Path) -> RecordedRun:
+    """Read the run to compare with."""
+    scenario = load(path / "scenario.yaml", allow_code=False)
+    if check_scenario(scenario).violations:
+        message = "is illegal, and no run records one; compare with a run whose scenario is as it was"
+        raise InputError(Problem(file=str(path / "scenario.yaml"), message=message))
+    return read_recorded(path, scenario)
 
 
 def _with_digests(recorded: RecordedRun) -> History:

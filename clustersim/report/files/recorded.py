@@ -103,8 +103,8 @@ class RecordedRun:
         return with_spent(history_of(self.scenario, self.run.timeline, told), table)
 
 
-def read_recorded(path: Path) -> RecordedRun:
-    """Read a run directory to audit it.
+def read_recorded(path: Path, scenario: Scenario | None = None) -> RecordedRun:
+    """Read a run directory to audit it; ``scenario`` is its own, where that was read before.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def read_recorded(path: Path) -> RecordedRun:
         When a file is missing, cannot be read, can't be what a run wrote, or is of another scenario.
     """
     run, verdict = read_run(path), _stored_verdict(path / "verdict.json")
-    scenario = load(path / "scenario.yaml", allow_code=False)
+    scenario = scenario or load(path / "scenario.yaml", allow_code=False)
     arrivals = requests_of(scenario, len(run.requests["request"]), path)
     refuse_other_plan(run.timeline, scenario, len(arrivals), path)
     kv_blocks(scenario)  # refuses weights that leave no room for K/V

@@ -73,12 +73,12 @@ def test_the_order_in_which_a_choice_names_sequences_decides_nothing(tmp_path, p
     arrivals = [(at * 30, 3 + at % 4, 2 + at % 3) for at in range(12)]
     found = [
         replay(
-            deployment(arrivals, plan=ParallelPlan(pp=pp), max_batch_requests=4,
+            deployment(arrivals, plan=ParallelPlan(pp=pp), layers=pp, max_batch_requests=4,
                        scheduler=user(tmp_path, IN_SOME_ORDER, order=order))
         )
         for order in (1, -1)
     ]  # fmt: skip
-    facts, others = ({name: column.tolist() for name, column in one.timeline.tables.facts.items()} for one in found)
+    facts, others = ({name: column.tolist() for name, column in one.timeline.facts.items()} for one in found)
     assert facts == others
     assert digest_of(found[0].timeline) == digest_of(found[1].timeline)
 
