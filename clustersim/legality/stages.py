@@ -41,8 +41,7 @@ def stages_of(model: ModelSpec, plan: ParallelPlan) -> tuple[tuple[Module, ...],
     """Return the modules between one cut and the next, however the cuts lie."""
     if plan.stages is None:
         pp = min(plan.pp, 2 * len(model.layers))  # stages beyond that are as empty as the last ones
-        each, longer = divmod(len(model.layers), pp)
-        starts = [2 * (stage * each + min(stage, longer)) for stage in range(pp)]
+        starts = [0, *(position(cut) for cut in even_cuts(model, pp))]
     else:
         starts = [0, *(position(cut) for cut in plan.stages)]
     first, *inner, last = modules_of(model)

@@ -9,14 +9,19 @@ from clustersim.plan.parallel import Cut, ParallelPlan
 def balanced_cuts(num_layers: int, pp: int) -> tuple[Cut, ...]:
     """Cut layers into pp runs whose lengths differ by at most one, the longer ones first.
 
+    With more stages than layers, attention and FFN modules are cut in the same way.
+
     Examples
     --------
     >>> [cut.layer for cut in balanced_cuts(10, 4)]
     [3, 6, 8]
+    >>> [(cut.layer, cut.before) for cut in balanced_cuts(2, 3)]
+    [(1, 'attention'), (1, 'ffn')]
     """
-    each, longer = divmod(num_layers, pp)
-    starts = [stage * each + min(stage, longer) for stage in range(1, pp)]
-    return tuple(Cut(layer=layer) for layer in starts)
+    size = 2 if pp <= num_layers else 1
+    each, longer = divmod(2 * num_layers // size, pp)
+    starts = [size * (stage * each + min(stage, longer)) for stage in range(1, pp)]
+    return tuple(Cut(layer=start // 2, before="ffn" if start % 2 else "attention") for start in starts)
 
 
 def stage_cuts(model: ModelSpec, plan: ParallelPlan) -> tuple[Cut, ...]:

@@ -113,8 +113,9 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
         "PP-1", "plan.stages.cuts[1]",
         planned(DENSE, dp=1, pp=3, stages=(Cut(layer=2), Cut(layer=2)), placement=None),
     ),
-    "more stages than layers": (
-        "PP-1", "plan.pp", planned(DENSE, dp=1, pp=8, tp=1, stages=None, placement=tuple(range(16))),
+    "more stages than modules": (
+        "PP-1", "plan.pp",
+        planned(DENSE, dp=1, pp=16, tp=1, sp=SequencePlan(), stages=None, placement=tuple(range(16))),
     ),
     "EP on a dense model": ("EP-1", "plan.ep", planned(DENSE, ep=ExpertPlan(degree=2))),
     "a placement of experts on a dense model": (

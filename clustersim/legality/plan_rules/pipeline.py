@@ -28,14 +28,13 @@ def is_sound(deployment: Deployment, stages: Sequence[Sequence[Module]]) -> bool
 def _cut_faults(deployment: Deployment) -> Iterator[Fault]:
     plan, model = deployment.plan, deployment.model
     layers = len(model.layers)
-    most = layers if plan.stages is None else 2 * layers
+    most = 2 * layers
     if plan.pp > most:
-        noun = counted(most, "layer" if plan.stages is None else "module")
         yield Fault(
             where="plan.pp",
-            message=f"{plan.pp} stages are more than the {noun} of {model.name}",
+            message=f"{plan.pp} stages are more than the {counted(most, 'module')} of {model.name}",
             advice="use fewer stages",
-            repairs=lambda: [Repair(text=f"at most {layers}", change=degree_change(deployment, pp=layers))],
+            repairs=lambda: [Repair(text=f"at most {most}", change=degree_change(deployment, pp=most))],
         )
     if plan.stages is None:
         return

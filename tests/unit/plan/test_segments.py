@@ -84,6 +84,11 @@ def test_balanced_stages_differ_by_one_layer(layers, pp, starts):
     assert [(cut.layer, cut.before) for cut in balanced_cuts(layers, pp)] == [(start, "attention") for start in starts]
 
 
+@pytest.mark.parametrize(("layers", "pp", "places"), [(2, 3, [2, 3]), (3, 5, [2, 3, 4, 5]), (2, 4, [1, 2, 3])])
+def test_more_stages_than_layers_differ_by_one_module(layers, pp, places):
+    assert [2 * cut.layer + (cut.before == "ffn") for cut in balanced_cuts(layers, pp)] == places
+
+
 def test_stages_hold_every_module_once_in_order():
     cut = plan(pp=3, stages=(Cut(layer=0, before="ffn"), Cut(layer=1)))
     assert stage_cuts(DENSE, cut) == cut.stages
