@@ -19,6 +19,7 @@ from clustersim.legality.timeline_rules.blocks import cache, pool
 from clustersim.legality.timeline_rules.links import capacity as links
 from clustersim.legality.timeline_rules.links import lost
 from clustersim.legality.timeline_rules.operators import (
+    exchange,
     execution,
     expert,
     order,
@@ -85,6 +86,7 @@ SHEET_CHECKS: Final[Mapping[str, Callable[[Sheet], Finding]]] = {
     "PP-6": order.layers_in_order,
     "EP-4": order.expert_order,
     "EP-5": order.experts_after_attention,
+    "EP-8": exchange.by_all_ranks,
     "DP-3": data.apart,
     "RUN-2": execution.waits,
     "RUN-3": streams.one_at_a_time,

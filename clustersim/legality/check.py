@@ -38,6 +38,7 @@ PLAN_CHECKS: Final[Mapping[str, PlanCheck]] = {
     "PP-1": pipeline.covers,
     "EP-1": expert.covers,
     "EP-6": expert.groups,
+    "EP-8": expert.exchanges,
     "DP-1": data.complete,
 }
 """Rule → the function that checks it at level P."""

@@ -13,6 +13,7 @@ from clustersim.legality.finding import NOTHING, Finding
 from clustersim.legality.graph_rules import (
     cache,
     data,
+    exchange,
     expert,
     exposure,
     moves,
@@ -63,6 +64,7 @@ GRAPH_CHECKS: Final[Mapping[str, GraphCheck]] = {
     "EP-5": structure.sees_attention,
     "EP-6": expert.one_map,
     "EP-7": expert.leaves_attention,
+    "EP-8": exchange.by_all_ranks,
     "DP-3": data.keeps_apart,
     "RUN-1": run.can_run,
 }

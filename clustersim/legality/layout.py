@@ -31,6 +31,9 @@ class Layout:
         Number of experts → per rank of a stage, the EP rank of each expert as that rank has it.
     weight_bytes : tuple of float
         Per stage, what its fullest rank is charged for weights.
+    exchanges : Mapping from str to tuple of tuple of int
+        ``dispatch`` and ``combine`` → the groups of ranks of a stage (of all replicas, where these share experts) that
+        take it together; empty where tokens stay.
     """
 
     stages: tuple[tuple[Module, ...], ...]
@@ -38,6 +41,7 @@ class Layout:
     segments: Mapping[int, tuple[tuple[Segment, ...], ...]]
     expert_maps: Mapping[int, tuple[tuple[int, ...], ...]]
     weight_bytes: tuple[float, ...]
+    exchanges: Mapping[str, tuple[tuple[int, ...], ...]]
 
 
 def layout_of(deployment: Deployment) -> Layout:
@@ -46,6 +50,7 @@ def layout_of(deployment: Deployment) -> Layout:
     stages = stages_of(model, plan)
     distinct = {id(layer.attention): layer.attention for layer in model.layers}  # layers share them
     kinds = {key: kv_heads_held(attention, plan.tp) for key, attention in distinct.items()}
+    sends = plan.ep.sends and bool(deployment.moes) and deployment.expert_ranks <= deployment.num_devices
     ranks = min(plan.sp.degree * plan.tp, deployment.num_devices)
     return Layout(
         stages=stages,
@@ -53,4 +58,5 @@ def layout_of(deployment: Deployment) -> Layout:
         segments={tokens: segments_of(tokens, plan) for tokens in probe_lengths(plan)},
         expert_maps={moe.num_experts: (expert_map(moe.num_experts, plan),) * ranks for moe in deployment.moes},
         weight_bytes=tuple(rank_weight_bytes(deployment, stage) for stage in stages),
+        exchanges=dict.fromkeys(("dispatch", "combine"), (tuple(range(deployment.expert_ranks)),) if sends else ()),
     )

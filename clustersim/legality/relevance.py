@@ -80,6 +80,10 @@ def _spread_experts(d: Declared) -> bool:
     return _experts(d) and (d.plan is None or d.plan.ep.degree > 1)
 
 
+def _exchanged(d: Declared) -> bool:
+    return _experts(d) and (d.plan is None or d.plan.ep.sends)
+
+
 def _layers(d: Declared) -> bool:
     """One layer follows another on one rank."""
     if d.model is None or d.plan is None:
@@ -131,6 +135,7 @@ GRAPH: Final[Mapping[str, Relevant]] = {
     "EP-5": _experts,
     "EP-6": _experts,
     "EP-7": _spread_experts,
+    "EP-8": _exchanged,
     "DP-3": _replicas,
     "RUN-1": _always,
 }
@@ -143,6 +148,7 @@ PLAN: Final[Mapping[str, Relevant]] = {
     **dict.fromkeys(("SP-1", "SP-3", "SP-7", "SP-9"), _segments),
     "EP-1": _spread_experts,
     "EP-6": _spread_experts,
+    "EP-8": _exchanged,
 }
 """Rule of level P → when it is relevant."""
 

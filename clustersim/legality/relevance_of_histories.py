@@ -107,6 +107,7 @@ HISTORY: Final[Mapping[str, Demand]] = {
     "EP-3": Demand(when=_experts, tables=("routes",)),
     "EP-4": Demand(when=_experts, tables=("spans",), columns=("name", "group", "layer", "after")),
     "EP-5": Demand(when=_experts, tables=("spans",), columns=("name", "group", "layer", "after")),
+    "EP-8": Demand(when=_experts, tables=("spans",), columns=("name", "group", "layer", "step")),
     "DP-2": Demand(when=_dp, tables=(*_CARRIED, "facts")),
     "DP-3": Demand(when=_dp, tables=("spans",), columns=("group", "after")),
     "RUN-2": Demand(when=_always, tables=("spans", "steps"), columns=("after", "cost_ns")),

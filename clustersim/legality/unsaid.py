@@ -19,7 +19,7 @@ from clustersim.legality.reference import inputs_of
 
 BY_LAYER: Final = frozenset({
     "PH-1", "PH-5", "KV-1", "KV-2", "KV-4", "TP-8", "SP-2", "SP-5", "SP-8", "PP-2", "PP-6", "EP-2", "EP-4", "EP-5",
-    "EP-6",
+    "EP-6", "EP-8",
 })  # fmt: skip
 """Rules that look for an operator in its layer."""
 

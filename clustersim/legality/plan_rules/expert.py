@@ -1,10 +1,11 @@
-"""EP-1 and EP-6: every expert lives on one EP rank, and TP inside it stays inside one group."""
+"""EP-1, EP-6 and EP-8: every expert lives on one EP rank, TP inside it stays in one group, and all ranks exchange."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from clustersim.legality.deployment import Deployment
+from clustersim.legality.exchange import FIX, lacking, words
 from clustersim.legality.layout import Layout
 from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change, degree_repairs
 from clustersim.units import plural
@@ -143,6 +144,17 @@ def groups(deployment: Deployment, layout: Layout) -> Finding:
             faults.append(Fault(where="plan.ep.placement", message=message, advice="give all ranks the same map"))
     looked_at = sum(len(maps) for maps in layout.expert_maps.values())
     return Finding(looked_at=looked_at, faults=tuple(faults))
+
+
+def exchanges(deployment: Deployment, layout: Layout) -> Finding:
+    """EP-8: a dispatch and its combine are taken by all ranks that experts are spread over."""
+    ranks, faults = range(deployment.expert_ranks), []
+    for name, taken in layout.exchanges.items():
+        lacks = lacking(ranks, [taken]) if taken else {}
+        for rank, odd in tuple(lacks.items())[:1]:
+            own = next((group for group in taken if rank in group), (rank,))
+            faults.append(Fault(where="plan.ep", message=f"the {name} {words(own, rank, odd, ranks)}", advice=FIX))
+    return Finding(looked_at=sum(map(len, layout.exchanges.values())), faults=tuple(faults))
 
 
 def _straddles(share: int, tp: int, stage_ranks: int) -> bool:

@@ -47,6 +47,7 @@ READS: Final[Mapping[str, tuple[str, ...]]] = {
     "PP-1": (PP, "plan.stages"),
     "EP-1": (*_EXPERTS, "plan.ep.placement", "plan.ep.redundant"),
     "EP-6": _EXPERTS,
+    "EP-8": _EXPERTS,
     "KV-6": (
         TP, PP, EP, "plan.ep.scope", SP, DP, "plan.stages", "plan.ep.placement", "plan.ep.redundant", "plan.sp.scheme",
         *_SPLITS, "precision.weights", *LIMITS,
@@ -199,6 +200,7 @@ def _lean(deployment: Deployment) -> Layout:
         segments={},
         expert_maps={},
         weight_bytes=(),
+        exchanges={},
     )
 
 

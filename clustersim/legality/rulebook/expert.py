@@ -81,4 +81,16 @@ EXPERT: Final = (
         source="moe_mapping.md: KV Cache Interaction",
         example="a property: compare attention and K/V with and without ep",
     ),
+    Rule(
+        id="EP-8",
+        levels=("P", "G", "T"),
+        statement=(
+            "A dispatch and its combine are taken by all ranks of the EP group that the plan declares, the same "
+            "for both, in every layer: tokens can reach every expert, and come back. Split over sub-groups they may be "
+            "only where the parts together are the same exchange."
+        ),
+        why="A token whose expert is on a rank that does not take part never gets there, or never returns.",
+        source="moe_mapping.md: Applicable Parallel Primitives, Expert Parallelism",
+        example="each rank alone in a group of one; two halves of the group; another group for the combine",
+    ),
 )

@@ -1,0 +1,46 @@
+"""Whose tokens reach which ranks, where collectives of some groups hand them on: what rule EP-8 asks on every level."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+FIX: Final = "let all ranks that experts are spread over take the dispatch and its combine together, in every layer"
+
+
+def lacking(ranks: Collection[int], rounds: Iterable[Sequence[Collection[int]]]) -> Mapping[int, frozenset[int]]:
+    """Return the ranks that do not meet all others, and whom each of them lacks or has too much.
+
+    Parameters
+    ----------
+    ranks : collection of int
+        Those that are to meet.
+    rounds : iterable of sequence of collection of int
+        Groups that meet at a time, one round after the other: what a rank has from a round it hands on in the next.
+
+    Examples
+    --------
+    >>> lacking(range(4), [[(0, 1), (2, 3)], [(0, 2), (1, 3)]])  # inside two nodes, then between them
+    {}
+    >>> lacking(range(4), [[(0, 1), (2, 3)]])[0]
+    frozenset({2, 3})
+    """
+    whole = frozenset(ranks)
+    has: dict[int, frozenset[int]] = {rank: frozenset((rank,)) for rank in ranks}
+    for groups in rounds:
+        met: dict[int, frozenset[int]] = {}
+        for group in groups:
+            brought = frozenset().union(*(has.get(rank, frozenset((rank,))) for rank in group))
+            for rank in group:
+                met[rank] = met.get(rank, frozenset()) | brought
+        has |= met
+    return {rank: has[rank] ^ whole for rank in ranks if has[rank] != whole}
+
+
+def words(own: Sequence[int], rank: int, odd: Collection[int], group: Collection[int]) -> str:
+    """Return what is wrong with some ranks that meet, of which one does not meet who shares its experts."""
+    count = f"joins {len(own)} rank{'s' if len(own) > 1 else ''} of the {len(group)} that experts are spread over"
+    missing = sorted(other for other in odd if other in group)
+    if missing:
+        return f"{count}: rank {rank} never meets rank {missing[0]}"
+    return f"joins rank {rank} with rank {min(odd)}, which is none of the {len(group)} that its experts are spread over"

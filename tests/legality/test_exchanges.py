@@ -1,0 +1,147 @@
+"""EP-8: exchanges of experts that are split over groups, on step graphs and on spans, and what stays legal."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from clustersim.cli import main
+from clustersim.legality.exchange import lacking
+from tests.laws.random_scenarios import MIXTRAL
+
+Groups = Sequence[Sequence[int]]
+SCOPES = {
+    "replica": {"tp": 4, "ep": {"degree": 4, "exchange": "all_to_all"}},
+    "global": {"tp": 2, "dp": 2, "ep": {"degree": 4, "scope": "global", "exchange": "all_to_all"}},
+}
+ALONE = [[0], [1], [2], [3]]
+HALVES = [[0, 1], [2, 3]]
+ACROSS = [[0, 2], [1, 3]]
+
+
+def called(*words: object, status: int = 0) -> str:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a scenario and a step graph of each scope, four ranks each."""
+    found = tmp_path_factory.mktemp("exchanges")
+    for scope, plan in SCOPES.items():
+        scenario = {
+            "name": scope,
+            "topology": {"name": "dgx-h100", "nodes": 1},
+            "model": {"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 2}},
+            "plan": plan,
+            "workload": {"arrivals": "all_at_once", "prompt_tokens": 64, "output_tokens": 2, "requests": 4},
+        }
+        (found / f"{scope}.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
+        called("graph", found / f"{scope}.yaml", "--step", "decode", "--batch", "4", "-o", found / f"{scope}.json")
+    return found
+
+
+def split(graph: dict[str, Any], name: str, rounds: Sequence[Groups], silent: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield a graph whose exchanges of a name are taken by groups, one round of groups behind the other."""
+    changed = deepcopy(graph)
+    nodes, edges = [], changed["edges"]
+    for node in changed["nodes"]:
+        if node["name"] != name:
+            nodes.append(node)
+            continue
+        parts = [[{**node, "id": f"{node['id']} {depth} {group}", "ranks": list(group)} for group in groups]
+                 for depth, groups in enumerate(rounds)]  # fmt: skip
+        nodes += [part for each in parts for part in each]
+        ranks_of = {one["id"]: one["ranks"] for one in changed["nodes"]}
+        moved = []
+        for edge in edges:
+            if node["id"] == edge["target"]:
+                moved += [{**edge, "target": part["id"]} for part in parts[0] if {*part["ranks"]} & {*ranks_of[edge["source"]]}]
+            elif node["id"] == edge["source"]:
+                moved += [{**edge, "source": part["id"]} for part in parts[-1] if {*part["ranks"]} & {*ranks_of[edge["target"]]}]
+            else:
+                moved.append(edge)
+        for first, then in zip(parts[:-1], parts[1:], strict=True):
+            moved += [{"source": one["id"], "target": other["id"], "kind": "data"}
+                      for one in first for other in then if {*one["ranks"]} & {*other["ranks"]}]  # fmt: skip
+        edges = moved
+    if silent:
+        for node in nodes:
+            if node["name"] == name:
+                for key in ("axis", "amount", "bytes", "flops"):
+                    node.pop(key, None)
+    yield {**changed, "nodes": nodes, "edges": edges}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("name", ["dispatch", "combine"])
+@pytest.mark.parametrize("groups", [ALONE, HALVES, ACROSS, [[0, 1, 2], [3]]], ids=str)
+@pytest.mark.parametrize("silent", [False, True])
+def test_split_exchange_is_illegal(folder: Path, scope: str, name: str, groups: Groups, silent: bool) -> None:
+    graph = json.loads((folder / f"{scope}.json").read_text(encoding="utf-8"))
+    (changed,) = split(graph, name, [groups], silent)
+    (folder / "changed.json").write_text(json.dumps(changed), encoding="utf-8")
+    found = json.loads(called("check", folder / "changed.json", "--json", status=1))
+    assert "EP-8" in {one["rule"] for one in found["violations"]}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_exchange_in_two_rounds_that_reach_everybody_keeps_rule(folder: Path, scope: str) -> None:
+    graph = json.loads((folder / f"{scope}.json").read_text(encoding="utf-8"))
+    (changed,) = split(graph, "dispatch", [HALVES, ACROSS])
+    (folder / "changed.json").write_text(json.dumps(changed), encoding="utf-8")
+    result = CliRunner().invoke(main, ["check", str(folder / "changed.json"), "--json"])
+    assert "EP-8" not in {one["rule"] for one in json.loads(result.output)["violations"]}
+
+
+def test_two_groups_at_a_time_hand_nothing_on_to_each_other():
+    assert lacking(range(3), [[(0, 1), (1, 2)]]) == {0: frozenset({2}), 2: frozenset({0})}
+    assert lacking(range(3), [[(0, 1)], [(1, 2)], [(0, 1)]]) == {}
+    assert lacking(range(2), [[(0, 1, 7)]]) == {0: frozenset({7}), 1: frozenset({7})}
+
+
+def spans(groups: Groups, name: str = "dispatch") -> list[tuple[object, ...]]:
+    """Return spans of one layer on four ranks, one exchange of which groups take by themselves."""
+    rows: list[tuple[object, ...]] = []
+    operators = ("gate", "dispatch", "expert_up", "combine", "aggregate")
+    for at, operator in enumerate(operators):
+        for rank in range(4):
+            mine: Groups = groups if operator == name else [range(4)]
+            group = 10 * at + next(number for number, own in enumerate(mine) if rank in own)
+            collective = operator in ("dispatch", "combine")
+            rows.append((10 * at, 10 * at + 10, rank, "comm" if collective else "compute", "moe", operator, 0, 0,
+                         group if collective else -1))  # fmt: skip
+    return rows
+
+
+@pytest.mark.parametrize("name", ["dispatch", "combine"])
+@pytest.mark.parametrize("given", [("tp=4", "ep=4"), ("tp=2", "dp=2", "ep=4", "ep_scope=global")])
+@pytest.mark.parametrize("groups", [ALONE, HALVES, ACROSS], ids=str)
+def test_spans_of_a_split_exchange_are_illegal(tmp_path: Path, name: str, given: Sequence[str], groups: Groups) -> None:
+    assert "EP-8: replica 0" in audited(tmp_path, spans(groups, name), given)
+
+
+@pytest.mark.parametrize("given", [("tp=4", "ep=4"), ("tp=2", "dp=2", "ep=4", "ep_scope=global")])
+def test_spans_of_a_whole_exchange_keep_rule(tmp_path: Path, given: Sequence[str]) -> None:
+    told = audited(tmp_path, spans([range(4)]), given)
+    assert "EP-8" not in told
+    assert "rules found nothing wrong" in told
+
+
+def audited(folder: Path, rows: Sequence[Sequence[object]], given: Sequence[str]) -> str:
+    file = folder / "spans.csv"
+    with file.open("w", encoding="utf-8", newline="") as text:
+        writer = csv.writer(text)
+        writer.writerow("start_ns,end_ns,rank,stream,module,name,layer,step,group".split(","))
+        writer.writerows(rows)
+    words = [word for one in given for word in ("--given", one)]
+    return CliRunner().invoke(main, ["audit", str(file), *words]).output
