@@ -133,6 +133,20 @@ def edges(view: GraphView, source: Iterable[int], target: Iterable[int], kind: s
     return found if kind is None else found & (view.kind == EDGE_KINDS.index(kind))
 
 
+def parted(view: GraphView, node: int, groups: Iterable[Iterable[int]]) -> GraphView:
+    """Return the view with a collective that groups of its ranks take apart from each other."""
+    into, out = ([(int(a), int(b), EDGE_KINDS[int(kind)]) for a, b, kind in
+                  zip(view.source[which], view.target[which], view.kind[which], strict=True)]
+                 for which in (view.target == node, view.source == node))  # fmt: skip
+    view, amount = cut(view, (view.source == node) | (view.target == node)), float(view.amount[node])
+    for group in groups:
+        view, part = added(view, node, view.symbols[view.symbol[node]], group)
+        view = valued(view, [part], "amount", lambda _: amount)
+        view = drawn(view, [(a, part, kind) for a, _, kind in into if int(view.rank[a]) in group])
+        view = drawn(view, [(part, b, kind) for _, b, kind in out if int(view.rank[b]) in group])
+    return _without(view, node)
+
+
 def recast(view: GraphView, which: np.ndarray, kind: str) -> GraphView:  # type: ignore[type-arg]
     """Return the view with some edges, which must be there, of another kind."""
     assert which.any()

@@ -16,6 +16,7 @@ from graph_cases_small import (
     edges,
     left,
     one,
+    parted,
     pick,
     recast,
     removed,
@@ -879,6 +880,21 @@ def _(view: GraphView) -> GraphView:
 @breaks("EP-7", "spread", "expert ranks meet inside attention")
 def _(view: GraphView) -> GraphView:
     return between(view, "rope", "attention_prefill", "all_to_all", "stage", [0, 1, 2, 3], step=0, layer=0)
+
+
+@breaks("EP-8", "spread", "each rank dispatches alone")
+def _(view: GraphView) -> GraphView:
+    return parted(view, one(view, "dispatch", step=2, layer=1), [[0], [1], [2], [3]])
+
+
+@breaks("EP-8", "spread", "two halves of the group dispatch apart")
+def _(view: GraphView) -> GraphView:
+    return parted(view, one(view, "dispatch", step=0, layer=0), [[0, 1], [2, 3]])
+
+
+@breaks("EP-8", "spread", "the combine is taken by other groups than the dispatch")
+def _(view: GraphView) -> GraphView:
+    return parted(view, one(view, "combine", step=2, layer=0), [[0, 2], [1, 3]])
 
 
 # --- DP, RUN ----------------------------------------------------------------------------------------------------------

@@ -225,6 +225,17 @@ LAYOUT_MUTATIONS: dict[str, tuple[str, str, Deployment, Callable[[Layout], dict[
         "EP-6", "plan.ep.placement", SPREAD,
         lambda layout: {"expert_maps": {8: (*layout.expert_maps[8][:3], (1, 0) * 4)}},
     ),
+    "each rank dispatches by itself": (
+        "EP-8", "plan.ep", SPREAD,
+        lambda layout: {"exchanges": layout.exchanges | {"dispatch": ((0,), (1,), (2,), (3,))}},
+    ),
+    "two halves of the ranks dispatch": (
+        "EP-8", "plan.ep", SPREAD,
+        lambda layout: {"exchanges": layout.exchanges | {"dispatch": ((0, 1), (2, 3))}},
+    ),
+    "the combine has another group": (
+        "EP-8", "plan.ep", SPREAD, lambda layout: {"exchanges": layout.exchanges | {"combine": ((0, 1, 2, 5),)}},
+    ),
 }  # fmt: skip
 
 PLAN_RULE: dict[str, str] = {name: rule for name, (rule, *_) in (*MUTATIONS.items(), *LAYOUT_MUTATIONS.items())}

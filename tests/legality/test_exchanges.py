@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def split(graph: dict[str, Any], name: str, rounds: Sequence[Groups], silent: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield a graph whose exchanges of a name are taken by groups, one round of groups behind the other."""
+def split(graph: dict[str, Any], name: str, rounds: Sequence[Groups], silent: bool = False) -> dict[str, Any]:
+    """Return a graph whose exchanges of a name are taken by groups, one round of groups behind the other."""
     changed = deepcopy(graph)
     nodes, edges = [], changed["edges"]
     for node in changed["nodes"]:
@@ -61,25 +62,24 @@ def split(graph: dict[str, Any], name: str, rounds: Sequence[Groups], silent: bo
         parts = [[{**node, "id": f"{node['id']} {depth} {group}", "ranks": list(group)} for group in groups]
                  for depth, groups in enumerate(rounds)]  # fmt: skip
         nodes += [part for each in parts for part in each]
-        ranks_of = {one["id"]: one["ranks"] for one in changed["nodes"]}
+        ranks_of = {one["id"]: {*one["ranks"]} for one in changed["nodes"]}
         moved = []
         for edge in edges:
-            if node["id"] == edge["target"]:
-                moved += [{**edge, "target": part["id"]} for part in parts[0] if {*part["ranks"]} & {*ranks_of[edge["source"]]}]
-            elif node["id"] == edge["source"]:
-                moved += [{**edge, "source": part["id"]} for part in parts[-1] if {*part["ranks"]} & {*ranks_of[edge["target"]]}]
-            else:
-                moved.append(edge)
-        for first, then in zip(parts[:-1], parts[1:], strict=True):
-            moved += [{"source": one["id"], "target": other["id"], "kind": "data"}
-                      for one in first for other in then if {*one["ranks"]} & {*other["ranks"]}]  # fmt: skip
+            ends = {"source": parts[-1], "target": parts[0]}
+            end = next((end for end in ends if edge[end] == node["id"]), None)
+            other = edge["target" if end == "source" else "source"]
+            own = [part for part in ends[end] if not ranks_of[other].isdisjoint(part["ranks"])] if end else []
+            moved += [{**edge, end: part["id"]} for part in own] if end else [edge]
+        for first, then in pairwise(parts):
+            met = [(one, other) for one in first for other in then if {*one["ranks"]} & {*other["ranks"]}]
+            moved += [{"source": one["id"], "target": other["id"], "kind": "data"} for one, other in met]
         edges = moved
     if silent:
         for node in nodes:
             if node["name"] == name:
                 for key in ("axis", "amount", "bytes", "flops"):
                     node.pop(key, None)
-    yield {**changed, "nodes": nodes, "edges": edges}
+    return {**changed, "nodes": nodes, "edges": edges}
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -88,7 +88,7 @@ def split(graph: dict[str, Any], name: str, rounds: Sequence[Groups], silent: bo
 @pytest.mark.parametrize("silent", [False, True])
 def test_split_exchange_is_illegal(folder: Path, scope: str, name: str, groups: Groups, silent: bool) -> None:
     graph = json.loads((folder / f"{scope}.json").read_text(encoding="utf-8"))
-    (changed,) = split(graph, name, [groups], silent)
+    changed = split(graph, name, [groups], silent)
     (folder / "changed.json").write_text(json.dumps(changed), encoding="utf-8")
     found = json.loads(called("check", folder / "changed.json", "--json", status=1))
     assert "EP-8" in {one["rule"] for one in found["violations"]}
@@ -97,7 +97,7 @@ def test_split_exchange_is_illegal(folder: Path, scope: str, name: str, groups: 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_exchange_in_two_rounds_that_reach_everybody_keeps_rule(folder: Path, scope: str) -> None:
     graph = json.loads((folder / f"{scope}.json").read_text(encoding="utf-8"))
-    (changed,) = split(graph, "dispatch", [HALVES, ACROSS])
+    changed = split(graph, "dispatch", [HALVES, ACROSS])
     (folder / "changed.json").write_text(json.dumps(changed), encoding="utf-8")
     result = CliRunner().invoke(main, ["check", str(folder / "changed.json"), "--json"])
     assert "EP-8" not in {one["rule"] for one in json.loads(result.output)["violations"]}
@@ -141,7 +141,7 @@ def audited(folder: Path, rows: Sequence[Sequence[object]], given: Sequence[str]
     file = folder / "spans.csv"
     with file.open("w", encoding="utf-8", newline="") as text:
         writer = csv.writer(text)
-        writer.writerow("start_ns,end_ns,rank,stream,module,name,layer,step,group".split(","))
+        writer.writerow(["start_ns", "end_ns", "rank", "stream", "module", "name", "layer", "step", "group"])
         writer.writerows(rows)
     words = [word for one in given for word in ("--given", one)]
     return CliRunner().invoke(main, ["audit", str(file), *words]).output

@@ -198,7 +198,7 @@ def test_rule_with_nothing_to_look_at_is_not_checkable() -> None:
     verdict = check(alone)
     assert verdict.verdict == "legal"
     silent = [rule for rule in PLAN_CHECKS if verdict.of(rule) == "not_checkable"]
-    assert silent == ["TP-1", "TP-9", "SP-1", "SP-3", "SP-7", "SP-9", "EP-1", "EP-6"]
+    assert silent == ["TP-1", "TP-9", "SP-1", "SP-3", "SP-7", "SP-9", "EP-1", "EP-6", "EP-8"]
 
 
 def test_verdict_of_rules_that_all_saw_nothing_is_not_checkable() -> None:

@@ -169,6 +169,17 @@ CASES: Final[dict[str, dict[str, Cases]]] = {
         },
     },
     "EP-7": {"– (property)": {"G": ("expert ranks meet inside attention",)}},
+    "EP-8": {
+        "each rank alone in a group of one": {
+            "P": ("each rank dispatches by itself",), "G": ("each rank dispatches alone",),
+        },
+        "two halves of the group": {
+            "P": ("two halves of the ranks dispatch",), "G": ("two halves of the group dispatch apart",),
+        },
+        "another group for the combine": {
+            "P": ("the combine has another group",), "G": ("the combine is taken by other groups than the dispatch",),
+        },
+    },
     "DP-1": {"half a replica": {"P": ("half a replica",)}},
     "DP-3": {"a K/V edge between replicas": {"G": ("a K/V edge goes from one replica to another",)}},
     "RUN-1": {"a cycle": {"G": ("there is a cycle",)}, "an orphan": {"G": ("there is an orphan",)}},

@@ -47,7 +47,6 @@ READS: Final[Mapping[str, tuple[str, ...]]] = {
     "PP-1": (PP, "plan.stages"),
     "EP-1": (*_EXPERTS, "plan.ep.placement", "plan.ep.redundant"),
     "EP-6": _EXPERTS,
-    "EP-8": _EXPERTS,
     "KV-6": (
         TP, PP, EP, "plan.ep.scope", SP, DP, "plan.stages", "plan.ep.placement", "plan.ep.redundant", "plan.sp.scheme",
         *_SPLITS, "precision.weights", *LIMITS,

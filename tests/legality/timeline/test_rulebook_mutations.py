@@ -52,6 +52,10 @@ MUTATIONS: dict[str, dict[str, str]] = {
         "expert before dispatch": "expert_before_dispatch", "combine in the next step": "combined_in_the_next_step",
     },
     "EP-5": {"feed experts from the previous step": "fed_from_the_step_before"},
+    "EP-8": {
+        "each rank alone in a group of one": "each_alone", "two halves of the group": "halves",
+        "another group for the combine": "another_group_combines",
+    },
     "DP-2": {"migrate silently": "migrated"},
     "DP-3": {"a K/V edge between replicas": "kv_edge"},
     "DP-4": {"property": "other_tokens"},
