@@ -29,6 +29,7 @@ from clustersim.plan.pool import PoolRule, ShareOf
 from clustersim.values import dataclass
 
 Quantisation = Literal["own_kernel", "fused"]
+FirstToken = Literal["prefill", "transfer", "decode"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,10 @@ class Engine:
     experts_within, experts_across : str
         How tokens get to experts inside one TP group, and to those that are spread over more ranks, where a plan does
         not say it (:mod:`clustersim.plan.exchange`).
+    first_token : str
+        Where a client's first token comes from when one pool prefills and another decodes: from the ``prefill`` pool as
+        it is sampled, from the decode pool when the K/V ``transfer`` has ended, or with the first ``decode`` step there
+        (:mod:`clustersim.simulation.first_tokens`). Of no account where there is one pool.
     pool : PoolRule
         What the K/V pool is a share of.
     kernel_time : float
@@ -95,6 +100,7 @@ class Engine:
     all_reduce: Limits = ()
     experts_within: ExpertExchange = "all_to_all"
     experts_across: ExpertExchange = "all_to_all"
+    first_token: FirstToken = "prefill"
     pool: PoolRule = field(default_factory=PoolRule)
     kernel_time: float = 1.0
     kernels: str = ""
@@ -122,12 +128,12 @@ _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "na
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
 _ABSENT_IS_NONE: Final = (
-    "stage", "front_end", "quantisation", "all_reduce", "experts_within", "experts_across", "graph_sizes", "pool",
-    "kernel_time", "kernels", "defaults",
+    "stage", "front_end", "quantisation", "all_reduce", "experts_within", "experts_across", "graph_sizes",
+    "first_token", "pool", "kernel_time", "kernels", "defaults",
 )  # fmt: skip
 """What an engine need not say: it has no such costs then, quantises in kernels of their own, exchanges tokens by an
-all-to-all, has a graph for each batch and a share of all memory, runs kernels of its name as its device's file says,
-and its budgets are those of ``ServingConfig``."""
+all-to-all, has a graph for each batch and a share of all memory, streams first tokens from the prefill pool, runs
+kernels of its name as its device's file says, and its budgets are those of ``ServingConfig``."""
 KERNEL_TIMES: Final = (0.2, 5.0)
 """Least and most of ``kernel_time`` (assumed: beyond it is another device)."""
 LONGEST_S: Final = 10.0
@@ -161,6 +167,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "quantisation": get_args(Quantisation),
     "experts_within": get_args(ExpertExchange),
     "experts_across": tuple(way for way in get_args(ExpertExchange) if way != "all_reduce"),
+    "first_token": get_args(FirstToken),
 }
 
 

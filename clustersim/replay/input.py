@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Literal
 
 from clustersim.clock import Int64Array
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.collective.communications import CommTable
+from clustersim.cost.engine import FirstToken
 from clustersim.graph.blueprint import Blueprint
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.plan.parallel import ParallelPlan
@@ -102,6 +104,8 @@ class ReplayInput:
         What goes from which rank of a replica of the first pool to which of one of the second; none where there is one.
     faults : tuple of Fault
         What fails or gets slower when.
+    first_token : str
+        Where a client's first token comes from, where there are two pools.
     compiled : str
         Which lanes are compiled (``replay.compiled.choice``); the result does not depend on it.
     behind_s : float
@@ -117,6 +121,7 @@ class ReplayInput:
     seed: int = 0
     shards: tuple[Shard, ...] = ()
     faults: tuple[Fault, ...] = ()
+    first_token: FirstToken = "prefill"
     compiled: CompiledMode = "auto"
     behind_s: float = 0.0
 
@@ -124,6 +129,18 @@ class ReplayInput:
     def entry(self) -> PoolInput:
         """The pool at which requests arrive."""
         return self.pools[0]
+
+    @property
+    def of_replicas(self) -> ReplayInput:
+        """What replicas are asked for: a token more, where nobody gets the one that the prefill pool samples."""
+        if self.first_token != "decode":
+            return self
+        asked = self.requests.output_tokens
+        return replace(
+            self,
+            requests=replace(self.requests, output_tokens=asked + (asked > 0)),
+            pools=tuple(replace(one, serving=replace(one.serving, discarded_tokens=1)) for one in self.pools),
+        )
 
     @property
     def needs_clock(self) -> bool:

@@ -42,7 +42,7 @@ def replay(
     InputError
         When something ends later than int64 nanoseconds can tell.
     """
-    prepared = Prepared(inputs)
+    prepared = Prepared(inputs.of_replicas)
     lanes = LaneBuilder(prepared)
     if lanes.obstacle or prepared.needs_fleet:
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock

@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
-from clustersim.cost.engine import Engine
+from clustersim.cost.engine import Engine, FirstToken
 from clustersim.cost.precision import Precision
 from clustersim.errors import InputError, Problem
 from clustersim.model.architecture import ModelSpec
@@ -165,6 +165,11 @@ class Scenario:
     def hands_over(self) -> bool:
         """Whether requests go on in a second pool."""
         return len(self.pools) > 1
+
+    @property
+    def first_token(self) -> FirstToken:
+        """Where the client's first token comes from; the prefill pool, where there is one pool."""
+        return self.engine.first_token if self.hands_over else "prefill"
 
     @property
     def decodes_only(self) -> bool:

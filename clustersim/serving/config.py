@@ -74,6 +74,8 @@ class ServingConfig:
         Of the router ``prefix_aware``.
     context_window : int or None
         Most tokens of prompt and output together; a request with more is rejected. None: no limit but the K/V pool.
+    discarded_tokens : int
+        How many of those that a request is asked for here are no output, since no client gets them.
     queue_limit : int or None
         A request that finds so many waiting at its replica is rejected.
     queue_timeout_ns : int or None
@@ -97,6 +99,7 @@ class ServingConfig:
     router: RouterName | UserClass = "round_robin"
     prefix_routing: PrefixRouting = field(default_factory=PrefixRouting)
     context_window: int | None = None
+    discarded_tokens: int = 0
     queue_limit: int | None = None
     queue_timeout_ns: int | None = None
     transfer: TransferName = "whole"

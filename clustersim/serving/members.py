@@ -62,8 +62,8 @@ class Members:
         """Return why a request can never run here, or None."""
         if sequence.prompt_tokens == 0:
             return "the prompt is empty"
-        window = self.config.context_window
-        if window is not None and sequence.prompt_tokens + sequence.output_tokens > window:
+        window, discarded = self.config.context_window, self.config.discarded_tokens
+        if window is not None and sequence.prompt_tokens + sequence.output_tokens - discarded > window:
             return f"is longer, with its output, than the context window of {window:,} tokens"
         needed = self._whole(sequence)
         if needed > self.pool.blocks:

@@ -18,7 +18,7 @@ from clustersim.legality.timeline_rules.requests.spent import SPENT
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.memory import give_back
 from clustersim.simulation.agreement import of_a_run, with_agreements
-from clustersim.simulation.declared import history_of
+from clustersim.simulation.declared import discarded_tokens, history_of
 from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.recorded import request_columns
 
@@ -58,7 +58,9 @@ def audit_run(result: RunResult) -> Verdict:
     verdict = check_history(history)
     assert history.requests is not None
     front_end_ns = to_ns(result.scenario.engine.front_end_s)
-    follows = request_columns(result.timeline, history.requests, result.times, front_end_ns)
+    made = history.requests["output_tokens"]
+    told = {**history.requests, "output_tokens": made - (made > 0) * discarded_tokens(result.scenario)}
+    follows = request_columns(result.timeline, told, result.times, front_end_ns)
     return with_agreements(verdict, of_a_run(result.columns, follows, result.timeline))
 
 

@@ -156,6 +156,11 @@ def _swaps(scenario: Scenario) -> bool:
     return scenario.serving.preemption == "swap" and scenario.serving.host_kv_bytes is not None
 
 
+def discarded_tokens(scenario: Scenario) -> int:
+    """Return how many tokens replicas sample of a request with any output that its client does not get: 0 or 1."""
+    return int(scenario.first_token == "decode")
+
+
 def setting_of(scenario: Scenario) -> Setting:
     """Return the places that a scenario declares, and what breaks there."""
     pools: list[Pool] = []
@@ -202,13 +207,20 @@ def _groups(scenario: Scenario) -> tuple[Groups, ...]:
 
 def pools_of(scenario: Scenario, carriage: Carriage, broken: Broken) -> tuple[Declared, ...]:
     """Return what a scenario declares of each pool; of two, also which K/V each of their ranks is to hold."""
+    found = tuple(declared_of(one, carriage, broken, number) for number, one in enumerate(scenario.each_pool()))
+    if not scenario.hands_over:
+        return found
+    more = discarded_tokens(scenario)
     return tuple(
-        replace(
-            declared_of(one, carriage, broken, number),
-            **(kv_declared(deployment_of(one)) if scenario.hands_over else {}),
-        )
-        for number, one in enumerate(scenario.each_pool())
+        replace(pool, policy=_with_window(pool.policy, more), **kv_declared(deployment_of(one)))
+        for one, pool in zip(scenario.each_pool(), found, strict=True)
     )
+
+
+def _with_window(policy: Policy | None, more: int) -> Policy | None:
+    """Return a policy whose window counts the tokens that nobody gets, as the lengths that are declared do."""
+    window = None if policy is None else policy.context_window
+    return policy if policy is None or window is None else replace(policy, context_window=window + more)
 
 
 def _of_stage(blueprint: Blueprint, plan: ParallelPlan, stage: int) -> StepGraph:
@@ -236,7 +248,8 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
         Requests whose rejection has a reason.
     """
     requests = scenario.requests()
-    told = {"prompt_tokens": requests.prompt_tokens, "output_tokens": requests.output_tokens}
+    made = requests.output_tokens + (requests.output_tokens > 0) * discarded_tokens(scenario)
+    told = {"prompt_tokens": requests.prompt_tokens, "output_tokens": made}
     follows = requests.follows
     if follows is not None:
         told |= {"recorded_ns": requests.arrived_at_ns, "follows": follows}

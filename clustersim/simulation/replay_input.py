@@ -89,6 +89,7 @@ def replay_input(scenario: Scenario, requests: Requests, kept: KeptPrices | None
         seed=scenario.seed,
         shards=tuple(shard for pair in pairwise(plans) for shard in kv_shards(scenario.model, *pair, kv_bytes)),
         faults=scenario.faults,
+        first_token=scenario.first_token,
     )
 
 

@@ -26,6 +26,7 @@ from clustersim.simulation.causes.causes import Causes, causes_of
 from clustersim.simulation.causes.columns import cause_columns, cause_shares
 from clustersim.simulation.causes.conditions import conditions_of
 from clustersim.simulation.causes.labels import by_column
+from clustersim.simulation.first_tokens import delivery_of
 from clustersim.simulation.legality import check_scenario_plan, violation_lines
 from clustersim.simulation.prefixes import Figures, prefix_figures
 from clustersim.simulation.priced import KeptPrices
@@ -33,7 +34,7 @@ from clustersim.simulation.replay_input import replay_input
 from clustersim.simulation.requests import request_columns
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.timeline import Timeline
-from clustersim.timeline.tokens import TokenTimes, token_times
+from clustersim.timeline.tokens import Delivery, TokenTimes, token_times
 from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
@@ -70,6 +71,11 @@ class RunResult:
     def timeline(self) -> Timeline:
         """The folded timeline."""
         return self.replayed.timeline
+
+    @cached_property
+    def delivery(self) -> Delivery | None:
+        """When tokens reached clients; None where they did as they were sampled."""
+        return delivery_of(self.timeline, self.input.first_token, len(self.input.requests))
 
     @property
     def token_gaps(self) -> tuple[Int64Array, Int64Array]:
@@ -210,7 +216,7 @@ def simulate(
         transfer = inputs.pools[0].serving.transfer if len(inputs.pools) > 1 else None
         cached = inputs.pools[0].serving.prefix_caching and requests.prefix_hashes is not None
         kept.behind_s += python_s(requests, staged=staged, pools=transfer, cached=cached)
-    times = token_times(replayed.timeline, len(requests.prompt_tokens))
+    times = _times_of(replayed, inputs)
     return RunResult(
         scenario=scenario,
         requests=request_columns(requests, inputs, replayed, times, to_ns(scenario.engine.front_end_s)),
@@ -266,10 +272,7 @@ def with_entry(result: RunResult, scenario: Scenario) -> RunResult:
 def _replayed(result: RunResult, scenario: Scenario, inputs: ReplayInput) -> RunResult:
     started = time.perf_counter()
     replayed = replay(inputs)
-    times, front_end_ns = (
-        token_times(replayed.timeline, len(inputs.requests)),
-        to_ns(result.scenario.engine.front_end_s),
-    )
+    times, front_end_ns = _times_of(replayed, inputs), to_ns(result.scenario.engine.front_end_s)
     return RunResult(
         scenario=scenario,
         requests=request_columns(inputs.requests, inputs, replayed, times, front_end_ns),
@@ -278,6 +281,12 @@ def _replayed(result: RunResult, scenario: Scenario, inputs: ReplayInput) -> Run
         input=inputs,
         simulate_s=time.perf_counter() - started,
     )
+
+
+def _times_of(replayed: ReplayResult, inputs: ReplayInput) -> TokenTimes:
+    """Return when clients got their tokens."""
+    count, timeline = len(inputs.requests), replayed.timeline
+    return token_times(timeline, count, delivery=delivery_of(timeline, inputs.first_token, count))
 
 
 def _too_long(requests: Requests, scenario: Scenario) -> tuple[str, ...]:

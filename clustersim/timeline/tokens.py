@@ -23,6 +23,8 @@ from clustersim.values import dataclass
 BoolArray = npt.NDArray[np.bool_]
 
 NEVER: Final = -1
+NOBODY: Final = np.iinfo(np.int64).max
+"""From when tokens reach a client that gets none."""
 KEPT_STEPS: Final = 1 << 17
 """Steps of tables whose events are kept: some MB."""
 POOLED_STEPS: Final = 1 << 19
@@ -42,16 +44,33 @@ class TokenTimes:
     gaps: tuple[Int64Array, Int64Array]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Delivery:
+    """When sampled tokens reach clients, where that is not at once.
+
+    Parameters
+    ----------
+    since_ns : int64 array of shape (requests,)
+        What is sampled before reaches the client of a request at this instant; ``NOBODY``: none of its tokens do.
+    discarded : int
+        0, or 1: nobody gets the first one, which a prompt chunk sampled.
+    """
+
+    since_ns: Int64Array
+    discarded: int = 0
+
+
 class TokenEvents:
     """Events that gave tokens: a sampled chunk gave one, an episode one in every step of its slot.
 
     ``ends`` are the ends of the steps with decodes, slot by slot in order; ``rank`` says which of these each of all
     ``steps`` is (of one without decodes it says nothing); an episode is ``first`` … ``last`` of these. Every event has
     a request, the instants of its first and its last token and how many there were, and all are in order of (request,
-    instant). ``only`` says by request whose events these are; without it, all.
+    instant). ``only`` says by request whose events these are; without it, all. With a ``delivery`` they are those
+    of clients.
     """
 
-    def __init__(self, tables: Tables, only: BoolArray | None = None) -> None:
+    def __init__(self, tables: Tables, only: BoolArray | None = None, delivery: Delivery | None = None) -> None:
         chunks, decodes = tables.chunks, tables.decodes
         if only is not None:
             chunks, decodes = (
@@ -71,6 +90,19 @@ class TokenEvents:
         self.first = np.concatenate((np.full(len(once), NEVER), first))[sequence]
         self.last = np.concatenate((np.full(len(once), NEVER), last))[sequence]
         self.count = self.last - self.first + 1
+        if delivery is not None:
+            self._deliver(delivery)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        """Keep the tokens that clients get, from when on these have them."""
+        since = delivery.since_ns[self.request]
+        kept = since < NOBODY
+        if delivery.discarded:
+            opens = np.append(True, self.request[1:] != self.request[:-1])[: len(kept)]
+            kept &= ~(opens & (self.first < 0))
+        self.begin, self.end = np.maximum(self.begin, since), np.maximum(self.end, since)
+        for name in ("request", "begin", "end", "first", "last", "count"):
+            setattr(self, name, getattr(self, name)[kept])
 
 
 def token_events(tables: Tables) -> TokenEvents:
@@ -96,7 +128,9 @@ def _by_slot(steps: Steps) -> tuple[Any, Int64Array]:
     return rank, steps.end_ns[order]
 
 
-def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None) -> TokenTimes:
+def token_times(
+    tables: Tables, num_requests: int, only: BoolArray | None = None, delivery: Delivery | None = None
+) -> TokenTimes:
     """Compute token times of every request.
 
     Parameters
@@ -106,10 +140,12 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     num_requests : int
     only : bool array of shape (requests,), optional
         Which requests count; the others are as if they had no tokens. Without it, all do.
+    delivery : Delivery, optional
+        When tokens reach clients; without it, as they are sampled.
     """
     many, of, taken = len(ranges_of(tables)), Column("int32"), [Column("int64") for _ in range(3)]
     pools: list[tuple[Int64Array, Int64Array]] = []
-    with in_turn(lambda number: _times_of(of_range(tables, number), only), many) as ranges:
+    with in_turn(lambda number: _times_of(of_range(tables, number), only, delivery), many) as ranges:
         for requests, *columns, pool in ranges:
             of.append(requests.astype(np.int32, copy=False))
             for column, values in zip(taken, columns, strict=True):
@@ -128,10 +164,11 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
 
 
 def _times_of(
-    tables: Tables, only: BoolArray | None
+    tables: Tables, only: BoolArray | None, delivery: Delivery | None
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, tuple[Int64Array, Int64Array]]:
     """Return requests of a range of replicas, when they got their first and last tokens, how many, and the gaps."""
-    events = token_events(tables) if only is None else TokenEvents(tables, only)
+    plain = only is None and delivery is None
+    events = token_events(tables) if plain else TokenEvents(tables, only, delivery)
     follows = events.request[1:] == events.request[:-1]
     opens = np.flatnonzero(np.concatenate(([True], ~follows))) if len(events.request) else np.empty(0, np.int64)
     last = np.append(opens[1:], len(events.request))[: len(opens)] - 1
@@ -175,8 +212,10 @@ def _pooled(
     return values[firsts], np.add.reduceat(weights, firsts, dtype=np.int64)
 
 
-def tokens_by_bucket(tables: Tables, only: BoolArray, start_ns: int, bucket_ns: int) -> Int64Array:
-    """Count tokens by the span of time in which they were made, of ``bucket_ns`` each from ``start_ns`` on.
+def tokens_by_bucket(
+    tables: Tables, only: BoolArray, start_ns: int, bucket_ns: int, delivery: Delivery | None = None
+) -> Int64Array:
+    """Count tokens by the span of time in which clients got them, of ``bucket_ns`` each from ``start_ns`` on.
 
     Parameters
     ----------
@@ -185,13 +224,14 @@ def tokens_by_bucket(tables: Tables, only: BoolArray, start_ns: int, bucket_ns: 
     only : bool array of shape (requests,)
         Whose tokens are counted; none may be before ``start_ns``.
     start_ns, bucket_ns : int
+    delivery : Delivery, optional
 
     Returns
     -------
     int64 array
         Up to the last span with a token.
     """
-    events = TokenEvents(tables, only)
+    events = TokenEvents(tables, only, delivery)
     inside = events.first >= 0
     change = np.zeros(len(events.ends) + 1, np.int64)  # of the number of episodes that go on
     np.add.at(change, events.first[inside], 1)
@@ -212,10 +252,11 @@ class TokenInstants:
     ----------
     tables : Tables
         Of a timeline.
+    delivery : Delivery, optional
     """
 
-    def __init__(self, tables: Tables) -> None:
-        self._events = TokenEvents(tables)
+    def __init__(self, tables: Tables, delivery: Delivery | None = None) -> None:
+        self._events = TokenEvents(tables, delivery=delivery)
 
     def of(self, requests: Sequence[int]) -> list[Int64Array]:
         """Return the instants of each of the given requests, in the order given; each array ascends."""

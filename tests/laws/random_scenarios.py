@@ -67,6 +67,8 @@ SIZES = {"dgx-h100": 8, "dgx-a100": 16, "l40s-node": 8, "mi300x-node": 8, "fat-t
 
 PADDED = {"name": "vllm-0.19", "graph_sizes": [3, {"by": 5}]}
 """An engine whose captured graphs few batches fit."""
+STREAMED = {"name": "ideal", "first_token": "transfer"}
+"""An engine whose decode pool hands on what the prefill pool sampled."""
 ROUTERS = ("round_robin", "least_outstanding", "round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
 
 
@@ -268,7 +270,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "preemption": draw(st.sampled_from(("recompute", "recompute", "never"))),
             "router": draw(st.sampled_from(ROUTERS)),
             **draw(orders(scheduler)),
-            "engine": draw(st.sampled_from(("vllm-0.19", "ideal", PADDED))),
+            "engine": draw(st.sampled_from(("vllm-0.19", "ideal", PADDED, STREAMED))),
         },
         "workload": {
             "arrivals": arrivals,

@@ -143,6 +143,7 @@ def _whole(
         window=(0, run.timeline.end_ns + 1) if around == "run" else window,
         slowest=slowest,
         asked=asked,
+        delivery=run.delivery,
     )
 
 

@@ -16,6 +16,7 @@ from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import with_spent
 from clustersim.simulation.declared import history_of
+from clustersim.simulation.first_tokens import delivery_of
 from clustersim.simulation.recorded import refuse_other_plan, request_columns, requests_of
 from clustersim.simulation.replay_input import kv_blocks, replay_input
 from clustersim.timeline.digest import digest_of
@@ -77,7 +78,9 @@ class RecordedRun:
     @cached_property
     def times(self) -> TokenTimes:
         """When its requests got their tokens."""
-        return token_times(self.run.timeline, len(self.arrivals))
+        count = len(self.arrivals)
+        delivery = delivery_of(self.run.timeline, self.scenario.first_token, count)
+        return token_times(self.run.timeline, count, delivery=delivery)
 
     @cached_property
     def requests(self) -> dict[str, Any]:

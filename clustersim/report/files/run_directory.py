@@ -11,11 +11,12 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.cost.engine import FirstToken
 from clustersim.errors import InputError, Problem
 from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
@@ -37,6 +38,7 @@ from clustersim.report.traces.busiest import busiest
 from clustersim.scenario.resolve import INPUTS, to_yaml
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.causes.labels import COLUMNS
+from clustersim.simulation.first_tokens import delivery_of
 from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.simulate import RunResult
 from clustersim.simulation.step_rows import StepRows
@@ -45,7 +47,7 @@ from clustersim.timeline.head import read_object
 from clustersim.timeline.parquet import Words, read_columns, write_table
 from clustersim.timeline.tables import STEP_COLUMNS
 from clustersim.timeline.timeline import Timeline
-from clustersim.timeline.tokens import token_times
+from clustersim.timeline.tokens import Delivery, token_times
 from clustersim.values import dataclass
 
 FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
@@ -118,7 +120,16 @@ class RunDirectory:
                 message = f"{request[odd[0]]:,} in row {odd[0] + 1} can't be; requests.parquet has no such request"
                 file = self.path / "timeline" / f"{table}.parquet"
                 raise InputError(Problem(file=str(file), path="request", message=message))
-        return token_times(self.timeline, known).gaps
+        return token_times(self.timeline, known, delivery=self.delivery).gaps
+
+    @cached_property
+    def delivery(self) -> Delivery | None:
+        """When tokens reached clients, as the engine in the summary says; None where they did as they were sampled."""
+        engine = self.summary["scenario"].get("serving", {}).get("engine", {})
+        said = engine.get("first_token") if isinstance(engine, dict) and len(self.timeline.layout.pools) > 1 else None
+        known: tuple[FirstToken, ...] = get_args(FirstToken)
+        first_token = known[known.index(said)] if said in known else "prefill"
+        return delivery_of(self.timeline, first_token, int(self.requests["request"].max(initial=-1)) + 1)
 
 
 def check_writable(target: Path) -> None:

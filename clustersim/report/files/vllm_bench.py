@@ -214,7 +214,7 @@ class _Bench:
 
     def gaps(self) -> Iterator[list[float]]:
         """Yield the times between the tokens of each request, s."""
-        instants = TokenInstants(self.result.timeline)
+        instants = TokenInstants(self.result.timeline, self.result.delivery)
         for first in range(0, len(self.request), BATCH):
             for found in instants.of(self.request[first : first + BATCH].tolist()):
                 yield (np.diff(found) / NS_PER_S).tolist()
@@ -230,7 +230,9 @@ class _Bench:
         if not self.done.any():
             return 0.0
         start = int(self.arrived_ns[self.done].min())
-        return float(tokens_by_bucket(self.result.timeline, self.only_done(), start, NS_PER_S).max(initial=0))
+        result = self.result
+        tokens = tokens_by_bucket(result.timeline, self.only_done(), start, NS_PER_S, result.delivery)
+        return float(tokens.max(initial=0))
 
     def most_at_once(self) -> int:
         """Return the most completed requests that were in flight at one instant; one that ends makes room first."""
@@ -242,7 +244,8 @@ class _Bench:
         """Return mean, median, standard deviation and percentiles of each latency of completed requests, ms."""
         done = self.done
         several = done & (self.output_tokens > 1)
-        itl_ns, weights = token_times(self.result.timeline, len(self.only_done()), self.only_done()).gaps
+        only, result = self.only_done(), self.result
+        itl_ns, weights = token_times(result.timeline, len(only), only, result.delivery).gaps
         values = {"ttft": self.ttft[done], "tpot": self.tpot()[several], "e2el": self.latency[done]}
         found = {name: _statistics(found, np.ones(len(found), np.int64)) for name, found in values.items()}
         found["itl"] = _statistics(itl_ns / NS_PER_S, weights)

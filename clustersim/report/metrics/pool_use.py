@@ -27,6 +27,7 @@ from clustersim.report.metrics.step_features import StepFeatures, lockstep_featu
 from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.parts import as_a_run, as_one_replica
 from clustersim.timeline.tables import Table, Tables
+from clustersim.timeline.tokens import token_times
 from clustersim.timeline.usage import Usage, usage_of
 from clustersim.values import dataclass
 
@@ -99,17 +100,18 @@ def pool_uses(result: RunResult) -> list[PoolUse]:
 
 def _shares(result: RunResult) -> list[_Share]:
     prompts = np.asarray(result.input.requests.prompt_tokens, np.int64)
+    if len(result.input.pools) > 1:
+        sampled = token_times(result.timeline, len(prompts)).count  # also what no client got
+        here = np.minimum(sampled, 1)
+        return [
+            _Share(prompts=prompts, generated=here),
+            _Share(prompts=prompts + 1, generated=sampled - here, received=True),
+        ]
     generated = np.asarray(result.requests["generated_tokens"], np.int64)
     if len(generated) < len(prompts):  # some never arrived
         generated = np.zeros(len(prompts), np.int64)
         generated[result.requests["request"]] = result.requests["generated_tokens"]
-    if len(result.input.pools) == 1:
-        return [_Share(prompts=prompts, generated=generated)]
-    here = np.minimum(generated, 1)
-    return [
-        _Share(prompts=prompts, generated=here),
-        _Share(prompts=prompts + 1, generated=generated - here, received=True),
-    ]
+    return [_Share(prompts=prompts, generated=generated)]
 
 
 def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> PoolUse:

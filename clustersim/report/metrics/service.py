@@ -42,7 +42,7 @@ def prefill_ns(requests: Columns) -> FloatArray:
     """Prefill part of TTFT of each request, ns: first token − first admission. NaN without a token.
 
     What a request loses to a preemption before its first token is here and not in the queueing part: it had been
-    admitted.
+    admitted. So is the hand-over to another pool that gives its client the first token.
     """
     found: FloatArray = requests["first_token_ns"].astype(np.float64) - requests["admitted_ns"]
     return found

@@ -13,7 +13,7 @@ from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.slices import REQUESTS
 from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.tables import Tables
-from clustersim.timeline.tokens import tokens_by_bucket
+from clustersim.timeline.tokens import Delivery, tokens_by_bucket
 from clustersim.values import dataclass
 
 COUNTERS: Final = {
@@ -64,13 +64,15 @@ def counters_of(steps: Columns, start_ns: int, end_ns: int) -> Iterator[Counter]
             yield Counter(group=replica, name=name, at_ns=at_ns[changes], value=value[changes])
 
 
-def token_counter(tables: Tables, requests: int, window: tuple[int, int]) -> Iterator[Counter]:
+def token_counter(
+    tables: Tables, requests: int, window: tuple[int, int], delivery: Delivery | None = None
+) -> Iterator[Counter]:
     """Yield the tokens that requests get per second, a mean over each bin of the run; only changes are told.
 
     A bin is a power of ten of nanoseconds of which the run has 100 to 1000, and at most 10 s.
     """
     bin_ns = bin_of(tables.end_ns)  # type: ignore[attr-defined]
-    tokens = tokens_by_bucket(tables, np.ones(requests, np.bool_), 0, bin_ns)
+    tokens = tokens_by_bucket(tables, np.ones(requests, np.bool_), 0, bin_ns, delivery)
     rate = np.append(tokens, 0) * (NS_PER_S / bin_ns)
     at_ns = np.arange(len(rate), dtype=np.int64) * bin_ns
     some = (at_ns + bin_ns > window[0]) & (at_ns < window[1] + bin_ns)

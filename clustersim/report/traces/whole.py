@@ -21,6 +21,7 @@ from clustersim.report.traces.slices import Slices
 from clustersim.report.traces.steps import StepSlices
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.timeline import Timeline
+from clustersim.timeline.tokens import Delivery
 from clustersim.values import dataclass
 
 TEXTS: Final = (*of_requests.NAMES, *of_requests.CATEGORIES, *of_steps.NAMES, of_steps.CATEGORY)
@@ -48,6 +49,8 @@ class WholeRun:
         How many of the slowest requests have rows of their own, by end-to-end latency.
     asked : sequence of int
         Requests that have them, too, above those.
+    delivery : Delivery, optional
+        When tokens reached clients.
 
     Raises
     ------
@@ -61,6 +64,7 @@ class WholeRun:
     window: tuple[int, int]
     slowest: int = 0
     asked: Sequence[int] = ()
+    delivery: Delivery | None = None
 
     texts = TEXTS
     arguments = ARGUMENTS
@@ -116,7 +120,7 @@ class WholeRun:
         known = int(self.requests["request"].max(initial=-1)) + 1
         tables = (self.step_rows.rows, self.step_rows.kv_rows)
         of_replicas = [counter for rows in tables for counter in counters_of(rows, *self.window)]
-        return (*token_counter(self.timeline, known, self.window), *of_replicas)
+        return (*token_counter(self.timeline, known, self.window, self.delivery), *of_replicas)
 
     def __iter__(self) -> Iterator[Slices]:
         """Yield the slices of requests, and then those of steps."""

@@ -24,6 +24,7 @@ from clustersim.simulation.causes.decisions import REASONS, Decisions
 from clustersim.simulation.causes.episodes import Episodes
 from clustersim.simulation.causes.events import (
     AT_A_TIME,
+    NEVER,
     NONE,
     Events,
     Facts,
@@ -32,6 +33,7 @@ from clustersim.simulation.causes.events import (
     events_of,
     received,
 )
+from clustersim.simulation.causes.first_steps import with_first_steps
 from clustersim.simulation.causes.interference import Plain
 from clustersim.simulation.causes.labels import (
     DEAD,
@@ -105,7 +107,8 @@ def causes_of(
     rows : mapping
         Its steps, as :class:`clustersim.simulation.step_rows.StepRows` has them in ``rows``.
     columns : mapping
-        ``requests.parquet``: ``request``, which ascend, ``arrived_ns``, ``front_end_ns``, ``outcome``.
+        ``requests.parquet``: ``request``, which ascend, ``arrived_ns``, ``first_token_ns``, ``front_end_ns``,
+        ``outcome``.
     conditions : Conditions
         What the scenario says of what is waited for.
     merged : callable, optional
@@ -114,10 +117,12 @@ def causes_of(
     plain, divided, of_rows = Plain(tables), ranges_of(tables), columns["request"]
     count, outcome = int(of_rows.max(initial=-1)) + 1, columns["outcome"]
     is_done = by_parts(bool, len(of_rows), lambda some: np.asarray(outcome[some]) == "finished")
+    first_ns = by_parts("int64", len(of_rows), lambda some: _instants(columns["first_token_ns"][some]))
+    more = {"is_done": is_done, "first_ns": first_ns}
     if len(divided) < 2 or len(of_rows) < count:
-        return _causes(tables, rows, {**columns, "is_done": is_done}, conditions, merged, plain)
+        return _causes(tables, rows, {**columns, **more}, conditions, merged, plain)
     found = _OfRanges(count)
-    told = {name: columns[name] for name in ("arrived_ns", "front_end_ns")} | {"is_done": is_done}
+    told = {name: columns[name] for name in ("arrived_ns", "front_end_ns")} | more
     each = by_ranges(tables, told)
 
     def of(number: int) -> tuple[Int64Array, Causes]:
@@ -135,6 +140,15 @@ def causes_of(
         for mine, causes in ranges:
             found.take(mine, causes)
     return found.whole(dict.fromkeys((FRONT_END, *WAITS, *labels_of(tables, merged))))
+
+
+def _instants(values: Any) -> Int64Array:
+    """Return instants, ``NEVER`` for those that are lacking."""
+    if isinstance(values, np.ma.MaskedArray):
+        found: Int64Array = values.filled(NEVER)
+        return found
+    lacks = np.isnan(values)
+    return np.where(lacks, NEVER, np.where(lacks, 0, values).astype(np.int64))
 
 
 class _OfRanges:
@@ -182,19 +196,21 @@ def _causes(
     plain: Plain,
 ) -> Causes:
     """Split the time of every request of one range of replicas."""
-    parts, found = step_parts(tables, merged), StepRows(tables)
-    labels = tuple(dict.fromkeys((FRONT_END, *WAITS, *parts.labels)))
     of_rows = columns["request"]
     count = int(of_rows.max(initial=-1)) + 1
-    finished, arrived = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+    finished, arrived, first_ns = np.zeros(count, np.bool_), np.zeros(count, np.int64), np.full(count, NEVER)
     done = columns["is_done"]
-    finished[of_rows], arrived[of_rows] = done, columns["arrived_ns"]
-    sums, decisions, losses = Sums(labels, count), Decisions(tables, rows, conditions), Preemptions(tables.facts)
+    finished[of_rows], arrived[of_rows], first_ns[of_rows] = done, columns["arrived_ns"], columns["first_ns"]
+    decisions, losses = Decisions(tables, rows, conditions), Preemptions(tables.facts)
+    tables, parts = with_first_steps(tables, step_parts(tables, merged), first_ns, merged)
+    labels, found = tuple(dict.fromkeys((FRONT_END, *WAITS, *parts.labels))), StepRows(tables)
+    sums = Sums(labels, count)
     let_go()
     prompts, episodes = plain.time_of_prompts(tables), Episodes(tables.steps)
     of_some = RequestRows(tables)
     for some in blocks_of(count, AT_A_TIME // PART):
-        account = _Account(tables, events_of(tables, found, finished, *of_some.events(some)), losses, sums)
+        events = events_of(tables, found, finished, first_ns, *of_some.events(some))
+        account = _Account(tables, events, losses, sums, first_ns)
         account.in_chunks(parts, prompts)
         account.between(decisions, episodes.take(account.events))
         account.queued(decisions, arrived, some, of_some.arrivals(some))
@@ -208,8 +224,8 @@ def _causes(
 class _Account:
     """Takes what events of some requests spent in steps that carry a prompt, and between steps."""
 
-    def __init__(self, tables: Tables, events: Events, losses: Preemptions, sums: Sums) -> None:
-        self.tables, self.events, self._sums = tables, events, sums
+    def __init__(self, tables: Tables, events: Events, losses: Preemptions, sums: Sums, first_ns: Int64Array) -> None:
+        self.tables, self.events, self._sums, self._first_ns = tables, events, sums, first_ns
         before = np.append(0, events.end_ns[:-1])[: len(events.end_ns)]
         self.gap_ns = np.where(events.opens, 0, events.start_ns - before)
         self.lost_ns, self.away = losses.before(events)
@@ -221,6 +237,15 @@ class _Account:
 
     def _groups(self, which: Int64Array) -> Groups:
         return groups_of(self.events.request[which], self.events.answered[which])
+
+    def add_between(self, label: Label, which: Int64Array, since: Int64Array, until: Int64Array) -> None:
+        """Add what lies between some events and those before them, during which clients may get first tokens."""
+        if not (until > since).any():
+            return
+        request = self.events.request[which]
+        first = np.clip(self._first_ns[request], since, until)
+        for side, ns in enumerate((first - since, until - first)):
+            self._sums.add(label, ns, groups_of(request, np.full(len(request), side)))
 
     def in_chunks(self, parts: StepParts, prompts: Int64Array) -> None:
         """Add what was spent inside steps that carry a prompt; ``prompts`` is the time that each row took for such."""
@@ -262,7 +287,8 @@ class _Account:
             (PREEMPTED, lost & ~self.away),
             (STAGE, staged & ~lost & ~replica_changes & ~events.opens),
         ):
-            self.add(label, np.flatnonzero(which), gap[which])
+            rows = np.flatnonzero(which)
+            self.add_between(label, rows, events.start_ns[rows] - gap[rows], events.start_ns[rows])
         self._handed_over(np.flatnonzero(changes & ~lost))
         plain = np.flatnonzero(~events.opens & ~lost & ~replica_changes & ~staged & (gap > 0))
         since = events.start_ns[plain] - gap[plain]
@@ -296,9 +322,9 @@ class _Account:
         until = events.start_ns[which]
         since = until - np.maximum(self.gap_ns[which], 0)
         aside, come = (np.clip(one, since, until) for one in received(self.tables, events, which))
-        self.add(HAND_OVER, which, aside - since)
-        self.add(TRANSFER, which, come - aside)
-        self.add(STEP, which, until - come)
+        self.add_between(HAND_OVER, which, since, aside)
+        self.add_between(TRANSFER, which, aside, come)
+        self.add_between(STEP, which, come, until)
 
     def queued(self, decisions: Decisions, arrived: Int64Array, these: slice, came_in: Int64Array) -> None:
         """Add what these requests waited for before their first step, at each replica that they came to."""

@@ -26,7 +26,7 @@ class Episodes:
     """
 
     def __init__(self, steps: Table) -> None:
-        self._order = _in_slots(steps)
+        self._order = in_slots(steps)
         self._position = np.empty(len(steps["slot"]), np.int32)
         self._position[self._order] = np.arange(len(self._order))
         self._lasted = _up_to((steps["end_ns"] - steps["start_ns"])[self._order])
@@ -59,7 +59,7 @@ class Episodes:
                 sums.add(label, ns, groups)
 
 
-def _in_slots(steps: Table) -> Int64Array:
+def in_slots(steps: Table) -> Int64Array:
     """Return the rows of steps with decodes in order of (replica, slot, step)."""
     rows = np.flatnonzero(steps["slot"] >= 0)
     keys = [steps[name][rows] for name in ("step", "slot", "replica")]

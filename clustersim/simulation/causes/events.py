@@ -16,6 +16,7 @@ from clustersim.timeline.tables import Table, Tables
 from clustersim.values import dataclass
 
 NONE: Final = -1
+NEVER: Final = np.iinfo(np.int64).max
 AT_A_TIME: Final = 4 * PART
 """Requests that are looked at together."""
 _DECODED: Final = (1 << 32) - 1
@@ -38,7 +39,7 @@ class Events:
     again : bool array
         Whether a chunk computes what had been computed before.
     answered : bool array
-        Whether its request had got its first token before.
+        Whether its client had got the first token before.
     """
 
     request: Int64Array
@@ -80,10 +81,10 @@ class RequestRows:
         return self._arrivals[self._arrived.of(some.start // AT_A_TIME)]
 
 
-def events_of(tables: Tables, rows: StepRows, finished: Any, *some: Int64Array) -> Events:
+def events_of(tables: Tables, rows: StepRows, finished: Any, first_ns: Int64Array, *some: Int64Array) -> Events:
     """Return the events of some rows of chunks and of episodes of requests that finished.
 
-    ``rows`` finds rows of the steps of these tables.
+    ``rows`` finds rows of the steps of these tables; ``first_ns`` says when each client got its first token.
     """
     steps = tables.steps
     chunks, these = (
@@ -103,8 +104,6 @@ def events_of(tables: Tables, rows: StepRows, finished: Any, *some: Int64Array) 
     count = len(decodes["request"])
     begins = np.concatenate((chunk["start"].astype(np.int64), np.full(count, _DECODED)))[order]
     reaches = begins + np.concatenate((chunk["count"].astype(np.int64), np.zeros(count, np.int64)))[order]
-    sampled = np.concatenate((chunk["sampled"] > 0, np.ones(count, bool)))[order]
-    given = np.cumsum(sampled) - sampled
     return Events(
         request=request,
         replica=np.concatenate((chunk["replica"], decodes["replica"])).astype(np.int64)[order],
@@ -115,7 +114,7 @@ def events_of(tables: Tables, rows: StepRows, finished: Any, *some: Int64Array) 
         first_row=first_row[order],
         last_row=last_row[order],
         again=~opens & (begins < _DECODED) & (begins < _reached_before(request, reaches)),
-        answered=given > np.maximum.accumulate(np.where(opens, given, 0)),
+        answered=start[order] >= first_ns[request],
     )
 
 

@@ -105,8 +105,8 @@ ROOTS = {
     ),
     "K/V handed over by a weak link": (
         {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.0005, at: 0 s}", "rate": 2, "requests": 12,
-         "plan": TWO_POOLS[0], "serving": TWO_POOLS[1], "more": "targets: {tpot: 20 ms}\n"},
-        "tpot", "n0.g1 to n0.nvswitch has 0.05% of its capacity (faults[0])",
+         "plan": TWO_POOLS[0], "serving": TWO_POOLS[1], "more": "targets: {ttft: 100 ms}\n"},
+        "ttft", "n0.g1 to n0.nvswitch has 0.05% of its capacity (faults[0])",
     ),
 }  # fmt: skip
 

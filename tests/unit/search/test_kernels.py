@@ -31,7 +31,18 @@ def _decodes(room: float, seed: int, *, waits: bool = False) -> tuple:
     random = np.random.default_rng(seed)
     arrived, decodes = np.cumsum(random.exponential(1e7, 80)), random.integers(0, 90, 80)
     context = random.integers(1, 900, 80).astype(np.float64)
-    return 2e6 + 1e5 * np.arange(17), np.full(17, 2.0), room, waits, arrived, decodes, context, decodes * 6e6
+    return (
+        2e6 + 1e5 * np.arange(17),
+        np.full(17, 2.0),
+        room,
+        waits,
+        waits,
+        arrived,
+        decodes,
+        context,
+        decodes * 6e6,
+        arrived + 4e7,
+    )
 
 
 def _lockstep(load: float, seed: int) -> tuple:
@@ -65,11 +76,11 @@ def _lockstep(load: float, seed: int) -> tuple:
 
 def _lockstep_decodes(seed: int) -> tuple:
     """Return three ranks with five places each, of which those that the fullest one has are padded to 4 or 8."""
-    _, key, *_, arrived, decodes, context, within = _decodes(0.0, seed)
+    _, key, *_, arrived, decodes, context, within, by = _decodes(0.0, seed)
     own, padded = 1e6 + 3e5 * np.arange(6), np.array([0, 4, 4, 4, 4, 8])
     return (
-        3, 5, 2000.0, seed == 2, own, key[:6], 5e4 * np.arange(25), padded,
-        arrived, decodes + 1, context, within, 90,
+        3, 5, 2000.0, seed == 2, seed == 2, own, key[:6], 5e4 * np.arange(25), padded,
+        arrived, decodes + 1, context, within, by, 90,
     )  # fmt: skip
 
 
@@ -86,6 +97,18 @@ CASES = [
     *((prompts_late, _prompts(stages, load, seed)) for stages in (1, 2, 5) for load in (0.8, 1.3) for seed in (1, 2)),
     *((decodes_late, _decodes(room, seed, waits=seed == 2)) for room in (3000.0, 1e6) for seed in (1, 2)),
 ]
+
+
+def test_what_waits_for_a_place_is_late_where_its_first_token_came_from_the_pool_before():
+    """One place, steps of 10 ns: the second request has it from 20 ns on, and its two tokens may take 20 ns."""
+    for streams, by, told in (
+        (False, 19.0, (1, 60.0, 4, 40.0)), (True, 20.0, (0, 40.0, 4, 40.0)), (True, 19.0, (1, 40.0, 4, 40.0)),
+    ):  # fmt: skip
+        asked = [0.0, 0.0], [2, 2], [1.0, 1.0], [20.0, 20.0], [by, by]
+        assert decodes_late([0.0, 10.0], [0.0, 0.0], 100.0, False, streams, *asked, 9) == told
+        steps = [0.0, 10.0], [0.0, 0.0], [0.0, 0.0], [0, 0]
+        found = lockstep_decodes_late(1, 1, 100.0, False, streams, *steps, *asked, 2, 9)
+        assert found == told
 
 
 def _lists(arrays: tuple) -> list:

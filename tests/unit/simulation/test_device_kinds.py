@@ -159,7 +159,9 @@ def test_each_pool_takes_the_measurements_of_its_device(tmp_path):
 
     def time(seconds_h100: float, seconds_a100: float) -> tuple[int, int]:
         table.write_text(POINTS + f"gemm,{H100},16,8192,8192,{seconds_h100}\ngemm,{A100},16,8192,8192,{seconds_a100}\n")
-        result = ran(document(cost={"table": str(table)}))
+        engine = {"name": "vllm-0.19", "first_token": "prefill"}
+        serving = {"scheduler": "disaggregated", "engine": engine}
+        result = ran(document(cost={"table": str(table)}, serving=serving))
         assert audit_run(result).violations == ()
         first, last = result.requests["first_token_ns"], result.requests["finished_ns"]
         arrived = result.requests["arrived_ns"]

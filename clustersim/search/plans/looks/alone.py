@@ -152,12 +152,16 @@ def _times(side: _Asked) -> Times:
         tpot_ns=targets_ns(scenario.targets)["tpot"],
         kv_tokens=pool.kv_tokens,
         waits=_waits(scenario),
+        streams=scenario.engine.first_token != "prefill",
     )
 
 
 def _waits(scenario: Scenario) -> bool:
-    """Whether K/V leaves for a decode pool once there is room for it, so that it comes while a step is under way."""
-    return scenario.serving.transfer == "whole"
+    """Whether K/V leaves for a decode pool once there is room for it, so that it comes while a step is under way.
+
+    Where that pool samples first tokens, the step that does so lies before those that are timed here.
+    """
+    return scenario.serving.transfer == "whole" and scenario.engine.first_token != "decode"
 
 
 def _lockstep(side: _Asked, found: Priced, context: float) -> LockstepTimes:
@@ -209,6 +213,7 @@ def _lockstep_decodes(side: _Asked, found: Priced, context: float) -> LockstepDe
         padded=padded,
         tpot_ns=targets_ns(scenario.targets)["tpot"],
         waits=_waits(scenario),
+        streams=scenario.engine.first_token != "prefill",
     )
 
 

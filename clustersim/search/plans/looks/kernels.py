@@ -101,8 +101,8 @@ def prompts_late(
 
 
 def decodes_late(
-    step_ns: Floats, key_ns: Floats, room: float, waits: bool,
-    arrived: Floats, decodes: Whole, context: Floats, within: Floats, free: int,
+    step_ns: Floats, key_ns: Floats, room: float, waits: bool, streams: bool,
+    arrived: Floats, decodes: Whole, context: Floats, within: Floats, by: Floats, free: int,
 ) -> Told:  # fmt: skip
     """Return how many requests get their tokens too slowly; where they are more than may be, only that. With it come
     the nanoseconds that were waited for tokens, for how many, and when the last one came.
@@ -115,9 +115,11 @@ def decodes_late(
         Tokens that the K/V pool has room for.
     waits : bool
         Whether who is taken while others decode joins them a step later.
-    arrived, decodes, context, within : sequence
-        When each request comes with its first token, how many tokens follow, those of its prompt, and how long those
-        that follow may take.
+    streams : bool
+        Whether clients get first tokens from here: then what requests wait for a place is not between their tokens.
+    arrived, decodes, context, within, by : sequence
+        When each request comes with its first token, how many tokens follow, those of its prompt, how long those that
+        follow may take, and when it needs a place where its first token comes from here.
     free : int
         How many may be late.
     """
@@ -125,7 +127,7 @@ def decodes_late(
     for one in decodes:
         size = max(size, one + 2)
     heads = [-1] * size  # of those that end at a step, by the step modulo this
-    behind = [-1] * count
+    behind, since = [-1] * count, [0.0] * count
     coming, running, steps, late, now, keys, waited, tokens = 0, 0, 0, 0, 0.0, 0.0, 0.0, 0
     taken, held = 0, 0.0
     while coming < count or running + taken > 0:
@@ -138,7 +140,7 @@ def decodes_late(
                 break
             if decodes[coming] > 0:
                 slot = (steps + decodes[coming] + later) % size
-                behind[coming], heads[slot] = heads[slot], coming
+                behind[coming], heads[slot], since[coming] = heads[slot], coming, now if streams else arrived[coming]
                 taken, held = taken + 1, held + context[coming] + 1.0
             coming += 1
         if not later:
@@ -153,8 +155,8 @@ def decodes_late(
         while one >= 0:
             running -= 1
             keys -= context[one] + 1.0 + decodes[one]
-            late += now - arrived[one] > within[one]
-            waited, tokens = waited + (now - arrived[one]), tokens + decodes[one]
+            late += now - since[one] > within[one] or (streams and since[one] > by[one])
+            waited, tokens = waited + (now - since[one]), tokens + decodes[one]
             one = behind[one]
         if late > free:
             break

@@ -19,7 +19,7 @@ from clustersim.search.plans.looks.kernels import Told
 from clustersim.search.plans.looks.lockstep_kernels import lockstep_decodes_late, lockstep_late
 from clustersim.search.plans.looks.mixed import MixedTimes
 from clustersim.search.plans.looks.replays import handed, kernel
-from clustersim.search.plans.looks.times import within_ns
+from clustersim.search.plans.looks.times import limits_ns
 from clustersim.values import dataclass
 
 
@@ -81,7 +81,7 @@ class LockstepDecodes:
         By the sequences of the fullest one: how many each of them computes; 0 where that is what it has.
     tpot_ns : float
         Target.
-    waits : bool
+    waits, streams : bool
         See :class:`~clustersim.search.plans.looks.times.DecodeTimes`.
     """
 
@@ -94,6 +94,7 @@ class LockstepDecodes:
     padded: Int64Array
     tpot_ns: float
     waits: bool = False
+    streams: bool = False
 
     def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
         """Whether no more requests than may get their tokens too slowly."""
@@ -109,9 +110,11 @@ class LockstepDecodes:
             return 0, 0.0, 0, float(demand.arrived_ns[-1])
         room = float("inf") if demand.shared else float(self.kv_tokens)
         own, key, shared, padded = handed((self.own_ns, self.key_ns, self.shared_ns, self.padded), compiled)
-        within = within_ns(demand, self.tpot_ns, counts)[some]
-        asked = handed((demand.arrived_ns[some], decodes, (demand.tokens - demand.decodes)[some], within), compiled)
+        within, by = (limit[some] for limit in limits_ns(demand, self.tpot_ns, counts))
+        context = (demand.tokens - demand.decodes)[some]
+        asked = handed((demand.arrived_ns[some], decodes, context, within, by), compiled)
         told: Told = kernel(lockstep_decodes_late, compiled)(
-            self.ranks, self.requests, room, self.waits, own, key, shared, padded, *asked, int(decodes.max()), free
+            self.ranks, self.requests, room, self.waits, self.streams, own, key, shared, padded, *asked,
+            int(decodes.max()), free,
         )  # fmt: skip
         return told

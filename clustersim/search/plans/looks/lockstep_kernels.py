@@ -8,8 +8,9 @@ from clustersim.search.plans.looks.kernels import Floats, Told, Whole
 
 
 def lockstep_decodes_late(
-    ranks: int, most: int, room: float, waits: bool, own: Floats, key: Floats, shared: Floats, padded: Whole,
-    arrived: Floats, decodes: Whole, context: Floats, within: Floats, longest: int, free: int,
+    ranks: int, most: int, room: float, waits: bool, streams: bool, own: Floats, key: Floats, shared: Floats,
+    padded: Whole, arrived: Floats, decodes: Whole, context: Floats, within: Floats, by: Floats,
+    longest: int, free: int,
 ) -> Told:  # fmt: skip
     """Return what :func:`decodes_late` tells, of replicas in lockstep to which requests come in turn, each with a token
     to decode at least. A step takes what the rank that takes longest does; where graphs are padded, all compute what
@@ -21,12 +22,14 @@ def lockstep_decodes_late(
         Most sequences, and tokens in the K/V pool, of a rank.
     waits : bool
         Whether who is taken while any rank decodes joins a step later.
+    streams : bool
+        See :func:`decodes_late`.
     own, key : sequence of float
         By the sequences of a rank: nanoseconds of its part of a step, and what each of their keys adds.
     shared, padded : sequence of float, of int
         Sequences that all ranks compute → nanoseconds that they take more for these; those of the fullest rank → how
         many each of them computes, 0 where it is what it has.
-    arrived, decodes, context, within, free
+    arrived, decodes, context, within, by, free
         See :func:`decodes_late`.
     longest : int
         Most decodes of one.
@@ -34,7 +37,7 @@ def lockstep_decodes_late(
     count, size = len(arrived), longest + 2
     coming, running, keys = list(range(ranks)), [0] * ranks, [0.0] * ranks
     taken, held = [0] * ranks, [0.0] * ranks
-    after, ending = [-1] * count, [-1] * size
+    after, ending, since = [-1] * count, [-1] * size, [0.0] * count
     now, late, steps, waited, tokens = 0.0, 0, 0, 0.0, 0
     while True:
         together, fullest, longest_ns, attends_ns, comes, later = 0, 0, 0.0, 0.0, -1.0, False
@@ -48,7 +51,7 @@ def lockstep_decodes_late(
                 if running[rank] + taken[rank] > 0 and keys[rank] + held[rank] + context[one] > room:
                     break
                 slot = (steps + decodes[one] + later) % size
-                after[one], ending[slot] = ending[slot], one
+                after[one], ending[slot], since[one] = ending[slot], one, now if streams else arrived[one]
                 taken[rank], held[rank] = taken[rank] + 1, held[rank] + context[one] + 1.0
                 one += ranks
             coming[rank] = one
@@ -77,8 +80,8 @@ def lockstep_decodes_late(
         while one >= 0:
             rank = one % ranks
             running[rank], keys[rank] = running[rank] - 1, keys[rank] - (context[one] + 1.0 + decodes[one])
-            late += now - arrived[one] > within[one]
-            waited, tokens = waited + (now - arrived[one]), tokens + decodes[one]
+            late += now - since[one] > within[one] or (streams and since[one] > by[one])
+            waited, tokens = waited + (now - since[one]), tokens + decodes[one]
             one = after[one]
         if late > free:
             return late, waited, tokens, now

@@ -86,6 +86,8 @@ class DecodeTimes:
         Tokens that its K/V pool has room for.
     waits : bool
         Whether who is taken while others decode joins them a step later: K/V leaves once there is room for it.
+    streams : bool
+        Whether clients get first tokens from here.
     """
 
     step_ns: FloatArray
@@ -93,6 +95,7 @@ class DecodeTimes:
     tpot_ns: float
     kv_tokens: int
     waits: bool = False
+    streams: bool = False
 
     def does(self, demand: Demand, free: int, *, compiled: bool = False) -> bool:
         """Whether no more requests than may get their tokens too slowly."""
@@ -104,16 +107,18 @@ class DecodeTimes:
         """Return how many requests get their tokens too slowly (of those that count: all), and how long all wait."""
         room = float("inf") if demand.shared else float(self.kv_tokens)
         steps, context = (self.step_ns, self.key_ns), demand.tokens - demand.decodes
-        asked = demand.arrived_ns, demand.decodes.astype(np.int64), context, within_ns(demand, self.tpot_ns, counts)
+        limits = limits_ns(demand, self.tpot_ns, counts)
+        asked = demand.arrived_ns, demand.decodes.astype(np.int64), context, *limits
         steps, asked = handed(steps, compiled), handed(asked, compiled)
-        told: Told = kernel(decodes_late, compiled)(*steps, room, self.waits, *asked, free)
+        told: Told = kernel(decodes_late, compiled)(*steps, room, self.waits, self.streams, *asked, free)
         return told
 
 
-def within_ns(demand: Demand, tpot_ns: float, counts: npt.NDArray[np.bool_] | None) -> FloatArray:
-    """Return how long the tokens of each request may take that follow the first; those that don't count, for ever."""
-    found = demand.decodes * tpot_ns
-    return found if counts is None else np.where(counts, found, np.inf)
+def limits_ns(demand: Demand, tpot_ns: float, counts: npt.NDArray[np.bool_] | None) -> tuple[FloatArray, FloatArray]:
+    """Return how long the tokens of each request may take that follow the first, and when that has to be there; those
+    that don't count have no limits."""
+    found = demand.decodes * tpot_ns, demand.prompt_by_ns
+    return found if counts is None else (np.where(counts, found[0], np.inf), np.where(counts, found[1], np.inf))
 
 
 def prefill_times(
@@ -170,6 +175,7 @@ def decode_times(
     tpot_ns: float,
     kv_tokens: int,
     waits: bool,
+    streams: bool = False,
 ) -> DecodeTimes:
     """Return the least times of a replica that decodes.
 
@@ -185,6 +191,8 @@ def decode_times(
         Target.
     waits : bool
         Whether K/V leaves once there is room for it; with stages, there is between the parts of a step.
+    streams : bool
+        Whether clients get first tokens from here.
     """
     tokens = requests // ranks
     columns = columns_of(plan, found, tokens=tokens, requests=tokens, context=context, duty="decode", ratio=FINE)
@@ -198,6 +206,7 @@ def decode_times(
         tpot_ns=tpot_ns,
         kv_tokens=kv_tokens,
         waits=waits and plan.pp == 1,
+        streams=streams,
     )
 
 
