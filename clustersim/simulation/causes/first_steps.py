@@ -54,7 +54,7 @@ def with_first_steps(
     found = {name: values.copy() for name, values in steps.items()}
     for name in ("count", "end_ns"):
         found[name][rows] = once[name]
-    first_parts = _first_parts(tables, once, merged)
+    first_parts = _first_parts(tables, rows, merged)
     return tables.part(decodes=split, steps=_and(found, left)), _divided(parts, first_parts, rows, left)
 
 
@@ -88,9 +88,9 @@ def _divided(parts: StepParts, first: StepParts, rows: Int64Array, left: Table) 
     return StepParts(labels=labels, ns=ns)
 
 
-def _first_parts(tables: Tables, once: Table, merged: Callable[[Label], Label] | None) -> StepParts:
-    """Return the parts of first steps of rows, from the first of the runs of passes that these have."""
-    layout = tables.layout
+def _first_parts(tables: Tables, rows: Int64Array, merged: Callable[[Label], Label] | None) -> StepParts:
+    """Return the parts of first steps of rows, which ascend, from the first of the runs of passes that these have."""
+    layout, steps = tables.layout, tables.steps
 
     def keys(replica: Any, step: Any) -> Int64Array:
         """Return numbers of steps that replicas in lockstep have in common, as passes are recorded."""
@@ -99,11 +99,15 @@ def _first_parts(tables: Tables, once: Table, merged: Callable[[Label], Label] |
         found: Int64Array = (replica.astype(np.int64) - behind) << 32 | step.astype(np.int64)
         return found
 
-    wanted = keys(once["replica"], once["step"])
+    own = keys(steps["replica"], steps["step"])
+    wanted = own[rows]
+    alike = np.flatnonzero(np.isin(own, wanted))  # also those of replicas in lockstep
+    once, every = _of(steps, alike), steps_of(tables)
+    once |= {"count": np.ones_like(alike), "end_ns": every.end_ns[every.at(once["replica"], once["step"])]}
     passes, transfers = (
         _of(table, np.flatnonzero(np.isin(keys(table["replica"], table[step]), wanted)))
         for table, step in ((tables.passes, "first_step"), (tables.transfers, "step"))
     )
-    return step_parts(
-        tables.part(passes={**passes, "steps": np.ones_like(passes["steps"])}, transfers=transfers, steps=once), merged
-    )
+    passes["steps"] = np.ones_like(passes["steps"])
+    found = step_parts(tables.part(passes=passes, transfers=transfers, steps=once), merged)
+    return StepParts(labels=found.labels, ns=found.ns[np.searchsorted(alike, rows)])
