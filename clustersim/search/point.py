@@ -11,7 +11,7 @@ from clustersim.errors import ClustersimError, InputError
 from clustersim.legality.rule import Verdict, together
 from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
-from clustersim.report.metrics.latencies import targets_ns, within_targets
+from clustersim.report.metrics.latencies import share_within, targets_ns
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.legality import check_scenario, check_scenario_plan
@@ -116,14 +116,10 @@ def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def _each_target(result: RunResult) -> dict[str, float]:
-    """Return the share of all requests that met each target by itself, as ``met.ttft``."""
-    requests = result.columns
-    limits, arrived = targets_ns(result.scenario.targets), len(requests["arrived_ns"])
-    return {
-        f"met.{name}": float(within_targets(requests, {name: limit}).sum()) / arrived
-        for name, limit in limits.items()
-        if name != "itl" and arrived
-    }
+    """Return the share of requests that met each target by itself, as ``met.ttft``."""
+    limits = {name: limit for name, limit in targets_ns(result.scenario.targets).items() if name != "itl"}
+    shares = {f"met.{name}": share_within(result.columns, {name: limit}) for name, limit in limits.items()}
+    return {key: share for key, share in shares.items() if share is not None}
 
 
 def _held(result: RunResult) -> dict[str, float]:

@@ -93,8 +93,8 @@ class Sequence:
 
     @property
     def answered(self) -> bool:
-        """Whether its client has all that it asked for: who asks for no token, that its prompt is computed."""
-        return self.generated >= self.output_tokens and self.computed >= self.prompt_tokens and not self.hands_over
+        """Whether its client has all that it asked for."""
+        return self.generated >= self.output_tokens and not self.hands_over
 
     @property
     def to_compute(self) -> int:

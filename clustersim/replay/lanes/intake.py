@@ -122,5 +122,6 @@ class Intake:
 def refused_by(scheduler: Scheduler, prompts: Int64Array, outputs: Int64Array) -> BoolArray:
     """Return which requests a replica can never run (:meth:`Scheduler.refusal`)."""
     pool, window, discarded = scheduler.pool, scheduler.config.context_window, scheduler.config.discarded_tokens
-    refused: BoolArray = (prompts == 0) | (prompts + np.maximum(outputs - 1, 0) > pool.blocks * pool.block_tokens)
+    none = (prompts == 0) | (outputs == 0)
+    refused: BoolArray = none | (prompts + np.maximum(outputs - 1, 0) > pool.blocks * pool.block_tokens)
     return refused if window is None else refused | (prompts + outputs - discarded > window)

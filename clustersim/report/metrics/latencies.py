@@ -187,11 +187,17 @@ def latency_summary(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> dict
 
 
 def makespan_ns(requests: Columns) -> float | None:
-    """Time from the first arrival to the last token of the last request to finish, ns; None if none did."""
-    ends = np.asarray(requests["finished_ns"])
+    """Time from the first arrival to the last token of a request that finishes, ns; None if none does.
+
+    A request that comes later and is rejected ends it, as one that failed does in vLLM's benchmark [1]_.
+
+    .. [1] vLLM, ``vllm/benchmarks/serve.py`` (commit 009e6d4), ``benchmark_duration``.
+    """
+    ends, arrived, outcome = np.asarray(requests["finished_ns"]), requests["arrived_ns"], requests["outcome"]
     if not len(ends) or np.isnan(last := np.fmax.reduce(ends)):
         return None
-    return float(float(last) - float(requests["arrived_ns"].min()))
+    turned_away = arrived[:0] if is_one(outcome) else arrived[outcome == "rejected"]
+    return float(max(float(last), float(turned_away.max(initial=0))) - float(arrived.min()))
 
 
 def throughput(requests: Columns) -> dict[str, float | None]:
@@ -305,6 +311,15 @@ def within_targets(requests: Columns, limits_ns: Mapping[str, float]) -> npt.NDA
         return is_finished(mine) & ~np.any(late, axis=0) if late else is_finished(mine)
 
     return of_each("bool", requests, good)
+
+
+def share_within(requests: Columns, limits_ns: Mapping[str, float]) -> float | None:
+    """Return the share, 0 to 1, of requests that were within every target (:func:`within_targets`); None of none.
+
+    Those that ask for no token failed where their trace was recorded: no server could have met their targets.
+    """
+    asked = int(np.count_nonzero(requests["output_tokens"]))
+    return int(within_targets(requests, limits_ns).sum()) / asked if asked else None
 
 
 def kv_peak(steps: Columns) -> float | None:

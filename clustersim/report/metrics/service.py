@@ -23,6 +23,7 @@ from clustersim.report.metrics.latencies import (
     latency_summary,
     makespan_ns,
     of_finished,
+    share_within,
     tpot_ns,
     ttft_ns,
     weighted_percentile,
@@ -83,7 +84,7 @@ def user_rates(requests: Columns) -> dict[str, float] | None:
 
 
 def goodput(requests: Columns, limits_ns: Mapping[str, float]) -> dict[str, float | None] | None:
-    """Return the requests per second that met every target, and their share of all that arrived; None without targets.
+    """Return the requests per second that met every target, and the share that did; None without targets.
 
     A request counts when it finished and none of its own TTFT, TPOT and E2E is above its target [1]_; one that was
     rejected or did not finish has not met them. DistServe [2]_ calls goodput the highest rate at which a given share
@@ -95,10 +96,10 @@ def goodput(requests: Columns, limits_ns: Mapping[str, float]) -> dict[str, floa
     if not limits_ns:
         return None
     good = int(within_targets(requests, limits_ns).sum())
-    span, arrived = makespan_ns(requests), len(requests["arrived_ns"])
+    span = makespan_ns(requests)
     return {
         "requests_per_s": good * NS_PER_S / span if span else None,
-        "share": good / arrived if arrived else None,
+        "share": share_within(requests, limits_ns),
     }
 
 

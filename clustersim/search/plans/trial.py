@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S
 from clustersim.errors import ClustersimError
-from clustersim.report.metrics.latencies import summarise, targets_ns, ttft_ns, within_targets
+from clustersim.report.metrics.latencies import share_within, summarise, targets_ns, ttft_ns, within_targets
 from clustersim.scenario.scenario import RunConfig, Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.bounds.demand import may_miss
@@ -76,7 +76,7 @@ class Trial:
     def requests(self) -> Requests:
         """Its requests."""
         found = requests_at(self.scenario, self.load, self.step, self.every)
-        return replace(found, output_tokens=np.ones_like(found.output_tokens)) if self.prompts_only else found
+        return replace(found, output_tokens=np.minimum(found.output_tokens, 1)) if self.prompts_only else found
 
 
 def try_rate(trial: Trial) -> Row:
@@ -133,7 +133,7 @@ def broken_rules(scenario: Scenario) -> str:
 def missed_by(result: RunResult, now_ns: int) -> int:
     """Return how many requests have missed a target for certain at an instant, whatever comes."""
     columns, limits = result.columns, targets_ns(result.scenario.targets)
-    ended = columns["outcome"] != "unfinished"
+    asked, ended = columns["output_tokens"] > 0, columns["outcome"] != "unfinished"
     missed = ended & ~within_targets(columns, limits)
     first = ttft_ns(columns)
     waited = now_ns - columns["arrived_ns"] + columns["front_end_ns"]
@@ -144,21 +144,19 @@ def missed_by(result: RunResult, now_ns: int) -> int:
     took = now_ns - columns["first_token_ns"]
     if "tpot" in limits:
         missed |= ~ended & ~np.isnan(first) & (gaps > 0) & (took > gaps * limits["tpot"])
-    return int(missed.sum())
+    return int((missed & asked).sum())
 
 
 def _numbers(result: RunResult) -> dict[str, Any]:
     """Return the numbers of a run that a search looks at, by dotted key of the summary."""
     columns, limits = result.columns, targets_ns(result.scenario.targets)
     told = summarise(columns, result.token_gaps)
-    found: dict[str, Any] = {"goodput.share": float(within_targets(columns, limits).mean())}
+    found: dict[str, Any] = {"goodput.share": share_within(columns, limits) or 0.0}
     for key, value in told.items():
         inside = value if isinstance(value, Mapping) else {"": value}
         found |= {f"{key}.{name}".rstrip("."): one for name, one in inside.items() if one is not None}
     found |= {
-        f"met.{name}": float(within_targets(columns, {name: limit}).mean())
-        for name, limit in limits.items()
-        if name != "itl"
+        f"met.{name}": share_within(columns, {name: limit}) or 0.0 for name, limit in limits.items() if name != "itl"
     }
     return found | _most(result)
 

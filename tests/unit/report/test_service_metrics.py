@@ -22,6 +22,7 @@ def requests() -> dict[str, np.ndarray]:
         "first_token_ns": np.array([100, 50, 120, NONE, 140.0]),
         "finished_ns": np.array([500, 250, 120, NONE, NONE]),
         "prompt_tokens": np.array([10, 20, 30, 40, 50]),
+        "output_tokens": np.array([5, 3, 1, 9, 9]),
         "generated_tokens": np.array([5, 3, 1, 0, 2]),
         "outcome": np.array(["finished", "finished", "finished", "rejected", "unfinished"], object),
     }
@@ -81,6 +82,11 @@ def test_a_user_sees_one_over_tpot(requests):
 def test_goodput_is_what_met_every_target_of_all_that_arrived(requests, limits, good):
     found = service.goodput(requests, limits)
     assert found == {"requests_per_s": pytest.approx(good / 500e-9), "share": good / 5}
+
+
+def test_a_request_that_failed_in_its_log_is_in_no_share_but_the_run_lasts_until_it_came(requests):
+    requests["output_tokens"][3], requests["arrived_ns"][3] = 0, 1000
+    assert service.goodput(requests, {"itl": 1.0}) == {"requests_per_s": pytest.approx(3 / 1000e-9), "share": 3 / 4}
 
 
 @pytest.mark.parametrize(

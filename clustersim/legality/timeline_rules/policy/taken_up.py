@@ -185,7 +185,7 @@ class Walk:
             came, ended = self.present
             there = int(np.searchsorted(came, now, side="right") - np.searchsorted(ended, now)) - 1
         window = self.policy.context_window
-        never = self.prompt[request] == 0
+        never = self.prompt[request] == 0 or self.output[request] == 0
         never |= window is not None and self.prompt[request] + self.output[request] > window
         tokens = self.prompt[request] + max(self.output[request] - 1, 0)
         for pool in self.reading.history.pools:

@@ -71,7 +71,8 @@ def demand_of(requests: Requests, targets_ns: Mapping[str, float], front_end_ns:
     cached : bool
         Whether prefixes are cached: it matters where the requests say what their prompts share.
     """
-    prompt, output = requests.prompt_tokens.astype(np.float64), requests.output_tokens.astype(np.float64)
+    output = requests.output_tokens.astype(np.float64)
+    prompt = np.where(output > 0.0, requests.prompt_tokens, 0.0)  # who asks for no token is rejected, and costs nothing
     decodes = np.maximum(output - 1.0, 0.0)
     if "tpot" not in targets_ns and "e2e" not in targets_ns:
         decodes = np.zeros_like(decodes)  # whenever they are done
