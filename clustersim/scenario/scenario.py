@@ -23,9 +23,9 @@ from clustersim.serving.config import ServingConfig
 from clustersim.serving.user_class import UserClass
 from clustersim.values import dataclass
 from clustersim.workload.draws import DrawnWorkload, generate
-from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.requests import Requests
-from clustersim.workload.trace import Turns, read_trace
+from clustersim.workload.traces.plain_csv import NamedColumns
+from clustersim.workload.traces.trace import Turns, read_trace
 
 INSTEAD: Final = "clustersim check says what can be written instead"
 

@@ -12,7 +12,8 @@ from clustersim.workload.lengths import (
 )
 from clustersim.workload.requests import Requests
 from clustersim.workload.streams import named_stream
-from clustersim.workload.trace import FORMATS, read_trace
+from clustersim.workload.traces.formats import FORMATS
+from clustersim.workload.traces.trace import read_trace
 
 __all__ = [
     "ARRIVALS",

@@ -17,7 +17,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.units import plural
 from clustersim.values import dataclass
 from clustersim.workload.limits import MAX_CV, MAX_TOKENS, MIN_CV, check_between, check_positive, check_whole, raise_any
-from clustersim.workload.trace import read_trace
+from clustersim.workload.traces.trace import read_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ def empirical_from_trace(
     Raises
     ------
     InputError
-        When the trace cannot be read; see :func:`clustersim.workload.trace.read_trace`.
+        When the trace cannot be read; see :func:`clustersim.workload.traces.trace.read_trace`.
     """
     recorded = read_trace(path, format=format)
     values, counts = np.unique(getattr(recorded, column), return_counts=True)

@@ -16,7 +16,7 @@ from clustersim.legality.check import PLAN_CHECKS, check_plan
 from clustersim.plan.parallel import Cut, ParallelPlan
 from clustersim.scenario import load_model
 from clustersim.workload import FORMATS, read_trace
-from clustersim.workload.trace import named_format
+from clustersim.workload.traces.formats import named_format
 from tests.architecture.documents import ROOT, blocks, commands, imported, rows, write_files
 from tests.architecture.test_imports import LAYERS
 

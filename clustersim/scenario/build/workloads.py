@@ -24,9 +24,9 @@ from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Consta
 from clustersim.workload.clients import Patience, Priorities
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.lengths import Empirical, Fixed, Lengths, LogNormal, Uniform, empirical_from_trace
-from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.shared_prefixes import SharedPrefixes
-from clustersim.workload.trace import FORMATS
+from clustersim.workload.traces.formats import FORMATS
+from clustersim.workload.traces.plain_csv import NamedColumns
 
 Value = TypeVar("Value")
 LengthsKey = Literal["prompt_tokens", "output_tokens"]

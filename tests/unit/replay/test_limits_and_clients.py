@@ -17,7 +17,7 @@ from clustersim.scenario.load import load
 from clustersim.serving.decision import FACT_KINDS
 from clustersim.serving.order import Order
 from clustersim.workload.clients import Patience, Priorities
-from clustersim.workload.trace import read_trace
+from clustersim.workload.traces.trace import read_trace
 from tests.round_numbers import deployment
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])

@@ -23,7 +23,7 @@ from clustersim.search.point import run_point
 from clustersim.search.runs import Variants
 from clustersim.simulation import priced
 from clustersim.simulation import simulate as simulating
-from clustersim.workload import trace
+from clustersim.workload.traces import trace
 
 OVERRIDES = ("plan={tp: 8}", "topology.nodes=1", "workload.trace.requests=40")
 

@@ -12,7 +12,7 @@ import pytest
 from clustersim.catalog import data_root
 from clustersim.errors import InputError
 from clustersim.workload import read_trace
-from clustersim.workload.plain_csv import NamedColumns
+from clustersim.workload.traces.plain_csv import NamedColumns
 
 AZURE = """\
 TIMESTAMP,ContextTokens,GeneratedTokens

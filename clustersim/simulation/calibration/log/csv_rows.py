@@ -21,7 +21,7 @@ from clustersim.simulation.calibration.log.requests import (
     wrong_tokens,
 )
 from clustersim.simulation.calibration.log.server_log import ServerLog
-from clustersim.workload.trace_csv import parted_by
+from clustersim.workload.traces.csv_columns import parted_by
 
 _CELLS: Final = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms")
 _LONGEST_HEADER: Final = 10_000

@@ -20,10 +20,10 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError
-from clustersim.workload import plain_csv
 from clustersim.workload.prefix_hashes import HashRows, hash_rows
-from clustersim.workload.trace_csv import header_names, missing_column, parted_by
-from clustersim.workload.trace_text import TraceColumns, TraceText, shorten
+from clustersim.workload.traces import plain_csv
+from clustersim.workload.traces.csv_columns import header_names, missing_column, parted_by
+from clustersim.workload.traces.text import TraceColumns, TraceText, shorten
 
 KINDS: Final = ("sys_prompt_ids", "passage_ids", "history_ids", "web_ids", "user_ids")
 """Kinds of parts in the order in which a prompt has them."""

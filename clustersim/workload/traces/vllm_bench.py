@@ -15,9 +15,9 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S
 from clustersim.errors import InputError, Problem, unreadable
-from clustersim.workload.cells import exact_ns
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
-from clustersim.workload.trace_text import TraceColumns, TraceText, shorten
+from clustersim.workload.traces.cells import exact_ns
+from clustersim.workload.traces.text import TraceColumns, TraceText, shorten
 
 KEYS: Final = ("start_times", "input_lens", "output_lens")
 _OTHERS: Final = ("completed", "request_throughput", "total_input_tokens")

@@ -17,11 +17,11 @@ import numpy as np
 from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from clustersim.errors import InputError, Problem, nearest, rename, unreadable
 from clustersim.values import dataclass
-from clustersim.workload.cells import exact_ns
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
-from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.prefix_hashes import hash_rows
-from clustersim.workload.trace_text import MAX_PROBLEMS, TraceColumns, TraceText, shorten
+from clustersim.workload.traces.cells import exact_ns
+from clustersim.workload.traces.plain_csv import NamedColumns
+from clustersim.workload.traces.text import MAX_PROBLEMS, TraceColumns, TraceText, shorten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

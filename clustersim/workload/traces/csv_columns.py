@@ -18,8 +18,8 @@ from typing import Any
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem, nearest, rename
 from clustersim.values import dataclass
-from clustersim.workload.cells import ParseCells
-from clustersim.workload.trace_text import MAX_PROBLEMS, TraceText, shorten
+from clustersim.workload.traces.cells import ParseCells
+from clustersim.workload.traces.text import MAX_PROBLEMS, TraceText, shorten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Final, Literal
 from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from clustersim.errors import InputError, Problem
 from clustersim.values import dataclass
-from clustersim.workload.cells import (
+from clustersim.workload.traces.cells import (
     ParseCells,
     is_stamp,
     parse_instants,
@@ -32,8 +32,8 @@ from clustersim.workload.cells import (
     parse_whole,
     stamps_like,
 )
-from clustersim.workload.trace_csv import CsvColumn, first_cell, header_names, missing_column, read_columns
-from clustersim.workload.trace_text import TraceColumns, TraceText
+from clustersim.workload.traces.csv_columns import CsvColumn, first_cell, header_names, missing_column, read_columns
+from clustersim.workload.traces.text import TraceColumns, TraceText
 
 Unit = Literal["s", "ms", "us", "ns", "iso"]
 """What the numbers of a column of instants count; ``iso``: they are dates with times."""
@@ -131,7 +131,7 @@ def _letters(name: str) -> str:
 
 
 def read(file: TraceText, named: NamedColumns = USUAL) -> TraceColumns:
-    """Read a CSV trace; see :func:`clustersim.workload.trace_csv.read_columns` for the errors."""
+    """Read a CSV trace; see :func:`clustersim.workload.traces.csv_columns.read_columns` for the errors."""
     header = header_names(file.first_line)
     wanted = list(zip(_REQUIRED, named.required, NAMES, _ALSO, strict=True))
 
