@@ -37,6 +37,8 @@ class TraceWorkload:
     path: Path
     format: str | None = None
     columns: NamedColumns | None = None
+    block_tokens: int | None = None
+    benchmark: int | None = None
     requests: int | None = None
     window_ns: tuple[int, int] | None = None
     rate_scale: float = 1.0
@@ -262,6 +264,8 @@ class Scenario:
                 trace.path,
                 format=trace.format,
                 columns=trace.columns,
+                block_tokens=trace.block_tokens,
+                benchmark=trace.benchmark,
                 requests=trace.requests,
                 window_ns=trace.window_ns,
                 rate_scale=trace.rate_scale,

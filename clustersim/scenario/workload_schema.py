@@ -30,13 +30,16 @@ def _repeated(value: object) -> object:
 
 
 class ColumnsPart(Part):
-    """What the columns of a trace are called, where they have no usual names."""
+    """What the columns of a trace, or the keys of its JSON lines, are called, where they have no usual names."""
 
     arrival: str | None = Field(default=None, examples=["created"])
     prompt_tokens: str | None = Field(default=None, examples=["tokens_in"])
     output_tokens: str | None = Field(default=None, examples=["tokens_out"])
     priority: str | None = Field(default=None, examples=["urgency"])
     cancel_after: str | None = Field(default=None, examples=["timeout"])
+    hash_ids: str | None = Field(default=None, examples=["blocks"])
+    error: str | None = Field(default=None, examples=["exception"])
+    success: str | None = Field(default=None, examples=["ok"])
     unit: Literal["s", "ms", "us", "ns", "iso"] | None = None
 
 
@@ -46,6 +49,8 @@ class TracePart(Part):
     path: str = Field(examples=["traces/azure-conv-sample.csv"])
     format: str | None = Field(default=None, examples=["csv"])
     columns: ColumnsPart | None = Field(default=None, examples=["{arrival: created, unit: s}"])
+    block_tokens: Count | None = None
+    benchmark: Count | None = None
     requests: Count | None = None
     window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = Field(
         default=None, examples=["[0 s, 60 s]"]

@@ -165,7 +165,7 @@ def empirical_from_trace(
     *,
     format: str | None = None,  # noqa: A002  (the word of the scenario file)
 ) -> Empirical:
-    """Return the lengths that a recorded trace has in ``column``, weighted by how often each occurs.
+    """Return lengths of a recorded trace, weighted by how often each occurs; requests that failed there don't count.
 
     Raises
     ------
@@ -173,5 +173,5 @@ def empirical_from_trace(
         When the trace cannot be read; see :func:`clustersim.workload.traces.trace.read_trace`.
     """
     recorded = read_trace(path, format=format)
-    values, counts = np.unique(getattr(recorded, column), return_counts=True)
+    values, counts = np.unique(getattr(recorded, column)[recorded.output_tokens > 0], return_counts=True)
     return Empirical(values=tuple(values.tolist()), weights=tuple(counts.tolist()))

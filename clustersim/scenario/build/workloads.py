@@ -124,6 +124,8 @@ def _trace(part: TracePart, document: Document) -> TraceWorkload:
         path=path,
         format=part.format,
         columns=None if part.columns is None else NamedColumns(**part.columns.model_dump()),
+        block_tokens=part.block_tokens,
+        benchmark=part.benchmark,
         requests=part.requests,
         window_ns=window,
         rate_scale=part.rate_scale,

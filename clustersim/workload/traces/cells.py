@@ -18,6 +18,7 @@ from clustersim.workload.limits import MAX_NS, MAX_TOKENS
 
 ParseCells = Callable[[Sequence[str]], Int64Array]
 
+TOKENS_EXPECTED: Final = f"a whole number of tokens from 0 to {MAX_TOKENS}"
 _WHOLE: Final = re.compile(r"[ \t]*[0-9]{1,18}[ \t]*")
 _DIGITS: Final = 9
 _DECIMAL: Final = re.compile(r"[ \t]*\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?[ \t]*")
@@ -33,12 +34,11 @@ _EXACT: Final = Context(prec=1000)  # never rounds a product here; the thread's 
 
 def parse_tokens(cells: Sequence[str]) -> Int64Array:
     """Read whole numbers of tokens; blanks around a number are allowed, signs and fractions are not."""
-    expected = f"a whole number of tokens from 0 to {MAX_TOKENS}"
     if not all(map(_WHOLE.fullmatch, cells)):
-        raise ValueError(expected)
+        raise ValueError(TOKENS_EXPECTED)
     values = np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
     if values.size and int(values.max()) > MAX_TOKENS:
-        raise ValueError(expected)
+        raise ValueError(TOKENS_EXPECTED)
     return values
 
 

@@ -15,6 +15,9 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem, nearest, rename
 from clustersim.values import dataclass
@@ -145,6 +148,14 @@ def _wrong_cells(parse: ParseCells, cells: Sequence[str], start: int) -> Iterato
         middle = len(cells) // 2
         yield from _wrong_cells(parse, cells[:middle], start)
         yield from _wrong_cells(parse, cells[middle:], start + middle)
+
+
+def empty_cells(file: TraceText, columns: Sequence[tuple[str, npt.NDArray[np.bool_]]], expected: str) -> InputError:
+    """Return the error for cells that are empty: the rows of each column in which they are."""
+    header = header_names(file.first_line)
+    faults = [(int(row), header.index(name), f"found ''; expected {expected}")
+              for name, rows in columns for row in np.flatnonzero(rows)]  # fmt: skip
+    return _located(file, header, sorted(faults))
 
 
 def _located(file: TraceText, header: Sequence[str], faults: Sequence[Fault]) -> InputError:

@@ -11,23 +11,36 @@ from typing import Final
 
 from clustersim.errors import InputError
 from clustersim.values import dataclass
-from clustersim.workload.traces import json_lines, plain_csv, prompt_parts, vllm_bench
+from clustersim.workload.traces import guidellm, json_lines, plain_csv, prompt_parts, vllm_bench
 from clustersim.workload.traces.csv_columns import header_names
+from clustersim.workload.traces.json_records import RecordKeys
 from clustersim.workload.traces.plain_csv import NamedColumns
 from clustersim.workload.traces.text import TraceColumns, TraceText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFormat:
-    """How well a first line fits this format (share of its columns that it names, 0 to 1), and its reader."""
+    """How well the head of a file fits this format, and its reader.
+
+    Parameters
+    ----------
+    matched_share : callable
+        Returns which share of its columns, or keys, a head names, 0 to 1.
+    read : callable
+    options : tuple of str
+        What the reader can be told beside the file.
+    """
 
     matched_share: Callable[[str], float]
-    read: Callable[[TraceText], TraceColumns]
+    read: Callable[..., TraceColumns]
+    options: tuple[str, ...] = ()
 
 
-def _jsonl(keys: json_lines.JsonlKeys) -> TraceFormat:
+def _jsonl(keys: RecordKeys) -> TraceFormat:
     return TraceFormat(
-        matched_share=partial(json_lines.matched_share, keys=keys), read=partial(json_lines.read, keys=keys)
+        matched_share=partial(json_lines.matched_share, keys=keys),
+        read=partial(json_lines.read, keys=keys),
+        options=("block_tokens",) if keys.hashes else (),
     )
 
 
@@ -52,30 +65,39 @@ FORMATS: Final[Mapping[str, TraceFormat]] = {
     "burstgpt": named_format(BURSTGPT),
     "ragpulse": TraceFormat(matched_share=prompt_parts.matched_share, read=prompt_parts.read),
     "mooncake": _jsonl(json_lines.MOONCAKE),
+    "bailian": _jsonl(json_lines.BAILIAN),
     "sharegpt": _jsonl(json_lines.SHAREGPT),
+    "openai": _jsonl(json_lines.OPENAI),
+    "aiperf": _jsonl(json_lines.AIPERF),
+    "guidellm": TraceFormat(matched_share=guidellm.matched_share, read=guidellm.read, options=("benchmark",)),
     "vllm_bench": TraceFormat(matched_share=vllm_bench.matched_share, read=vllm_bench.read),
     "csv": TraceFormat(matched_share=plain_csv.matched_share, read=plain_csv.read),
 }
+_COVERS: Final = {"ragpulse": "csv", "bailian": "mooncake"}
+"""Formats that have all columns, or keys, of another one, and more."""
 _NAMED_COLUMNS: Final = "{arrival: NAME, prompt_tokens: NAME, output_tokens: NAME, unit: s}"
 _NAME: Final = re.compile(r"[A-Za-z_][\w .()/#%-]{0,39}")
 _MOST_NAMES: Final = 12
 
 
-def read_as(columns: NamedColumns, file: TraceText) -> TraceColumns:
-    """Read a file whose columns, or keys, are named."""
-    if not file.first_line.lstrip().startswith("{"):
-        return plain_csv.read(file, columns)
-    return json_lines.read(file, json_lines.keys_of(columns, file))
+def format_of(named: str | None, columns: NamedColumns | None, file: TraceText) -> TraceFormat:
+    """Return the format that is named, that has columns or keys of these names, or that fits.
 
-
-def fitting(named: str | None, file: TraceText) -> str:
-    """Return the format that is named, or that fits; a file that has nothing of it is not quoted."""
+    Raises
+    ------
+    InputError
+        When none fits; a file that has nothing of the one that is named is not quoted.
+    """
+    if columns is not None and not file.first_line.lstrip().startswith("{"):
+        return named_format(columns)
+    if columns is not None:
+        return _jsonl(json_lines.keys_of(columns, file))
     if named is None:
-        return detect_format(file)
-    if not FORMATS[named].matched_share(file.first_line):
+        return FORMATS[detect_format(file)]
+    if not FORMATS[named].matched_share(file.head):
         message = f"its first line has no column and no key of the trace format {named}"
         raise InputError(replace(file.problem(message, line=1), quotes=False))
-    return named
+    return FORMATS[named]
 
 
 def detect_format(file: TraceText) -> str:
@@ -88,11 +110,13 @@ def detect_format(file: TraceText) -> str:
     InputError
         When no format fits, or more than one fits best.
     """
-    shares = {name: entry.matched_share(file.first_line) for name, entry in FORMATS.items()}
+    shares = {name: entry.matched_share(file.head) for name, entry in FORMATS.items()}
     best = max(shares.values())
     fitting = [name for name, share in shares.items() if share == best]
-    if len(fitting) > 1 and (fitting == ["ragpulse", "csv"] or not plain_csv.has_usual_names(file.first_line)):
-        fitting.remove("csv")  # the other one's columns, and more; or as the other one calls them
+    covered = [plain for name, plain in _COVERS.items() if name in fitting]
+    if "csv" in fitting[1:] and not plain_csv.has_usual_names(file.first_line):
+        covered.append("csv")  # the columns are as the other one calls them
+    fitting = [name for name in fitting if name not in covered]
     if best == 0:
         message = f"unknown trace format: its first line has no column and no key of any; known: {', '.join(FORMATS)}; "
         message += f"or say what its columns are called: workload.trace.columns={_NAMED_COLUMNS}{_names_shown(file)}"

@@ -5,7 +5,8 @@ Usual names of instants are ``arrival_s``, ``arrived_at_s``, ``timestamp_s`` …
 known, too, however it is written (``completion_tokens``, ``completionTokens``), where no column has a usual name; what
 may count letters or seconds (``prompt_length``, ``latency``) is not. ``priority`` (lower numbers go first) and
 ``cancel_after_s`` (also ``_ms`` …; how long after its arrival the client gives a request up, an empty cell for never)
-may be there, and ``session_id`` (any text; requests with one text are turns of one session, an empty cell is of none).
+may be there, and ``session_id`` (any text; requests with one text are turns of one session, an empty cell is of none),
+and ``error`` or ``success`` (see ``failed``; the lengths of a request that failed may be empty).
 Further columns are allowed and not read, but for names that are almost one of these two: what somebody
 wrote down about clients must not be passed over in silence.
 """
@@ -16,12 +17,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Final, Literal
+from typing import Final, Literal, get_args
+
+import numpy as np
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from clustersim.errors import InputError, Problem
 from clustersim.values import dataclass
 from clustersim.workload.traces.cells import (
+    TOKENS_EXPECTED,
     ParseCells,
     is_stamp,
     parse_instants,
@@ -32,7 +36,15 @@ from clustersim.workload.traces.cells import (
     parse_whole,
     stamps_like,
 )
-from clustersim.workload.traces.csv_columns import CsvColumn, first_cell, header_names, missing_column, read_columns
+from clustersim.workload.traces.csv_columns import (
+    CsvColumn,
+    empty_cells,
+    first_cell,
+    header_names,
+    missing_column,
+    read_columns,
+)
+from clustersim.workload.traces.failed import ERRORS, SUCCESSES, parse_errors, parse_successes
 from clustersim.workload.traces.text import TraceColumns, TraceText
 
 Unit = Literal["s", "ms", "us", "ns", "iso"]
@@ -45,9 +57,11 @@ UNITS: Final[dict[str, ParseCells]] = {
     "ns": parse_instants("nanoseconds", 1),
     "iso": parse_stamps,
 }
+UNIT_UNSAID: Final = "does not say what its numbers count; add workload.trace.columns.unit: s, ms, us or ns"
 _STEMS: Final = ("arrival", "arrived_at", "timestamp", "arrival_time", "arrived")
 _REQUIRED: Final = ("arrival", "prompt_tokens", "output_tokens")
 _PRIORITY: Final = "priority"
+_FAILURES: Final[dict[str, ParseCells]] = {"error": parse_errors, "success": parse_successes}
 _SESSIONS: Final = ("session_id", "Session ID")
 _CANCELS: Final = tuple(f"cancel_after_{unit}" for unit in UNITS if unit != "iso")
 NAMES: Final = (
@@ -81,8 +95,8 @@ class NamedColumns:
 
     Parameters
     ----------
-    arrival, prompt_tokens, output_tokens, priority, cancel_after : str or None
-        Names in the header; None looks for the usual ones.
+    arrival, prompt_tokens, output_tokens, priority, cancel_after, hash_ids, error, success : str or None
+        Names in the header, or keys of JSON lines, by path (``usage.prompt_tokens``); None looks for the usual ones.
     unit : str or None
         Of the instants and of ``cancel_after``: ``s``, ``ms``, ``us``, ``ns``, or ``iso`` for dates with times. None
         takes it from the end of the name, such as ``_ms``, or from the cells where they are dates.
@@ -93,6 +107,9 @@ class NamedColumns:
     output_tokens: str | None = None
     priority: str | None = None
     cancel_after: str | None = None
+    hash_ids: str | None = None
+    error: str | None = None
+    success: str | None = None
     unit: Unit | None = None
 
     @property
@@ -140,33 +157,44 @@ def read(file: TraceText, named: NamedColumns = USUAL) -> TraceColumns:
 
     taken = found_of(header)
     chosen = found_of([name for name in header if name not in taken])
-    cancel = _one(file, header, named.cancel_after, _CANCELS, needed=False)
-    priority = _one(file, header, named.priority, (_PRIORITY,), needed=False)
-    session = _one(file, header, None, _SESSIONS, needed=False)
-    problems = [found for found in (*chosen, cancel, priority, session) if isinstance(found, Problem)]
+    more = {
+        "cancel": _one(file, header, named.cancel_after, _CANCELS, needed=False),
+        "priority": _one(file, header, named.priority, (_PRIORITY,), needed=False),
+        "session": _one(file, header, None, _SESSIONS, needed=False),
+        "error": _one(file, header, named.error, ERRORS, also=ERRORS, needed=False),
+        "success": _one(file, header, named.success, SUCCESSES, also=SUCCESSES, needed=False),
+    }
+    problems = [found for found in (*chosen, *more.values()) if isinstance(found, Problem)]
+    if named.hash_ids is not None:
+        problems.append(file.problem("workload.trace.columns.hash_ids is read from JSON lines only", line=1))
     if not problems and named == USUAL:
         problems = _almost(file, header)
     if problems:
         raise InputError(problems)
-    instant, prompt, output = map(str, chosen)
+    instant, *lengths = map(str, chosen)
+    names = {name: str(column) for name, column in more.items() if column}
+    parse = parse_or_never(parse_tokens) if names.keys() & _FAILURES else parse_tokens
+    parsers = {"priority": parse_whole("a priority"), "session": parse_sessions} | _FAILURES
+    if "cancel" in names:
+        parsers["cancel"] = parse_or_never(_durations(file, names["cancel"], named))
     columns = [
         CsvColumn(name=instant, parse=_instants(file, instant, named)),
-        CsvColumn(name=prompt, parse=parse_tokens),
-        CsvColumn(name=output, parse=parse_tokens),
+        *(CsvColumn(name=length, parse=parse) for length in lengths),
+        *(CsvColumn(name=column, parse=parsers[name]) for name, column in names.items()),
     ]
-    if cancel:
-        columns.append(CsvColumn(name=str(cancel), parse=parse_or_never(_durations(file, str(cancel), named))))
-    if priority:
-        columns.append(CsvColumn(name=str(priority), parse=parse_whole("a priority")))
-    if session:
-        columns.append(CsvColumn(name=str(session), parse=parse_sessions))
-    stamps_ns, prompt_tokens, output_tokens, *more = read_columns(file, columns)
-    told = dict(zip(("cancel", "priority", "session"), (cancel, priority, session), strict=True))
-    found = dict(zip((name for name, column in told.items() if column), more, strict=True))
+    stamps_ns, prompt_tokens, output_tokens, *others = read_columns(file, columns)
+    found = dict(zip(names, others, strict=True))
+    failed = np.zeros(len(stamps_ns), bool)
+    for name in names.keys() & _FAILURES:
+        failed |= found[name] > 0
+    said = zip(lengths, (prompt_tokens, output_tokens), strict=True)
+    unsaid = [(length, ~failed & (tokens < 0)) for length, tokens in said]
+    if any(rows.any() for _, rows in unsaid):
+        raise empty_cells(file, unsaid, TOKENS_EXPECTED)
     return TraceColumns(
         stamps_ns=stamps_ns,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
+        prompt_tokens=np.maximum(prompt_tokens, 0),
+        output_tokens=np.where(failed, 0, output_tokens),
         cancel_after_ns=found.get("cancel"),
         priorities=found.get("priority"),
         sessions=found.get("session"),
@@ -211,13 +239,23 @@ def _durations(file: TraceText, name: str, named: NamedColumns) -> ParseCells:
     return UNITS[named.unit if named.unit not in (None, "iso") and named.cancel_after else _ending(file, name)]
 
 
-def _ending(file: TraceText, name: str) -> str:
-    """Return the unit that a name ends in."""
-    ending = _BARE.get(_letters(name), re.split(r"[\W_]|(?<=[a-z])(?=[A-Z])", name)[-1].lower())
-    if ending in UNITS and ending != "iso":
-        return ending
-    message = f"column {name!r} does not say what its numbers count; add workload.trace.columns.unit: s, ms, us or ns"
-    raise InputError(file.problem(message, line=1))
+def ending(name: str) -> Unit | None:
+    """Return the unit that a name says, such as ``_ms`` at its end, or None."""
+    last = _BARE.get(_letters(name), re.split(r"[\W_]|(?<=[a-z])(?=[A-Z])", name)[-1].lower())
+    return next((unit for unit in get_args(Unit) if unit == last != "iso"), None)
+
+
+def _ending(file: TraceText, name: str) -> Unit:
+    """Return the unit that a name ends in.
+
+    Raises
+    ------
+    InputError
+        When it ends in none.
+    """
+    if (found := ending(name)) is not None:
+        return found
+    raise InputError(file.problem(f"column {name!r} {UNIT_UNSAID}", line=1))
 
 
 def _almost(file: TraceText, header: Sequence[str]) -> list[Problem]:

@@ -28,6 +28,16 @@ class TraceText:
         """The first line without its end; empty when the file is."""
         return re.split("[\r\n]", self.text[:100_000], maxsplit=1)[0]
 
+    @property
+    def head(self) -> str:
+        """The first line, or, where that is only a bracket, as much of an object over many lines."""
+        line = self.first_line
+        return line if line.strip() not in ("{", "[") else " ".join(self.text[:100_000].split())
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Return line and column of a place in the text, from 1."""
+        return self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset)
+
     def problem(self, message: str, *, line: int | None = None, column: int | None = None) -> Problem:
         """Return a problem at a place of this file (counted from 1)."""
         return Problem(message=message, file=self.name, line=line, column=column)

@@ -6,13 +6,14 @@ requests with equal stamps keep the order of the file.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.workload.limits import MAX_NS, MAX_SCALE, MIN_SCALE, check_between, check_whole, check_window
 from clustersim.workload.requests import Requests, requests_in_order
-from clustersim.workload.traces.formats import FORMATS, fitting, read_as
+from clustersim.workload.traces.formats import FORMATS, TraceFormat, format_of
 from clustersim.workload.traces.plain_csv import NamedColumns
 from clustersim.workload.traces.text import read_text
 
@@ -29,6 +30,8 @@ def read_trace(
     repeat: bool | int = False,
     turns: Turns = "as_recorded",
     columns: NamedColumns | None = None,
+    block_tokens: int | None = None,
+    benchmark: int | None = None,
 ) -> Requests:
     """Read a recorded trace.
 
@@ -49,6 +52,10 @@ def read_trace(
         Whether turns of a session arrive when they did, or each not before the one before it has ended.
     columns : NamedColumns or None
         What the columns of a CSV file, or the keys of a file of JSON lines, are called.
+    block_tokens : int or None
+        Tokens that a hash of a prompt's blocks stands for; None: as many as in the format, 512 where keys are named.
+    benchmark : int or None
+        Which benchmark of a result that has several, from 1.
     rate_scale : float
         2.0 plays the trace at twice its rate; see :meth:`Requests.scaled` for the rounding.
 
@@ -61,16 +68,19 @@ def read_trace(
     problems = _option_problems(format, requests, window_ns, rate_scale)
     try:
         file = read_text(path)
-        known = format if format in FORMATS else None
         found = None
-        if columns is not None:
-            found = read_as(columns, file)
-        elif known or not format:
-            found = FORMATS[fitting(known, file)].read(file)
+        if columns is not None or not format or format in FORMATS:
+            chosen = format_of(format, columns, file)
+            told = {"block_tokens": block_tokens, "benchmark": benchmark}
+            told = {option: value for option, value in told.items() if value is not None}
+            problems += _spare_problems(told, chosen)
+            found = chosen.read(file, **{option: told[option] for option in chosen.options if option in told})
     except InputError as error:
         problems += error.problems
     if problems or found is None:
         raise InputError(problems)
+    if block_tokens is not None and found.prefix_hashes is None:
+        raise InputError(Problem(path="block_tokens", message=f"{name} has no hashes of blocks; leave it out"))
     waits = turns == "wait"
     if waits and found.sessions is None:
         message = f"{name} names no sessions whose turns could wait; expected a column session_id, or as_recorded"
@@ -107,6 +117,16 @@ def _option_problems(
     if window_ns is not None:
         problems += check_window(*window_ns)
     return problems + check_between("rate_scale", rate_scale, MIN_SCALE, MAX_SCALE)
+
+
+def _spare_problems(told: Iterable[str], chosen: TraceFormat) -> list[Problem]:
+    """Return a problem for each option of readers that the one that was chosen doesn't have."""
+    having = {option: [name for name, one in FORMATS.items() if option in one.options] for option in told}
+    return [
+        Problem(path=option, message=f"is for the trace formats {', '.join(names)}; leave it out, or say which format")
+        for option, names in having.items()
+        if option not in chosen.options
+    ]
 
 
 def _windowed(recorded: Requests, window_ns: tuple[int, int]) -> Requests:

@@ -113,7 +113,7 @@ def test_long_cell_is_shortened(problems):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{", "t:2: cannot be read as JSON: expecting property name enclosed in double quotes"),
+        ("{", "t:2:2: cannot be read as JSON: expecting property name enclosed in double quotes"),
         ("[" * 100_000, "t:2: cannot be read as JSON: "),
         (
             '{"x": 1e9999999999999999999}',
@@ -162,7 +162,8 @@ def test_jsonl_line_that_is_broken_is_named(problems, line, expected):
         ),
         (
             '{"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [1, 2, 3]}',
-            "t:2:59: hash_ids: found 3 hashes; expected at most 2 for 513 tokens in blocks of 512",
+            "t:2:59: hash_ids: found 3 hashes; expected at most 2 for 513 tokens in blocks of 512 "
+            "(workload.trace.block_tokens; of Qwen-Bailian the format is bailian)",
         ),
         (
             '{"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [1, null]}',
@@ -212,7 +213,8 @@ def test_mooncake_hashes_that_do_not_fit_are_named(problems, line, expected):
             "a,b,c",
             [
                 "t:1: unknown trace format: its first line has no column and no key of any; "
-                "known: azure, burstgpt, ragpulse, mooncake, sharegpt, vllm_bench, csv; "
+                "known: azure, burstgpt, ragpulse, mooncake, bailian, sharegpt, openai, aiperf, guidellm, "
+                "vllm_bench, csv; "
                 "or say what its columns are called: "
                 "workload.trace.columns={arrival: NAME, prompt_tokens: NAME, output_tokens: NAME, unit: s}"
             ],

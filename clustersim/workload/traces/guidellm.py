@@ -1,0 +1,93 @@
+"""Results of GuideLLM (``benchmarks.json``) as traces: what was sent when, and what came back.
+
+Source: github.com/vllm-project/guidellm: one JSON object with ``benchmarks``, each with ``requests`` that were
+``successful``, ``incomplete`` (cut off as the benchmark ended) or ``errored``. Instants are seconds of Unix time.
+Only those that were successful are served; the others count as failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from clustersim.errors import InputError, Problem
+from clustersim.workload.traces.json_records import RecordKeys, RecordReader
+from clustersim.workload.traces.json_text import ABSENT, Step, json_words, not_json, parsed, placed, steps_to, value_at
+from clustersim.workload.traces.text import TraceColumns, TraceText
+
+OUTCOMES: Final = ("successful", "incomplete", "errored")
+KEYS: Final = RecordKeys(
+    arrival=("request_start_time", "start_time", "info.timings.request_start"),
+    unit="s",
+    prompt=("prompt_tokens", "input_tokens"),
+    output=("output_tokens",),
+)
+_STRATEGIES: Final = ("config.strategy", "args.strategy", "scheduler.strategy")
+
+
+def matched_share(head: str) -> float:
+    """Return which share of its keys the head of a file names."""
+    keys = ("benchmarks", "requests", *OUTCOMES[::2])
+    return sum(f'"{key}"' in head for key in keys) / len(keys) if head.lstrip().startswith("{") else 0.0
+
+
+def read(file: TraceText, *, benchmark: int | None = None) -> TraceColumns:
+    """Read a result.
+
+    Parameters
+    ----------
+    file : TraceText
+    benchmark : int, optional
+        Which of its benchmarks, from 1; it must be said where there are several.
+
+    Raises
+    ------
+    InputError
+        When it is no such object, or has several benchmarks or another number of them, or a request is none.
+    """
+    try:
+        result = parsed(file.text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(not_json(file, error, None, "one object")) from None
+    all_of_them = result.get("benchmarks") if isinstance(result, dict) else None
+    if not isinstance(all_of_them, list) or not all(isinstance(one, dict) for one in all_of_them) or not all_of_them:
+        raise InputError(placed(file, ["benchmarks"], "expected a list of benchmarks with their requests"))
+    if (benchmark is None and len(all_of_them) > 1) or not 0 < (benchmark or 1) <= len(all_of_them):
+        listed = "; ".join(f"{number}: {_words(one)}" for number, one in enumerate(all_of_them, start=1))
+        found = f"the file has {len(all_of_them)} benchmarks" if benchmark is None else f"found {benchmark}"
+        raise InputError(Problem(path="benchmark", message=f"{found}; expected the number of one: {listed}"))
+    number = (benchmark or 1) - 1
+    return _requests(file, all_of_them[number], ["benchmarks", number, "requests"])
+
+
+def _requests(file: TraceText, chosen: Mapping[str, Any], place: list[Step]) -> TraceColumns:
+    reader, problems, count = RecordReader(KEYS), [], 0
+    for outcome in OUTCOMES:
+        listed = value_at(chosen, f"requests.{outcome}")
+        if listed in (ABSENT, None):
+            continue
+        if not isinstance(listed, list):
+            problems.append(placed(file, [*place, outcome], f"found {json_words(listed)}; expected a list"))
+            continue
+        for at, record in enumerate(listed):
+            count += 1
+            here = [*place, outcome, at]
+            if not isinstance(record, dict):
+                problems.append(placed(file, here, f"found {json_words(record)}; expected a JSON object"))
+                continue
+            for key, message in reader.read(record, failed=outcome != "successful"):
+                problems.append(placed(file, [*here, *(steps_to(record, key) if key else ())], message))
+    if not count and not problems:
+        problems.append(placed(file, place, f"has no requests; expected lists of those {', '.join(OUTCOMES)}"))
+    if problems:
+        raise file.error(problems, len(problems))
+    return reader.columns()
+
+
+def _words(one: Mapping[str, Any]) -> str:
+    """Return how a benchmark sent its requests, and how many."""
+    strategy = next((found for key in _STRATEGIES if isinstance(found := value_at(one, key), dict)), {})
+    told = [str(strategy[key]) for key in ("type_", "rate", "streams") if strategy.get(key) is not None]
+    lists = [value_at(one, f"requests.{outcome}") for outcome in OUTCOMES]
+    count = sum(len(found) for found in lists if isinstance(found, list))
+    return " ".join((*told, f"({count:,} requests)"))
