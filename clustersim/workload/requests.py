@@ -33,7 +33,7 @@ class Requests:
     arrived_at_ns : Int64Array, shape (n,)
         Instant of arrival, not negative, not decreasing.
     prompt_tokens, output_tokens : Int64Array, shape (n,)
-        Lengths, not negative.
+        Lengths, not negative. Who asks for no output token failed where it was recorded, and is rejected.
     prefix_hashes : tuple of Int64Array or None
         Per request, one number per block of ``hash_block_tokens`` prompt tokens from the start of the prompt.
         Two requests share a prefix exactly as far as their numbers agree. The last block may be partial

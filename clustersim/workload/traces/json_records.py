@@ -105,11 +105,14 @@ class RecordReader:
             self._tokens(record, self.keys.prompt, complaints, failed=failed),
             self._tokens(record, self.keys.output, complaints, failed=failed),
         )
+        hashes: Any = []
         if self.keys.hashes:
-            complaints += self._hash_complaints(record, None if failed or complaints else row[1])
+            hashes = value_at(record, self.keys.hashes)
+            hashes = [] if failed and hashes is ABSENT and self._hashed else hashes
+            complaints += self._hash_complaints(hashes, None if failed or complaints else row[1])
         if not complaints:
             self._rows.append((*row[:2], 0 if failed else row[2]))
-            self._hashes.append(value_at(record, self.keys.hashes) if self._hashed else [])
+            self._hashes.append(hashes if self._hashed else [])
         return complaints
 
     def columns(self) -> TraceColumns:
@@ -176,9 +179,8 @@ class RecordReader:
             return int(value)
         return 0
 
-    def _hash_complaints(self, record: Mapping[str, Any], tokens: int | None) -> Iterator[Complaint]:
+    def _hash_complaints(self, hashes: Any, tokens: int | None) -> Iterator[Complaint]:
         key, size = self.keys.hashes, self.keys.block_tokens
-        hashes = value_at(record, key)
         self._hashed = hashes is not ABSENT if self._hashed is None else self._hashed
         if (hashes is not ABSENT) != self._hashed:
             found, others = ("no", "have") if self._hashed else ("a", "lack")

@@ -73,10 +73,10 @@ def offset_of(text: str, steps: Sequence[Step]) -> int | None:
 
 
 def placed(file: TraceText, steps: Sequence[Step], message: str) -> Problem:
-    """Return a problem at the place to which steps lead in a file that is one JSON text."""
+    """Return a problem at the place to which steps lead in a file that is one JSON text, as far as they lead."""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
-    at = offset_of(file.text, steps)
-    line, column = (None, None) if at is None else file.place(at)
+    at = next(at for end in range(len(steps), -1, -1) if (at := offset_of(file.text, steps[:end])) is not None)
+    line, column = file.place(at)
     return Problem(message=message, file=file.name, line=line, column=column, path=path)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
 from typing import Final
@@ -54,16 +55,7 @@ def read(file: TraceText) -> TraceColumns:
         raise InputError(missing_column(file, kind, header) for kind in absent)
     plain = plain_csv.read(file)
     parts = _parts(file, header)
-    return TraceColumns(
-        stamps_ns=plain.stamps_ns,
-        prompt_tokens=plain.prompt_tokens,
-        output_tokens=plain.output_tokens,
-        prefix_hashes=_rows(parts, plain.prompt_tokens),
-        hash_block_tokens=BLOCK_TOKENS,
-        priorities=plain.priorities,
-        cancel_after_ns=plain.cancel_after_ns,
-        sessions=plain.sessions,
-    )
+    return replace(plain, prefix_hashes=_rows(parts, plain.prompt_tokens), hash_block_tokens=BLOCK_TOKENS)
 
 
 Parts = list[list[list[int]]]

@@ -192,6 +192,8 @@ def test_qwen_bailian_counts_seconds_and_blocks_of_16_tokens(tmp_path):
     found = of(tmp_path, BAILIAN)
     assert columns(found) == [[0, 500_000_000], [33, 40], [5, 4]]
     assert (found.hash_block_tokens, [row.tolist() for row in found.prefix_hashes]) == (16, [[7, 8, 9], [7, 8, 4]])
+    failed = {"timestamp": 63, "error": "x", "chat_id": 3, "parent_chat_id": 0}
+    assert [row.tolist() for row in of(tmp_path, [*BAILIAN, failed]).prefix_hashes] == [[7, 8, 9], [7, 8, 4], []]
 
 
 def test_hashes_are_read_where_keys_are_named(tmp_path):
