@@ -145,11 +145,19 @@ COSTS: Final = tuple(_YAML_KEYS.values())[1:]
 
 def _pool(value: object) -> PoolRule:
     """Read ``pool`` of an engine, such as ``{share_of: free, outside: 3.5 GB}``."""
-    problems, found = mapping_from(value, {"share_of": _share_of, "margin": share_from, "outside": bytes_from})
+    known = {"share_of": _share_of, "margin": share_from, "outside": bytes_from, "expert_tokens": _tokens}
+    problems, found = mapping_from(value, known)
     if problems:
         raise InputError(problems)
-    outside = found.get("outside", 0.0)
-    return PoolRule(share_of=found.get("share_of", "all"), margin=found.get("margin", 0.0), outside_bytes=outside)
+    return PoolRule(**{"outside_bytes" if key == "outside" else key: told for key, told in found.items()})
+
+
+def _tokens(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
+        raise ValueError(
+            f"expected a whole number of tokens, at least 0 and at most {MOST_TOKENS:,}, but found {value!r}"
+        )
+    return value
 
 
 def _share_of(value: object) -> object:
@@ -257,8 +265,4 @@ def _read(field: str, value: object) -> object:
         return _kernel_time(value)
     if field in _CHOICES:
         return _one_of(_CHOICES[field], value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
-        raise ValueError(
-            f"expected a whole number of tokens, at least 0 and at most {MOST_TOKENS:,}, but found {value!r}"
-        )
-    return value
+    return _tokens(value)

@@ -132,8 +132,7 @@ def measured_by(cost: RooflineCost) -> tuple[MeasuredPoints, ...]:
 
 def with_grids(roofline: RooflineCost) -> RooflineCost | TableCost:
     """Return what prices operators on a device as its file has it: the roofline, and measured points before it."""
-    grids = measured_by(roofline)
-    return TableCost((), roofline, grids) if grids else roofline
+    return TableCost((), roofline, measured_by(roofline)) if roofline.device.grids else roofline
 
 
 def grid_problems(grids: Mapping[str, str], section: str) -> list[Problem]:

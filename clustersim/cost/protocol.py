@@ -47,3 +47,10 @@ class CostModel(Protocol):
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the device time of ``op`` in seconds; the values of ``shape`` broadcast."""
         ...
+
+
+def in_format(cost: CostModel, weights: str) -> CostModel:
+    """Return what prices operators with weights in a format; empty: that of most. Not every model knows of formats."""
+    of_format = getattr(cost, "in_format", None) if weights else None
+    found: CostModel = cost if of_format is None else of_format(weights)
+    return found

@@ -66,6 +66,7 @@ class RooflineCost:
         self.device = device
         self.precision = precision
         self.times = times
+        self._of_formats: dict[str, RooflineCost] = {}
         self.multiply_dtype = precision.multiply_dtype(device.flops)
         self._peak = _peak(device, self.multiply_dtype)
         self._attention_peak = _peak(device, _BASE)
@@ -74,6 +75,14 @@ class RooflineCost:
             family: kernels.lasting(constants_of(device, family, self.format_of(family)), times)
             for family in kernels.ASSUMED
         }
+
+    def in_format(self, weights: str) -> RooflineCost:
+        """Return what prices operators whose weights are in this format."""
+        if weights == self.precision.weights:
+            return self
+        if weights not in self._of_formats:
+            self._of_formats[weights] = RooflineCost(self.device, self.precision.in_format(weights), self.times)
+        return self._of_formats[weights]
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the device time of ``op`` in seconds.

@@ -86,11 +86,11 @@ class TableCost:
     def __init__(
         self, points: Sequence[MeasuredPoints], fallback: RooflineCost, grids: Sequence[MeasuredPoints] = ()
     ) -> None:
-        self.fallback = fallback
-        wanted = [own for own in points if own.dtype in {None, self._dtype(own.op)}]
+        self.fallback, self.points = fallback, points
+        wanted = [own for own in points if own.dtype in {None, _dtype(fallback, own.op)}]
         if points and not wanted:
             found = ", ".join(dict.fromkeys(f"{own.op} in {own.dtype}" for own in points)) or "nothing"
-            formats = ", ".join(f"{op} in {self._dtype(op)}" for op in FIXED)
+            formats = ", ".join(f"{op} in {_dtype(fallback, op)}" for op in FIXED)
             raise InputError(Problem(message=f"no point of the table can be used: it has {found}; expected {formats}"))
         self.outside = dict.fromkeys((own.op for own in wanted), 0)
         wanted += [own for own in grids if own.op not in self.outside]
@@ -99,12 +99,28 @@ class TableCost:
             same = [own for own in wanted if own.op == op]
             shape = {key: np.concatenate([own.shape[key] for own in same]) for key in same[0].shape}
             self._groups[op] = self._group(op, shape, np.concatenate([own.seconds for own in same]) * fallback.times)
+        self._of_formats: dict[str, TableCost] = {}
         self._along: dict[tuple[str, tuple[float, ...]], Ratios] = {}
         self._neighbours: dict[tuple[str, tuple[float, ...]], tuple[float, ...] | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: curves in plain numbers it makes itself."""
         return {**self.__dict__, "_along": {}}
+
+    def in_format(self, weights: str) -> TableCost:
+        """Return what prices operators whose weights are in this format; what lies outside is counted here."""
+        from clustersim.cost.grid import measured_by  # it reads points with what is here
+
+        if weights == self.fallback.precision.weights:
+            return self
+        if weights not in self._of_formats:
+            of_format = self.fallback.in_format(weights)
+            own = [one for one in self.points if one.dtype in {None, _dtype(of_format, one.op)}]
+            made = TableCost(own, of_format, measured_by(of_format))
+            if made.outside.keys() == self.outside.keys():
+                made.outside = self.outside
+            self._of_formats[weights] = made
+        return self._of_formats[weights]
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the device time of ``op`` in seconds; see :meth:`RooflineCost.seconds`."""
@@ -175,12 +191,6 @@ class TableCost:
         """Whether the table has points of ``op``; where not, it costs what the fallback says."""
         return op in self._groups
 
-    def _dtype(self, op: str) -> str:
-        precision = self.fallback.precision
-        if op in {"gemm", "grouped_gemm"}:
-            return self.fallback.multiply_dtype
-        return precision.activations if op == "memory" else precision.kv_cache
-
     def _group(self, op: str, shape: Mapping[str, FloatArray], seconds: FloatArray) -> dict[tuple[float, ...], Curves]:
         ratio = seconds / self.fallback.seconds(op, shape)
         outer, inner = (octaves(axis) for axis in AXES[op](shape))
@@ -199,6 +209,13 @@ class TableCost:
             self._neighbours[op, keys] = nearest_shape(op, keys, groups)
         nearest = self._neighbours[op, keys]
         return None if nearest is None else groups[nearest], False
+
+
+def _dtype(cost: RooflineCost, op: str) -> str:
+    """Return the format of the points of an operator that can be used."""
+    if op in {"gemm", "grouped_gemm"}:
+        return cost.multiply_dtype
+    return cost.precision.activations if op == "memory" else cost.precision.kv_cache
 
 
 def fixed_keys(op: str, shape: Shape) -> tuple[float, ...]:
@@ -247,6 +264,10 @@ class LeastCost:
 
     def __init__(self, table: TableCost) -> None:
         self._table = table
+
+    def in_format(self, weights: str) -> LeastCost:
+        """Return the same of operators whose weights are in this format."""
+        return LeastCost(self._table.in_format(weights))
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
         """Return the least device time of ``op`` in seconds; the fixed keys of ``shape`` are single numbers."""

@@ -91,6 +91,8 @@ class Node:
         Whether its neighbours' measured constants hold all of its cost: that of its bytes as well.
     stream : str
         The device stream that runs it.
+    weights : str
+        Number format of the weights that it reads; empty: that of most weights, or none.
     exchange : Exchange or None
         Of an all-to-all between experts, how DeepEP does it; None where a library's all-to-all does.
     """
@@ -121,6 +123,7 @@ class Node:
     fused: bool = False
     included: bool = False
     stream: str = "compute"
+    weights: str = ""
     exchange: Exchange | None = None
 
     def __hash__(self) -> int:

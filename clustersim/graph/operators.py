@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from clustersim.cost.precision import Precision
+from clustersim.cost.precision import Precision, format_of
 from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, Node, StepKind, Terms, Unit
 from clustersim.graph.variant import Variant
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
@@ -56,13 +56,13 @@ def single_device(model: ModelSpec, precision: Precision, kind: StepKind) -> Blu
         Which token sets the step carries: ``prefill``, ``decode`` or ``mixed``.
     """
     work = _Work(model, precision, kind)
-    attention = {key: work.attention(*key) for key in dict.fromkeys(map(_first_half, model.layers))}
-    ffn = {key: work.ffn_or_moe(*key) for key in dict.fromkeys(map(_second_half, model.layers))}
+    attention = {key: work.told(work.attention(*key), key[0]) for key in dict.fromkeys(map(_first_half, model.layers))}
+    ffn = {key: work.told(work.ffn_or_moe(*key), key[0]) for key in dict.fromkeys(map(_second_half, model.layers))}
     units = [Unit(body=work.host("schedule"), layer=-1), Unit(body=work.embedding(), layer=-1)]
     for index, layer in enumerate(model.layers):
         units.append(Unit(body=attention[_first_half(layer)], layer=index))
         units.append(Unit(body=ffn[_second_half(layer)], layer=index))
-    units.append(Unit(body=work.head(), layer=-1))
+    units.append(Unit(body=work.told(work.head(), model), layer=-1))
     return Blueprint(kind=kind, stages=(tuple(units),))
 
 
@@ -76,11 +76,22 @@ def _second_half(layer: Layer) -> tuple[Ffn | Moe, bool]:
 
 class _Work:
     def __init__(self, model: ModelSpec, precision: Precision, kind: StepKind) -> None:
-        self.model = model
+        self.model, self.precision = model, precision
         self.act = precision.activation_bytes
         self.kv = precision.kv_bytes
         self.prefills = kind != "decode"
         self.decodes = kind != "prefill"
+
+    def told(self, body: Body, part: Attention | Ffn | Moe | ModelSpec) -> Body:
+        """Return a body whose products tell the format of their weights, where most weights have another one."""
+        formats = {
+            node.name: format_of(self.precision, self.model, node.name, part)
+            for node in body.nodes
+            if node.op in ("gemm", "grouped_gemm")
+        }
+        other = {name: found for name, found in formats.items() if found != self.precision.weights}
+        nodes = (replace(node, weights=other[node.name]) if node.name in other else node for node in body.nodes)
+        return replace(body, nodes=tuple(nodes)) if other else body
 
     def moved(self, elements: float, terms: Terms = TOKENS) -> Terms:
         return scaled(terms, elements * self.act)

@@ -104,16 +104,17 @@ class StageProgram:
         return dict(Counter(of))
 
     @cached_property
-    def product_weights(self) -> tuple[int, dict[int, int]]:
-        """The elements of all ranks' dense weights, and by class of experts those of one expert × ranks."""
+    def product_weights(self) -> tuple[dict[str, int], dict[int, int]]:
+        """The elements of all ranks' dense weights by format, and by class of experts those of one expert × ranks."""
         template = self.template
         ranks = [float(len(members)) for members in template.members]
         counts = np.bincount(template.class_of_node, ranks, template.num_classes)
-        dense, experts = 0, {}
+        dense: dict[str, int] = {}
+        experts: dict[int, int] = {}
         for number, (cls, count) in enumerate(zip(self.classes, counts.tolist(), strict=True)):
             size = cls.node.n * cls.node.k * int(count)
             if cls.node.op == "gemm":
-                dense += size
+                dense[cls.node.weights] = dense.get(cls.node.weights, 0) + size
             elif cls.node.op == "grouped_gemm":
                 experts[number] = size
         return dense, experts

@@ -19,6 +19,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.graph.foreign.read import ForeignGraph
+from clustersim.legality.formats import bytes_of
 from clustersim.legality.graph_rules.views.graph import BoolArray
 from clustersim.legality.graph_rules.views.reading import COUNTED_IN_BYTES, PRODUCTS, figures_of, said_amounts, windows
 from clustersim.legality.prices.prices import visited, visited_unevenly
@@ -87,7 +88,8 @@ def _bytes(found: ForeignGraph, amounts: FloatArray, keys: FloatArray) -> FloatA
         return plain
     n, k = (_each(found, [getattr(node, key) for node in nodes]) for key in ("n", "k"))
     matrices = np.where(_kinds(found, "op", ("grouped_gemm",)), _visited(found, amounts), 1.0)
-    product = matrices * n * k * precision.weight_bytes + amounts * (n + k) * precision.activation_bytes
+    weight = _each(found, [bytes_of(node.weights or precision.weights) for node in nodes])
+    product = matrices * n * k * weight + amounts * (n + k) * precision.activation_bytes
     dims = _each(found, [node.heads * (node.qk_dim + node.v_dim) for node in nodes])
     entry = [node.kv_heads * (node.qk_dim + (0 if node.shared_kv else node.v_dim)) for node in nodes]
     core = amounts * dims * precision.activation_bytes + keys * _each(found, entry) * _key_bytes(found)

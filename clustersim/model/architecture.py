@@ -8,8 +8,10 @@ bases and scaling, norm epsilons, router scoring. Layers for multi-token predict
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
+from clustersim.model.weight_parts import Formats
 from clustersim.values import dataclass
 
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
@@ -50,6 +52,8 @@ class Attention:
     q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim : int or None
         Latent widths of ``mla``, None for the other kinds; ``q_lora_rank`` is also None where queries are not
         compressed.
+    formats : tuple of (str, str)
+        Linear maps that a checkpoint keeps in another format than most weights, and which.
 
     References
     ----------
@@ -74,15 +78,20 @@ class Attention:
     kv_lora_rank: int | None = None
     qk_nope_head_dim: int | None = None
     qk_rope_head_dim: int | None = None
+    formats: Formats = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ffn:
-    """A dense feed-forward block: up (and gate, if ``gated``) to ``intermediate``, and back down."""
+    """A dense feed-forward block: up (and gate, if ``gated``) to ``intermediate``, and back down.
+
+    ``formats`` is as in :class:`Attention`.
+    """
 
     intermediate: int
     gated: bool = True
     bias: bool = False
+    formats: Formats = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +117,8 @@ class Moe:
     groups, groups_per_token : int
         The routed experts, in order, are in so many groups, of so many of which the experts of one token are
         (DeepSeek-V3, arXiv:2412.19437, section 2.1.2: node-limited routing). 1 and 1: of any.
+    formats : tuple of (str, str)
+        As in :class:`Attention`.
     """
 
     num_experts: int
@@ -121,6 +132,7 @@ class Moe:
     shared_gate: bool = False
     groups: int = 1
     groups_per_token: int = 1
+    formats: Formats = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +174,8 @@ class ModelSpec:
         Longest context the model was published for.
     default_weight_dtype : str
         Format of most weights of the published checkpoint: ``bf16``, ``fp16``, ``fp8``, ``mxfp4`` …
+    formats : tuple of (str, str)
+        That of the LM head where the checkpoint has it in another one than 16 bit.
     unused_keys : tuple of str
         Keys of the configuration that were not read and could matter: worth a look in an unknown family.
     source : str
@@ -179,9 +193,20 @@ class ModelSpec:
     norm: NormKind = "rms"
     max_positions: int | None = None
     default_weight_dtype: str = "bf16"
+    formats: Formats = ()
     unused_keys: tuple[str, ...] = ()
     source: str = ""
 
     def __hash__(self) -> int:
         """Return a number that equal models share, without looking at every layer."""
         return hash((self.name, self.hidden, self.vocab, len(self.layers), self.layers[:1]))
+
+    def published_in(self, dtype: str) -> ModelSpec:
+        """Return the same architecture of a checkpoint in another format, of which nothing else is known."""
+        if dtype == self.default_weight_dtype:
+            return self
+        layers = tuple(
+            replace(one, attention=replace(one.attention, formats=()), ffn=replace(one.ffn, formats=()))
+            for one in self.layers
+        )
+        return replace(self, default_weight_dtype=dtype, formats=(), layers=layers)

@@ -46,6 +46,15 @@ ARCHITECTURES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     (r"qwen3-coder-30b-a3b", "qwen3-30b-a3b", {}),
 )
 """Name without variants → architecture, and what of its configuration is another."""
+META_FP8: Final = {
+    "quant_method": "fbgemm_fp8",
+    "modules_to_not_convert": ["lm_head", "model.layers.*.self_attn", "model.layers.0.mlp", "model.layers.125.mlp"],
+}
+LISTED: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
+    (r"meta-llama/(meta-)?llama-3\.1-405b(-instruct)?-fp8", {"quantization_config": META_FP8}),
+)
+"""Name with its owner → what its configuration says of its weights: "The Llama 3 Herd of Models", arXiv:2407.21783,
+section 6.2, has FFNs in fp8, and neither attention nor the first and last layer."""
 ON_THE_HUB: Final[Mapping[str, str]] = {
     "deepseek-v2-lite": "deepseek-ai/DeepSeek-V2-Lite",
     "deepseek-v3": "deepseek-ai/DeepSeek-V3",
@@ -110,6 +119,8 @@ def shipped_model(name: str) -> Shipped | None:
         found = re.fullmatch(pattern + VARIANT, bare)
         if found is not None:
             weights = next((dtype for part, dtype in WEIGHTS if re.search(part, bare)), None)
+            listed = (more for full, more in LISTED if re.fullmatch(full, name.lower()))
+            changes = {**changes, **next(listed, {})}
             return Shipped(name=found.expand(architecture), changes=changes, weights=weights)
     return None
 

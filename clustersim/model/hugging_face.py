@@ -11,6 +11,7 @@ unused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe, NormKind
@@ -26,7 +27,8 @@ from clustersim.model.families import (
 )
 from clustersim.model.ffn_fields import ffn_layers
 from clustersim.model.reading import ConfigReader
-from clustersim.model.weight_format import weight_format
+from clustersim.model.weight_format import NAMES, WeightFormats, weight_formats
+from clustersim.model.weights import Linear, attention_linears, expert_linears, ffn_linears, shared_expert_linears
 
 HIDDEN: Final = ("hidden_size", "hidden_dim", "n_embd", "d_model")
 LAYERS: Final = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -83,24 +85,51 @@ def model_from_config(config: Mapping[str, object], name: str, source: str = "")
     tied = read.flag(("tie_word_embeddings",))
     attention = attention_layers(read, family, hidden, num_layers)
     ffn = ffn_layers(read, family, num_layers)
-    norm, default_format = _norm(read, family), weight_format(read)
+    norm, formats = _norm(read, family), weight_formats(read)
     logit_cap = read.optional_number(("final_logit_softcapping",))
     read.raise_problems()
-    return ModelSpec(
+    layers = _layers(attention, ffn, post_norms=family.post_norms)
+    model = ModelSpec(
         name=name,
         hidden=hidden,
         vocab=vocab,
-        layers=_layers(attention, ffn, post_norms=family.post_norms),
+        layers=layers,
         tied_embeddings=family.tied if tied is None else tied,
         scaled_embedding=family.scaled_embedding,
         logit_cap=logit_cap,
         learned_positions=0 if learned is None else (positions or 0) + learned,
         norm=norm,
         max_positions=positions,
-        default_weight_dtype=default_format,
+        default_weight_dtype=formats.default,
+        formats=formats.of_head(),
         unused_keys=read.unused(HARMLESS),
         source=source,
     )
+    return model if formats.choice is None else replace(model, layers=_formatted(model, formats))
+
+
+def _formatted(model: ModelSpec, formats: WeightFormats) -> tuple[Layer, ...]:
+    """Return the layers with the formats of their linear maps; equal layers share one value."""
+    made: dict[Layer, Layer] = {}
+    found = []
+    for index, layer in enumerate(model.layers):
+        of_attention, of_ffn = (
+            formats.of([one.name for one in linears if one.name in NAMES], index)
+            for linears in (attention_linears(model, layer.attention), _second_half(model, layer.ffn))
+        )
+        own = replace(
+            layer,
+            attention=replace(layer.attention, formats=of_attention),
+            ffn=replace(layer.ffn, formats=of_ffn),
+        )
+        found.append(made.setdefault(own, own))
+    return tuple(found)
+
+
+def _second_half(model: ModelSpec, ffn: Ffn | Moe) -> tuple[Linear, ...]:
+    if isinstance(ffn, Moe):
+        return (*expert_linears(model, ffn), *shared_expert_linears(model, ffn))
+    return ffn_linears(model, ffn)
 
 
 def _layers(attention: tuple[Attention, ...], ffn: tuple[Ffn | Moe, ...], *, post_norms: bool) -> tuple[Layer, ...]:

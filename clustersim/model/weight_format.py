@@ -1,11 +1,23 @@
-"""Reads the number format of a checkpoint's weights from its configuration."""
+"""Reads the number formats of a checkpoint's weights from its configuration.
+
+Tools that quantise list what they leave as it was: ``modules_to_not_convert`` (fp8, fbgemm, AWQ, MXFP4), ``ignore``
+(compressed-tensors, ModelOpt), ``exclude_modules`` (ModelOpt), ``ignored_layers`` (vLLM), ``llm_int8_skip_modules``
+(bitsandbytes), ``dynamic`` with ``-:`` (GPTQ). An entry is a name or a part of one between dots, a glob, or ``re:`` and
+a regular expression. Scales and zero points of groups and blocks are in the name of a format (``int4-g32z``). Those of
+whole channels, of 128 × 128 blocks, and ``g_idx`` of GPTQ, are some 0.1 % of the weights and not counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import translate
+from typing import Any, Final
 
+from clustersim.errors import did_you_mean
 from clustersim.model.reading import ConfigReader
+from clustersim.model.weight_parts import Formats
+from clustersim.values import dataclass
 
 PLAIN: Final = {
     "bfloat16": "bf16",
@@ -15,56 +27,249 @@ PLAIN: Final = {
     "float32": "fp32",
     "float8_e4m3fn": "fp8",
 }
-METHODS: Final = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
-"""``quantization_config.quant_method`` → format; AWQ and GPTQ have 4 bits, or GPTQ 8; others are refused."""
+KEYS: Final = ("quantization_config", "compression_config", "quantization")
+"""Where a configuration keeps it; ``quantization`` is what ModelOpt writes in a file of its own."""
+METHODS: Final = ("fp8", "fbgemm_fp8", "mxfp4", "awq", "gptq", "bitsandbytes", "modelopt", "compressed-tensors")
+"""Known values of ``quant_method``."""
+ALGORITHMS: Final = {
+    "FP8": "fp8",
+    "FP8_PB_WO": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "NVFP4": "fp4",
+    "NVFP4_AWQ": "fp4",
+    "W4A16_AWQ": "int4",
+    "W4A8_AWQ": "int4",
+}
+"""``quant_algo`` of NVIDIA ModelOpt → format; MIXED_PRECISION names one of each layer."""
+IGNORED: Final = (
+    "modules_to_not_convert",
+    "ignore",
+    "exclude_modules",
+    "ignored_layers",
+    "llm_int8_skip_modules",
+)
+_CONTAINERS: Final = frozenset(("model", "language_model", "transformer", "decoder", "text_model", ""))
+"""What may stand before ``layers.N`` in the name of a module of the language model."""
+_BEFORE: Final = ("model.", "", "language_model.model.", "model.language_model.", "language_model.")
+_SHARED: Final = ("mlp.shared_experts", "mlp.shared_expert", "block_sparse_moe.shared_experts")
+_EXPERTS: Final = ("mlp.experts.0", "mlp.experts", "block_sparse_moe.experts.0", "feed_forward.experts")
+_DENSE: Final = ("mlp", "feed_forward")
+_UP: Final = ("gate_proj", "up_proj", "gate_up_proj", "w1", "w3", "fc1")
+_DOWN: Final = ("down_proj", "w2", "fc2")
+NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "qkv_proj": tuple(f"self_attn.{one}" for one in ("q_proj", "k_proj", "v_proj", "qkv_proj", "W_pack")),
+    "o_proj": ("self_attn.o_proj", "self_attn.out_proj"),
+    "q_a_proj": ("self_attn.q_a_proj", "self_attn.fused_qkv_a_proj_with_mqa"),
+    "q_b_proj": ("self_attn.q_b_proj", "self_attn.q_proj"),
+    "kv_a_proj": ("self_attn.kv_a_proj_with_mqa", "self_attn.fused_qkv_a_proj_with_mqa"),
+    "kv_b_proj": ("self_attn.kv_b_proj",),
+    "ffn_up": tuple(f"{part}.{one}" for part in _DENSE for one in _UP),
+    "ffn_down": tuple(f"{part}.{one}" for part in _DENSE for one in _DOWN),
+    "expert_up": tuple(f"{part}.{one}" for part in _EXPERTS for one in _UP),
+    "expert_down": tuple(f"{part}.{one}" for part in _EXPERTS for one in _DOWN),
+    "shared_up": tuple(f"{part}.{one}" for part in _SHARED for one in _UP),
+    "shared_down": tuple(f"{part}.{one}" for part in _SHARED for one in _DOWN),
+}
+"""Linear map → what model repositories call it, below ``layers.N``. One that is listed under any name is left out:
+engines run fused maps in one format."""
+HEAD: Final = ("lm_head", "output", "embed_out")
 
-ALGORITHMS: Final = {"FP8": "fp8", "FP8_PB_WO": "fp8", "NVFP4": "fp4", "W4A16_AWQ": "int4"}
-"""``quantization_config.quant_algo`` of NVIDIA ModelOpt → format."""
+Choice = Callable[[Sequence[str], bool], str | None]
+"""(names, whether it is the LM head) → format of what has one of these names; None: 16 bit."""
 
 
-def weight_format(read: ConfigReader) -> str:
-    """Return the format of most weights; ``bf16`` when the configuration names none, as engines assume."""
-    quantised = read.value("quantization_config")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormats:
+    """What a configuration says of its weights: the format of most, and of a linear map of a layer.
+
+    Parameters
+    ----------
+    default : str
+        Without groups: ``int4``.
+    choice : callable or None
+        None: nothing is quantised by name.
+    """
+
+    default: str
+    choice: Choice | None = None
+
+    def of(self, linears: Iterable[str], layer: int) -> Formats:
+        """Return the formats of the linear maps of a layer that have another one than most weights."""
+        if self.choice is None:
+            return ()
+        each = [(one, self.choice([f"layers.{layer}.{name}" for name in NAMES[one]], False)) for one in linears]
+        return tuple((one, name or "bf16") for one, name in each if name != self.default)
+
+    def of_head(self) -> Formats:
+        """Return the format of the LM head where the configuration says that it is quantised."""
+        name = None if self.choice is None else self.choice(HEAD, True)
+        return () if name is None else (("lm_head", name),)
+
+
+def weight_formats(read: ConfigReader) -> WeightFormats:
+    """Return the formats of a checkpoint's weights; ``bf16`` when the configuration names none, as engines assume."""
+    key = read.present(KEYS)
     dtype = read.word(("dtype", "torch_dtype"))
-    if quantised is not None:
-        return _quantised(read, quantised)
+    if key is not None:
+        return _quantised(read, key)
     if dtype is None:
-        return "bf16"
+        return WeightFormats(default="bf16")
     name = dtype.removeprefix("torch.")
-    if name in PLAIN:
-        return PLAIN[name]
-    key = read.present(("dtype", "torch_dtype")) or "dtype"
-    read.fail(key, f"unknown format {dtype!r}; expected one of {', '.join(PLAIN)}")
-    return "bf16"
+    if name not in PLAIN:
+        key = read.present(("dtype", "torch_dtype")) or "dtype"
+        read.fail(key, f"unknown format {dtype!r}; expected one of {', '.join(PLAIN)}")
+    return WeightFormats(default=PLAIN.get(name, "bf16"))
 
 
-def _quantised(read: ConfigReader, found: object) -> str:
-    config = found if isinstance(found, Mapping) else {}
-    method = config.get("quant_method")
-    name = None
-    if method == "compressed-tensors":
-        name = _compressed(config)
-    elif config.get("quant_algo") is not None:
-        name = ALGORITHMS.get(str(config["quant_algo"]))
-    elif method == "bitsandbytes":
-        name = "int4" if config.get("load_in_4bit") else "int8" if config.get("load_in_8bit") else None
-    elif method == "gptq" and config.get("bits") == 8:
-        name = "int8"
-    elif config.get("bits", 4) == 4:
-        name = METHODS.get(str(method))
-    if name is not None:
-        return name
-    known = ", ".join([*METHODS, "bitsandbytes", "modelopt", "compressed-tensors"])
-    read.fail("quantization_config", f"expected a quant_method of a known format ({known}), but found {found!r}")
-    return "bf16"
+def _quantised(read: ConfigReader, key: str) -> WeightFormats:
+    found = read.value(key)
+    if not isinstance(found, Mapping):
+        read.fail(key, f"expected a mapping with a quant_method, but found {found!r}")
+        return WeightFormats(default="bf16")
+    config: Mapping[str, Any] = found
+    inner = config.get("quantization")
+    if isinstance(inner, Mapping):  # hf_quant_config.json of ModelOpt, put in as it is
+        config = {"quant_method": "modelopt", **config, **inner}
+    method = str(config.get("quant_method", "modelopt" if "quant_algo" in config else None))
+    if method not in METHODS and not method.startswith("modelopt"):
+        known = ", ".join(METHODS)
+        read.fail(f"{key}.quant_method", f"unknown method {method!r}{did_you_mean(method, METHODS)}; known are {known}")
+        return WeightFormats(default="bf16")
+    rules = list(_rules(config, method))
+    for problem in [one for one in rules if isinstance(one, str)]:
+        read.fail(key, problem)
+    try:
+        ignored = [_matcher(entry) for entry in dict.fromkeys(_ignored(config))]
+        found_rules = [(_matcher(entry), name) for entry, name in (one for one in rules if not isinstance(one, str))]
+    except (TypeError, re.error) as error:
+        read.fail(key, f"expected lists of names, globs and re:…, but {error}")
+        return WeightFormats(default="bf16")
+    if not found_rules:
+        return WeightFormats(default="bf16")
+    heads = config.get("lm_head") is True
+
+    def choice(names: Sequence[str], is_head: bool) -> str | None:
+        if is_head and heads:
+            return found_rules[0][1]
+        if any(matches(name, is_head) for matches in ignored for name in names):
+            return None
+        return next((told for matches, told in found_rules for name in names if matches(name, is_head)), None)
+
+    return WeightFormats(default=found_rules[0][1].partition("-")[0], choice=choice)
 
 
-def _compressed(config: Mapping[str, object]) -> str | None:
-    """Return the format of the first group of a compressed-tensors configuration."""
+def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] | str]:
+    """Yield what is quantised and its format, first come first served; or what of it is not known."""
+    bits, group = config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size"))
+    match method:
+        case "fp8":
+            yield "Linear", _blocks("fp8", config.get("weight_block_size"))
+        case "fbgemm_fp8":
+            yield "Linear", "fp8"
+        case "mxfp4":  # attention stays as it was, whatever is listed: vllm's Mxfp4Config knows FusedMoE alone
+            yield "experts", "mxfp4"
+        case "bitsandbytes":
+            if config.get("load_in_4bit") or config.get("load_in_8bit"):
+                yield "Linear", "int4" if config.get("load_in_4bit") else "int8"
+            else:
+                yield "expected load_in_4bit or load_in_8bit of bitsandbytes"
+        case "awq" | "gptq":
+            if bits not in ((4,) if method == "awq" else (4, 8)):
+                yield f"expected bits of {method} to be 4{' or 8' * (method == 'gptq')}, but found {bits!r}"
+                return
+            name = _grouped(f"int{bits}", 128 if group is None else group, zeros=config.get("zero_point", True))
+            inside = [one for some in config.get("modules_in_block_to_quantize") or () for one in some]
+            yield from ((entry, name) for entry in inside or ["Linear"])
+        case "compressed-tensors":
+            yield from _compressed(config)
+        case _:
+            yield from _modelopt(config)
+
+
+def _compressed(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
     groups = config.get("config_groups")
-    group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
-    weights = group.get("weights") if isinstance(group, Mapping) else None
-    if not isinstance(weights, Mapping):
-        return None
-    kind, bits = weights.get("type"), weights.get("num_bits")
-    return {"float 8": "fp8", "int 8": "int8", "float 4": "fp4", "int 4": "int4"}.get(f"{kind} {bits}")
+    for name, one in groups.items() if isinstance(groups, Mapping) else ():
+        weights = one.get("weights") if isinstance(one, Mapping) else None
+        weights = weights if isinstance(weights, Mapping) else {}
+        said = f"{weights.get('type')} {weights.get('num_bits')}"
+        family = {"float 8": "fp8", "int 8": "int8", "float 4": "fp4", "int 4": "int4"}.get(said)
+        if family is None:
+            yield f"config_groups.{name} has weights of {said!r} bits; known are float 8, int 8, float 4, int 4"
+            return
+        if family == "fp4":
+            family = "mxfp4" if weights.get("group_size") == 32 else "fp4"
+        elif weights.get("block_structure"):
+            family = _blocks(family, weights["block_structure"])
+        elif family != "fp8":
+            family = _grouped(family, weights.get("group_size"), zeros=weights.get("symmetric") is False)
+        yield from ((str(target), family) for target in one.get("targets") or ["Linear"])
+    if not isinstance(groups, Mapping) or not groups:
+        yield "expected config_groups of compressed-tensors"
+
+
+def _modelopt(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
+    algorithm, layers = config.get("quant_algo"), config.get("quantized_layers")
+    each = {str(name): dict(one) for name, one in layers.items()} if isinstance(layers, Mapping) else {}
+    each = each or {"Linear": {"quant_algo": algorithm, "group_size": config.get("group_size")}}
+    for name, one in each.items():
+        family = ALGORITHMS.get(str(one.get("quant_algo")))
+        if family is None:
+            message = f"unknown quant_algo {one.get('quant_algo')!r}{did_you_mean(str(algorithm), list(ALGORITHMS))}"
+            yield message
+            return
+        yield name, _grouped(family, one.get("group_size"), zeros=False) if family == "int4" else family
+
+
+def _ignored(config: Mapping[str, Any]) -> Iterator[object]:
+    for key in IGNORED:
+        entries = config.get(key) or ()
+        if isinstance(entries, str) or not isinstance(entries, Sequence):
+            raise TypeError(f"{key} is {entries!r}")
+        yield from entries
+    dynamic = config.get("dynamic")
+    yield from (f"re:{one[2:]}" for one in dynamic or () if str(one).startswith("-:"))
+
+
+def _grouped(family: str, group: object, *, zeros: object) -> str:
+    """Return the name of a format with a scale for each group, or for each channel."""
+    if not isinstance(group, int) or group < 1:
+        return family if family == "int8" else f"{family}-channel"
+    return f"{family}-g{group}{'z' if zeros else ''}"
+
+
+def _blocks(family: str, block: object) -> str:
+    """Return the name of a format with a 32-bit scale for each block, of 128 × 128 not counted."""
+    sizes = list(block) if isinstance(block, Sequence) else []
+    if len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes) and sizes[0] * sizes[1] < 128 * 128:
+        return f"{family}-{sizes[0]}x{sizes[1]}"
+    return family
+
+
+def _matcher(entry: object) -> Callable[[str, bool], bool]:
+    """Return whether an entry of a list means a module of this name."""
+    if not isinstance(entry, str):
+        raise TypeError(f"{entry!r} is no name")
+    if entry == "Linear":  # a class of modules; the LM head is another one to engines
+        return lambda name, is_head: not is_head
+    if entry.startswith("re:"):
+        pattern = re.compile(entry[3:])
+        return lambda name, is_head: any(pattern.match(f"{before}{name}") for before in _BEFORE)
+    bare = _bare(entry)
+    if any(sign in bare for sign in "*?["):
+        whole = re.compile(translate(bare))
+        return lambda name, is_head: any(whole.match(one) for one in _and_above(name))
+    return lambda name, is_head: f".{bare}." in f".{name}."
+
+
+def _bare(entry: str) -> str:
+    """Return an entry without what may stand before ``layers``."""
+    before, found, behind = entry.partition("layers.")
+    known = found and set(before.rstrip(".").split(".")) <= _CONTAINERS
+    return f"layers.{behind}" if known else entry.removeprefix("model.")
+
+
+def _and_above(name: str) -> Iterator[str]:
+    """Yield a name and those of the modules around it."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        yield ".".join(parts[:count])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from clustersim.model import weights
 from clustersim.model.architecture import Attention, Ffn, ModelSpec, Moe
 from clustersim.model.kv import kv_elements_per_token
+from clustersim.model.weight_parts import MODULE_OF, MODULES
 from clustersim.model.weights import Linear
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.pool import PoolRule
@@ -16,17 +19,26 @@ from clustersim.values import dataclass
 _LOGIT_BYTES: Final = 4.0
 
 
+FormatOf = Callable[[str, Attention | Ffn | Moe | ModelSpec], tuple[str, float]]
+"""(linear map, what it is of) → name of the format of its weights, and bytes of one."""
+_Parts = dict[tuple[str, str], tuple[float, float]]
+"""(module, format) → parameters and bytes"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
     """Bytes on one rank of a stage.
 
     Parameters
     ----------
+    weights : tuple of (str, str, float, float)
+        Module, format, parameters and bytes.
     weights_bytes, buffers_bytes : float
     kv_bytes_per_token : float
         What one token of a sequence that this rank keeps adds.
     """
 
+    weights: tuple[tuple[str, str, float, float], ...] = ()
     weights_bytes: float
     buffers_bytes: float
     kv_bytes_per_token: float
@@ -36,11 +48,12 @@ def stage_memory(
     model: ModelSpec,
     plan: ParallelPlan,
     *,
-    weight_bytes: float,
+    format_of: FormatOf,
     activation_bytes: float,
     kv_bytes: float,
     max_batch_tokens: int,
     max_batch_requests: int,
+    rule: PoolRule,
 ) -> tuple[RankMemory, ...]:
     """Return the memory of a rank of each stage; the ranks of a stage hold equal shares.
 
@@ -50,49 +63,94 @@ def stage_memory(
     Buffers are what rule KV-6 reserves, so that the pool that memory leaves is a legal one (assumed; engines measure
     theirs at start-up). For the tokens of the largest batch: the residual stream, its norm, a module's output, and
     one buffer each to send and to receive it; the widest intermediate result of a module on one rank (of experts,
-    when every token comes here with all its experts); with SP the K/V of one layer. On the last stage, the 32-bit
-    logits of every request.
+    when every token comes here with all its experts); with SP the K/V of one layer. Where replicas gather all tokens
+    for experts that they share, theirs: what is gathered and what experts make of it, and the results of experts for
+    so many at once as an engine takes. On the last stage, the 32-bit logits of every request.
     """
     found = []
-    known: dict[tuple[int, bool], tuple[float, float, float, float]] = {}  # by module: layers share them
+    vectors = format_of("norms", model)
+    known: dict[tuple[int, bool], tuple[_Parts, float, float]] = {}  # by module: layers share them
     for stage, modules in enumerate(stage_layers(model, plan)):
-        parameters = kv = 0.0
-        widest = exposed = 0.0
+        parts: _Parts = {}
+        kv = widest = exposed = 0.0
+        counts: dict[tuple[int, bool], int] = {}
         for layer, part in modules:
             spec = model.layers[layer]
             module = spec.attention if part == "attention" else spec.ffn
             key = id(module), spec.post_norms
             if key not in known:
-                known[key] = weights.module_norm_parameters(model, spec), *_of_module(model, module, plan)
-            norms, own, elements, width = known[key]
-            parameters += norms
-            parameters += own
+                norms = weights.module_norm_parameters(model, spec)
+                own, elements = _of_module(model, module, plan, format_of)
+                _add(own, ("norms", *vectors), norms)
+                known[key] = own, elements, _width(module, model, plan, max_batch_tokens, rule)
+            counts[key] = counts.get(key, 0) + 1
+            _, elements, width = known[key]
             kv += elements * kv_bytes
             exposed = max(exposed, elements if plan.sp.degree > 1 else 0.0)
             widest = max(widest, width)
+        for key, count in counts.items():
+            for which, (parameters, size) in known[key][0].items():
+                before = parts.get(which, (0.0, 0.0))
+                parts[which] = before[0] + count * parameters, before[1] + count * size
+        table = model.vocab * model.hidden
         if stage == 0:
-            parameters += (model.vocab / plan.tp + model.learned_positions) * model.hidden
+            rows = model.vocab / plan.tp + model.learned_positions
+            _add(parts, ("embedding", *format_of("embedding", model)), rows * model.hidden)
         if stage == plan.pp - 1:
-            tied_elsewhere = model.tied_embeddings and stage > 0
-            head = model.vocab * model.hidden if tied_elsewhere else weights.lm_head_parameters(model)
-            parameters += head / plan.tp + weights.norm_parameters(model)
-        buffers = max_batch_tokens * (5 * model.hidden + widest + exposed) * activation_bytes
+            if not model.tied_embeddings or stage > 0:
+                _add(parts, ("lm_head", *format_of("lm_head", model)), table / plan.tp)
+            _add(parts, ("norms", *vectors), weights.norm_parameters(model))
+        buffers = (max_batch_tokens * (5 * model.hidden + exposed) + widest) * activation_bytes
         if stage == plan.pp - 1:
             buffers += max_batch_requests * model.vocab * _LOGIT_BYTES
-        found.append(RankMemory(weights_bytes=parameters * weight_bytes, buffers_bytes=buffers, kv_bytes_per_token=kv))
+        found.append(
+            RankMemory(
+                weights=tuple((module, name, *parts[module, name]) for module, name in sorted(parts, key=_place)),
+                weights_bytes=math.fsum(size for _, size in parts.values()),
+                buffers_bytes=buffers,
+                kv_bytes_per_token=kv,
+            )
+        )
     return tuple(found)
 
 
-def _of_module(model: ModelSpec, module: Attention | Ffn | Moe, plan: ParallelPlan) -> tuple[float, float, float]:
-    """Return the parameters of a module on one rank, its cache elements per token, and its widest result."""
+def _place(part: tuple[str, str]) -> tuple[int, str]:
+    return list(MODULES).index(part[0]), part[1]
+
+
+def _add(parts: _Parts, told: tuple[str, str, float], parameters: float) -> None:
+    """Add parameters to those of (module, format, bytes of one)."""
+    module, name, each = told
+    before = parts.get((module, name), (0.0, 0.0))
+    parts[module, name] = before[0] + parameters, before[1] + parameters * each
+
+
+def _of_module(
+    model: ModelSpec, module: Attention | Ffn | Moe, plan: ParallelPlan, format_of: FormatOf
+) -> tuple[_Parts, float]:
+    """Return the weights of a module on one rank, and its cache elements per token."""
+    parts: _Parts = {}
     if isinstance(module, Attention):
-        elements = kv_elements_per_rank(module, plan.tp)
-        return _attention(model, module, plan.tp), elements, _attention_width(module, plan.tp)
-    if isinstance(module, Moe):
-        inner = _maps(module) * module.expert_intermediate / plan.expert_tp
-        return _moe(model, module, plan), 0.0, module.top_k * (inner + model.hidden)
-    parameters = _up_and_down(weights.ffn_linears(model, module), plan.tp)
-    return parameters, 0.0, _maps(module) * module.intermediate / plan.tp
+        held, elements = _attention(model, module, plan.tp), kv_elements_per_rank(module, plan.tp)
+    elif isinstance(module, Moe):
+        held, elements = _moe(model, module, plan), 0.0
+    else:
+        held, elements = _up_and_down(weights.ffn_linears(model, module), plan.tp), 0.0
+    for linear, parameters in held:
+        _add(parts, (MODULE_OF[linear], *format_of(linear, module)), parameters)
+    return parts, elements
+
+
+def _width(module: Attention | Ffn | Moe, model: ModelSpec, plan: ParallelPlan, tokens: int, rule: PoolRule) -> float:
+    """Return the elements of a module's widest results on one rank, for the tokens of the largest batch."""
+    if isinstance(module, Attention):
+        return tokens * _attention_width(module, plan.tp)
+    if isinstance(module, Ffn):
+        return tokens * _maps(module) * module.intermediate / plan.tp
+    gathers = plan.is_lockstep and plan.ep.exchange == "all_gather"
+    each = module.top_k * (_maps(module) * module.expert_intermediate / plan.expert_tp + model.hidden)
+    tokens *= plan.dp if gathers else 1
+    return min(tokens, rule.expert_tokens or tokens) * each + (2 * model.hidden * tokens if gathers else 0)
 
 
 def kv_elements_per_rank(attention: Attention, tp: int) -> float:
@@ -115,32 +173,41 @@ def _maps(module: Ffn | Moe) -> int:
     return 3 if module.gated else 2
 
 
-def _attention(model: ModelSpec, attention: Attention, tp: int) -> float:
-    parameters = float(weights.attention_vector_parameters(attention))
+_Held = Iterator[tuple[str, float]]
+"""Linear map, or ``norms`` of vectors and biases, and its parameters on one rank."""
+
+
+def _attention(model: ModelSpec, attention: Attention, tp: int) -> _Held:
+    yield "norms", float(weights.attention_vector_parameters(attention))
     for linear in weights.attention_linears(model, attention):
         whole = attention.kind == "mla" and linear.name in ("q_a_proj", "kv_a_proj")
         summed = linear.name == "o_proj"
-        matrix, bias = linear.inputs * linear.outputs, linear.outputs * linear.bias
-        parameters += matrix / (1 if whole else tp) + bias / (1 if whole or summed else tp)
+        yield linear.name, linear.inputs * linear.outputs / (1 if whole else tp)
+        yield "norms", linear.outputs * linear.bias / (1 if whole or summed else tp)
     if attention.kind != "mla" and attention.num_kv_heads < tp:
         extra = 1 / attention.num_kv_heads - 1 / tp
-        inputs = model.hidden + attention.qkv_bias
-        parameters += inputs * attention.num_kv_heads * (attention.head_dim + attention.v_head_dim) * extra
-    return parameters
+        width = attention.num_kv_heads * (attention.head_dim + attention.v_head_dim) * extra
+        yield "qkv_proj", model.hidden * width
+        yield "norms", attention.qkv_bias * width
 
 
-def _up_and_down(linears: tuple[Linear, ...], share: int) -> float:
-    """Return what one of ``share`` ranks holds of an FFN: a share of both maps, and the whole bias of the sum."""
+def _up_and_down(linears: tuple[Linear, ...], share: float) -> _Held:
+    """Yield what one of ``share`` ranks holds of an FFN: a share of both maps, and the whole bias of the sum."""
     up, down = linears[:2]
-    return (up.parameters + down.inputs * down.outputs) / share + down.outputs * down.bias
+    yield up.name, up.inputs * up.outputs / share
+    yield down.name, down.inputs * down.outputs / share
+    yield "norms", up.outputs * up.bias / share + down.outputs * down.bias
 
 
-def _moe(model: ModelSpec, moe: Moe, plan: ParallelPlan) -> float:
+def _moe(model: ModelSpec, moe: Moe, plan: ParallelPlan) -> _Held:
     held = (moe.num_experts + plan.ep.redundant) / plan.ep.degree
-    experts = held * _up_and_down(weights.expert_linears(model, moe), plan.expert_tp)
+    for linear, parameters in _up_and_down(weights.expert_linears(model, moe), plan.expert_tp):
+        yield linear, held * parameters
+    yield "gate", weights.router_parameters(model, moe)
     shared = weights.shared_expert_linears(model, moe)
-    gate = model.hidden if moe.shared_gate else 0
-    return weights.router_parameters(model, moe) + experts + (_up_and_down(shared, plan.tp) + gate if shared else 0)
+    if shared:
+        yield from _up_and_down(shared, plan.tp)
+        yield "shared_gate", model.hidden if moe.shared_gate else 0
 
 
 def kv_pool_blocks(
@@ -165,7 +232,7 @@ def pool_bytes(rank: RankMemory, *, device_bytes: float, utilization: float, rul
         case "free":
             return free * utilization
         case "static":
-            return min(within, free)
+            return min(within - rule.outside_bytes, free)
     return within - beside
 
 
@@ -174,5 +241,5 @@ def utilization_of(rank: RankMemory, pool: float, *, device_bytes: float, rule: 
     beside = rank.buffers_bytes + rule.outside_bytes
     if rule.share_of == "free":
         return pool / (device_bytes - rank.weights_bytes - beside)
-    within = rank.weights_bytes + pool + (0.0 if rule.share_of == "static" else beside)
+    within = rank.weights_bytes + pool + (rule.outside_bytes if rule.share_of == "static" else beside)
     return within / device_bytes + rule.margin

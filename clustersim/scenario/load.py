@@ -156,7 +156,9 @@ def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptPa
     resolved = with_defaults(part, document.data)
     resolved["topology"], resolved["model"] = cluster[1], model[1]
     resolved["serving"]["engine"] = engine[1]
-    resolved["precision"]["weights"] = precision.weights
+    resolved["precision"]["weights"] = (
+        {"default": precision.weights, **dict(precision.modules)} if precision.modules else precision.weights
+    )
     for name, plan in zip(part.plan.pools, plans, strict=True):
         exchange = plan.ep.exchange if plan.ep.degree > 1 else None
         written_plan(resolved, name)["ep"]["exchange"] = exchange
@@ -245,9 +247,16 @@ def _default_engine(data: dict[str, Any]) -> None:
 
 
 def _precision(part: PrecisionPart, document: Document, model: ModelSpec | None) -> Precision:
-    weights = part.weights or ("bf16" if model is None else model.default_weight_dtype)
+    modules = dict(part.weights or {})
+    own = "bf16" if model is None else model.default_weight_dtype
     try:
-        return Precision(weights=weights, activations=part.activations, kv_cache=part.kv_cache, multiply=part.multiply)
+        return Precision(
+            weights=modules.pop("default", own),
+            modules=tuple(modules.items()),
+            activations=part.activations,
+            kv_cache=part.kv_cache,
+            multiply=part.multiply,
+        )
     except InputError as error:
         raise InputError(document.placed(error.problems)) from None
 

@@ -45,6 +45,7 @@ SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
     **{(*plan, "ep", "routing"): None for plan in (("plan",), *(("plan", pool) for pool in POOLS))},
     ("serving", "engine"): "name",
     **{(*serving, "order"): "by" for serving in (("serving",), *(("serving", pool) for pool in POOLS))},
+    ("precision", "weights"): "default",
     ("workload", "trace"): "path",
     ("workload", "arrivals"): "process",
     ("workload", "prompt_tokens"): "fixed",
@@ -228,7 +229,9 @@ class PlanPart(PoolPlanPart):
 class PrecisionPart(Part):
     """Number formats; without ``weights`` that of the model's published checkpoint."""
 
-    weights: str | None = Field(default=None, examples=["fp8"])
+    weights: Annotated[dict[str, str] | None, short_for("default", str | dict[str, str])] = Field(
+        default=None, examples=["{default: fp8}"]
+    )
     activations: str = Field(default="bf16", examples=["bf16"])
     kv_cache: str = Field(default="bf16", examples=["fp8"])
     multiply: str | None = Field(default=None, examples=["fp8"])

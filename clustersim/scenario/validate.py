@@ -49,7 +49,8 @@ def _example(field: FieldInfo | None, error: ErrorDetails) -> str | None:
     if error["loc"] and isinstance(error["loc"][-1], int):
         first = example.strip("[]")
         return first if first.startswith("{") else first.split(", ")[0]
-    of_value = typing.get_origin(field.annotation) is dict and error["type"] == "string_type"
+    kinds = (field.annotation, *typing.get_args(field.annotation))
+    of_value = any(typing.get_origin(kind) is dict for kind in kinds) and error["type"] == "string_type"
     return example.strip("{}").partition(": ")[2] if of_value else example
 
 

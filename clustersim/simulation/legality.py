@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from clustersim.cost.precision import Precision
+from clustersim.cost.precision import Precision, formats_of
 from clustersim.errors import InputError, Problem
 from clustersim.legality.check import check_plan
 from clustersim.legality.deployment import Deployment, ServingLimits
@@ -90,11 +90,12 @@ def scenario_memory(scenario: Scenario) -> tuple[RankMemory, ...]:
     return stage_memory(
         scenario.model,
         scenario.plan,
-        weight_bytes=precision.weight_bytes,
+        format_of=formats_of(precision, scenario.model),
         activation_bytes=precision.activation_bytes,
         kv_bytes=precision.kv_bytes,
         max_batch_tokens=serving.max_batch_tokens,
         max_batch_requests=serving.max_batch_requests,
+        rule=scenario.engine.pool,
     )
 
 

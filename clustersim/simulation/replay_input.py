@@ -161,10 +161,12 @@ def kv_blocks(scenario: Scenario) -> int:
     if blocks < 1:
         device = scenario.topology.device
         worst = max(memory, key=lambda rank: rank.weights_bytes + rank.buffers_bytes)
+        kept = (worst.weights_bytes, worst.buffers_bytes, scenario.engine.pool.outside_bytes, device.memory_bytes)
+        weights, buffers, outside, memory_ = (f"{size / 2**30:.1f} GiB" for size in kept)
         message = (
-            f"weights ({worst.weights_bytes / 2**30:.1f} GiB) and buffers ({worst.buffers_bytes / 2**30:.1f} GiB) of "
-            f"one rank leave no room for K/V in {scenario.serving.memory_utilization:.0%} of {device.name}'s "
-            f"{device.memory_bytes / 2**30:.1f} GiB; raise plan.tp or plan.pp, or use a smaller weight format"
+            f"weights ({weights}), buffers ({buffers}) and what the engine keeps ({outside}) of one rank leave no room "
+            f"for K/V in {scenario.serving.memory_utilization:.0%} of {device.name}'s {memory_}; raise plan.tp or "
+            "plan.pp, or use a smaller weight format"
         )
         raise InputError(scenario.problem("plan", message))
     return blocks

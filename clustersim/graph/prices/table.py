@@ -37,11 +37,12 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PriceGroup:
-    """The cost classes of one operator.
+    """The cost classes of one operator, with weights in one format.
 
     Parameters
     ----------
-    op : str
+    op, weights : str
+        ``weights`` is empty where they are as most.
     indices : int64 array of shape (classes,)
         Positions in the program's classes.
     classes : tuple of CostClass
@@ -52,6 +53,7 @@ class PriceGroup:
     """
 
     op: str
+    weights: str
     indices: Int64Array
     classes: tuple[CostClass, ...]
     shape: dict[str, FloatArray]
@@ -77,13 +79,14 @@ class PriceGroup:
 
 
 def price_groups(classes: Sequence[CostClass]) -> tuple[PriceGroup, ...]:
-    """Group cost classes by operator, in order of first appearance."""
-    by_op: dict[str, list[int]] = {}
+    """Group cost classes by operator and format, in order of first appearance."""
+    by_op: dict[tuple[str, str], list[int]] = {}
     for index, cls in enumerate(classes):
-        by_op.setdefault(cls.node.op, []).append(index)
+        by_op.setdefault((cls.node.op, cls.node.weights), []).append(index)
     return tuple(
         PriceGroup(
             op=op,
+            weights=weights,
             indices=np.array(indices, np.int64),
             classes=tuple(classes[i] for i in indices),
             shape={
@@ -93,7 +96,7 @@ def price_groups(classes: Sequence[CostClass]) -> tuple[PriceGroup, ...]:
             included=np.array([classes[i].node.included for i in indices]),
             linear=_linear([classes[i] for i in indices]),
         )
-        for op, indices in by_op.items()
+        for (op, weights), indices in by_op.items()
     )
 
 

@@ -61,10 +61,10 @@ def bytes_moved(node: Node, features: Features, s: int, precision: Precision) ->
     count = node_amount(node, features, s)
     match node.op:
         case "gemm":
-            return node.n * node.k * precision.weight_bytes + count * (node.n + node.k) * act
+            return node.n * node.k * precision.bytes_of(node.weights) + count * (node.n + node.k) * act
         case "grouped_gemm":
             visited = active_experts(node, count)
-            return visited * node.n * node.k * precision.weight_bytes + count * (node.n + node.k) * act
+            return visited * node.n * node.k * precision.bytes_of(node.weights) + count * (node.n + node.k) * act
         case "attention_prefill" | "attention_decode":
             keys = features[keys_feature(node)][s]
             ends = count * node.heads * (node.qk_dim + node.v_dim) * act

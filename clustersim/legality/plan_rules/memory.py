@@ -35,13 +35,13 @@ def needed_bytes(deployment: Deployment, stage: RankBytes, blocks: int) -> float
     """Return what weights, buffers and this many K/V blocks take of the budget of a rank.
 
     Where the pool is a share u of what is free, a byte of K/V takes 1/u: so much must be free for it. Of a static
-    share buffers take what they need above the rest of memory, which is theirs.
+    share the engine's own take theirs, and buffers what they need above the rest of memory.
     """
     rule, kv = deployment.pool, blocks * _block_bytes(deployment, stage)
     if rule.share_of != "static":
         return stage.weights + stage.buffers + kv
     rest = deployment.memory_bytes * (1.0 - deployment.limits.memory_utilization + rule.margin)
-    return stage.weights + max(0.0, stage.buffers + rule.outside_bytes - rest) + kv
+    return stage.weights + rule.outside_bytes + max(0.0, stage.buffers - rest) + kv
 
 
 def _block_bytes(deployment: Deployment, stage: RankBytes) -> float:
@@ -116,9 +116,10 @@ def _said_of(deployment: Deployment, stage: RankBytes) -> str:
     budget = deployment.memory_bytes * (share - rule.margin)
     of = f"{share:.0%}" + (f" less {rule.margin:.0%}" if rule.margin else "")
     if rule.share_of == "static":
+        engine = f", {rule.outside_bytes / GIB:.2f} GiB that the engine keeps," if rule.outside_bytes else ""
         return (
-            f"weights and K/V have {of} of a device's {device / GIB:.2f} GiB, which is {budget / GIB:.2f} GiB, and "
-            f"buffers the rest{kept.removesuffix(',')}"
+            f"weights{engine} and K/V have {of} of a device's {device / GIB:.2f} GiB, which is {budget / GIB:.2f} GiB, "
+            "and buffers the rest"
         )
     return f"{of} of a device's {device / GIB:.2f} GiB{kept} is {budget / GIB:.2f} GiB"
 

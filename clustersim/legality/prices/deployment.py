@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final
 
 from clustersim.clock import FloatArray
 from clustersim.cluster.topology import Topology
@@ -13,12 +12,6 @@ from clustersim.cost.precision import Precision
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.values import dataclass
-
-BYTES: Final[Mapping[str, float]] = {
-    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
-    "fp4": (16 * 4 + 8) / 16 / 8, "mxfp4": (32 * 4 + 8) / 32 / 8, "int4": (128 * 4 + 16) / 128 / 8,
-}  # fmt: skip
-"""Bytes per element, with the scale that each block of elements shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +90,8 @@ class PricedDeployment:
         """Format in which weights are multiplied: their own where the device can, else that of activations."""
         if self.precision.multiply is not None:
             return self.precision.multiply
-        weights = "fp4" if self.precision.weights == "mxfp4" else self.precision.weights
+        weights = self.precision.weights.partition("-")[0]
+        weights = "fp4" if weights == "mxfp4" else weights
         return weights if weights in self.topology.device.flops else self.precision.activations
 
     def moe_layers_before(self, layer: int) -> int:

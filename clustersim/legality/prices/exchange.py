@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import fsum
 
 from clustersim.cost.precision import Precision
-from clustersim.legality.prices.deployment import BYTES
+from clustersim.legality.formats import BYTES
 from clustersim.legality.shards import expert_map
 from clustersim.model.architecture import Moe
 from clustersim.plan.exchange import DEEPEP, Exchange
@@ -51,7 +51,7 @@ def copy_bytes(name: str, ep: ExpertPlan, precision: Precision, hidden: int) -> 
     """Return the bytes of one copy of a token that is dispatched, or of what experts made of it."""
     if name != "dispatch" or ep.exchange not in DEEPEP:
         return hidden * BYTES[precision.activations]
-    multiplied = precision.weights if precision.multiply is None else precision.multiply
+    multiplied = precision.multiply or dict(precision.modules).get("experts", precision.weights).partition("-")[0]
     dtype = ep.dispatch or ("fp8" if multiplied == "fp8" else precision.activations)
     scales = hidden / 128 * 4 if dtype == "fp8" else 0.0
     header = 16 if ep.exchange == "deepep_low_latency" else 0

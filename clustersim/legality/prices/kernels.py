@@ -9,7 +9,8 @@ import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.cost.kernels import ASSUMED
-from clustersim.legality.prices.deployment import BYTES, PricedDeployment
+from clustersim.legality.formats import BYTES, bytes_of
+from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.grids import points_of
 
 Shape = Mapping[str, Any]
@@ -37,7 +38,7 @@ Curve = tuple[float, FloatArray, FloatArray]
 
 
 class Kernels:
-    """Seconds of the kernels of one kind of device, without the gap before them.
+    """Seconds of the kernels of one kind of device on weights of one format, without the gap before them.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class Kernels:
         self.device, precision = deployment.topology.device, deployment.precision
         self.multiplied_in = deployment.multiplied_in
         self.kv_format, self.act_format = precision.kv_cache, precision.activations
-        self.weight, self.operand = BYTES[precision.weights], BYTES[self.multiplied_in]
+        self.weight, self.operand = bytes_of(precision.weights), BYTES[self.multiplied_in]
         self.act, self.kv = BYTES[precision.activations], BYTES[precision.kv_cache]
         self.bandwidth = float(self.device.memory_bytes_per_s)
         self.sections = dict(self.device.kernels)

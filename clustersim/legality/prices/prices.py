@@ -55,6 +55,7 @@ class Prices:
     def __init__(self, deployment: PricedDeployment, first_replica: int) -> None:
         self.deployment, self.first_replica = deployment, first_replica
         self.kernels, self.works = Kernels(deployment), Works(deployment)
+        self._of_formats = {deployment.precision.weights: self.kernels}
         self.links = Links(deployment.topology, deployment.collectives)
         layers, ep = deployment.model.layers, deployment.plan.ep
         self.alike = np.array([layers.index(one) for one in layers] + [-1], np.int64)
@@ -189,8 +190,17 @@ class Prices:
         else:
             shape |= self._shape(work, amount, features, one.s)
             shape.pop("share", None)
-            seconds = self.kernels.seconds(work.op, shape)
+            seconds = self._reading(work.weights).seconds(work.op, shape)
         return _ns(seconds + gap)
+
+    def _reading(self, weights: str) -> Kernels:
+        """Return the kernels that read weights of a format: ``multiply`` is of most weights alone."""
+        if not weights:
+            return self.kernels
+        if weights not in self._of_formats:
+            precision = replace(self.deployment.precision, weights=weights, modules=(), multiply=None)
+            self._of_formats[weights] = Kernels(replace(self.deployment, precision=precision))
+        return self._of_formats[weights]
 
     def _shape(self, work: Work, amount: FloatArray, features: Features, s: int) -> dict[str, FloatArray | float]:
         match work.op:

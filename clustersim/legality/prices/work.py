@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Final
 
-from clustersim.legality.prices.deployment import BYTES, PricedDeployment
+from clustersim.legality.formats import BYTES
+from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.plan.exchange import Exchange
 from clustersim.values import dataclass
 
@@ -40,6 +41,8 @@ class Work:
     pairs, keys : str
         Features that attention reads besides.
     fused, included : bool
+    weights : str
+        Format of the weights that a product reads.
     exchange : Exchange or None
         How DeepEP does an all-to-all between experts.
     """
@@ -53,6 +56,7 @@ class Work:
     keys: str = ""
     fused: bool = False
     included: bool = False
+    weights: str = ""
     exchange: Exchange | None = None
 
     @property

@@ -5,8 +5,10 @@ Names are those that operators have on a timeline; RULES.md says what each of th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from clustersim.legality.formats import weights_in
 from clustersim.legality.prices.attention_work import AttentionWorks
 from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.exchange import copies_of, copy_bytes, exchange_of
@@ -59,8 +61,13 @@ class Works(Parts):
         else:
             found = self.attention.of(name, at.attention) or self._ffn(name, at)
         if found is None:
-            found = self._put_together(name, op, at, layer, s)
-        return found
+            return self._put_together(name, op, at, layer, s)
+        if found.op not in ("gemm", "grouped_gemm"):
+            return found
+        model, precision = self.deployment.model, self.deployment.precision
+        of_ffn = name.startswith(("ffn_", "expert_", "gate", "shared_"))
+        part = model if at is None else at.ffn if of_ffn else at.attention
+        return replace(found, weights=weights_in(precision, model, name, part))
 
     def _outside(self, name: str) -> Work | None:
         h = self.hidden

@@ -93,7 +93,7 @@ def changed(deployment: Deployment, change: Change) -> Deployment:
         elif head == "serving":
             deployment = replace(deployment, limits=replace(deployment.limits, **{name: value}))
         elif head == "precision":
-            deployment = replace(deployment, precision=replace(deployment.precision, **{name: value}))
+            deployment = replace(deployment, precision=replace(deployment.precision, modules=(), **{name: value}))
         else:
             raise ValueError(f"no rule proposes to change {path}")
     return deployment if plan is deployment.plan else replace(deployment, plan=plan.settled())

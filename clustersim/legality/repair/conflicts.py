@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import log2
 from typing import Any, Final
 
-from clustersim.cost.precision import DTYPE_BYTES
+from clustersim.cost.precision import dtype_bytes
 from clustersim.legality.check import MOST_JUDGED_RANKS
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout
@@ -153,7 +153,7 @@ def _relaxed(deployment: Deployment) -> Deployment:
         kv_blocks=limits.kv_blocks and 1,
         memory_utilization=max(limits.memory_utilization, memory.USUAL_UTILIZATION),
     )
-    smallest = min(deployment.precision.weights, "fp4", key=DTYPE_BYTES.__getitem__)
+    smallest = min(deployment.precision.weights, "fp4", key=dtype_bytes)
     return replace(deployment, limits=least, precision=replace(deployment.precision, weights=smallest))
 
 
@@ -184,7 +184,7 @@ def _hopeless(deployment: Deployment, what: str) -> Conflict | None:
     if needed <= budget:
         return None
     if what == "weights":
-        least = needed * DTYPE_BYTES["fp4"] / deployment.precision.weight_bytes
+        least = needed * dtype_bytes("fp4") / deployment.precision.weight_bytes
         return Conflict(rule="KV-6", levers=_HOPELESS[what] if least <= budget else ())
     return Conflict(rule="KV-6", levers=_HOPELESS[what], least=LIMIT + PER_OCTAVE * log2(needed / budget))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.cluster.device import Device
+from clustersim.cost.precision import Precision
 from clustersim.graph.prices.pricer import active_experts
 from clustersim.graph.program import StageProgram
 from clustersim.report.metrics.link_traffic import Programs
@@ -53,7 +54,7 @@ def mbu(must_read_bytes: float, memory_bytes_per_s: float, elapsed_ns: int) -> f
 
 def weight_reads(
     programs: Programs, features: Mapping[tuple[int, str], StepFeatures], num_steps: Mapping[tuple[int, str], int],
-    weight_bytes: float,
+    precision: Precision,
 ) -> float | None:  # fmt: skip
     """Return the bytes of weights that all steps read on all ranks together.
 
@@ -67,8 +68,8 @@ def weight_reads(
         (replica, kind) → what steps carried; empty where that is not known.
     num_steps : mapping
         (replica, kind) → steps.
-    weight_bytes : float
-        Bytes of a weight.
+    precision : Precision
+        Number formats.
     """
     total = 0.0
     for (replica, stage), kinds in programs.items():
@@ -78,12 +79,13 @@ def weight_reads(
             if not count:
                 continue
             elements, experts = program.product_weights
-            total += elements * count
+            total += count * math.fsum(size * precision.bytes_of(name) for name, size in elements.items())
             for cls, size in experts.items():
                 if (replica, kind) not in features:
                     return None
-                total += size * _active(program, cls, features[replica, kind])
-    return total * weight_bytes
+                each = size * precision.bytes_of(program.classes[cls].node.weights)
+                total += each * _active(program, cls, features[replica, kind])
+    return total
 
 
 def _active(program: StageProgram, cls: int, steps: StepFeatures) -> float:

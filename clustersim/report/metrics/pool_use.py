@@ -129,7 +129,7 @@ def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> P
         features, tables = lockstep_features(tables), as_one_replica(tables)
     else:
         features = step_features(tables, plan.sp) if known else {}
-    weights = efficiency.weight_reads(programs, features, _steps_by_kind(tables), precision.weight_bytes)
+    weights = efficiency.weight_reads(programs, features, _steps_by_kind(tables), precision)
     let_go()
     peak = device.flops.get(precision.multiply_dtype(device.flops))
     return PoolUse(

@@ -74,7 +74,7 @@ def configuration(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("topology", _name(scenario.get("topology"))),
         ("devices in use", f"{len(set(devices)):,}" if devices else ""),
         ("plan", plan_words(scenario.get("plan"))),
-        ("precision", ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in precision.items())),
+        ("precision", ", ".join(f"{key.replace('_', ' ')} {_named(value)}" for key, value in precision.items())),
         ("scheduler", _name(serving.get("scheduler"))),
         ("engine", _name(serving.get("engine"))),
         ("workload", _workload(scenario.get("workload") or {})),
@@ -305,6 +305,13 @@ def _name(value: Any) -> str:
         nodes = value.get("nodes")
         return f"{name} × {nodes} nodes" if nodes not in (None, 1) else name
     return "" if value is None else str(value)
+
+
+def _named(formats: Any) -> str:
+    """Return a number format, or those of modules in one line."""
+    if not isinstance(formats, Mapping):
+        return str(formats)
+    return " ".join(f"{module} {name}" for module, name in formats.items())
 
 
 def _workload(workload: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +91,7 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
     try:
         model = model_from_config(config, name, source)
         if shipped.weights is not None:
-            model = replace(model, default_weight_dtype=shipped.weights)
+            model = model.published_in(shipped.weights)
         unread = [key for key in model.unused_keys if key in changes]  # a slip: it would change nothing
         if unread:
             raise InputError(

@@ -16,6 +16,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "cost.kernels": {"ASSUMED"},
     "cost.precision": {"Precision"},
     "graph.template": {"PassTemplate"},
+    "legality.formats": {"BYTES", "bytes_of", "weights_in"},
     "legality.shards": {"expert_map"},
     "legality.timeline_rules.views.grouping": {"numbered"},
     "legality.timeline_rules.views.pieces": {"BoolArray", "Pieces"},

@@ -12,7 +12,7 @@ from clustersim.model.kv import kv_elements_per_token
 from clustersim.model.weights import total_parameters
 from clustersim.plan.memory import RankMemory, kv_elements_per_rank, kv_pool_blocks, stage_memory
 from clustersim.plan.mesh import Mesh
-from clustersim.plan.parallel import Cut
+from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan
 from clustersim.plan.pool import PoolRule
 from clustersim.plan.segments import causal_pairs, count_between, segments
 from clustersim.plan.stages import balanced_cuts, stage_cuts, stage_layers
@@ -138,14 +138,19 @@ def test_ranks_that_share_an_expert(degrees, share):
 
 def memory(model, **degrees):
     """Return what a rank of each stage keeps, at one byte per number."""
+    return memory_of(model, plan(**degrees))
+
+
+def memory_of(model, of_plan, expert_tokens=None):
     return stage_memory(
         model,
-        plan(**degrees),
-        weight_bytes=1.0,
+        of_plan,
+        format_of=lambda linear, part: ("fp8", 1.0),
         activation_bytes=1.0,
         kv_bytes=1.0,
         max_batch_tokens=4,
         max_batch_requests=3,
+        rule=PoolRule(expert_tokens=expert_tokens),
     )
 
 
@@ -227,6 +232,15 @@ def test_experts_may_all_be_sent_to_one_rank():
     (rank,) = memory(MIXTURE, tp=2, ep=2)
     # each token with 2 of 4 experts of 6: what came in and three results
     assert rank.buffers_bytes == 4 * (50 + 2 * (10 + 3 * 6)) + 1200
+
+
+def test_replicas_that_gather_tokens_have_room_for_those_of_all():
+    shared = ParallelPlan(dp=2, ep=ExpertPlan(degree=2, scope="global", exchange="all_gather"))
+    (rank,) = memory_of(MIXTURE, shared)
+    # 2 × 4 tokens are gathered, and as many results summed; with 2 of 4 experts each
+    assert rank.buffers_bytes == 4 * 50 + 2 * 8 * 10 + 8 * 2 * (10 + 3 * 6) + 1200
+    (rank,) = memory_of(MIXTURE, shared, expert_tokens=5)  # experts take 5 of them at once
+    assert rank.buffers_bytes == 4 * 50 + 2 * 8 * 10 + 5 * 2 * (10 + 3 * 6) + 1200
 
 
 def rank(weights, kv):

@@ -61,7 +61,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
         (
             {"serving": "kv_blocks: 100", "rate": 100},
             "p99 TTFT ",
-            f"; {LEFT_OUT} 64,083)",
+            f"; {LEFT_OUT} 63,161)",
         ),
         (
             {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: 0 s}", "rate": 1, "requests": 6},
@@ -160,12 +160,12 @@ def test_blocks_that_are_said_to_be_enough_are() -> None:
 
 def test_blocks_that_are_enough_may_be_more_than_memory_holds() -> None:
     """So few that memory decides: a run with as many as are enough is refused, and the cause says what is lacking."""
-    found = summary(serving="memory_utilization: 0.115", rate=100)
+    found = summary(serving="memory_utilization: 0.126", rate=100)
     (blocks,), (held,) = (found["enough_blocks"][name] for name in ("kv_blocks", "memory_blocks"))
     assert blocks > held == found["kv_blocks"]
     assert diagnoses(found)[0].endswith(f"; {MEMORY} {held:,})")
     for some, legal in ((held, True), (blocks, False)):
-        text = PLAIN % (f"memory_utilization: 0.115, kv_blocks: {some}", "", 100, 120)
+        text = PLAIN % (f"memory_utilization: 0.126, kv_blocks: {some}", "", 100, 120)
         scenario = build_scenario(parse_yaml(text, "prepared.yaml"), allow_code=False)
         assert bool(check_scenario(scenario).violations) is not legal
     assert MEMORY not in diagnoses(summary(serving="kv_blocks: 100", rate=100))[0]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from clustersim.cluster.fault import Fault
+from clustersim.cost.precision import Precision
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.replay.programs import compile_programs
@@ -101,7 +102,7 @@ def test_a_window_bounds_what_is_read():
 def test_a_step_reads_every_weight_once(plan):
     given = deployment([(0, 4, 1)], plan=plan, layers=2)
     programs = compile_programs(Mesh(plan=plan), given.entry.blueprints, given.comm)
-    read = efficiency.weight_reads(programs, {}, {(0, "prefill"): 1, (0, "decode"): 2}, 2.0)
+    read = efficiency.weight_reads(programs, {}, {(0, "prefill"): 1, (0, "decode"): 2}, Precision())
     assert read == 3 * 2.0 * (2 * LAYER + LOGITS)
 
 
@@ -113,10 +114,10 @@ def test_experts_are_read_when_they_get_a_token():
         compile_programs(Mesh(plan=given.entry.plan), given.entry.blueprints, given.comm),
     )
     features = step_features(timeline, given.entry.plan.sp)
-    read = efficiency.weight_reads(programs, features, {(0, "prefill"): 1, (0, "decode"): 1}, 1.0)
+    read = efficiency.weight_reads(programs, features, {(0, "prefill"): 1, (0, "decode"): 1}, Precision(weights="fp8"))
     dense = 750_000 + 500 * 4 + LOGITS
     assert read == pytest.approx(2 * dense + (3 + 2) * 1_000_000)
-    assert efficiency.weight_reads(programs, {}, {(0, "decode"): 1}, 1.0) is None
+    assert efficiency.weight_reads(programs, {}, {(0, "decode"): 1}, Precision(weights="fp8")) is None
 
 
 @MODES

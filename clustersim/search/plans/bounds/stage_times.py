@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
+from clustersim.cost.protocol import in_format
 from clustersim.graph.blueprint import HOST_OPS, Node
 from clustersim.graph.prices.pricer import Pricer, active_experts
 from clustersim.graph.prices.table import SHAPE_KEYS
@@ -253,7 +254,8 @@ def _class(pricer: Pricer, cls: CostClass, axes: _Columns, context: float) -> tu
 
 
 def _seconds(pricer: Pricer, cls: CostClass, amounts: FloatArray) -> FloatArray:
-    node, cost, engine = cls.node, pricer.cost, pricer.engine
+    node, engine = cls.node, pricer.engine
+    cost = in_format(pricer.cost, node.weights)
     shape = {key: float(getattr(node, key)) for key in SHAPE_KEYS.get(node.op, ())}
     if node.op in HOST_OPS:
         first = node.op == "schedule"
