@@ -52,7 +52,7 @@ def dtype_bytes(name: str) -> float:
         return DTYPE_BYTES[name]
     scaled = _SCALED.fullmatch(name)
     if scaled is None:
-        raise InputError(Problem(message=_unknown(name)))
+        raise InputError(Problem(message=str(format_problem(name))))
     bits = _BITS[scaled[1]]
     if scaled[6]:
         return bits / 8
@@ -95,7 +95,10 @@ def format_of(precision: Precision, model: ModelSpec, linear: str, part: Attenti
     return precision.wide if module in KEPT else precision.weights
 
 
-def _unknown(name: str) -> str:
+def format_problem(name: str, *, scaled: bool = True) -> str | None:
+    """Return why a text is no number format, of weights where ``scaled``; None where it is one."""
+    if name in DTYPE_BYTES or (scaled and _SCALED.fullmatch(name)):
+        return None
     return f"unknown number format {name!r}{did_you_mean(name, list(DTYPE_BYTES))}"
 
 
@@ -135,21 +138,16 @@ class Precision:
     multiply: str | None = None
 
     def __post_init__(self) -> None:
-        chosen = {role: getattr(self, role) for role in _ROLES}
-        if self.multiply is not None:
-            chosen["multiply"] = self.multiply
-        known = [name for role, name in chosen.items() if role == "weights" and _SCALED.fullmatch(name)]
+        chosen = {f"precision.{role}": getattr(self, role) for role in (*_ROLES, "multiply")}
+        for one in self.modules:
+            chosen[f"precision.weights.{one[0]}"] = one[1] if one[0] in MODULES else None
         problems = [
-            Problem(message=_unknown(name), path=f"precision.{role}")
-            for role, name in chosen.items()
-            if name not in DTYPE_BYTES and name not in known
+            Problem(message=f"unknown module{did_you_mean(one[0], list(MODULES))}", path=f"precision.weights.{one[0]}")
+            for one in self.modules
+            if one[0] not in MODULES
         ]
-        for module, name in self.modules:
-            path = f"precision.weights.{module}"
-            if module not in MODULES:
-                problems.append(Problem(message=f"unknown module{did_you_mean(module, list(MODULES))}", path=path))
-            elif name not in DTYPE_BYTES and _SCALED.fullmatch(name) is None:
-                problems.append(Problem(message=_unknown(name), path=path))
+        whys = {path: format_problem(name, scaled="weights" in path) for path, name in chosen.items() if name}
+        problems += [Problem(message=why, path=path) for path, why in whys.items() if why]
         if problems:
             raise InputError(problems)
 

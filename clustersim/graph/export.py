@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from clustersim.graph.batch import StepBatch
@@ -204,6 +204,11 @@ def plan_facts(plan: ParallelPlan) -> dict[str, Any]:
     return facts
 
 
+def told(part: Any) -> dict[str, Any]:
+    """Return a part of an architecture, or number formats, as plain data, without lists of formats that are empty."""
+    return {key: value for key, value in asdict(part).items() if value or key not in ("formats", "modules")}
+
+
 def model_facts(model: ModelSpec) -> dict[str, Any]:
     """Return an architecture as plain data; equal layers in a row are one entry with a ``count``."""
     layers: list[dict[str, Any]] = []
@@ -213,10 +218,10 @@ def model_facts(model: ModelSpec) -> dict[str, Any]:
             layers[-1]["count"] += 1
             continue
         part = "moe" if isinstance(layer.ffn, Moe) else "ffn"
-        inside = {"attention": asdict(layer.attention), part: asdict(layer.ffn)}
+        inside = {"attention": told(layer.attention), part: told(layer.ffn)}
         layers.append({"count": 1, **inside, "post_norms": layer.post_norms})
         before = layer
-    plain = {field.name: getattr(model, field.name) for field in fields(model) if field.name != "layers"}
+    plain = {key: value for key, value in told(replace(model, layers=())).items() if key != "layers"}
     return {**plain, "unused_keys": list(model.unused_keys), "layers": layers}
 
 

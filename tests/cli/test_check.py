@@ -61,6 +61,9 @@ def test_check_of_a_legal_plan_says_what_it_looked_at() -> None:
         "6 have no say in such a plan: SP-1, SP-3, SP-7, SP-9, EP-1, EP-6\n"
         "legal: 18 rules found nothing wrong with the step graphs of small; 15 have no say in such a plan: "
         "SP-1, SP-2, SP-3, SP-4, SP-5, SP-6, SP-8, PP-2, PP-5, EP-2, EP-4, EP-5, EP-6, EP-7, DP-3\n"
+        "memory: a rank has 32.86 GiB of weights (embedding bf16 0.49, lm_head bf16 0.49, attention bf16 5.62, "
+        "ffn bf16 26.25, norms bf16 0.00), 1.08 of buffers, 0.00 that the engine keeps and 37.26 of K/V "
+        "(30,522 blocks of 16); 90% of 79.10 GiB\n"
     )
 
 
@@ -109,7 +112,7 @@ def test_check_json_is_the_contract() -> None:
     result = invoke("check", "s.yaml", "--json")
     assert result.exit_code == 1
     verdict = json.loads(result.stdout)
-    assert list(verdict) == ["verdict", "levels", "violations", "rules", "simulates", "not_simulated", "fix"]
+    assert list(verdict) == ["verdict", "levels", "violations", "rules", "memory", "simulates", "not_simulated", "fix"]
     assert (verdict["verdict"], verdict["levels"]) == ("illegal", {"P": "illegal"})
     assert verdict["violations"] == [
         {

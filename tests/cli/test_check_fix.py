@@ -282,6 +282,12 @@ PROMISED = {
     "simulates": "true or false", "not_simulated": "list",
     "not_simulated[].path": "text", "not_simulated[].message": "text", "not_simulated[].file": "text or null",
     "not_simulated[].line": "number or null", "not_simulated[].column": "number or null",
+    "memory": "list", "memory[].pool": "text or null", "memory[].stage": "number", "memory[].weights": "list",
+    "memory[].weights[].module": "text", "memory[].weights[].format": "text",
+    "memory[].weights[].parameters": "number", "memory[].weights[].bytes": "number",
+    "memory[].weights_bytes": "number", "memory[].buffers_bytes": "number", "memory[].outside_bytes": "number",
+    "memory[].kv_bytes": "number", "memory[].kv_blocks": "number", "memory[].kv_block_tokens": "number",
+    "memory[].device_bytes": "number", "memory[].memory_utilization": "number",
     "fix.changes[].rule": "text", "fix.changes[].message": "text", "fix.changes[].statement": "text",
 }  # fmt: skip
 """Key of ``check --json`` → its type. Other programs rely on these: keys may be added, none is renamed or removed."""
@@ -324,7 +330,7 @@ def test_the_promised_keys_are_those_that_the_reference_lists() -> None:
     text = (ROOT / "docs/reference/check.md").read_text(encoding="utf-8")
     listed = dict(
         re.findall(
-            r"^\| `((?:verdict|levels|violations|rules|fix|simulates|not_simulated)[^`]*)` \| ([a-z ]+?) \|",
+            r"^\| `((?:verdict|levels|memory|violations|rules|fix|simulates|not_simulated)[^`]*)` \| ([a-z ]+?) \|",
             text,
             re.MULTILINE,
         )

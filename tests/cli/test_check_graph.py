@@ -146,16 +146,17 @@ def test_check_of_an_illegal_plan_expands_nothing() -> None:
     assert {rule["level"] for rule in verdict["rules"]} == {"P"}
 
 
-def test_check_of_a_legal_plan_says_so_in_two_lines() -> None:
+def test_check_of_a_legal_plan_says_so_level_by_level() -> None:
     result = invoke("check", "mixtral-ep")
     assert result.exit_code == 0
-    first, second = result.stdout.splitlines()
+    first, second, memory = result.stdout.splitlines()
     assert first.startswith(
         "legal: 8 rules found nothing wrong with the plan of mixtral-ep; 4 have no say in such a plan: "
     )
     assert second.startswith(
         "legal: 23 rules found nothing wrong with the step graphs of mixtral-ep; 10 have no say in such a plan: "
     )
+    assert memory.startswith("memory: a rank has ")
 
 
 @pytest.mark.parametrize("kind", ["prefill", "mixed", "decode"])

@@ -151,7 +151,7 @@ def test_where_no_number_is_enough_none_is_said(tmp_path: Path) -> None:
 
 def test_blocks_that_a_larger_share_of_the_memory_holds_are_told_by_that_share(tmp_path: Path) -> None:
     """Weights leave some hundred blocks at this share of the memory, and a larger share leaves enough."""
-    share = TINY["serving"] | {"memory_utilization": 0.02}
+    share = TINY["serving"] | {"memory_utilization": 0.0314}
     file = tmp_path / "tiny.yaml"
     workload = TINY["workload"] | {"prompt_tokens": 4096, "requests": 60}
     file.write_text(yaml.safe_dump(TINY | {"serving": share, "workload": workload}), encoding="utf-8")

@@ -21,6 +21,7 @@ from clustersim.legality.rule import Verdict
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import INSTEAD, Scenario
+from clustersim.simulation.account import account_lines, memory_account
 from clustersim.simulation.graph_legality import violation_line
 from clustersim.simulation.legality import check_scenario, headlines, problem, verdict_json
 from clustersim.simulation.repair.fix import (
@@ -107,6 +108,9 @@ def check(
         refuse_unreadable(loaded)
     lines = [*_verdict_lines(loaded, verdict)]  # they quote the file, which --out may name
     document = verdict_json(loaded, verdict)
+    sound = all(found.rule == "KV-6" for found in verdict.of_level("P").violations)
+    document["memory"] = memory_account(loaded) if sound else []
+    lines += account_lines(document["memory"])
     unable = _unable(loaded, verdict)
     document |= {"simulates": not unable and verdict.verdict == "legal", "not_simulated": _unable_json(unable)}
     lines += _unable_lines(unable)

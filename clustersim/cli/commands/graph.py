@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.files import written_whole
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
-from clustersim.graph.export import WRITERS, model_facts, plan_facts
+from clustersim.graph.export import WRITERS, model_facts, plan_facts, told
 from clustersim.graph.prices.priced import PricedGraph
 from clustersim.legality.deployment import either
 from clustersim.limits import Limits
@@ -126,7 +126,7 @@ def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, 
         about: Mapping[str, Any] = {
             "title": f"{title}: {words}", "scenario": scenario.name, **whose, "devices": devices,
             "topology": {"devices": list(scenario.topology.devices)}, "plan": plan_facts(_drawn(plan)),
-            "model": model_facts(scenario.model), "precision": asdict(scenario.precision),
+            "model": model_facts(scenario.model), "precision": told(scenario.precision),
         }  # fmt: skip
         about = about if stage is None else {**about, "stages": [stage]}
         text = WRITERS[target.suffix](priced, about)

@@ -15,6 +15,7 @@ from clustersim.model.architecture import Layer, ModelSpec, Moe
 from clustersim.model.kv import kv_bytes_per_token
 from clustersim.model.weights import active_parameters, total_parameters
 from clustersim.scenario.parts import load_model
+from clustersim.simulation.account import weights_account
 from clustersim.units import format_bytes
 
 
@@ -31,7 +32,11 @@ def models(name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
         return
     model = load_model(name, overrides)
     runs = layer_runs(model)
-    facts = summary(model) | {"unused_keys": list(model.unused_keys), "source": model.source}
+    facts = summary(model) | {
+        "weights": weights_account(model),
+        "unused_keys": list(model.unused_keys),
+        "source": model.source,
+    }
     if as_json:
         layers = [{"first": first, "count": count} | dataclasses.asdict(layer) for first, count, layer in runs]
         print_json(facts | {"layers": layers})
@@ -41,7 +46,7 @@ def models(name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
             "name": model.name,
             "parameters": _short(facts["parameters"]),
             "per token": f"{_short(facts['active_parameters'])} parameters",
-            "weights": f"{format_bytes(facts['weight_bytes'])} as {model.default_weight_dtype}",
+            "weights": f"{format_bytes(facts['weight_bytes'])}, most as {model.default_weight_dtype}",
             "K/V per token": f"{format_bytes(facts['kv_bytes_per_token'])} as bf16",
             "hidden": str(model.hidden),
             "vocabulary": f"{model.vocab} ({'tied' if model.tied_embeddings else 'own'} LM head)",
@@ -52,6 +57,11 @@ def models(name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     )
     rows = [(_range(first, count), attention_words(layer), ffn_words(layer)) for first, count, layer in runs]
     print_table(("layers", "attention", "FFN"), rows, numbers_from=3)
+    weights = [
+        (one["module"], one["format"], _short(one["parameters"]), format_bytes(one["bytes"]))
+        for one in facts["weights"]
+    ]
+    print_table(("weights", "format", "parameters", "memory"), weights, numbers_from=2)
 
 
 def summary(model: ModelSpec) -> dict[str, Any]:
@@ -67,7 +77,7 @@ def summary(model: ModelSpec) -> dict[str, Any]:
         "parameters": parameters,
         "active_parameters": active_parameters(model),
         "weight_dtype": model.default_weight_dtype,
-        "weight_bytes": int(parameters * dtype_bytes(model.default_weight_dtype)),
+        "weight_bytes": sum(one["bytes"] for one in weights_account(model)),
         "kv_bytes_per_token": int(kv_bytes_per_token(model, dtype_bytes("bf16"))),
         "max_positions": model.max_positions,
     }

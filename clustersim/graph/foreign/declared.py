@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, get_type_hints
 
-from clustersim.cost.precision import Precision
-from clustersim.errors import InputError
+from clustersim.cost.precision import Precision, format_problem
+from clustersim.errors import InputError, did_you_mean
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.foreign.plain import ABSENT, PlainReader
 from clustersim.graph.foreign.shapes import of_attention, of_experts
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
+from clustersim.model.weight_parts import MODULE_OF, Formats
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.plan.routing import Routing
 
@@ -147,9 +148,19 @@ class DeclarationReader(PlainReader):
             size = getattr(part, field.name)
             if type(size) is float and not 0 < size <= MOST_SIZE:
                 self.unexpected(f"{path}.{field.name}", f"a number above 0, up to {MOST_SIZE:,}", size)
+            if field.name == "formats":
+                self.formatted(size, f"{path}.formats")
             least = 0 if field.name in _MAY_BE_ZERO else 1
             if type(size) is int and not least <= size <= MOST_SIZE:
                 self.unexpected(f"{path}.{field.name}", f"a size from {least} to {MOST_SIZE:,}", size)
+
+    def formatted(self, formats: Formats, path: str) -> None:
+        """Note what is no linear map and number format."""
+        for at, (linear, name) in enumerate(formats):
+            if linear not in MODULE_OF:
+                self.wrong(f"{path}[{at}]", f"unknown linear map {linear!r}{did_you_mean(linear, list(MODULE_OF))}")
+            elif (why := format_problem(name)) is not None:
+                self.wrong(f"{path}[{at}]", why)
 
     def goes_together(self, attention: Attention | None, second: Ffn | Moe | None, path: str) -> None:
         """Note every size in a layer that another one of it rules out."""

@@ -65,7 +65,7 @@ class PlainReader:
         """Return a value of the type ``hint``, lists as tuples; the type's own problem when it is another."""
         if not fits(found, hint):
             self.unexpected(path, wording(hint) + (f" and at most {MOST:,}" if _too_large(found) else ""), found)
-        return tuple(found) if isinstance(found, list) else found
+        return _as_tuple(found)
 
     def fields(self, found: Any, kind: type[Value], path: str, **given: Any) -> Value | None:
         """Build a dataclass from an object; the fields in ``given`` were read by the caller.
@@ -123,12 +123,18 @@ def fits(found: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(fits(found, choice) for choice in get_args(hint))
     if origin is tuple:
-        return isinstance(found, list) and all(fits(item, get_args(hint)[0]) for item in found)
+        first, *more = get_args(hint)
+        right = isinstance(found, list) and all(fits(item, first) for item in found)
+        return right and (more == [...] or len(found) == 1 + len(more))
     if hint is int:
         return type(found) is int and 0 <= found <= MOST
     if hint is float:
         return type(found) in (int, float)
     return isinstance(found, hint)
+
+
+def _as_tuple(found: Any) -> Any:
+    return tuple(map(_as_tuple, found)) if isinstance(found, list) else found
 
 
 def _too_large(found: Any) -> bool:
@@ -143,5 +149,8 @@ def wording(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(wording(choice) for choice in get_args(hint))
     if origin is tuple:
-        return f"a list, each item {wording(get_args(hint)[0])}"
+        first, *more = get_args(hint)
+        return (
+            f"a list, each item {wording(first)}" if more == [...] else f"a list of {1 + len(more)} of {wording(first)}"
+        )
     return _WORDS[hint]

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.cost.precision import Precision
+from clustersim.cost.precision import Precision, format_problem
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.graph.batch import Chunk, StepBatch, features_of
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, HOST_OPS, OPS, STREAMS, STRUCTURAL_OPS, Node, Terms
@@ -280,6 +280,8 @@ class _Reading(DeclarationReader):
         variant = self.variant(plain.pop("variant", ""), f"{path}.variant")
         amount, least = self.amount(known.get("amount"), op, f"{path}.amount")
         plain.setdefault("module", "")
+        if isinstance(weights := plain.get("weights", ""), str) and weights and (why := format_problem(weights)):
+            self.wrong(f"{path}.weights", why)
         own_stream = "compute" if stream is None else stream
         given = {"amount": amount, "least": least, "loads": (), "variant": variant, "stream": own_stream}
         return self.fields(plain, Node, path, **given)
