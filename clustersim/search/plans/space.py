@@ -20,7 +20,7 @@ from clustersim.plan.built import built_schemes, unbuilt
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequenceDecode, SequencePartition, SequencePlan
 from clustersim.scenario.build.plan import as_the_engine
 from clustersim.scenario.scenario import Scenario
-from clustersim.simulation.legality import deployment_of, pool_blocks, scenario_memory
+from clustersim.simulation.legality import deployment_of, memory_blocks
 from clustersim.values import dataclass
 
 PARTITIONS: Final[tuple[SequencePartition, ...]] = ("contiguous", "zigzag", "striped")
@@ -98,8 +98,7 @@ def replicas(
     for plan in _plans(scenario, devices, refused, partitions):
         memory = plan.tp, plan.pp, plan.sp.degree > 1, plan.ep.degree, plan.ep.scope, plan.is_lockstep and plan.dp
         if memory not in blocks:
-            here = scenario.with_entry(plan=plan)
-            blocks[memory] = pool_blocks(here, scenario_memory(here)) if _fits(here) else 0
+            blocks[memory] = _blocks(scenario.with_entry(plan=plan))
         if blocks[memory] < 1:
             refused.add("KV-6", plan)
         else:
@@ -107,12 +106,10 @@ def replicas(
     return found
 
 
-def _fits(scenario: Scenario) -> bool:
-    """Whether weights, buffers and one block (or the pool that is asked for) fit, on the fullest rank."""
-    serving, memory = scenario.serving, scenario_memory(scenario)
-    tokens = (serving.kv_blocks or 1) * serving.kv_block_tokens
-    budget = scenario.topology.device.memory_bytes * serving.memory_utilization
-    return all(rank.weights_bytes + rank.buffers_bytes + tokens * rank.kv_bytes_per_token <= budget for rank in memory)
+def _blocks(scenario: Scenario) -> int:
+    """Return the blocks of a K/V pool, as asked for or what memory leaves; 0 where it has no room for so many."""
+    asked, held = scenario.serving.kv_blocks, memory_blocks(scenario)
+    return 0 if held < (asked or 1) else asked or held
 
 
 def _plans(
