@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,12 @@ class ServedModel:
             return
         draft.set("model.name", self.reference, self.origin)
         for key, value in self.changes.items():
-            draft.set(f"model.config.{key}", value, limit_origin if key == "max_position_embeddings" else self.origin)
+            origin = limit_origin if key == "max_position_embeddings" else self.origin
+            inside = (
+                {f"{key}.{inner}": one for inner, one in value.items()} if isinstance(value, Mapping) else {key: value}
+            )
+            for path, one in inside.items():
+                draft.set(f"model.config.{path}", one, origin)
 
 
 def local_config(text: str) -> Path | None:

@@ -89,6 +89,7 @@ def model_from_config(config: Mapping[str, object], name: str, source: str = "")
     logit_cap = read.optional_number(("final_logit_softcapping",))
     read.raise_problems()
     layers = _layers(attention, ffn, post_norms=family.post_norms)
+    formats = formats.for_most("expert_up" if isinstance(ffn[-1], Moe) else "ffn_up", num_layers - 1)
     model = ModelSpec(
         name=name,
         hidden=hidden,

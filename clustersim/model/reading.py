@@ -15,7 +15,10 @@ from clustersim.units import plural
 NESTED: Final = ("text_config", "llm_config")
 """Where a multimodal configuration keeps its language model."""
 
-SHARED: Final = ("model_type", "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config")
+SHARED: Final = (
+    "model_type", "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "compression_config",
+    "quantization",
+)  # fmt: skip
 """Keys that a nested language model inherits from the level above when it lacks them."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import translate
 from typing import Any, Final
 
@@ -51,7 +52,12 @@ IGNORED: Final = (
 _CONTAINERS: Final = frozenset(("model", "language_model", "transformer", "decoder", "text_model", ""))
 """What may stand before ``layers.N`` in the name of a module of the language model."""
 _BEFORE: Final = ("model.", "", "language_model.model.", "model.language_model.", "language_model.")
-_SHARED: Final = ("mlp.shared_experts", "mlp.shared_expert", "block_sparse_moe.shared_experts")
+_SHARED: Final = (
+    "mlp.shared_experts",
+    "mlp.shared_expert",
+    "feed_forward.shared_expert",
+    "block_sparse_moe.shared_experts",
+)
 _EXPERTS: Final = ("mlp.experts.0", "mlp.experts", "block_sparse_moe.experts.0", "feed_forward.experts")
 _DENSE: Final = ("mlp", "feed_forward")
 _UP: Final = ("gate_proj", "up_proj", "gate_up_proj", "w1", "w3", "fc1")
@@ -92,6 +98,11 @@ class WeightFormats:
 
     default: str
     choice: Choice | None = None
+
+    def for_most(self, linear: str, layer: int) -> WeightFormats:
+        """Return the same, where most weights are those of a linear map of a layer."""
+        name = None if self.choice is None else self.choice([f"layers.{layer}.{one}" for one in NAMES[linear]], False)
+        return self if name is None else replace(self, default=name.partition("-")[0])
 
     def of(self, linears: Iterable[str], layer: int) -> Formats:
         """Return the formats of the linear maps of a layer that have another one than most weights."""
@@ -150,12 +161,12 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
 
     def choice(names: Sequence[str], is_head: bool) -> str | None:
         if is_head and heads:
-            return found_rules[0][1]
+            return found_rules[-1][1]
         if any(matches(name, is_head) for matches in ignored for name in names):
             return None
         return next((told for matches, told in found_rules for name in names if matches(name, is_head)), None)
 
-    return WeightFormats(default=found_rules[0][1].partition("-")[0], choice=choice)
+    return WeightFormats(default=found_rules[-1][1].partition("-")[0], choice=choice)
 
 
 def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] | str]:
@@ -177,7 +188,12 @@ def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] |
             if bits not in ((4,) if method == "awq" else (4, 8)):
                 yield f"expected bits of {method} to be 4{' or 8' * (method == 'gptq')}, but found {bits!r}"
                 return
-            name = _grouped(f"int{bits}", 128 if group is None else group, zeros=config.get("zero_point", True))
+            zeros, group = config.get("zero_point", True), 128 if group is None else group
+            for regex, own in (config.get("dynamic") or {}).items():
+                if str(regex).startswith("+:"):
+                    width, among = own.get("bits", bits), own.get("group_size", group)
+                    yield f"re:{regex[2:]}", _grouped(f"int{width}", among, zeros=zeros)
+            name = _grouped(f"int{bits}", group, zeros=zeros)
             inside = [one for some in config.get("modules_in_block_to_quantize") or () for one in some]
             yield from ((entry, name) for entry in inside or ["Linear"])
         case "compressed-tensors":

@@ -133,7 +133,7 @@ class Account:
                     for path, value in _leaves(whole.pop(pool), base):
                         yield f"{part}.{pool}.{path}", value
             for path, value in _leaves(whole, defaults):
-                if not (part == "precision" and path in ("weights", "weights.default")):
+                if not (part == "precision" and path.partition(".")[0] == "weights"):
                     yield f"{part}.{path}", value
 
 

@@ -122,6 +122,9 @@ def launch_of(
         if started.before and target not in ENGINES:
             account.refuse("TensorRT-LLM before 1.0 takes several commands, which no manifest has; take --for trtllm")
     _transfer(scenario, account)
+    if scenario.precision.modules:
+        why = f"no option of {ENGINES[engine]} names a format by module: the checkpoint decides"
+        account.leaves(None, "precision.weights", why)
     account.says(None, "serving.engine")
     if version is not None:
         release = ".".join(map(str, version))

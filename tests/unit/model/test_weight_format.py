@@ -150,7 +150,9 @@ def test_groups_of_compressed_tensors_have_targets_of_their_own() -> None:
         "a": {"targets": ["re:.*experts.*"], "weights": experts},
         "b": {"targets": ["re:.*self_attn.*"], "weights": weights},
     }
-    found = formats(quantised(SMALL, quant_method="compressed-tensors", config_groups=groups))
+    model = quantised(SMALL, quant_method="compressed-tensors", config_groups=groups)
+    assert model.default_weight_dtype == "int4"  # that of most weights
+    found = formats(model)
     assert (found["expert_up"], found["qkv_proj"], found["gate"]) == ("int4-g64z", "fp8", "bf16")
 
 
@@ -164,6 +166,22 @@ def test_mixed_precision_names_the_algorithm_of_each_layer() -> None:
     found, other = formats(model), formats(model, layer=2)
     assert (found["qkv_proj"], found["o_proj"], found["expert_down"]) == ("fp8", "bf16", "fp4")
     assert {other["qkv_proj"], other["expert_down"]} == {"bf16"}
+
+
+def test_gptq_has_formats_of_its_own_for_some_layers_and_none_for_others() -> None:
+    dynamic = {r"-:.*self_attn.*": {}, r"+:.*layers\.1\..*down_proj": {"bits": 8, "group_size": 32}}
+    model = quantised(DENSE, quant_method="gptq", bits=4, group_size=128, dynamic=dynamic)
+    found, other = formats(model), formats(model, layer=2)
+    assert (found["qkv_proj"], found["ffn_up"], found["ffn_down"]) == ("bf16", "int4-g128z", "int8-g32z")
+    assert other["ffn_down"] == "int4-g128z"
+
+
+def test_what_modelopt_writes_beside_a_checkpoint_may_stand_in_its_configuration() -> None:
+    written = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head", "*self_attn*"]}}
+    model = model_from_config({**DENSE, **written}, "m")
+    assert (formats(model)["qkv_proj"], formats(model)["ffn_up"]) == ("bf16", "fp8")
+    outer = {"model_type": "mllama_text", "text_config": DENSE, **written}
+    assert formats(model_from_config(outer | {"model_type": "llama"}, "m"))["ffn_up"] == "fp8"
 
 
 def test_a_quantised_lm_head_is_one_that_the_configuration_names() -> None:
