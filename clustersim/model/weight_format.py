@@ -18,6 +18,7 @@ from typing import Any, Final
 from clustersim.errors import did_you_mean
 from clustersim.model.reading import ConfigReader
 from clustersim.model.weight_parts import Formats
+from clustersim.model.weight_shapes import IGNORED, SHAPES
 from clustersim.values import dataclass
 
 PLAIN: Final = {
@@ -42,13 +43,6 @@ ALGORITHMS: Final = {
     "W4A8_AWQ": "int4",
 }
 """``quant_algo`` of NVIDIA ModelOpt → format; MIXED_PRECISION names one of each layer."""
-IGNORED: Final = (
-    "modules_to_not_convert",
-    "ignore",
-    "exclude_modules",
-    "ignored_layers",
-    "llm_int8_skip_modules",
-)
 _CONTAINERS: Final = frozenset(("model", "language_model", "transformer", "decoder", "text_model", ""))
 """What may stand before ``layers.N`` in the name of a module of the language model."""
 _BEFORE: Final = ("model.", "", "language_model.model.", "model.language_model.", "language_model.")
@@ -143,18 +137,16 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
         config = {"quant_method": "modelopt", **config, **inner}
     method = str(config.get("quant_method", "modelopt" if "quant_algo" in config else None))
     if method not in METHODS and not method.startswith("modelopt"):
-        known = ", ".join(METHODS)
-        read.fail(f"{key}.quant_method", f"unknown method {method!r}{did_you_mean(method, METHODS)}; known are {known}")
+        read.fail(f"{key}.quant_method", f"unknown method {method!r}{did_you_mean(method, METHODS)}")
         return WeightFormats(default="bf16")
-    rules = list(_rules(config, method))
+    wrong = [(name, words) for name, (words, right) in SHAPES.items() if not right(config.get(name))]
+    for name, words in wrong:
+        read.fail(f"{key}.{name}", f"expected {words}, but found {config[name]!r:.60}")
+    rules = [] if wrong else list(_rules(config, method))
     for problem in [one for one in rules if isinstance(one, str)]:
         read.fail(key, problem)
-    try:
-        ignored = [_matcher(entry) for entry in dict.fromkeys(_ignored(config))]
-        found_rules = [(_matcher(entry), name) for entry, name in (one for one in rules if not isinstance(one, str))]
-    except (TypeError, re.error) as error:
-        read.fail(key, f"expected lists of names, globs and re:…, but {error}")
-        return WeightFormats(default="bf16")
+    ignored = [] if wrong else [_matcher(entry) for entry in dict.fromkeys(_ignored(config))]
+    found_rules = [(_matcher(entry), name) for entry, name in (one for one in rules if not isinstance(one, str))]
     if not found_rules:
         return WeightFormats(default="bf16")
     heads = config.get("lm_head") is True
@@ -236,14 +228,10 @@ def _modelopt(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
         yield name, _grouped(family, one.get("group_size"), zeros=False) if family == "int4" else family
 
 
-def _ignored(config: Mapping[str, Any]) -> Iterator[object]:
+def _ignored(config: Mapping[str, Any]) -> Iterator[str]:
     for key in IGNORED:
-        entries = config.get(key) or ()
-        if isinstance(entries, str) or not isinstance(entries, Sequence):
-            raise TypeError(f"{key} is {entries!r}")
-        yield from entries
-    dynamic = config.get("dynamic")
-    yield from (f"re:{one[2:]}" for one in dynamic or () if str(one).startswith("-:"))
+        yield from config.get(key) or ()
+    yield from (f"re:{one[2:]}" for one in config.get("dynamic") or () if one.startswith("-:"))
 
 
 def _grouped(family: str, group: object, *, zeros: object) -> str:
@@ -261,10 +249,8 @@ def _blocks(family: str, block: object) -> str:
     return family
 
 
-def _matcher(entry: object) -> Callable[[str, bool], bool]:
+def _matcher(entry: str) -> Callable[[str, bool], bool]:
     """Return whether an entry of a list means a module of this name."""
-    if not isinstance(entry, str):
-        raise TypeError(f"{entry!r} is no name")
     if entry == "Linear":  # a class of modules; the LM head is another one to engines
         return lambda name, is_head: not is_head
     if entry.startswith("re:"):

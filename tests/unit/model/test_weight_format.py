@@ -197,8 +197,9 @@ def test_a_quantised_lm_head_is_one_that_the_configuration_names() -> None:
         ({"quant_method": "quark"}, "quantization_config.quant_method", "unknown method 'quark'"),
         ({"quant_method": "fp9"}, "quantization_config.quant_method", "did you mean 'fp8'?"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP5"}, "quantization_config", "did you mean 'NVFP4'?"),
-        ({"quant_method": "fp8", "ignore": "lm_head"}, "quantization_config", "ignore is 'lm_head'"),
-        ({"quant_method": "fp8", "ignore": ["re:("]}, "quantization_config", "re:"),
+        ({"quant_method": "fp8", "ignore": "lm_head"}, "quantization_config.ignore", "expected a list of names"),
+        ({"quant_method": "fp8", "ignore": ["re:("]}, "quantization_config.ignore", "re:("),
+        ({"quant_method": "awq", "group_size": "64"}, "quantization_config.group_size", "expected a whole number"),
     ],
 )
 def test_what_is_not_known_is_named(found: dict[str, Any], path: str, words: str) -> None:
