@@ -18,7 +18,7 @@ from typing import Any, Final
 from clustersim.errors import did_you_mean
 from clustersim.model.reading import ConfigReader
 from clustersim.model.weight_parts import Formats
-from clustersim.model.weight_shapes import IGNORED, SHAPES
+from clustersim.model.weight_shapes import IGNORED, slips
 from clustersim.values import dataclass
 
 PLAIN: Final = {
@@ -139,9 +139,9 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
     if method not in METHODS and not method.startswith("modelopt"):
         read.fail(f"{key}.quant_method", f"unknown method {method!r}{did_you_mean(method, METHODS)}")
         return WeightFormats(default="bf16")
-    wrong = [(name, words) for name, (words, right) in SHAPES.items() if not right(config.get(name))]
-    for name, words in wrong:
-        read.fail(f"{key}.{name}", f"expected {words}, but found {config[name]!r:.60}")
+    wrong = list(slips(config))
+    for name, why in wrong:
+        read.fail(f"{key}.{name}", why)
     rules = [] if wrong else list(_rules(config, method))
     for problem in [one for one in rules if isinstance(one, str)]:
         read.fail(key, problem)
