@@ -4,7 +4,8 @@
 
     ClustersimError
     ├── InputError          the user's input cannot be used; carries every problem found (exit status 2)
-    │   └── LimitError      runs would take longer together than they may: no one of them is to blame
+    │   ├── LimitError      runs would take longer together than they may: no one of them is to blame
+    │   └── UnreachedError  it can be used, and nothing reaches the targets that it asks for (exit status 1)
     ├── IllegalPlanError    the input is readable, but breaks legality rules (exit status 1)
     ├── IllegalDecisionError  a user's scheduler or router decided what a rule forbids (exit status 1)
     └── BrokenLawError      a law of the simulation broke: a defect of clustersim or of a user's scheduler
@@ -71,6 +72,10 @@ class InputError(ClustersimError):
 
 class LimitError(InputError):
     """Runs would take longer together than they may; whoever passes over a run that can't be made, not over this."""
+
+
+class UnreachedError(InputError):
+    """No plan, size or rate lets the share of requests meet its targets that is asked for; the best is told."""
 
 
 class IllegalPlanError(ClustersimError):

@@ -107,8 +107,8 @@ def _with_key(error: click.NoSuchOption) -> click.NoSuchOption:
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit status: 0 done and legal; 1 illegal, or an expectation failed; 2 unusable input; 3 not checkable; "
-    "130 interrupted.",
+    epilog="Exit status: 0 done and legal; 1 illegal, an expectation failed, or targets not reached; 2 unusable input; "
+    "3 not checkable; 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="clustersim")
 def main() -> None:

@@ -1,8 +1,9 @@
 """How a command ends: what it raised as text on stderr, and an exit status.
 
-0 done and legal · 1 illegal, or an ``expect`` that failed · 2 unusable input, or files and memory that the machine
-does not give · 3 not checkable: nothing is wrong, and not all that should be looked at could be · 70 a defect of
-clustersim · 130 interrupted · 141 the reader of stdout went away · 129, 143 asked to end by SIGHUP, SIGTERM.
+0 done and legal · 1 illegal, an ``expect`` that failed, or targets that nothing reaches · 2 unusable input, or files
+and memory that the machine does not give · 3 not checkable: nothing is wrong, and not all that should be looked at
+could be · 70 a defect of clustersim · 130 interrupted · 141 the reader of stdout went away · 129, 143 asked to end by
+SIGHUP, SIGTERM.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from clustersim.errors import (
     IllegalPlanError,
     InputError,
     Problem,
+    UnreachedError,
 )
 from clustersim.inputs import line_of
 
 ILLEGAL: Final = 1
+UNREACHED: Final = 1
 UNUSABLE_INPUT: Final = 2
 NOT_CHECKABLE: Final = 3
 STATUS: Final[Mapping[str, int]] = {"legal": 0, "illegal": ILLEGAL, "not_checkable": NOT_CHECKABLE}
@@ -74,7 +77,7 @@ def exit_status() -> Iterator[None]:
         raise click.exceptions.Exit(asked.status) from None
     except InputError as error:
         click.echo(problems_text(error.problems), err=True)
-        raise click.exceptions.Exit(UNUSABLE_INPUT) from None
+        raise click.exceptions.Exit(UNREACHED if isinstance(error, UnreachedError) else UNUSABLE_INPUT) from None
     except (IllegalPlanError, IllegalDecisionError) as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(ILLEGAL) from None

@@ -23,6 +23,10 @@ from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 
 WITH_RATE: Final = (Poisson, Gamma, Constant)
+_SLOWEST: Final = 1e-4
+"""Requests per second, below which none waits for another one: in about three hours (assumed) …"""
+_LONGEST_S: Final = 1e9
+"""… and all of them come in so many seconds, a tenth of what instants in nanoseconds can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,15 @@ class Load:
     lasting_s: float
     part: int | None = None
     recorded: Callable[[], Requests] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def slowest(self) -> float:
+        """The lowest rate that is tried, requests per second: they come one by one."""
+        return max(_SLOWEST, self.requests / _LONGEST_S)
+
+    def longer(self, times: int) -> Load:
+        """Return so many times as many requests at any rate."""
+        return self if times == 1 else replace(self, requests=times * self.requests, lasting_s=times * self.lasting_s)
 
     def count(self, rate: float) -> int:
         """Return how many requests there are at a rate."""
@@ -136,6 +149,14 @@ def load_of(scenario: Scenario, requests_of: Callable[[Scenario], Requests], las
     if isinstance(workload, TraceWorkload):
         recorded = cache(_whole(scenario, workload).requests)
     return Load(workload=workload, first=first, requests=count, own=count, lasting_s=lasting_s, recorded=recorded)
+
+
+def has_rate(scenario: Scenario) -> bool:
+    """Whether requests come at a rate, and not as others end or all at once."""
+    workload = scenario.workload
+    if isinstance(workload, TraceWorkload):
+        return workload.turns != "wait"
+    return isinstance(workload.arrivals, WITH_RATE)
 
 
 def check_targets(scenario: Scenario) -> None:

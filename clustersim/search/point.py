@@ -13,6 +13,7 @@ from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.latencies import share_within, targets_ns
 from clustersim.scenario.scenario import Scenario
+from clustersim.search.queue import queue_numbers
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.legality import check_scenario, check_scenario_plan
 from clustersim.simulation.priced import KeptPrices
@@ -78,7 +79,9 @@ def _row(
             except (InputError, OSError) as error:
                 return of_machine(words_of(error) if isinstance(error, InputError) else f"cannot be written ({error})")
         failed = _illegal(verdict) if verdict.violations else None
-        return {"failed": failed, "numbers": {**numbers_of(summary), **_each_target(result), **_held(result)}}
+        queue = queue_numbers(result.columns, scenario)
+        numbers = {**numbers_of(summary), **_each_target(result), **_held(result), **queue}
+        return {"failed": failed, "numbers": numbers}
     except MemoryError:
         return of_machine("out of memory")
     except ClustersimError as error:

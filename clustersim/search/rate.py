@@ -11,23 +11,27 @@ played faster or slower. Each run lasts for some time of arrivals, since a short
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from clustersim.errors import InputError
+from clustersim.errors import InputError, UnreachedError
 from clustersim.scenario.scenario import Scenario
-from clustersim.search.load import WITH_RATE, load_of
+from clustersim.search.load import Load, has_rate, load_of
+from clustersim.search.queue import growth_words, lowered
 from clustersim.search.runs import Runs
 from clustersim.search.tried import BETWEEN, Progress, RatesTried, Tried
 from clustersim.units import format_asked, format_share, plural
 from clustersim.values import dataclass
-from clustersim.workload.draws import DrawnWorkload
 
 _MOST_DOUBLINGS: Final = 24
 _ALONE: Final = 2.0**-12
 """Of the first rate: so rarely that requests don't meet (assumed)."""
 _RARELY: Final = 2.0**-6
 """Requests per second above which they may meet all the same (assumed)."""
-_GROWS: Final = 1.02
+QUEUE: Final = "queue"
+"""What limits a rate at which enough requests meet their targets, and the queue grows …"""
+REJECTED: Final = "rejected"
+"""… and one at which all meet them that are not rejected."""
 _NEARLY: Final = 0.97
 
 
@@ -38,11 +42,17 @@ class Capacity:
     Parameters
     ----------
     best, worse : Tried
+        Of requests that come one by one, both, where none of these meets its targets.
     tried : tuple of Tried
         All, by rate.
     limited_by : str
-        ``ttft``, ``tpot`` or ``e2e``: the target that most requests miss at ``worse``.
+        ``ttft``, ``tpot`` or ``e2e``: the target that most requests miss at ``worse``; ``queue``: enough meet them, and
+        the queue grows; ``rejected``: all meet them that are not rejected.
     why : str
+    share : float
+        Of all requests, that meets every target at ``best``.
+    unreached : UnreachedError or None
+        Where no rate reaches the share that was asked for, what the best one reaches; ``share`` is less then.
     """
 
     best: Tried
@@ -50,6 +60,8 @@ class Capacity:
     tried: tuple[Tried, ...]
     limited_by: str
     why: str
+    share: float
+    unreached: UnreachedError | None = None
 
 
 def highest_rate(
@@ -61,7 +73,9 @@ def highest_rate(
     lasting_s: float,
     told: Callable[[Progress], None] = lambda _: None,
 ) -> Capacity:
-    """Return the highest rate at which a share of all requests meets every target.
+    """Return the highest rate at which a share of all requests meets every target, and the queue does not grow.
+
+    Where not even lone requests reach that share, the highest rate of about as many as do is looked for.
 
     Parameters
     ----------
@@ -72,14 +86,14 @@ def highest_rate(
     tolerance : float
         How far, relatively, the lowest rate that does not may lie above the highest that does.
     lasting_s : float
-        Arrivals of each run last as long, if the workload has not more requests.
+        Arrivals of each run last as long, if the workload has not more requests; longer, until the queue is steady.
     told : callable, optional
         Called with how far it is, whenever a rate is tried or done.
 
     Raises
     ------
     InputError
-        When nothing can be simulated, even lone requests miss their targets, or none ever does.
+        When nothing can be simulated, no request is served, or none ever misses a target.
     IllegalPlanError
     """
     runs.variants.refuse_illegal()
@@ -90,37 +104,68 @@ def highest_rate(
         return attempts([rate])[0]
 
     best = worse = attempt(load.first)
-    if best.share >= share:
+    if best.does(share):
         for _ in range(_MOST_DOUBLINGS):
             worse = attempt(2.0 * best.rate_per_s)
-            if worse.share < share:
+            if not worse.does(share):
                 break
-            served = [one.row["numbers"]["throughput.requests_per_s"] for one in (best, worse)]
-            if served[1] < _GROWS * served[0]:
-                raise _too_short(worse, served[1], scenario)
             best = worse
+        else:
+            raise _endless(best, scenario)
     else:
-        best = attempt(_ALONE * load.first)
-        while best.share < share:
-            if best.rate_per_s <= _RARELY:
-                raise _nobody(best, share, scenario)
-            worse, best = best, attempt(_ALONE * best.rate_per_s)
+        best = attempt(_rarer(load, worse.rate_per_s))
+        while not best.does(share):
+            if _is_alone(load, best.rate_per_s):
+                nobody = _nobody(best, share, scenario)
+                if not isinstance(nobody, UnreachedError):
+                    raise nobody
+                if lowered(best.share) <= 0.0:
+                    return _capacity(best, best, attempts, scenario, share=0.0, unreached=nobody)
+                less = lowered(best.share)
+                found = highest_rate(runs, scenario, share=less, tolerance=tolerance, lasting_s=lasting_s, told=told)
+                return replace(found, unreached=nobody)
+            worse, best = best, attempt(_rarer(load, best.rate_per_s))
     while worse.rate_per_s > best.rate_per_s * (1.0 + tolerance):
         step = (worse.rate_per_s / best.rate_per_s) ** (1.0 / (BETWEEN + 1))
         between = attempts([best.rate_per_s * step**number for number in range(1, BETWEEN + 1)])
         each = [best, *between, worse]
         if len({one.rate_per_s for one in each}) < len(each):
             break
-        first = next(number for number, one in enumerate(each) if one.share < share)
+        first = next(number for number, one in enumerate(each) if not one.does(share))
         best, worse = each[first - 1], each[first]
-    limit = limiting(worse.row["numbers"])
+    return _capacity(best, worse, attempts, scenario, share=share)
+
+
+def _capacity(
+    best: Tried,
+    worse: Tried,
+    attempts: RatesTried,
+    scenario: Scenario,
+    *,
+    share: float,
+    unreached: UnreachedError | None = None,
+) -> Capacity:
+    numbers = worse.row["numbers"]
+    limit = limiting(numbers) if worse.share < share or unreached is not None else QUEUE
     return Capacity(
         best=best,
         worse=worse,
         tried=tuple(attempts.tried[rate] for rate in sorted(attempts.tried)),
         limited_by=limit,
-        why=reason(limit, worse.row["numbers"], scenario),
+        why=reason(limit, numbers, scenario),
+        share=share,
+        unreached=unreached,
     )
+
+
+def _rarer(load: Load, rate: float) -> float:
+    """Return a rate at which requests hardly meet where they do at another one."""
+    return max(_ALONE * rate, min(load.slowest, load.first))
+
+
+def _is_alone(load: Load, rate: float) -> bool:
+    """Whether requests come one by one at a rate."""
+    return rate <= max(_RARELY, load.slowest)
 
 
 def refuse_impossible(runs: Runs, scenario: Scenario, share: float, changes: Sequence[str]) -> None:
@@ -128,15 +173,15 @@ def refuse_impossible(runs: Runs, scenario: Scenario, share: float, changes: Seq
 
     Raises
     ------
-    InputError
-        With what lone requests reach.
+    UnreachedError
+        With what lone requests reach; an :class:`InputError` where none of them is served.
     """
-    if isinstance(scenario.workload, DrawnWorkload) and not isinstance(scenario.workload.arrivals, WITH_RATE):
+    if not has_rate(scenario):
         return
     load = load_of(scenario, runs.variants.requests, 0.0)
-    rate = _ALONE * load.first
-    while rate > _RARELY:
-        rate *= _ALONE
+    rate = _rarer(load, load.first)
+    while not _is_alone(load, rate):
+        rate = _rarer(load, rate)
     rate = float(f"{rate:.6g}")
     row = runs.row((*changes, *load.changes(rate)))
     alone = Tried(rate_per_s=rate, changes=(), row=row)
@@ -145,15 +190,20 @@ def refuse_impossible(runs: Runs, scenario: Scenario, share: float, changes: Seq
 
 
 def limiting(numbers: Mapping[str, Any]) -> str:
-    """Return the target that the fewest requests meet."""
+    """Return the target that the fewest requests meet; that some are rejected, where all others meet them."""
     met = {key.removeprefix("met."): value for key, value in numbers.items() if key.startswith("met.")}
+    arrived, rejected = (int(numbers.get(f"requests.{one}") or 0) for one in ("arrived", "rejected"))
+    if rejected and min(met.values(), default=0.0) * arrived >= arrived - rejected - 0.5:
+        return REJECTED
     return min(met, key=lambda name: (met[name], name)) if met else "nothing"
 
 
 def reason(limit: str, numbers: Mapping[str, Any], scenario: Scenario) -> str:
     """Say in words why requests miss a target."""
     has = numbers.get
-    told = []
+    told = [growth_words(numbers)] if limit == QUEUE else []
+    if limit == REJECTED:
+        told.append(f"{numbers['requests.rejected']:,} of {plural(numbers['requests.arrived'], 'request')} do not fit")
     if limit in ("ttft", "e2e") and has("ttft_queueing_ms.p90") is not None:
         queue, prefill = has("ttft_queueing_ms.p90"), has("ttft_prefill_ms.p90")
         told.append(f"nine in ten wait up to {queue:,.0f} ms in the queue, and {prefill:,.0f} ms for their prompt")
@@ -174,6 +224,12 @@ def _nobody(alone: Tried, share: float, scenario: Scenario) -> InputError:
     """Return the error for targets that even lone requests miss."""
     numbers = alone.row["numbers"]
     name = limiting(numbers)
+    if name == REJECTED and alone.share > 0.0:
+        message = (
+            f"rejects {numbers['requests.rejected']:,} of {plural(numbers['requests.arrived'], 'request')} even when "
+            f"they come one by one, so that {format_share(alone.share)} meet every target; `clustersim run` says why"
+        )
+        return UnreachedError(scenario.problem("serving", message))
     if numbers["requests.rejected"] == (arrived := numbers["requests.arrived"]):
         message = (
             f"rejects all of {plural(arrived, 'request')} even when they come one by one; `clustersim run` says why"
@@ -189,14 +245,10 @@ def _nobody(alone: Tried, share: float, scenario: Scenario) -> InputError:
     if scenario.run.horizon_ns is not None:
         message = f"ends the run before enough requests do: {message.partition(';')[0]}; expected a longer one, or none"
         return InputError(scenario.problem("run.horizon", message))
-    return InputError(scenario.problem(f"targets.{name}", message))
+    return UnreachedError(scenario.problem(f"targets.{name}", message))
 
 
-def _too_short(at: Tried, served: float, scenario: Scenario) -> InputError:
-    """Return the error for runs that end before anybody misses a target."""
-    message = (
-        f"at {at.rate_per_s:g}/s only {served:,.1f}/s are served, and still {format_share(at.share)} of requests meet "
-        "their targets: the run ends before its queue is as long as they allow; add --lasting with a longer time, or "
-        "tighter targets"
-    )
+def _endless(at: Tried, scenario: Scenario) -> InputError:
+    """Return the error for targets that requests meet at any rate."""
+    message = f"still met by {format_share(at.share)} of requests at {at.rate_per_s:g}/s; expected tighter ones"
     return InputError(scenario.problem("targets", message))

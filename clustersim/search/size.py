@@ -9,6 +9,7 @@ is in :mod:`clustersim.search.two_pools`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -17,11 +18,11 @@ from itertools import chain
 from typing import Any, Final
 
 from clustersim.errors import InputError
-from clustersim.search.load import check_targets
+from clustersim.search.load import check_targets, load_of
 from clustersim.search.point import Row
-from clustersim.search.rate import limiting, reason, refuse_impossible
+from clustersim.search.queue import is_borne, is_growing, share_of, until_steady
+from clustersim.search.rate import QUEUE, limiting, reason, refuse_impossible
 from clustersim.search.runs import Runs
-from clustersim.search.tried import SHARE
 from clustersim.search.two_pools import TriedSizes, least_of_two
 from clustersim.units import plural
 from clustersim.values import dataclass
@@ -89,15 +90,18 @@ class Size:
         """Share of all requests that meet every target, of the worst run; 0 where one can't be simulated."""
         return share_of(self.worst)
 
+    def does(self, share: float) -> bool:
+        """Whether the rate is borne in each run: so many requests meet every target, and the queue does not grow."""
+        return all(is_borne([row], share) for row in (self.row, *self.lost))
+
+    @property
+    def growing(self) -> Row:
+        """The run whose queue grows; the worst one where none does."""
+        return next((row for row in (self.row, *self.lost) if is_growing([row])), self.worst)
+
     def amount(self, by: str) -> float:
         """Return how much it takes of what is to be least."""
         return {"devices": self.devices, "nodes": self.nodes, "usd": self.usd_per_hour or 0.0}[by]
-
-
-def share_of(row: Row) -> float:
-    """Return the share of all requests that meet every target in a run; 0 where it can't be simulated."""
-    found = None if row["failed"] is not None else row["numbers"].get(SHARE)
-    return 0.0 if found is None else float(found)
 
 
 def _p99(row: Row) -> float:
@@ -192,28 +196,40 @@ class Sizer:
         """The most devices that there is room for; without end where nodes can be added."""
         return math.inf if self.grows else self.has
 
-    def try_all(self, some: Sequence[Counts]) -> list[Size]:
-        """Return what so many replicas each bring."""
-        healthy = [self._changes(counts) for counts in some]
-        lost: list[list[tuple[str, ...]]] = [
-            [(*one, faults) for faults in self._faults(of)] for one, of in zip(healthy, some, strict=True)
-        ]
-        rows = iter(self.runs.rows([*healthy, *chain.from_iterable(lost)]))
+    def try_all(self, some: Sequence[Counts], share: float) -> list[Size]:
+        """Return what so many replicas each bring; where enough requests meet their targets, of a steady queue."""
+        each = [[(*self._changes(counts), *fault) for fault in self._faults(counts)] for counts in some]
+        asked = list(chain.from_iterable(each))
+
+        def run(which: Sequence[tuple[int, int]]) -> list[list[Row]]:
+            return [[row] for row in self.runs.rows([self._longer(asked[at], times) for at, times in which])]
+
+        found = zip(asked, until_steady(run, len(asked), share), strict=True)
+        made = iter([(self._longer(changes, times), row) for changes, (times, (row,)) in found])
         price = self.scenario.topology.device.price_per_hour
-        plain = [next(rows) for _ in some]
-        return [
-            Size(
-                counts=counts,
-                devices=self.devices(counts),
-                nodes=self._nodes(counts),
-                usd_per_hour=None if price is None else price * self.devices(counts),
-                changes=changes,
-                row=row,
-                lost=tuple(next(rows) for _ in losses),
-                lost_changes=tuple(losses),
+        sizes = []
+        for counts, own in zip(some, each, strict=True):
+            (changes, row), *lost = itertools.islice(made, len(own))
+            sizes.append(
+                Size(
+                    counts=counts,
+                    devices=self.devices(counts),
+                    nodes=self._nodes(counts),
+                    usd_per_hour=None if price is None else price * self.devices(counts),
+                    changes=changes,
+                    row=row,
+                    lost=tuple(row for _, row in lost),
+                    lost_changes=tuple(changes for changes, _ in lost),
+                )
             )
-            for counts, changes, row, losses in zip(some, healthy, plain, lost, strict=True)
-        ]
+        return sizes
+
+    def _longer(self, changes: tuple[str, ...], times: int) -> tuple[str, ...]:
+        """Return what makes so many times as many requests come, at the rate that the scenario has."""
+        if times == 1:
+            return changes
+        load = load_of(self.scenario, self.runs.variants.requests, 0.0)
+        return (*changes, *load.longer(times).changes(load.first))
 
     def _nodes(self, counts: Counts) -> int:
         return -(-self.devices(counts) // self.per_node)
@@ -235,10 +251,11 @@ class Sizer:
                 return f"with {first} {f'to n{nodes - 1} ' if nodes > 1 else ''}lost no replica is left"
         return None
 
-    def _faults(self, counts: Counts) -> list[str]:
-        """Return the scenario's faults and what is to be survived, a run each: of a rack the nodes that there are."""
+    def _faults(self, counts: Counts) -> list[tuple[str, ...]]:
+        """Return what is down in each run, none in the first: what is to be survived beside the scenario's faults; of a
+        rack the nodes that there are."""
         if self.survive is None:
-            return []
+            return [()]
         begins = [self.devices((*counts[:pool], *[0] * (len(counts) - pool))) for pool in range(len(counts))]
         if self.survive == "device":
             down: list[list[dict[str, Any]]] = [[{"device": begin, "at": "0 s"}] for begin in begins]
@@ -251,7 +268,7 @@ class Sizer:
                 for first in dict.fromkeys(firsts)
             ]
         before = self.scenario.document.get("faults", [])
-        return ["faults=" + json.dumps([*before, *one]) for one in down]
+        return [(), *(("faults=" + json.dumps([*before, *one]),) for one in down)]
 
 
 def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
@@ -266,8 +283,10 @@ def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
 
     Raises
     ------
-    InputError
+    UnreachedError
         When even lone requests miss their targets, or so many replicas are not enough, with what they reach.
+    InputError
+        When there is no room for a replica.
     IllegalPlanError
     """
     least = tuple(1 for _ in sizer.ranks)
@@ -280,7 +299,7 @@ def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
     refuse_impossible(sizer.runs, sizer.scenario, share, sizes.of(least).changes)
     best = least_of_two(sizes) if len(least) > 1 else _least_of_one(sizes)
     worse = [sizes.tried[one] for one in sizes.less(best) if one in sizes.tried]
-    told = [(one, *_lacks(sizer, one)) for one in worse]
+    told = [(one, *_lacks(sizer, one, share)) for one in worse]
     why = None
     if len(least) > 1:
         parts = [f"of {sizes.lacking(best, one)}, {text}" for one, _, text in told if text]
@@ -308,13 +327,13 @@ def _least_of_one(sizes: TriedSizes) -> Counts:
     return (high,)
 
 
-def _lacks(sizer: Sizer, size: Size) -> tuple[str | None, str | None]:
+def _lacks(sizer: Sizer, size: Size, share: float) -> tuple[str | None, str | None]:
     """Return which target most requests miss with a size, and why; none where no replica is left to meet it."""
-    row = size.worst
+    row = size.worst if size.share < share else size.growing
     lost = None if row is size.row else sizer.none_left(size.counts)
     if lost or not row["numbers"]:
         return None, lost
-    limit = limiting(row["numbers"])
+    limit = limiting(row["numbers"]) if size.share < share else QUEUE
     return limit, reason(limit, row["numbers"], sizer.scenario)
 
 

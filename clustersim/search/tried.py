@@ -9,11 +9,11 @@ from typing import Final
 from clustersim.errors import InputError, Problem
 from clustersim.search.load import Load
 from clustersim.search.point import Row
+from clustersim.search.queue import is_borne, is_growing, share_of, until_steady
 from clustersim.search.runs import Runs
 from clustersim.units import plural
 from clustersim.values import dataclass
 
-SHARE: Final = "goodput.share"
 BETWEEN: Final = 3
 """Rates that are tried at a time, however many workers there are: the answer is the same for any number."""
 SERVED: Final = "throughput counts until the last request has ended, so that it is not the rate at which they arrive"
@@ -47,8 +47,16 @@ class Tried:
     @property
     def share(self) -> float:
         """Share of all requests that met every target; 0 where nothing ran."""
-        found = self.row["numbers"].get(SHARE)
-        return 0.0 if found is None else float(found)
+        return share_of(self.row)
+
+    @property
+    def grows(self) -> bool:
+        """Whether the queue still grows at its end."""
+        return is_growing([self.row])
+
+    def does(self, share: float) -> bool:
+        """Whether the rate is borne: enough requests meet every target, and the queue does not grow."""
+        return is_borne([self.row], share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,22 +97,28 @@ class RatesTried:
         self.tried: dict[float, Tried] = {}
 
     def __call__(self, rates: Sequence[float]) -> list[Tried]:
-        """Return what came of some rates; those that were tried before are not tried again."""
+        """Return what came of some rates, in runs that are long enough; those that were tried before are not again."""
         rates = [float(f"{rate:.6g}") for rate in rates]  # what people can write down
         new = [rate for rate in dict.fromkeys(rates) if rate not in self.tried]
-        all_changes = [self._load.changes(rate) for rate in new]
-        self._tell(new, 0)
-        rows = self._runs.rows(all_changes, lambda done, _: self._tell(new, done))
-        for rate, changes, row in zip(new, all_changes, rows, strict=True):
-            if row["failed"] is not None:
-                raise InputError(Problem(message=f"at {rate:g}/s: {row['failed']}"))
+
+        def run(asked: Sequence[tuple[int, int]]) -> list[list[Row]]:
+            all_changes = [self._load.longer(times).changes(new[number]) for number, times in asked]
+            self._tell(new, 0)
+            rows = self._runs.rows(all_changes, lambda done, _: self._tell(new, done))
+            for (number, _), row in zip(asked, rows, strict=True):
+                if row["failed"] is not None:
+                    raise InputError(Problem(message=f"at {new[number]:g}/s: {row['failed']}"))
+            return [[row] for row in rows]
+
+        for rate, (times, (row,)) in zip(new, until_steady(run, len(new), self._share), strict=True):
+            changes = self._load.longer(times).changes(rate)
             self.tried[rate] = Tried(rate_per_s=rate, changes=changes, row=row)
         return [self.tried[rate] for rate in rates]
 
     def _tell(self, new: Sequence[float], done: int) -> None:
         """Tell how far it is while some rates are tried, of which so many are done."""
-        does = [rate for rate, one in self.tried.items() if one.share >= self._share]
-        fails = [rate for rate, one in self.tried.items() if one.share < self._share]
+        does = [rate for rate, one in self.tried.items() if one.does(self._share)]
+        fails = [rate for rate, one in self.tried.items() if not one.does(self._share)]
         low, high = max(does, default=None), min(fails, default=None)
         apart = 2.0 if low is None or high is None else high / low
         rounds = math.ceil(math.log(max(math.log(apart) / math.log1p(self._tolerance), 1.0), BETWEEN + 1))

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from clustersim.errors import InputError, Problem
+from clustersim.errors import Problem, UnreachedError
+from clustersim.search.queue import growth_words
 from clustersim.units import format_asked, format_share, plural
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class TriedSizes:
     def attempt(self, some: Sequence[Counts]) -> None:
         """Try sizes that were not, together."""
         new = [counts for counts in dict.fromkeys(some) if counts not in self.tried]
-        self.tried.update(zip(new, self.sizer.try_all(new), strict=True))
+        self.tried.update(zip(new, self.sizer.try_all(new, self.share), strict=True))
 
     def of(self, counts: Counts) -> Size:
         """Return what so many replicas bring."""
@@ -51,12 +52,12 @@ class TriedSizes:
 
     def does(self, counts: Counts) -> bool:
         """Tell whether so many replicas do; of what was tried more, or fewer, it may be known."""
-        return self.of(counts).share >= self.share
+        return self.of(counts).does(self.share)
 
     def is_hopeless(self, counts: Counts) -> bool:
         """Tell whether as many replicas of each pool, or more, did not do."""
         return any(
-            size.share < self.share and all(a <= b for a, b in zip(counts, other, strict=True))
+            not size.does(self.share) and all(a <= b for a, b in zip(counts, other, strict=True))
             for other, size in self.tried.items()
         )
 
@@ -85,7 +86,7 @@ class TriedSizes:
         """Return the name of the pool of which a size has fewer replicas."""
         return next(name for name, a, b in zip(self.sizer.pools, counts, size.counts, strict=True) if b < a)
 
-    def not_enough(self, counts: Counts) -> InputError:
+    def not_enough(self, counts: Counts) -> UnreachedError:
         """Return the error for targets that as many replicas as may be don't meet.
 
         Raises
@@ -99,10 +100,11 @@ class TriedSizes:
                 sizer.refuse_illegal()
             size = max(legal, default=size, key=lambda one: one.devices)
         failed = next((row["failed"] for row in (size.row, *size.lost) if row["failed"]), None)
+        grows = "" if size.share < self.share else ", and " + growth_words(size.growing["numbers"])
         told = (
             f"; {failed}"
             if failed
-            else f": {format_share(size.share)} of requests do, and {format_asked(self.share)} should"
+            else f": {format_share(size.share)} of requests do, and {format_asked(self.share)} should{grows}"
         )
         if not failed and size.worst is not size.row and (left := sizer.none_left(size.counts)) is not None:
             told += f" ({left})"
@@ -113,7 +115,7 @@ class TriedSizes:
             rest = "more of them are illegal"
         elif max(counts) == self.most:
             rest = f"raise --most, now {self.most}"
-        return InputError(Problem(message=f"{many} {verb} meet the targets{told}; {rest}, or use another plan"))
+        return UnreachedError(Problem(message=f"{many} {verb} meet the targets{told}; {rest}, or use another plan"))
 
 
 def _is_illegal(size: Size) -> bool:
@@ -125,7 +127,7 @@ def least_of_two(sizes: TriedSizes) -> Counts:
 
     Raises
     ------
-    InputError
+    UnreachedError
         When as many as may be are not enough.
     """
     sizer, best = sizes.sizer, None

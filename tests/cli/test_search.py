@@ -20,6 +20,7 @@ from clustersim.units import format_share
 from tests.unit.search.searching import SMALL, bounded
 from tests.unit.search.searching import search as searching
 
+BOTH = ("--devices", "2", "--front", "1", "--lasting", "2 s", "--targets", "ttft=300 ms, tpot=18 ms")
 KNOBS = ("--knobs", "serving.max_batch_requests=2,8,12,16,24,32")
 FEWER = ("--devices", "1", "--lasting", "2 s", "--knobs", "serving.max_batch_requests=16,32", "--front", "1")
 FAST = ("--devices", "1", "--lasting", "2 s", "--front", "1", *KNOBS)
@@ -140,7 +141,7 @@ def test_the_command_and_the_scenario_that_are_written_give_the_share_that_is_to
     text = SMALL[: SMALL.index("workload:")] + "workload: {trace: rows.csv}\n" + SMALL[SMALL.index("targets:") :]
     (folder / "small.yaml").write_text(text)
     more = {
-        "search": ("--devices", "2", "--exactly", "--front", "1", "--lasting", "2 s"),
+        "search": ("--exactly", *BOTH),
         "rate": ("--lasting", "2 s", "--tolerance", "0.2"),
         "size": ("--targets", "ttft=70 ms"),
     }[command]
@@ -398,7 +399,6 @@ _NO_ANSWER: Final = (
         "--budget: 1 USD/h pays for no device: the cheapest of dgx-h100 costs 2 USD/h",
     ),
     (("--targets", "tpt=2 ms"), "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
-    (("--targets", "tpot=1 ms"), "1 plan: least TPOT); no plan has a TPOT below"),
     (("--set", "model=llama-3.1-70b"), "is legal on 1 device: KV-6 refuses 1 plan; nearest: tp 1 × dp 1"),
     (
         ("--set", "model=llama-3.1-70b", "--budget", "3 USD/h", "--set", "topology.price=2 USD/h"),
@@ -407,6 +407,42 @@ _NO_ANSWER: Final = (
     (("--topology", "h100-and-a100", "--devices", "40"), "asks for 40, but h100-and-a100 has 16 devices"),
     (("--topology", "h100-and-a10"), "--topology: no topology 'h100-and-a10'; did you mean 'h100-and-a100'?"),
 )
+
+
+MIXED = """{arrivals: {process: poisson, rate: 20/s}, requests: 40, output_tokens: 10,
+  prompt_tokens: {empirical: {values: [100, 4000], weights: [95, 5]}}}"""
+
+
+@pytest.mark.parametrize(
+    ("args", "best", "told"),
+    [
+        (("--targets", "tpot=1 ms"), 0.0, "1 plan: least TPOT); no plan has a TPOT below"),
+        (("--targets", "ttft=2 ms"), 0.0, "1 plan: least TTFT); so many reach a TTFT of "),
+        (
+            ("--share", "0.99", "--set", f"workload={MIXED}", "--targets", "ttft=80 ms, tpot=25 ms"),
+            0.95,
+            "serves 99% of",
+        ),
+    ],
+)
+def test_where_no_plan_reaches_the_share_the_nearest_is_told_and_written(folder: Path, args, best, told):
+    done = search(*FEWER[:4], "--front", "0.01", "--workers", "1", *args, "--json", "--out", "kept")
+    assert done.exit_code == 1, done.stderr
+    assert told in done.stderr
+    assert "; the most that any reaches is " in done.stderr
+    found = json.loads(done.stdout)
+    assert found["certificate"]["unreached"] == done.stderr.strip()
+    assert found["certificate"]["share"] == pytest.approx(best, abs=0.04)
+    assert found["front"]
+    assert min(found["best"]["shares"]) >= found["certificate"]["share"] - 0.02
+    if best:  # one prompt in 20 takes a tenth of a second, the others some ms
+        assert 1.0 < found["best"]["capacity_per_s"] < 100.0
+        assert found["best"]["confirmed_per_s"] is not None
+    written = {path.name for path in (folder / "kept").iterdir()}
+    assert written >= {"best.yaml", "front-1.yaml", "points.parquet", "search.html", "finished.jsonl"}
+    assert "Not reached: no plan serves " in (folder / "kept" / "search.html").read_text()
+    text = search(*FEWER[:4], "--front", "0.01", "--workers", "1", *args, "--out", "kept").stdout
+    assert text.startswith("no plan reaches the share asked for; ")
 
 
 @pytest.mark.usefixtures("folder")

@@ -53,7 +53,8 @@ def rate(
 
     Bisection over the rate of drawn arrivals, or the scale of a trace, until the lowest rate that fails is within
     --tolerance of the highest that does not. A share of all requests must meet every target: those of the scenario, or
-    --targets. Says which target breaks first, and why.
+    --targets; and the queue must not grow. Says what breaks first, and why. Exit status 0: found, 1: no rate reaches
+    the share, 2: the scenario can't be read.
     """
     limits = Limits(memory_bytes=max_memory, seconds=max_time, total_seconds=max_total)
     flags = options.target_changes(targets)
@@ -68,10 +69,12 @@ def rate(
         finally:
             left.close()
     if as_json:
-        click.echo(json.dumps(_plain(found, variants, folder, tolerance)))
+        click.echo(json.dumps(_plain(found, variants, folder, share, tolerance)))
     elif not quiet:
-        _print(found, share)
+        _print(found)
         click.echo(options.kept_and_command(folder, command_of(variants, found.best.changes)))
+    if found.unreached is not None:
+        raise found.unreached
 
 
 class _Left:
@@ -95,10 +98,11 @@ class _Left:
             self._line.close()
 
 
-def _plain(found: Capacity, variants: Variants, folder: Path, tolerance: float) -> dict[str, Any]:
+def _plain(found: Capacity, variants: Variants, folder: Path, share: float, tolerance: float) -> dict[str, Any]:
     return {
-        "rate_per_s": found.best.rate_per_s,
+        "rate_per_s": found.best.rate_per_s if found.share else None,
         "share": found.best.share,
+        "asked": share,
         "limited_by": found.limited_by,
         "why": found.why,
         "tolerance": tolerance,
@@ -109,19 +113,28 @@ def _plain(found: Capacity, variants: Variants, folder: Path, tolerance: float) 
     }
 
 
-def _print(found: Capacity, share: float) -> None:
-    best, asked = format_share(found.best.share), format_asked(share)
-    click.echo(f"{found.best.rate_per_s:g} requests/s arriving: {best} meet every target (asked: {asked})")
-    click.echo(f"at {found.worse.rate_per_s:g}/s {format_share(found.worse.share)} do. {found.why}")
-    columns = ("arriving /s", "share", "TTFT p99 ms", "TPOT p99 ms", "served /s", "output tokens/s")
+def _print(found: Capacity) -> None:
+    best, asked = format_share(found.best.share), format_asked(found.share)
+    less = "no rate reaches the share asked for; " if found.unreached is not None else ""
+    if found.share:
+        click.echo(f"{less}{found.best.rate_per_s:g} requests/s arriving: {best} meet every target (asked: {asked})")
+        click.echo(f"at {found.worse.rate_per_s:g}/s {format_share(found.worse.share)} do. {found.why}")
+    else:
+        click.echo(f"{less}{best} meet every target even one by one. {found.why}")
+    columns = ("arriving /s", "share", "queue grows", "TTFT p99 ms", "TPOT p99 ms", "served /s", "output tokens/s")
     keys = ("ttft_ms.p99", "tpot_ms.p99", "throughput.requests_per_s", "throughput.output_tokens_per_s")
     rows = [
-        (f"{one.rate_per_s:g}", format_share(one.share), *(_shown(one.row["numbers"].get(key)) for key in keys))
+        (
+            f"{one.rate_per_s:g}",
+            format_share(one.share),
+            "yes" if one.grows else "no",
+            *(_shown(one.row["numbers"].get(key)) for key in keys),
+        )
         for one in found.tried
     ]
     print_table(columns, rows, numbers_from=0)
     click.echo(f"served: {SERVED}")
-    if few := few_words(found.best.row, share, "with a longer --lasting"):
+    if few := few_words(found.best.row, found.share, "with a longer --lasting"):
         click.echo(few)
 
 

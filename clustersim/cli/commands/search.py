@@ -17,7 +17,7 @@ from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.searches import plain_of, print_answer, print_written
 from clustersim.cli.signals import TerminatedError
 from clustersim.cli.status import drop_stdout
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError, Problem, UnreachedError
 from clustersim.interop.launch.launch import TARGETS, launch_of, refusal_of
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
@@ -32,6 +32,7 @@ from clustersim.search.plans.fixed.page import fixed_searched_of
 from clustersim.search.plans.fixed.result import Fixed
 from clustersim.search.plans.fixed.search import FixedSearch, fixed_by
 from clustersim.search.plans.front.search import with_front
+from clustersim.search.plans.nearest import nearest_of
 from clustersim.search.plans.question import OBJECTIVES, Question
 from clustersim.search.plans.result import Found
 from clustersim.search.plans.room import AskedLaunch, room_of
@@ -183,6 +184,8 @@ def search(
         print_written(found, deployments, folder, is_cut=stopped is not None and not has_front)
     if stopped is not None:
         raise stopped
+    if found.unreached is not None:
+        raise found.unreached
 
 
 class _Told:
@@ -239,7 +242,11 @@ def _search(deployments: Deployments, question: Question, executors: Executors, 
         told.answer(fixed_by(FixedSearch(deployments, question, executors, journal), told.begin()))
         return
     made = Search(deployments, question, executors, journal)
-    found = found_by(made, told.begin(made.work, has_front=question.front is not None))
+    left = told.begin(made.work, has_front=question.front is not None)
+    try:
+        found = found_by(made, left)
+    except UnreachedError as unreached:
+        made, found = nearest_of(made, unreached, left)
     try:
         found = with_whole(made, found, [found.best])
     finally:

@@ -10,7 +10,7 @@ import click
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
-from clustersim.errors import IllegalPlanError, InputError, LimitError, Problem
+from clustersim.errors import IllegalPlanError, InputError, LimitError, Problem, UnreachedError
 from clustersim.limits import Limits
 from clustersim.report.words.run import plan_words
 from clustersim.scenario.schema import POOLS
@@ -64,7 +64,7 @@ def size(
     them, until a share of all requests meets every target; so neither of them varies. With --vary, plans are compared,
     and the one that takes least of --by is chosen; plans that are illegal, or can't do, are named.
 
-    Exit status 0: found, 1: every plan is illegal, 2: no size does, or the scenario can't be read.
+    Exit status 0: found, 1: no size does, or every plan is illegal, 2: the scenario can't be read.
     """
     if rack_nodes is not None and survive != "rack":
         raise click.UsageError("--rack-nodes says what --survive rack loses; add that")
@@ -80,6 +80,7 @@ def size(
     found: list[Sized] = []
     problems: list[Problem] = []
     illegal: list[str] = []
+    is_unreached = False
     left_out: list[dict[str, str]] = []
     loaded = variants.scenario()
     folder = out or Path("sizes") / f"{loaded.name}-{loaded.digest[:12]}"
@@ -95,11 +96,15 @@ def size(
             except LimitError:
                 raise
             except (InputError, IllegalPlanError) as error:
+                is_unreached = is_unreached or isinstance(error, UnreachedError)
                 problems += error.problems if isinstance(error, InputError) else ()
                 illegal += [str(error)] if isinstance(error, IllegalPlanError) else []
                 left_out.append({"plan": ", ".join(own), "why": words_of(error)})
     if not found and problems:
-        raise InputError(dict.fromkeys((*problems, *(Problem(message=one) for one in illegal))))
+        if is_unreached and as_json:
+            click.echo(json.dumps({"devices": None, "left_out": left_out, "out": str(folder)}))
+        kind = UnreachedError if is_unreached else InputError
+        raise kind(dict.fromkeys((*problems, *(Problem(message=one) for one in illegal))))
     if not found:
         raise IllegalPlanError("\n".join(dict.fromkeys(illegal)))
     best = min(found, key=lambda one: (one.best.amount(by), one.best.devices, -one.best.share))

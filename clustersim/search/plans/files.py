@@ -161,7 +161,7 @@ def _sentences(found: Found, question: Question) -> list[str]:
     shares = ", ".join(format_share(share) for share in found.best.shares)
     lines = [
         f"The best plan bears {value} {unit} arriving; at length {shares} of requests meet their targets "
-        f"(asked: {format_asked(question.share)})"
+        f"(asked: {format_asked(found.share or 0.0)})"
         + (", one figure for each seed" if len(found.best.shares) > 1 else "")
         + ".",
         "; ".join(
@@ -172,6 +172,8 @@ def _sentences(found: Found, question: Question) -> list[str]:
         )
         + ".",
     ]
+    if found.unreached is not None:
+        lines.insert(0, f"Not reached: {found.unreached.problems[0].message}.")
     if whole := found.whole_words():
         lines.insert(1 if found.best.is_confirmed else 0, f"{whole[:1].upper()}{whole[1:]}.")
     if told["nearest_pruned"] is not None:

@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import Final
 
 from clustersim.search.plans.bounds.limits import RATE
-from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.grid import SLOWEST, rate_of
 from clustersim.search.plans.outcome import FLATTERED, Standing
 from clustersim.search.point import Row
+from clustersim.search.queue import is_borne, share_of
 from clustersim.values import dataclass
 
 SEEDS: Final = 3
@@ -47,7 +48,7 @@ class Finalist:
     ----------
     standing : Standing
     step : int or None
-        Highest step around its capacity at which the mean share over seeds is reached; None where none is.
+        Highest step around its capacity that is borne in the mean over seeds; None where none is.
     shares : list of float
         With each seed, there.
     row : Row or None
@@ -244,15 +245,14 @@ def _search(
     step, far = start, 1
     while True:
         rows = yield step
-        shares = [float(row["numbers"].get("goodput.share", 0.0)) for row in rows]
-        if math.fsum(shares) / len(shares) >= share:
-            one.step, one.shares, one.row = step, shares, rows[0]
+        if is_borne(rows, share):
+            one.step, one.shares, one.row = step, [share_of(row) for row in rows], rows[0]
         else:
             high = one.failed = step
         if one.step is None:
-            if far > _FARTHEST:
+            if far > _FARTHEST or step <= SLOWEST:
                 return
-            step, far = step - far, 2 * far
+            step, far = max(step - far, SLOWEST), 2 * far
         elif high is None:
             if far > _HIGHEST:
                 return

@@ -20,9 +20,12 @@ from clustersim.search.plans.question import Question
 from clustersim.search.plans.trial import Trial, broken_rules, try_rate
 from clustersim.search.plans.trials import Trials
 from clustersim.search.point import Row
+from clustersim.search.queue import until_steady
 from clustersim.simulation.estimate import refuse_many
 from clustersim.workload.draws import DrawnWorkload
 
+_MOST_TIMES: Final = 16
+"""As many requests as finalists get, at most, until their queue is steady (assumed)."""
 _SURE: Final = 1
 """Steps below what two pools fail at by themselves, from which on they are taken to pass."""
 
@@ -48,6 +51,8 @@ class PlanRuns(Trials):
         self.load: Load = replace(load, recorded=None)
         self.sides = PlanPools(deployments, self.load)
         self._each_s: dict[int, float] = {}
+        self._times: dict[tuple[Candidate, float], int] = {}
+        """How many times as many requests a plan needs at length at a rate, until its queue is steady."""
 
     @property
     def is_drawn(self) -> bool:
@@ -57,7 +62,7 @@ class PlanRuns(Trials):
     def load_changes(self, candidate: Candidate, rate: float, long: bool) -> tuple[str, ...]:
         """Return what makes requests come to a plan at a rate, as many as in a short run or a long one."""
         load = self._given
-        load = self._long(load, candidate) if long else replace(load, requests=self.load.requests)
+        load = self._long(load, candidate, rate) if long else replace(load, requests=self.load.requests)
         return load.changes(rate)
 
     def trial(self, standing: Standing) -> tuple[Scenario, int]:
@@ -79,11 +84,33 @@ class PlanRuns(Trials):
     def run_at_length(self, asked: Sequence[tuple[Standing, int, int]]) -> list[Row]:
         """Simulate plans, each at a step of the grid and with so much added to its seed, checked (P and G) and long.
 
-        What was simulated as long before is only checked. With a single seed a run is cut short that fails.
+        What was simulated as long before is only checked. With a single seed a run is cut short that fails. Where the
+        queue still grows at the end, runs are longer.
         """
+        alike: dict[tuple[Candidate, float], list[int]] = {}
+        for place, (standing, step, _) in enumerate(asked):
+            alike.setdefault((standing.candidate, rate_of(step)), []).append(place)
+        keys = list(alike)
+
+        def run(which: Sequence[tuple[int, int]]) -> list[list[Row]]:
+            self._times |= {keys[number]: times for number, times in which}
+            places = [alike[keys[number]] for number, _ in which]
+            rows = iter(self._run_long([asked[place] for some in places for place in some]))
+            return [[next(rows) for _ in some] for some in places]
+
+        steady = until_steady(run, len(keys), self.question.share, most_times=_MOST_TIMES)
+        self._times |= {key: times for key, (times, _) in zip(keys, steady, strict=True)}
+        found = {
+            place: row
+            for key, (_, rows) in zip(keys, steady, strict=True)
+            for place, row in zip(alike[key], rows, strict=True)
+        }
+        return [found[place] for place in range(len(asked))]
+
+    def _run_long(self, asked: Sequence[tuple[Standing, int, int]]) -> list[Row]:
         trials = [self._long_trial(*one) for one in asked]
         keys = [key_of(replace(one, audit=False).told, False) for one in trials]
-        known = {at: self._journal.rows[key] for at, key in enumerate(keys) if key in self._journal.rows}
+        known = {at: self.journal.rows[key] for at, key in enumerate(keys) if key in self.journal.rows}
         for at in known:
             if broken := broken_rules(trials[at].scenario):
                 known[at] = {"failed": broken, "numbers": {}}
@@ -126,7 +153,7 @@ class PlanRuns(Trials):
     def last_s(self, standing: Standing) -> float:
         """Return the seconds that a plan takes at length, roughly; 0 where its short runs are as long."""
         step = standing.passed if standing.passed is not None else (standing.failing or 0)
-        long = self._long(self.load, standing.candidate).count(rate_of(step))
+        long = self._long(self.load, standing.candidate, rate_of(step)).count(rate_of(step))
         if not self.is_drawn and long == self.load.count(rate_of(step)):
             return 0.0
         return self.long_s(standing, step)
@@ -134,7 +161,7 @@ class PlanRuns(Trials):
     def long_s(self, standing: Standing, step: int) -> float:
         """Return the seconds that a plan takes at length at a step, with each seed, roughly."""
         self.cost(standing, step)
-        long = self._long(self.load, standing.candidate).count(rate_of(step))
+        long = self._long(self.load, standing.candidate, rate_of(step)).count(rate_of(step))
         return self._each_s[id(standing)] * long * (SEEDS if self.is_drawn else 1)
 
     def trial_at(self, standing: Standing, step: int, share: float) -> Trial:
@@ -169,12 +196,13 @@ class PlanRuns(Trials):
 
     def _load(self, standing: Standing, step: int) -> Load:
         """Return the load of a finalist; the short one where it has as many requests at a step."""
-        long = self._long(self.load, standing.candidate)
+        long = self._long(self.load, standing.candidate, rate_of(step))
         return self.load if self.load.count(rate_of(step)) == long.count(rate_of(step)) else long
 
-    def _long(self, load: Load, candidate: Candidate) -> Load:
-        """Return a load with as many requests as finalists get."""
-        return replace(load, requests=max(min(self._given.requests, OWN), REQUESTS * max(candidate.counts)))
+    def _long(self, load: Load, candidate: Candidate, rate: float) -> Load:
+        """Return a load with as many requests as finalists get at a rate."""
+        requests = max(min(self._given.requests, OWN), REQUESTS * max(candidate.counts))
+        return replace(load, requests=requests).longer(self._times.get((candidate, rate), 1))
 
     def _is_hopeful(self, standing: Standing, step: int) -> bool:
         """Whether a plan is expected to reach its share at a step, of what is known of its pools.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError, Problem, UnreachedError
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.deployments import plan_words
 from clustersim.search.plans.outcome import Standing
@@ -31,7 +31,7 @@ def none_legal(scenario: Scenario, refused: Refused, room: Room) -> InputError:
     return InputError(Problem(message=f"{message}: {rules}{nearest}"))
 
 
-def none_serves(standings: Sequence[Standing], share: float, at: str = "any rate that was tried") -> InputError:
+def none_serves(standings: Sequence[Standing], share: float, at: str = "any rate that was tried") -> UnreachedError:
     """Return the error for a workload that no plan can serve: the bound, and what broke."""
     reasons: dict[str, int] = {}
     for one in standings:
@@ -44,4 +44,4 @@ def none_serves(standings: Sequence[Standing], share: float, at: str = "any rate
     if ttfts := [one.bound.ttft_ms for one in standings if one.bound.ttft_ms is not None]:
         least += f"; so many reach a TTFT of {min(ttfts):.4g} ms at best, even one by one"
     message = f"no plan serves {format_asked(share)} of the requests within their targets at {at} ({told}){least}"
-    return InputError(Problem(message=message, path="targets"))
+    return UnreachedError(Problem(message=message, path="targets"))

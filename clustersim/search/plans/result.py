@@ -15,7 +15,8 @@ from clustersim.search.plans.front.runs import FrontRuns
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import FLATTERED, RankedPlan, Standing
 from clustersim.search.plans.space import TYPICAL
-from clustersim.search.plans.standings import NEXT, REPRESENTED, PlanRow, Standings, metrics
+from clustersim.search.plans.standings import NEXT, REPRESENTED, UNREACHED, PlanRow, Standings, metrics
+from clustersim.search.queue import lowered
 from clustersim.search.tried import SERVED
 from clustersim.units import format_asked, format_share, plural
 from clustersim.values import dataclass
@@ -132,6 +133,7 @@ class Found(Standings):
         """Return what the answer rests on, and what remains uncertain."""
         front = None if self.filled is None else asdict(self.filled)
         beside = {"runs": self.runs, "hypervolume": self.hypervolume(), "front": front}
+        beside |= self.reached_share()
         if self.told is not None:
             return self.told | beside
         fates = Counter(one.fate for one in self.standings)
@@ -250,6 +252,9 @@ class Found(Standings):
             lines.append(
                 f"{told['open']:,} left open{among}, {most_open(told, UNITS[self.objective])}, {left_for(told)}"
             )
+        if self.unreached is not None:
+            less = f"what {format_asked(self.share)} allows" if lowered(self.share) else "the nearest, one by one"
+            lines.insert(0, f"{UNREACHED}; {less}:")
         return lines
 
     def notes(self) -> list[str]:

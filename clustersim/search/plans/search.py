@@ -46,6 +46,7 @@ from clustersim.search.plans.walk.order import Order
 from clustersim.search.plans.walk.reached import Reached
 from clustersim.search.plans.walk.walk import Walk
 from clustersim.search.point import Row
+from clustersim.search.queue import is_borne
 
 _WHOLE: Final = 0.05
 """Of the effort, that runs of the best plan, or of all its ties, as their commands do may take when it is spent."""
@@ -56,6 +57,8 @@ class Search(PlanRuns):
 
     def __init__(self, deployments: Deployments, question: Question, executors: Executors, journal: Journal) -> None:
         super().__init__(deployments, question, executors, journal)
+        self.known: list[Standing] = []
+        """Every legal plan, once they are enumerated."""
         self.bounds: dict[PlanPool, Bound] = {}
         self.looks = PoolLooks(self.sides, question.share, executors)
         self._bound_s = bound_s(self.base.model)
@@ -188,9 +191,12 @@ def found_by(search: Search, told: Told | None = None) -> Found:
     Raises
     ------
     InputError
-        When no plan is legal, or none can serve the workload.
+        When no plan is legal.
+    UnreachedError
+        When none reaches the share that is asked for.
     """
     question, standings = search.question, search.standings()
+    search.known = standings
     if not standings:
         raise none_legal(search.base, search.refused, question.room)
     search.done = 0, len(standings)
@@ -216,22 +222,32 @@ def found_by(search: Search, told: Told | None = None) -> Found:
         is_late=search.is_late,
         told=search.begin_long,
     )
+    if finalists[0].step is None:
+        for one in finalists:
+            one.standing.why = "too few in time at length"
+        raise none_serves(standings, question.share)
     finalists[:1] = refined(search, finalists[0], standings, seeds)
     reopen(standings, worth, finalists[0])
     settle(finalists)
     search.long = LongRuns(search.fresh_s)  # none is left
     alike, long = walk.reached.value(simulated[0]) * (1.0 - TIES), {id(one.standing) for one in finalists}
+    shorter = sum(walk.reached.value(one) >= alike and id(one) not in long for one in simulated)
+    return found_of(search, standings, finalists, shorter=shorter)
+
+
+def found_of(search: Search, standings: Sequence[Standing], finalists: Sequence[Finalist], *, shorter: int) -> Found:
+    """Return what a search found, with its certificate."""
     found = Found(
         standings=standings,
         finalists=finalists,
-        worth=worth,
-        objective=question.objective,
-        share=question.share,
+        worth=search.worth,
+        objective=search.question.objective,
+        share=search.question.share,
         runs=search.ran,
         load=search.load_changes,
         recorded=search.recorded,
         part=search.load.part,
-        shorter=sum(walk.reached.value(one) >= alike and id(one) not in long for one in simulated),
+        shorter=shorter,
     )
     return replace(found, told=found.certificate())
 
@@ -256,7 +272,7 @@ def with_whole(search: Search, found: Found, some: Sequence[Finalist]) -> Found:
             if row["failed"] is not None:
                 return None
             rows.append(row)
-            if row["numbers"]["goodput.share"] < share:
+            if not is_borne([row], share):
                 break
         return rows
 

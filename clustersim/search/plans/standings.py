@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from clustersim.errors import UnreachedError
 from clustersim.interop.launch.launch import NOT_STARTED
 from clustersim.search.plans.front.points import Hypervolume, Point, front_of, points_of
 from clustersim.search.plans.outcome import RankedPlan, Standing
@@ -16,6 +17,7 @@ from clustersim.values import dataclass
 
 REPRESENTED: Final = "fewer of the same replicas"
 PARTITIONS: Final = "other partitions of prompts"
+UNREACHED: Final = "no plan reaches the share asked for"
 NEXT: Final = 4
 """Plans behind the best ones that a terminal lists; the page has all."""
 METRICS: Final = (
@@ -47,12 +49,15 @@ class Standings(ABC):
         Of all requests, that have to meet every target; None: there is none.
     runs : int
         Runs that were asked for, those looked up included.
+    unreached : UnreachedError or None
+        Where no plan reaches the share that was asked for, what comes nearest; ``share`` is less then.
     """
 
     standings: Sequence[Standing]
     objective: str
     share: float | None
     runs: int
+    unreached: UnreachedError | None = None
 
     @property
     @abstractmethod
@@ -141,6 +146,10 @@ class Standings(ABC):
     def front(self) -> list[Point]:
         """Return the runs that none beats in both: tokens per second and device, and tokens for a user."""
         return front_of(self.points)
+
+    def reached_share(self) -> dict[str, Any]:
+        """Return the share that counts, and why it is less than what was asked for, as a certificate has them."""
+        return {"share": self.share, "unreached": None if self.unreached is None else str(self.unreached)}
 
     def hypervolume(self) -> float:
         """Return the area below the front."""

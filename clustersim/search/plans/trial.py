@@ -18,6 +18,7 @@ from clustersim.search.plans.bounds.demand import may_miss
 from clustersim.search.plans.costs import expected_s, work_s
 from clustersim.search.plans.grid import rate_of, requests_at, requests_until
 from clustersim.search.point import Row, of_machine, words_of
+from clustersim.search.queue import queue_numbers
 from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import RunResult, simulate
@@ -158,7 +159,7 @@ def _numbers(result: RunResult) -> dict[str, Any]:
     found |= {
         f"met.{name}": share_within(columns, {name: limit}) or 0.0 for name, limit in limits.items() if name != "itl"
     }
-    return found | _most(result)
+    return found | queue_numbers(columns, result.scenario) | _most(result)
 
 
 def _most(result: RunResult) -> dict[str, int]:

@@ -52,7 +52,7 @@ class Trials:
 
     def __init__(self, deployments: Deployments, question: Question, executors: Executors, journal: Journal) -> None:
         self.deployments, self.question = deployments, question
-        self.executors, self._journal = executors, journal
+        self.executors, self.journal = executors, journal
         self.base = deployments.base
         self.refused = Refused()
         self._placed: dict[object, str | None] = {}
@@ -139,8 +139,8 @@ class Trials:
             for number, trial in enumerate(trials):
                 made[number] = trial
                 keys[number] = key = key_of(trial.told, trial.audit)
-                if key in self._journal.rows:
-                    rows[number] = self._journal.rows[key]
+                if key in self.journal.rows:
+                    rows[number] = self.journal.rows[key]
                     continue
                 self._total.add(1, trial.expected_s)
                 self.pending_s += trial.expected_s
@@ -149,7 +149,7 @@ class Trials:
         for number, outcome in outcomes(self.executors, call, calls()):
             row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
             if not isinstance(outcome, Lost):
-                self._journal.add(keys[number], row)
+                self.journal.add(keys[number], row)
             rows[number] = row
             self.fresh_s += _work_s(row, made[number])
             self.pending_s -= made[number].expected_s

@@ -21,14 +21,15 @@ from clustersim.search.plans.bounds.exposure import attentions, exposed
 from clustersim.search.plans.bounds.prices import Prices, best_prices, can_serve
 from clustersim.search.plans.bounds.stage_prices import priced_alike
 from clustersim.search.plans.bounds.stage_times import RATIO
-from clustersim.search.plans.grid import demand_at, step_of
+from clustersim.search.plans.grid import SLOWEST, demand_at, step_of
 from clustersim.values import dataclass
 
 RATE: Final = "most requests per second"
-_LOWEST: Final = -1400
-"""A step of the grid: 10⁻⁶ requests per second."""
+ALONE: Final = "too few in time even one by one"
 _EVERY: Final = 3
 """Steps between those that bounds are told at: what requests ask at one of them, many plans are held against."""
+_LOWEST: Final = SLOWEST // _EVERY * _EVERY
+"""The first of these at which no request waits for another one."""
 _COARSE: Final = 1.08
 """Of neighbours on the grid of steps of SP ranks that have prompts and decodes: a quarter of the columns, and bounds of
 these plans are 2 % higher."""
@@ -81,7 +82,7 @@ class Bound:
     step : int or None
         None: nothing is proven.
     why : str
-        ``memory``, ``least TTFT``, ``least TPOT`` or ``most requests per second``.
+        ``memory``, ``least TTFT``, ``least TPOT``, :data:`ALONE` or ``most requests per second``.
     tpot_ms : float or None
         Least TPOT of a lone request.
     ttft_ms : float or None
@@ -173,6 +174,7 @@ class Group:
         why, ttft_ms = self._impossible(columns, alone, free, least, member)
         tpot_ms = None if least is None else least / NS_PER_MS
         step = self._step(columns, member) if why is None else _LOWEST
+        why = ALONE if why is None and step == _LOWEST else why
         return Bound(step=step, why=why or (RATE if step is not None else ""), tpot_ms=tpot_ms, ttft_ms=ttft_ms)
 
     def columns(self, member: Member) -> Columns | None:
@@ -245,7 +247,7 @@ class Group:
         highest = step_of(_MOST_REQUESTS / max(self._load.lasting_s, 1.0))
         guess = step_of(member.replicas * member.every * NS_PER_S / mean)
         found = _turn(does, guess + self._beyond, highest)
-        if found is not None:  # others of its prices lie about as far from their guesses
+        if found is not None and found > _LOWEST:  # others of its prices lie about as far from their guesses
             self._beyond = found - _EVERY // 2 - guess
         return found
 
@@ -253,14 +255,16 @@ class Group:
 def _turn(does: Callable[[int], bool], guess: int, highest: int) -> int | None:
     """Return a step, a multiple of :data:`_EVERY`, from which on something does not, while it does one before; None
     where it still does at the highest."""
-    low = _EVERY * (guess // _EVERY)
+    low = max(_EVERY * (guess // _EVERY), _LOWEST)
     high = low + _EVERY
     while high < highest and does(high):
         low, high = high, high + 2 * (high - low)
     if high >= highest:
         return None
-    while low > _LOWEST and not does(low):
-        low, high = low - 2 * (high - low), low
+    while not does(low):
+        if low == _LOWEST:
+            return low
+        low, high = max(low - 2 * (high - low), _LOWEST), low
     while high - low > _EVERY:
         middle = _EVERY * ((low + high) // (2 * _EVERY))
         low, high = (middle, high) if does(middle) else (low, middle)

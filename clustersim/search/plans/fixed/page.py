@@ -88,4 +88,6 @@ def _fixed_sentences(found: Fixed) -> list[str]:
         were = plural(told["open"], "plan was", "plans were")
         lines.append(f"{were} not simulated, since the effort was spent (more --effort goes on).")
     lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]
+    if found.unreached is not None:
+        lines.insert(0, f"Not reached: {found.unreached.problems[0].message}.")
     return [*lines, *(f"Uncertain: {text}." for text in told["uncertain"])]

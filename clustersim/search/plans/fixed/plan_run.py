@@ -9,9 +9,9 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.grid import as_written
 from clustersim.search.plans.trial import numbers_at
 from clustersim.search.point import Row, run_point
+from clustersim.search.queue import SHARE
 from clustersim.values import dataclass
 
-SHARE: Final = "goodput.share"
 OF_REQUESTS: Final = ("requests", "throughput", "makespan_s", *(f"{name}_ms" for name in LATENCIES))
 
 

@@ -12,7 +12,7 @@ from clustersim.search.plans.finals import FINALISTS, TIES
 from clustersim.search.plans.front.points import Point
 from clustersim.search.plans.outcome import RankedPlan, Standing
 from clustersim.search.plans.space import TYPICAL
-from clustersim.search.plans.standings import NEXT, PlanRow, Standings
+from clustersim.search.plans.standings import NEXT, UNREACHED, PlanRow, Standings
 from clustersim.units import format_asked, plural
 from clustersim.values import dataclass
 
@@ -85,6 +85,8 @@ class Fixed(Standings):
             f"{best.words} on {plural(best.candidate.devices, 'device')}: {self.objective} {self.value(best):.6g} "
             f"({self.direction}) at {rate_words(self.rate_per_s)}"
         ]
+        if self.unreached is not None:
+            lines.insert(0, f"{UNREACHED}; of those that come nearest:")
         if self.share is not None:
             lines.append(f"a plan counts where {format_asked(self.share)} of requests meet every target")
         few = told["too_few_in_time"]
@@ -128,7 +130,7 @@ class Fixed(Standings):
             "runs": self.runs,
             "hypervolume": self.hypervolume(),
             "uncertain": uncertain,
-        }
+        } | self.reached_share()
 
 
 def is_number(value: object) -> bool:

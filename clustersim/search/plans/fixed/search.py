@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from clustersim.errors import InputError, Problem, nearest
+from clustersim.errors import InputError, Problem, UnreachedError, nearest
 from clustersim.report.metrics.latencies import LATENCIES, targets_ns
 from clustersim.report.sweep.swept import is_better_low
 from clustersim.search.load import check_targets, own_rate
 from clustersim.search.plans.bounds.limits import RATE
 from clustersim.search.plans.costs import expected_s
-from clustersim.search.plans.fixed.plan_run import SHARE, PlanRun, try_run
+from clustersim.search.plans.fixed.plan_run import PlanRun, try_run
 from clustersim.search.plans.fixed.result import NO_SHARE, Fixed, is_number, rate_words, tied
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.outcome import Standing
@@ -26,6 +26,7 @@ from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.search import Search
 from clustersim.search.plans.trials import Told, Trials
 from clustersim.search.plans.walk.walk import SPENT
+from clustersim.search.queue import SHARE, share_of
 from clustersim.units import format_asked, format_share, plural
 
 SOME: Final = ("throughput.output_tokens_per_s", "goodput.requests_per_s", "energy.joules_per_output_token")
@@ -40,7 +41,7 @@ class FixedSearch(Trials):
 
     def prune(self, standings: Sequence[Standing]) -> None:
         """Leave out plans of which it is proven that they can't meet the targets at the rate of the scenario."""
-        search = Search(self.deployments, replace(self.question, lasting_s=0.0), self.executors, self._journal)
+        search = Search(self.deployments, replace(self.question, lasting_s=0.0), self.executors, self.journal)
         search.load = replace(search.load, part=None)  # the very requests of the scenario, and all of them
         search.sides = PlanPools(self.deployments, search.load, stand_in=False)
         for place in (1, 0):
@@ -110,8 +111,12 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
     if share is not None and not question.exhaustive and rate_per_s is not None:
         search.prune(standings)
     left = [one for one in standings if one.fate == "open"]
-    if not left:
-        raise none_serves(standings, question.share, rate_words(rate_per_s))
+    unreached = None
+    if not left:  # what comes nearest is told all the same
+        unreached = none_serves(standings, question.share, rate_words(rate_per_s))
+        for one in standings:
+            one.fate, one.why = "open", ""
+        left = standings
     first = list({len(one.candidate.replicas): one for one in reversed(left)}.values())
     search.simulate(first, count)
     _refuse_no_number(question.objective, first)
@@ -121,6 +126,12 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
         message = f"no plan finishes any of {plural(count, 'request')}; `clustersim run` says why"
         raise InputError(Problem(path="serving", message=message))
     _refuse_no_number(question.objective, simulated)
+    sign = 1.0 if is_better_low(question.objective) else -1.0
+    counting = _counting(simulated, question.objective, share)
+    if not counting and share is not None and simulated:
+        unreached = unreached or _none_in_time(simulated, share, rate_per_s)
+        share = max(share_of(one.row or {}) for one in simulated)
+        counting = _counting(simulated, question.objective, share)
     found = Fixed(
         standings=standings,
         objective=question.objective,
@@ -128,16 +139,16 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
         share=share,
         rate_per_s=rate_per_s,
         runs=0,
+        unreached=unreached,
     )
-    sign = 1.0 if is_better_low(question.objective) else -1.0
-    ranked = sorted(_counting(simulated, question.objective, share), key=lambda one: sign * found.value(one))
+    ranked = sorted(counting, key=lambda one: sign * found.value(one))
     while ranked:
         best = [ranked[0], *tied(ranked, found.value)]
         search.simulate(best, count, audit=True)
         if all(one.fate == "simulated" for one in best):
             return replace(found, ranked=ranked, runs=search.ran)
         ranked = [one for one in ranked if one.fate == "simulated"]
-    raise _none_in_time(simulated, share, rate_per_s)
+    raise InputError(Problem(path="plan", message="no plan could be simulated"))
 
 
 def _rate_of(search: FixedSearch) -> tuple[int, float | None]:
@@ -158,7 +169,7 @@ def _counting(simulated: Sequence[Standing], objective: str, share: float | None
         if share is not None and numbers.get(SHARE, 0.0) < share:
             one.why = NO_SHARE
         elif is_number(numbers.get(objective)):
-            one.passing = {0: one.row}
+            one.passing, one.why = {0: one.row}, ""
             found.append(one)
         else:
             one.why = "it has no such number"
@@ -191,14 +202,11 @@ def _no_number(objective: str, hint: str) -> InputError:
     return InputError(Problem(path="--objective", message=f"{objective!r} is no number of the summary; {hint}"))
 
 
-def _none_in_time(simulated: Sequence[Standing], share: float | None, rate_per_s: float | None) -> InputError:
-    """Return the error for a rate at which no plan meets the targets: how near the best one is, or why all failed."""
-    shares = [(float(one.row["numbers"].get(SHARE, 0.0)), one) for one in simulated if one.row is not None]
-    if share is None or not shares:
-        return InputError(Problem(path="plan", message="no plan could be simulated"))
-    most, one = max(shares, key=lambda pair: pair[0])
+def _none_in_time(simulated: Sequence[Standing], share: float, rate_per_s: float | None) -> UnreachedError:
+    """Return the error for a rate at which no plan meets the targets: how near the best one is."""
+    one = max(simulated, key=lambda one: share_of(one.row or {}))
     message = (
         f"no plan serves {format_asked(share)} of the requests within their targets at {rate_words(rate_per_s)}; "
-        f"the nearest, {one.words}, serves {format_share(most)}"
+        f"the nearest, {one.words}, serves {format_share(share_of(one.row or {}))}"
     )
-    return InputError(Problem(path="targets", message=message))
+    return UnreachedError(Problem(path="targets", message=message))

@@ -29,6 +29,7 @@ from clustersim.search.plans.walk.climb import climb
 from clustersim.search.plans.walk.order import Order
 from clustersim.search.plans.walk.reached import Reached
 from clustersim.search.point import Row
+from clustersim.search.queue import may_be_borne
 from clustersim.values import dataclass
 
 SPENT: Final = "the effort was spent"
@@ -227,5 +228,5 @@ class Walk:
     def probe(self, asked: Sequence[tuple[Standing, int]]) -> None:
         """Simulate plans, each at a step; what becomes of them is not told by it."""
         for (one, step), row in zip(asked, self.run(asked), strict=True):
-            if row["failed"] is None and row["numbers"]["goodput.share"] >= self.share:
+            if may_be_borne(row, self.share):
                 one.passing[step] = row
