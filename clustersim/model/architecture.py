@@ -180,6 +180,8 @@ class ModelSpec:
         Keys of the configuration that were not read and could matter: worth a look in an unknown family.
     source : str
         Where the dimensions are from.
+    notes : tuple of str
+        In which respects it is simulated as something else than it is.
     """
 
     name: str
@@ -196,6 +198,7 @@ class ModelSpec:
     formats: Formats = ()
     unused_keys: tuple[str, ...] = ()
     source: str = ""
+    notes: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         """Return a number that equal models share, without looking at every layer."""

@@ -50,6 +50,8 @@ class Family:
         See :class:`~clustersim.model.architecture.ModelSpec`.
     defaults : mapping
         What the family's configuration class takes for keys that a published ``config.json`` leaves out.
+    note : str
+        In which respect it is simulated as something else than it is.
     """
 
     norm: NormKind | None = "rms"
@@ -68,11 +70,17 @@ class Family:
     post_norms: bool = False
     scaled_embedding: bool = False
     defaults: Mapping[str, object] = field(default_factory=dict)
+    note: str = ""
 
 
 _QWEN2: Final = Family(qkv_bias=True, out_bias=False, windows="above_max_window_layers")
 _QWEN2_MOE: Final = Family(qkv_bias=True, out_bias=False, moe=True, shared_gate=True, windows="above_max_window_layers")
 _DEEPSEEK: Final = Family(moe=True)
+_INDEXED: Final = Family(
+    moe=True,
+    note="taken for dense attention: the learned index that picks the keys to attend to is not in this configuration",
+)
+_GLM4_MOE: Final = Family(out_bias=False, moe=True)
 _OPT: Final = Family(
     norm="layer",
     gated=False,
@@ -126,9 +134,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen3_moe": Family(qk_norm=True, moe=True),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": _INDEXED,
     "kimi_k2": _DEEPSEEK,
     "gpt_oss": _GPT_OSS,
     "glm4": Family(out_bias=False, post_norms=True),
+    "glm4_moe": _GLM4_MOE,
+    "glm4_moe_lite": _DEEPSEEK,
+    "glm_moe_dsa": _INDEXED,
+    "minimax_m2": Family(qk_norm=True, moe=True),
     "gemma": Family(tied=True, scaled_embedding=True, defaults={"head_dim": 256}),
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA3,
@@ -159,7 +172,7 @@ _STATE: Final = "layers with a recurrent state (linear attention, state spaces) 
 _SPARSE: Final = (
     "a learned index that picks the keys to attend to is not modelled, nor is its cache; as dense attention, "
     "the work would be overestimated beyond {index_topk} tokens of context; to simulate it as dense anyway, "
-    "remove the index_* keys and give the model_type of the dense family"
+    "remove the index_* keys"
 )
 
 REFUSED_KEYS: Final[Mapping[str, str]] = {
@@ -167,7 +180,7 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
         (
             "mamba_", "ssm_", "linear_attn_config", "linear_attention", "linear_conv_kernel_dim",
             "linear_key_head_dim", "linear_num_", "linear_value_head_dim", "full_attention_interval",
-            "hybrid_override_pattern", "layers_block_type", "attn_type_list", "conv_L_cache",
+            "hybrid_override_pattern", "layers_block_type", "conv_L_cache",
         ),
         _STATE,
     ),
@@ -186,6 +199,9 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Key, or start of a key when it ends in ``_``, → why it cannot be represented when its value is set."""
 
+ATTENTION_TYPES: Final = "attn_type_list"
+"""Key of MiniMax: 1 for each layer of softmax attention, 0 for lightning attention."""
+
 REQUIRED_VALUES: Final[Mapping[str, tuple[bool, str]]] = {
     "do_layer_norm_before": (True, "norms after the residual are not modelled"),
     "layer_norm_elementwise_affine": (True, "norms without weights are not modelled"),
@@ -201,9 +217,9 @@ HARMLESS: Final = (
     "embd_pdrop", "eos_token_id", "ep_size", "hidden_act", "hidden_activation", "hidden_dropout", "id2label",
     "init_std", "initial_context_length", "initializer_range", "label2id", "layer_norm_eps",
     "layer_norm_epsilon", "layerdrop", "name", "_name_or_path", "norm_topk_prob", "output_router_logits",
-    "pad_token_id", "prefix", "pretraining_tp", "resid_pdrop", "rms_norm_eps", "rope_parameters",
-    "rope_local_base_freq", "rope_scaling", "rope_theta", "routed_scaling_factor", "router_aux_loss_coef",
-    "router_jitter_noise", "scoring_func", "sep_token_id", "seq_aux", "swiglu_limit", "tokenizer_class",
-    "transformers_version", "use_cache",
+    "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "resid_pdrop", "rms_norm_eps",
+    "rope_parameters", "rope_local_base_freq", "rope_scaling", "rope_theta", "rotary_dim", "routed_scaling_factor",
+    "router_aux_loss_coef", "router_jitter_noise", "scoring_func", "sep_token_id", "seq_aux", "swiglu_limit", "tokenizer_class",
+    "transformers_version", "use_cache", "use_routing_bias",
 )  # fmt: skip
 """Keys that change neither work, nor memory, nor communication."""

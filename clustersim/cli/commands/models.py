@@ -35,6 +35,7 @@ def models(name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     facts = summary(model) | {
         "weights": weights_account(model),
         "unused_keys": list(model.unused_keys),
+        "notes": list(model.notes),
         "source": model.source,
     }
     if as_json:
@@ -53,6 +54,7 @@ def models(name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
             "positions": "no limit given" if model.max_positions is None else str(model.max_positions),
             "not read": ", ".join(model.unused_keys) or "nothing",
             "source": model.source or "not given",
+            **({"note": "; ".join(model.notes)} if model.notes else {}),
         }
     )
     rows = [(_range(first, count), attention_words(layer), ffn_words(layer)) for first, count, layer in runs]

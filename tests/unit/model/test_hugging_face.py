@@ -7,6 +7,7 @@ from model_configs import GPT_OSS, LATENT, LLAMA, OPT, QWEN_MOE
 
 from clustersim.errors import InputError
 from clustersim.model import Ffn, Moe, model_from_config
+from clustersim.model.weights import total_parameters
 
 
 def read(config, **changes):
@@ -417,3 +418,42 @@ def test_feature_that_is_switched_off_is_no_reason_to_refuse(off):
 @pytest.mark.parametrize("changes", [{"word_embed_proj_dim": 32}, {"do_layer_norm_before": False}])
 def test_small_opt_with_norms_after_the_residual_is_refused(changes):
     assert list(problems(OPT, **changes)) == list(changes)
+
+
+MINIMAX = {
+    "model_type": "minimax_m2", "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62,
+    "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 256,
+    "num_experts_per_tok": 8, "vocab_size": 200064, "use_qk_norm": True, "attn_type_list": [1] * 62,
+}  # fmt: skip
+
+
+def test_attention_of_type_1_is_plain_attention():
+    assert round(total_parameters(model_from_config(MINIMAX, "minimax-m2")) / 1e7) == 22_869
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ([1] * 60 + [0, 1], "layer 60 has lightning attention (0), which is not modelled"),
+        ([1] * 61, "expected a list of 1 (softmax attention) for each of 62 layers"),
+        ("full", "expected a list of 1 (softmax attention) for each of 62 layers"),
+        ([1] * 61 + [2], "expected 1 (softmax attention) or 0 (lightning attention), but layer 61 has 2"),
+    ],
+)
+def test_attention_of_another_type_is_refused_by_layer(kinds, message):
+    with pytest.raises(InputError) as caught:
+        model_from_config(MINIMAX | {"attn_type_list": kinds}, "minimax-m1")
+    assert [problem.message for problem in caught.value.problems] == [message]
+
+
+def test_model_whose_index_is_not_described_is_taken_for_dense_and_says_so():
+    config = {
+        "model_type": "glm_moe_dsa", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
+        "intermediate_size": 96, "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "n_shared_experts": 1, "first_k_dense_replace": 1, "vocab_size": 100,
+    }  # fmt: skip
+    (note,) = model_from_config(config, "glm").notes
+    assert note.startswith("taken for dense attention")
+    with pytest.raises(InputError):
+        model_from_config(config | {"index_topk": 2048}, "glm")
