@@ -219,7 +219,8 @@ HARMLESS: Final = (
     "layer_norm_epsilon", "layerdrop", "name", "_name_or_path", "norm_topk_prob", "output_router_logits",
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "resid_pdrop", "rms_norm_eps",
     "rope_parameters", "rope_local_base_freq", "rope_scaling", "rope_theta", "rotary_dim", "routed_scaling_factor",
-    "router_aux_loss_coef", "router_jitter_noise", "scoring_func", "sep_token_id", "seq_aux", "swiglu_limit", "tokenizer_class",
+    "router_aux_loss_coef", "router_jitter_noise", "scoring_func", "sep_token_id", "seq_aux", "swiglu_limit",
+    "tokenizer_class",
     "transformers_version", "use_cache", "use_routing_bias",
 )  # fmt: skip
 """Keys that change neither work, nor memory, nor communication."""
