@@ -15,6 +15,7 @@ from typing import Final
 
 from clustersim import inputs
 from clustersim.accuracy.compare import Point
+from clustersim.accuracy.row import Row
 from clustersim.accuracy.systems import profile
 from clustersim.errors import InputError, Problem
 from clustersim.values import dataclass
@@ -23,6 +24,9 @@ INEXPRESSIBLE: Final = 1.0
 """The relative error of a figure that cannot be predicted: as if nothing had been predicted."""
 _QUANTITIES: Final = (("TTFT", "TTFT"), ("first_token", "TTFT"), ("TPOT", "TPOT"), ("ITL", "ITL"))
 _NUMBERS: Final = ("devices", "predicted", "ratio", "held_out")
+_AS_IN_ROW: Final = (
+    "id", "family", "model", "precision", "parallel", "workload", "metric", "unit", "source",
+)  # fmt: skip
 _DIGITS: Final = ".4g"
 """As results are kept: a tenth of a percent, below what two measurements differ by."""
 
@@ -71,6 +75,13 @@ class Result:
     def profile(self) -> str:
         """The profile of ``scenarios/engines`` that stands for the engine; empty where there is none."""
         return profile(self.engine)
+
+    @property
+    def row(self) -> Row:
+        """The row that it is of, without what was measured where that is not known, and without its note."""
+        texts = {name: getattr(self, name) for name in _AS_IN_ROW}
+        texts |= {"hardware": self.device, "framework": self.engine, "note": ""}
+        return Row(**texts, num_gpus=self.devices, value=self.given or 0.0)
 
     @property
     def error(self) -> float:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -16,6 +16,9 @@ from clustersim.cli.signals import TerminatedError
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.units import UnitError, parse, whole_number
+
+if TYPE_CHECKING:
+    from clustersim.scenario.scenario import Scenario
 
 _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 GRAPH_SUFFIXES: Final = (".json", ".dot", ".gv", ".graphml")
@@ -160,6 +163,14 @@ def target_changes(text: str | None) -> dict[str, str]:
 def kept_and_command(folder: Path, command: str) -> str:
     """Return the last lines of a search: where its runs are kept, and what runs the best one."""
     return f"kept     {folder} (a second start goes on there)\ncommand  {command}"
+
+
+def print_confidence(scenario: Scenario) -> None:
+    """Say how far off figures of a scenario may be, where few like it were measured or its constants are assumed."""
+    from clustersim.scenario.confidence import confidence_of, confidence_words
+
+    if told := confidence_words(confidence_of(scenario)):
+        click.echo(f"confidence  {told}")
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from clustersim.cli.options import kept_and_command
+from clustersim.cli.options import kept_and_command, print_confidence
 from clustersim.cli.tables import print_table
+from clustersim.scenario.confidence import confidence_of
 from clustersim.search.plans.deployments import Deployments
 from clustersim.search.plans.files import launched_words, search_command
 from clustersim.search.plans.finals import TIES
@@ -74,6 +75,7 @@ def plain_of(
             "command": search_command(found, deployments, best.standing, best.ran),
             "launches_for": launches_of(deployments, best.standing),
         },
+        "confidence": confidence_of(deployments.scenario(best.standing.candidate)),
         "certificate": told,
         "out": str(folder),
     }  # fmt: skip
@@ -102,6 +104,7 @@ def print_answer(found: Standings, deployments: Deployments, target: str | None)
         click.echo(f"next: {found.next_words}")
     if any(one.standing.row_devices < one.standing.candidate.devices for one in found.shown()):
         click.echo("p99: of the first seed, and of one replica that stands for all (of two pools, of the fewest)")
+    print_confidence(deployments.scenario(found.answers()[0].standing.candidate))
 
 
 def print_written(found: Standings, deployments: Deployments, folder: Path, *, is_cut: bool) -> None:

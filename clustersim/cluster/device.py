@@ -59,6 +59,8 @@ class Device:
         Text of measured points by section of ``kernels``, and of ``engine_kernels``, where a section has any.
     source : str
         Where the figures come from.
+    assumed : tuple of str
+        Keys and sections of the file, such as ``kernels.gemm_bf16``, that are not measured or published.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Device:
     sheet_memory_bytes: int | None = None
     grids: Mapping[str, str] = field(default_factory=dict)
     engine_grids: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
 
     def without_peer_access(self) -> Device:
         """Return the device where others do not reach its memory: without custom all-reduces, which read it."""
@@ -147,7 +150,11 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
         collectives=_constants(top.section("collectives"), {}),
         collectives_apart=_constants(top.section("collectives_without_peer_access"), {}),
         source=_sources(top.raw("source"), memory, compute, power, price),
+        assumed=top.texts("assumed"),
     )
+    for one in device.assumed:
+        if not _has(document, one):
+            top.problem("assumed", f"expected keys of this file such as kernels.gemm_bf16, but found {one!r}")
     if device.idle_power_w is not None and device.idle_power_w > (device.power_w or 0.0):
         power.problem("idle", "expected no more than power.board")
     if not device.flops:
@@ -157,6 +164,15 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
     if problems:
         raise InputError(problems)
     return device
+
+
+def _has(section: object, path: str) -> bool:
+    """Tell whether there is something at a dotted path; keys may have dots of their own (``trtllm-0.9``)."""
+    if not isinstance(section, Mapping):
+        return False
+    return path in section or any(
+        _has(inner, path[len(str(key)) + 1 :]) for key, inner in section.items() if path.startswith(f"{key}.")
+    )
 
 
 def _sources(whole: object, *sections: Reader) -> str:

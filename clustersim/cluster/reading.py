@@ -114,16 +114,17 @@ class Reader:
             self.problem(key, f"unknown {value!r}{did_you_mean(str(value), choices)}")
         return str(value) if value in choices else choices[0]
 
-    def texts(self, key: str, length: int) -> tuple[str, ...]:
-        """Read a list of ``length`` texts."""
-        value = self._value(key, None, f"a list of {length} names")
+    def texts(self, key: str, length: int | None = None) -> tuple[str, ...]:
+        """Read a list of ``length`` texts; without a length one of any, which may be absent."""
+        wanted = "a list of names" if length is None else f"a list of {length} names"
+        value = self._value(key, () if length is None else None, wanted)
         items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
         texts = tuple(item for item in items if isinstance(item, str) and item)
-        if len(texts) == len(items) == length:
+        if isinstance(value, Sequence) and len(texts) == len(items) == (len(value) if length is None else length):
             return texts
         if value is not None:
-            self.problem(key, f"expected a list of {length} names, but found {value!r}")
-        return ("?",) * length
+            self.problem(key, f"expected {wanted}, but found {value!r}")
+        return ("?",) * (length or 0)
 
     def entries(self, key: str) -> list[Reader]:
         """Return a reader of each mapping in the list under ``key``."""

@@ -81,6 +81,8 @@ class Engine:
         one's own inherits from.
     defaults : tuple of Entry
         What it decides of ``serving`` where a scenario does not say it (:mod:`clustersim.cost.unsaid`).
+    assumed : tuple of str
+        Keys of its file whose values are neither measured nor read in its program.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Engine:
     kernel_time: float = 1.0
     kernels: str = ""
     defaults: tuple[Entry, ...] = field(default=(), hash=False)
+    assumed: tuple[str, ...] = ()
 
     def of_stages(self, stages: int) -> Engine:
         """Return the overheads of plans of so many stages: the first one's host time is in ``schedule``."""
@@ -129,7 +132,7 @@ _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
 _ABSENT_IS_NONE: Final = (
     "stage", "front_end", "quantisation", "all_reduce", "experts_within", "experts_across", "graph_sizes",
-    "first_token", "pool", "kernel_time", "kernels", "defaults",
+    "first_token", "pool", "kernel_time", "kernels", "defaults", "assumed",
 )  # fmt: skip
 """What an engine need not say: it has no such costs then, quantises in kernels of their own, exchanges tokens by an
 all-to-all, has a graph for each batch and a share of all memory, streams first tokens from the prefill pool, runs
@@ -205,8 +208,16 @@ def _limits(value: object) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(found.items()))
 
 
+def _assumed(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list of keys such as [schedule, launch], but found {value!r}")
+    return tuple(str(_one_of(COSTS, key)) for key in value)
+
+
 OWN_ALL_REDUCES: Final = ("one_shot", "two_shot")
-_PARTS: Final = {"graph_sizes": sizes_from, "pool": _pool, "defaults": entries_from, "all_reduce": _all_reduce}
+_PARTS: Final = {
+    "graph_sizes": sizes_from, "pool": _pool, "defaults": entries_from, "all_reduce": _all_reduce, "assumed": _assumed,
+}  # fmt: skip
 
 
 def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:

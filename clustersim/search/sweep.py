@@ -176,6 +176,7 @@ def _column(values: Sequence[Any]) -> pa.Array:
     )
 
 
-def summary_of(rows: Sequence[Row], folder: Path) -> Mapping[str, Any]:
-    """Return what a sweep prints with ``--json``."""
-    return {"points": len(rows), "failed": sum(row["failed"] is not None for row in rows), "out": str(folder)}
+def summary_of(rows: Sequence[Row], folder: Path, confidence: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return what a sweep prints with ``--json``; ``confidence`` is that of the run with the fewest figures."""
+    failed = sum(row["failed"] is not None for row in rows)
+    return {"points": len(rows), "failed": failed, "confidence": confidence, "out": str(folder)}

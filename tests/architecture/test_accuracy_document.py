@@ -9,6 +9,7 @@ import pytest
 from clustersim import catalog
 from clustersim.accuracy import vocabulary
 from clustersim.accuracy.document import END, START, document, picture, readme_block, with_block
+from clustersim.accuracy.figures import figures_table
 from clustersim.accuracy.result import read_results, written
 from clustersim.accuracy.row import COLUMNS
 from clustersim.accuracy.score import scoreboard
@@ -26,14 +27,16 @@ def board():
 
 
 RESULTS = "scenarios/accuracy/results.csv"
+FIGURES = "scenarios/accuracy/figures.csv"
 
 
-@pytest.mark.parametrize("name", [RESULTS, "README.md", "docs/accuracy.md", "docs/accuracy.svg", GUIDE])
+@pytest.mark.parametrize("name", [RESULTS, FIGURES, "README.md", "docs/accuracy.md", "docs/accuracy.svg", GUIDE])
 def test_document_is_up_to_date(board, name, request):
     path = ROOT / name
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     made = {
         RESULTS: lambda: written(board.results),
+        FIGURES: lambda: figures_table(board.results),
         "README.md": lambda: with_block(text, readme_block(board)),
         "docs/accuracy.md": lambda: document(board),
         "docs/accuracy.svg": lambda: picture(board),

@@ -13,6 +13,7 @@ from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.tables import print_table
 from clustersim.limits import Limits
 from clustersim.report.words.progress import RunsLeft
+from clustersim.scenario.confidence import confidence_of
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.rate import Capacity, highest_rate
@@ -69,9 +70,11 @@ def rate(
         finally:
             left.close()
     if as_json:
-        click.echo(json.dumps(_plain(found, variants, folder, share, tolerance)))
+        told = {"confidence": confidence_of(loaded)}
+        click.echo(json.dumps(_plain(found, variants, folder, share, tolerance) | told))
     elif not quiet:
         _print(found)
+        options.print_confidence(loaded)
         click.echo(options.kept_and_command(folder, command_of(variants, found.best.changes)))
     if found.unreached is not None:
         raise found.unreached

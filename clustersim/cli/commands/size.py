@@ -13,6 +13,7 @@ from clustersim.cli.tables import print_table
 from clustersim.errors import IllegalPlanError, InputError, LimitError, Problem, UnreachedError
 from clustersim.limits import Limits
 from clustersim.report.words.run import plan_words
+from clustersim.scenario.confidence import confidence_of
 from clustersim.scenario.schema import POOLS
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
@@ -109,11 +110,12 @@ def size(
         raise IllegalPlanError("\n".join(dict.fromkeys(illegal)))
     best = min(found, key=lambda one: (one.best.amount(by), one.best.devices, -one.best.share))
     command = command_of(variants, best.best.worst_changes)
-    plan = plan_words(variants.scenario(best.best.changes).document["plan"])
+    sized = variants.scenario(best.best.changes)
+    plan = plan_words(sized.document["plan"])
     if as_json:
         plain = {"plan": plan} | _plain(best.best) | {"summary": nested(best.best.worst["numbers"])}
         more = {"limited_by": best.limited_by, "why": best.why, "tried": [_plain(one) for one in best.tried]}
-        told = {"command": command, "out": str(folder)}
+        told = {"confidence": confidence_of(sized), "command": command, "out": str(folder)}
         click.echo(json.dumps(plain | more | ({"left_out": left_out} if keys else {}) | told))
     elif not quiet:
         _print(best, share, plan)
@@ -121,6 +123,7 @@ def size(
             click.echo(f"the least of {plural(len(found), 'plan')} that can meet the targets")
             for one in left_out:
                 click.echo(f"left out: {'' if one['why'].startswith('illegal') else one['plan'] + ': '}{one['why']}")
+        options.print_confidence(sized)
         click.echo(options.kept_and_command(folder, command))
 
 

@@ -17,6 +17,7 @@ from clustersim.report.layouts import layout as read
 from clustersim.report.layouts import overview
 from clustersim.report.sweep.page import check_layout, sweep_html
 from clustersim.report.words.progress import RunsLeft
+from clustersim.scenario.confidence import confidence_of
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.runs import Kept, Runs, Variants
@@ -97,12 +98,17 @@ def sweep(
                 told.close()
     shown = swept_of(swept, rows, variants)
     write_points(folder, table_of(shown), sweep_html(shown, page), above)
-    found = summary_of(rows, folder)
+    least = min((run for run, row in enumerate(rows) if row["numbers"]), default=None,
+                key=lambda run: rows[run]["numbers"].get("confidence.figures", 0))  # fmt: skip
+    least_known = None if least is None else variants.scenario(swept.changes(least))
+    found = summary_of(rows, folder, None if least_known is None else confidence_of(least_known))
     if as_json:
         click.echo(json.dumps(found))
     elif not quiet:
         there = f" ({plural(runs.there, 'was', 'were')} there before)" if runs.there else ""
         click.echo(f"{found['points']:,} runs, {found['failed']:,} failed{there}")
+        if least_known is not None:  # of the runs the one with the fewest figures
+            options.print_confidence(least_known)
         click.echo(f"points  {folder / POINTS}\npage    {folder / PAGE}")
     for line in failures(shown):
         click.echo(line, err=True)

@@ -22,6 +22,7 @@ from clustersim.report.metrics.preempted import preempted
 from clustersim.report.metrics.priorities import by_priority
 from clustersim.report.metrics.service import service_summary
 from clustersim.report.metrics.steady import steady_rates
+from clustersim.scenario.confidence import confidence_of
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.simulate import RunResult
 
@@ -113,6 +114,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None, *, also: Colle
         "prefix_cache": result.prefix_cache,
         "experts": None if scenario.hands_over else expert_balance(scenario.model, scenario.plan),
         "targets": dict(scenario.targets),
+        "confidence": confidence_of(scenario),
         "scenario": scenario.portable,
         "devices": devices_of(scenario),
         **_pools(result),

@@ -20,6 +20,7 @@ from clustersim.report.metrics.service import goodput
 from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.run import configuration, fullest, milliseconds, number, remarks, share_words, target_lines
 from clustersim.report.words.service import met_words, share_or_dash
+from clustersim.scenario.confidence import confidence_words
 from clustersim.units import format_seconds, format_share
 
 _STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -138,7 +139,9 @@ def _configuration(summary: Mapping[str, Any]) -> str:
     pairs = "".join(
         f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in configuration(summary)
     )
-    return f'<h3>What was simulated</h3><dl class="pairs">{pairs}</dl>'
+    told = confidence_words(summary.get("confidence"))
+    note = f'<p class="note">Confidence: {escape(told)}.</p>' if told else ""
+    return f'<h3>What was simulated</h3><dl class="pairs">{pairs}</dl>{note}'
 
 
 def _remarks(found: list[str]) -> str:

@@ -25,6 +25,7 @@ from clustersim.report.words.run import (
     target_lines,
 )
 from clustersim.report.words.service import service_lines
+from clustersim.scenario.confidence import confidence_words
 from clustersim.units import format_seconds, plural
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def print_summary(
         word, style = ("met", "green") if met else ("missed", "bold red")
         console.print(Text.assemble((f"{'target':<12}", "dim"), (word, style), f"  {name.upper()}: {sentence}"))
     console.print(Text.assemble((f"{'legality':<12}", "dim"), _verdict(summary)))
+    if told := confidence_words(summary.get("confidence")):
+        console.print(Text.assemble((f"{'confidence':<12}", "dim"), told))
     for remark in remarks:
         console.print(Text.assemble((f"{'note':<12}", "yellow"), remark))
     for what, path in (("run", run_dir), ("dashboard", dashboard)):

@@ -173,7 +173,11 @@ def _own(document: Document, path: KeyPath, depth: int) -> _Keys:
 
 
 def _over(base: _Keys, own: _Keys) -> _Keys:
-    return replace(own, values={**base.values, **own.values}, places={**base.places, **own.places})
+    values = {**base.values, **own.values}
+    inherited, said = base.values.get("assumed"), own.values.get("assumed", [])
+    if isinstance(inherited, list) and isinstance(said, list):  # what is said anew is assumed where that says so
+        values["assumed"] = [*(key for key in inherited if key not in own.values and key not in said), *said]
+    return replace(own, values=values, places={**base.places, **own.places})
 
 
 def standing_for(name: str) -> tuple[str, str | None]:
