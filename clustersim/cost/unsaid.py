@@ -28,6 +28,7 @@ LONGEST: Final = "longest"
 SCHEDULERS: Final = ("static", "continuous", "chunked_prefill")
 POOLS: Final = ("prefill", "decode")
 PREEMPTIONS: Final = ("recompute", "never")
+ADMISSIONS: Final = ("whole_prompt", "first_chunk")
 MOST: Final = 1_000_000_000
 MOST_BYTES: Final = 1e15
 """Largest budget (as in scenarios)."""
@@ -92,8 +93,9 @@ class Entry:
 def decided(entries: tuple[Entry, ...], said: Mapping[str, Any], place: Place, captured: int) -> dict[str, Any]:
     """Return what is not said and an engine decides, by key of ``serving``; ``captured`` is its largest graph.
 
-    By default no more requests are taken up than a step has tokens, and prefixes are not cached where preempted
-    sequences are swapped, which is not simulated together.
+    By default no more requests are taken up than a step has tokens, and where preempted sequences are swapped
+    prefixes are not cached, which is not simulated together. First chunks admit only where there are some, and where
+    preemption is by recomputation.
     """
     found: dict[str, Any] = {}
     for entry in entries:
@@ -104,6 +106,8 @@ def decided(entries: tuple[Entry, ...], said: Mapping[str, Any], place: Place, c
         found["max_batch_tokens"] = place.positions
     if said.get("preemption") == "swap":
         found.pop("prefix_caching", None)
+    if said.get("preemption") in ("swap", "never") or said.get("scheduler") not in (None, "chunked_prefill"):
+        found.pop("admission", None)
     tokens = found.get("max_batch_tokens") or said.get("max_batch_tokens")
     if tokens and found.get("max_batch_requests"):
         found["max_batch_requests"] = min(found["max_batch_requests"], tokens)
@@ -188,6 +192,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "prefix_caching": _switch,
     "memory_utilization": _utilization,
     "preemption": lambda value: _name(value, PREEMPTIONS),
+    "admission": lambda value: _name(value, ADMISSIONS),
 }
 """Key of ``serving`` that an engine may decide → how its value is read."""
 _WHERE: Final[Mapping[str, Any]] = {

@@ -54,7 +54,8 @@ READ: Final = """
     --expert-placement-strategy= --gpu-memory-utilization= --hf-config-path= --kv-cache-dtype=
     --long-prefill-token-threshold= --max-cudagraph-capture-size= --max-model-len= --max-num-batched-tokens=
     --max-num-seqs= --model= --nnodes= --num-gpu-blocks-override= --optimization-level= --performance-mode=
-    --pipeline-parallel-size= --quantization= --scheduling-policy= --tensor-parallel-size=
+    --pipeline-parallel-size= --quantization= --scheduler-reserve-full-isl --scheduling-policy=
+    --tensor-parallel-size=
     """
 IGNORED: Final[Mapping[str, str]] = {
     "where it listens, and who may ask": """
@@ -134,7 +135,6 @@ INEXACT: Final[Mapping[str, str]] = {
     "K/V that leaves the device is computed anew, which is slower": "--kv-offloading-size=#0",
     "layers that share K/V prefill in full": "--kv-sharing-fast-prefill",
     "processors of logits take no time": "--logits-processors=*",
-    "the scheduler admits requests by its own rule": "--scheduler-reserve-full-isl~",
     "every token is sent at once": "--stream-interval=#1",
     "batches are not split": "--ubatch-size=#0",
     "workers are vLLM's own": "--worker-cls=auto --worker-extension-cls=",

@@ -37,6 +37,7 @@ VLLM: Final[Mapping[str, str]] = {
     "serving.kv_blocks": "--num-gpu-blocks-override",
     "serving.memory_utilization": "--gpu-memory-utilization",
     "serving.prefix_caching": "--enable-prefix-caching",
+    "serving.admission": "--scheduler-reserve-full-isl",
     "serving.engine.graph_max_tokens": "--max-cudagraph-capture-size",
 }
 """Key → option of ``vllm serve``; of stages a variable of the environment, how many layers each has (vllm/envs.py)."""

@@ -123,6 +123,10 @@ def write_server(command: Command, reader: Reader, topology: str | None, model: 
         draft.set(path, value, origin)
     if options.given(options.keys["serving.prefix_caching"]) is not None:
         draft.set("serving.prefix_caching", *caching_of(options))
+    reserves = options.keys.get("serving.admission", "")
+    if options.given(reserves) is not None:
+        on, origin = options.on(reserves, True)
+        draft.set("serving.admission", "whole_prompt" if on else "first_chunk", origin)
 
 
 def caching_of(options: Options) -> tuple[bool, str]:

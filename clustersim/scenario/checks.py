@@ -258,6 +258,7 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
             message = "the decode pool has no cached prefixes to follow; name its router in serving.decode.router"
             yield ("serving", "router"), message
     yield from _swap(serving)
+    yield from _first_chunk(serving)
     if serving.get("long_prompt_tokens") is not None and serving.get("scheduler") in ("static", "continuous"):
         yield ("serving", "long_prompt_tokens"), f"the scheduler {serving['scheduler']} takes whole prompts; remove it"
 
@@ -275,6 +276,18 @@ def _swap(serving: Mapping[str, Any]) -> Iterator[Finding]:
         yield ("serving", "preemption"), f"the scheduler {scheduler} can't swap yet; use continuous or chunked_prefill"
     if serving.get("prefix_caching") is True:
         yield ("serving", "preemption"), "shared prefixes can't be swapped yet; remove it, or prefix_caching"
+
+
+def _first_chunk(serving: Mapping[str, Any]) -> Iterator[Finding]:
+    if serving.get("admission") != "first_chunk":
+        return
+    scheduler, preemption = serving.get("scheduler") or "chunked_prefill", serving.get("preemption")
+    if preemption == "never":
+        why = "with preemption: never a request is admitted when there are blocks for all that it may come to need"
+        yield ("serving", "admission"), f"{why}; remove one of them"
+    if scheduler not in ("continuous", "chunked_prefill", "disaggregated"):
+        why = "has blocks for whole requests" if scheduler == "static" else "decides itself who is admitted"
+        yield ("serving", "admission"), f"the scheduler {scheduler} {why}; remove it"
 
 
 def _patience(serving: Mapping[str, Any], path: KeyPath) -> Iterator[Finding]:

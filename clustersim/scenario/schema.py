@@ -271,6 +271,7 @@ class ServingPart(Part):
     kv_block_tokens: Count | None = None
     kv_blocks: Count | None = None
     preemption: Literal["recompute", "swap", "never"] | None = None
+    admission: Literal["whole_prompt", "first_chunk"] | None = None
     host_kv: Bytes | None = None
     prefix_caching: bool | None = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -11,6 +11,7 @@ from clustersim.values import dataclass
 
 SchedulerName = Literal["static", "continuous", "chunked_prefill"]
 PreemptionName = Literal["recompute", "swap", "never"]
+AdmissionName = Literal["whole_prompt", "first_chunk"]
 RouterName = Literal["round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware"]
 TransferName = Literal["whole", "layerwise"]
 
@@ -64,6 +65,10 @@ class ServingConfig:
     preemption : str
         ``recompute`` (a victim computes its tokens anew), ``swap`` (its blocks are kept in host memory meanwhile) or
         ``never``: a request is admitted when there are blocks for all that it and those which run may come to need.
+    admission : str
+        A request that waits is admitted when there are blocks for its ``whole_prompt``, or for its ``first_chunk``
+        alone. Then a prompt that lacks blocks for its next chunk, behind all others that run, gives up those that it
+        has and waits again: vLLM before 2026-03 [1]_. (With ``swap`` it keeps them; ``never`` looks at all it needs.)
     host_kv_bytes : float or None
         Host memory for that, per device, as vLLM's ``swap_space`` was per GPU; None without ``swap``.
     prefix_caching : bool
@@ -83,6 +88,10 @@ class ServingConfig:
     transfer : str
         How a prefill pool hands K/V over: ``whole``, when a prompt is computed, or ``layerwise``, each layer as the
         last step of the prompt has passed it.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm#21793 and #37307 (``scheduler_reserve_full_isl``, on by default since).
     """
 
     scheduler: SchedulerName | UserClass = "chunked_prefill"
@@ -94,6 +103,7 @@ class ServingConfig:
     memory_utilization: float = 0.90
     kv_blocks: int | None = None
     preemption: PreemptionName = "recompute"
+    admission: AdmissionName = "whole_prompt"
     host_kv_bytes: float | None = None
     prefix_caching: bool = False
     router: RouterName | UserClass = "round_robin"
@@ -103,6 +113,11 @@ class ServingConfig:
     queue_limit: int | None = None
     queue_timeout_ns: int | None = None
     transfer: TransferName = "whole"
+
+    @property
+    def admits_first_chunks(self) -> bool:
+        """Whether a prompt is admitted as soon as there are blocks for its first chunk."""
+        return self.admission == "first_chunk" and self.preemption != "never"
 
     @property
     def decided_singly(self) -> str:

@@ -1,7 +1,7 @@
 """The sequences of one replica: who waits, who runs, and whose K/V blocks are whose.
 
-A sequence waits, is admitted when there is a place and there are blocks for its first tokens, runs, and leaves:
-finished, given up, or preempted (``serving.preemption``), to wait again. What a step computes is decided in
+A sequence waits, is admitted when there is a place and there are blocks for its prompt, runs, and leaves: finished,
+given up, or preempted (``serving.preemption``), to wait again. What a step computes is decided in
 ``serving.scheduler``.
 """
 
@@ -144,6 +144,13 @@ class Members:
         still = sum(self._whole(s) - s.blocks for s in self.running if s.owner == owner)
         more = self._whole(sequence) - cached + still
         return more <= self.pool.free[owner] if self.caching is None else self.caching.fits(sequence, cached, more)
+
+    def _fits(self, sequence: Sequence, cached: int, tokens: int) -> bool:
+        """Return whether the pool has blocks for so many tokens behind those of a waiting sequence that are cached."""
+        missing = self.pool.needed(tokens)
+        if self.caching is None:
+            return missing <= self.pool.free[sequence.owner]
+        return self.caching.fits(sequence, cached, missing)
 
     def _take_up(self, sequence: Sequence, cached: int, count: int) -> bool:
         """Give a sequence that waits cached blocks, and those that ``count`` more tokens need, if the pool has them."""

@@ -31,6 +31,23 @@ class Preemption(Members):
             self._preempt(now, victim)
         return True
 
+    def _gives_up(self, now: int, sequence: Sequence) -> bool:
+        """Let a prompt that lacks blocks give up its own, where it comes last of several: it waits again, and is done.
+
+        As vLLM, where the last one that runs is the victim also where it is the one that lacks blocks. The first one
+        keeps its own, so that it gets ahead.
+        """
+        after = any(other.owner == sequence.owner for other in self._after(sequence))
+        can = self.config.admits_first_chunks and self.config.preemption == "recompute"
+        if after or not can or sequence is self._first():
+            return False
+        self._preempt(now, sequence)
+        return True
+
+    def _first(self) -> Sequence:
+        """Return the running sequence that comes before all others."""
+        return self.running[0] if self.config.order.by == "arrival" else min(self.running, key=RANK)
+
     def _after(self, sequence: Sequence) -> list[Sequence]:
         """Return the running sequences that come after this one, the last one first."""
         if self.config.order.by == "arrival":

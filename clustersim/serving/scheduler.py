@@ -133,7 +133,7 @@ class Scheduler(PoolMembers):
             if self._grow(now, sequence, sequence.computed + count, taken):
                 chosen.append((sequence, count))
                 budget -= count
-            else:
+            elif not self._gives_up(now, sequence):
                 exhausted.append(sequence.owner)
         while self.waiting and budget > 0 and self._admits(self.waiting[0]):
             sequence = self.waiting[0]
@@ -144,7 +144,8 @@ class Scheduler(PoolMembers):
             alone = to_compute > self.config.max_batch_tokens and not chosen
             if self.evicted or (whole and count < to_compute and not alone):
                 break
-            if sequence.owner in exhausted or not self._take_up(sequence, cached, count):
+            fits = self.config.admits_first_chunks or self._fits(sequence, cached, to_compute)
+            if not fits or sequence.owner in exhausted or not self._take_up(sequence, cached, count):
                 break
             self.waiting.popleft()
             self._admit(now, sequence)

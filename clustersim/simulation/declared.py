@@ -116,6 +116,7 @@ def _policy(scenario: Scenario, number: int) -> Policy:
         queue_timeout_ns=serving.queue_timeout_ns,
         swaps=serving.preemption == "swap",
         keeps_room=serving.preemption == "never" and serving.scheduler != "static",
+        first_chunk=serving.admission == "first_chunk" and serving.preemption != "never",
         cache_threshold=ways.cache_threshold,
         balance_abs_threshold=ways.balance_abs_threshold,
         balance_rel_threshold=ways.balance_rel_threshold,

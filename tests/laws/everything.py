@@ -79,7 +79,9 @@ def everything(draw: st.DrawFn) -> dict[str, Any]:
     serving = found["serving"]
     if kind > 1 and draw(st.integers(0, 5)) == 0 and not serving.get("prefix_caching"):
         kept = {
-            key: value for key, value in serving.items() if key not in ("order", "long_prompt_tokens", "preemption")
+            key: value
+            for key, value in serving.items()
+            if key not in ("order", "long_prompt_tokens", "preemption", "admission")
         }
         options = {"prompt_tokens": draw(st.sampled_from((2, 16, 256)))}
         serving = kept | {"scheduler": SCHEDULER, "scheduler_options": options}

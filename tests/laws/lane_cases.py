@@ -244,6 +244,8 @@ def _one_pool(draw: st.DrawFn) -> Case:
         "kv_blocks": -(-pool_tokens // block_tokens),
         "layers": draw(st.sampled_from((pp, pp, pp + 1))),
     }
+    if draw(st.booleans()):
+        case["admission"] = "first_chunk"
     if draw(st.integers(0, 3)) == 0:
         case["preemption"] = "never"
     elif draw(st.integers(0, 3)) == 0:

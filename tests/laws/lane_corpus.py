@@ -97,6 +97,7 @@ CORPUS: Final[dict[str, Case]] = {
         "failures": ((84320, 84321, 2),),
     },
     "the horizon cuts a step that was decided anew for want of a block, and that goes on with an episode": {
+        "admission": "first_chunk",
         "arrivals": ((6_610, 1, 18), (120_340, 17, 0)),
         "scheduler": "continuous",
         "max_batch_requests": 2,
@@ -276,6 +277,7 @@ CORPUS: Final[dict[str, Case]] = {
         "arrivals": ((0, 12, 6), (0, 12, 6), (11260, 21, 5), (66130, 12, 1), (66130, 1, 5)),
     },
     "somebody gives way in a batch that decodes, and may come back at once": {
+        "admission": "first_chunk",
         "scheduler": "chunked_prefill",
         "max_batch_requests": 4,
         "max_batch_tokens": 4,
@@ -362,6 +364,17 @@ CORPUS: Final[dict[str, Case]] = {
         "kv_blocks": 11,
         "layers": 4,
         "arrivals": ((0, 19, 2), (0, 22, 5), (18190, 23, 2), (50020, 9, 8), (75410, 10, 11), (88650, 24, 2)),
+    },
+    "prompts are in flight in pieces of a limit, and go on in order of admission": {
+        "plan": {"pp": 3},
+        "scheduler": "chunked_prefill",
+        "max_batch_requests": 4,
+        "max_batch_tokens": 4,
+        "kv_block_tokens": 4,
+        "kv_blocks": 40,
+        "layers": 4,
+        "long_prompt_tokens": 3,
+        "arrivals": ((0, 18, 9), (18190, 15, 6), (18190, 11, 2), (48190, 12, 4)),
     },
     "clients give up in steps, and their blocks are free": {
         "plan": {"pp": 3, "dp": 2, "tp": 2},
@@ -887,6 +900,7 @@ CORPUS: Final[dict[str, Case]] = {
         "arrivals": ((0, 7, 3), (0, 29, 12), (0, 30, 21), (30790, 6, 16), (294050, 20, 15)),
     },
     "a prompt that is begun lacks a block of the SP rank that keeps it": {
+        "admission": "first_chunk",
         "plan": {"sp": {"degree": 2, "scheme": "all_gather", "partition": "contiguous", "decode": "dp"}},
         "scheduler": "continuous",
         "max_batch_requests": 8,
@@ -1280,6 +1294,7 @@ CORPUS: Final[dict[str, Case]] = {
         "arrivals": ((0, 4, 30), (0, 6, 24), (0, 3, 24), *[(100_000, 2, 20)] * 8),
     },
     "one of two replicas that share experts is short of blocks while the other decodes": {
+        "admission": "first_chunk",
         "plan": {"dp": 2, "tp": 2, "ep": 4, "wide": True},
         "scheduler": "continuous",
         "max_batch_requests": 4,
@@ -1483,6 +1498,7 @@ CORPUS: Final[dict[str, Case]] = {
         },
     },
     "sequences are swapped and come back, beside prompts and others that leave": {
+        "admission": "first_chunk",
         "scheduler": "continuous",
         "max_batch_requests": 4,
         "max_batch_tokens": 16,
@@ -1528,6 +1544,7 @@ CORPUS: Final[dict[str, Case]] = {
         "arrivals": ((0, 10, 82), (0, 13, 29), (0, 29, 85), (0, 89, 72)),
     },
     "who leaves has not left when there is room for it again": {
+        "admission": "first_chunk",
         "scheduler": "continuous",
         "max_batch_requests": 4,
         "max_batch_tokens": 8,
@@ -1548,6 +1565,7 @@ CORPUS: Final[dict[str, Case]] = {
         "plan": {"dp": 2},
     },
     "copies of two ranks share a link to their host": {
+        "admission": "first_chunk",
         "scheduler": "continuous",
         "max_batch_requests": 3,
         "max_batch_tokens": 2,

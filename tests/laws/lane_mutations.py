@@ -311,7 +311,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "prompts are cut that wait for a step of their own": Mutation(
         PromptQueue, "_admit_from_queue", "and (chunks or need <= self.max_tokens)", "and False"
     ),
-    "prompts are admitted without blocks": Mutation(PromptQueue, "_admit_from_queue", "if missing > free or ", "if "),
+    "prompts are admitted without blocks": Mutation(
+        PromptQueue, "_admit_from_queue", "(missing if self.first_chunk else -(-need // size)) > free or ", ""
+    ),
     "room is kept for nobody": Mutation(PromptQueue, "_promise", "self.promised = promised", "pass"),
     "room is kept for the prompt alone": Mutation(
         PromptQueue, "_promise", "sequence.most_tokens", "sequence.prompt_tokens"
@@ -516,7 +518,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "foreseen moves do not end at the horizon": Mutation(HandOvers, "stop", "self.forecast.record(now)", "pass"),
     "a prompt computes what it takes over": Mutation(CachingQueue, "_admit_from_queue", " - cached * self.size", ""),
     "what is taken over takes no free blocks": Mutation(
-        CachingQueue, "_admit_from_queue", "not pool.fits(sequence, cached, missing)", "missing > pool.free[0]"
+        CachingQueue, "_admit_from_queue", "not pool.fits(sequence, cached, missing if", "pool.free[0] < (missing if"
     ),
     "nobody forgets before a prompt is admitted": Mutation(
         CachingQueue, "_admit_from_queue", "pool.catch_up()", "pass"
@@ -589,7 +591,7 @@ COMPILED: Final[dict[str, Mutation]] = {
     "a boundary sends beside another send": Mutation(links, "_end", "elif p[SENDING] == IDLE", "elif True"),
     "a victim leaves though blocks are coming": Mutation(kernel, "_grow", "if s[COMING] > 0 and", "if False and"),
     "others take the blocks that are coming": Mutation(kernel, "_grow", "if missing > 0 and s[SHORT]", "if False"),
-    "a host has room for all": Mutation(kernel, "_grow", "blocks <= s[HOST]", "s[HOST] > 0"),
+    "a host has room for all": Mutation(kernel, "_give_way", "blocks <= s[HOST]", "s[HOST] > 0"),
     "who leaves comes back": Mutation(kernel, "_swap_in", "slot[one, LEAVES] or ", ""),
     "who comes back needs no room for a token": Mutation(kernel, "_swap_in", "(done + 1)", "done"),
     "who comes back leaves no block free": Mutation(kernel, "_swap_in", " + margin", ""),
@@ -690,8 +692,8 @@ COMPILED: Final[dict[str, Mutation]] = {
         kernel, "_sum_chunks", "begun or line[BEGINNING, at] == one", "False"
     ),
     "what a step fills is used twice": Mutation(kernel, "_land", "s[FREE] += freed", "pass"),
-    "who gives way lets go of what others hold": Mutation(kernel, "_grow", "blocks = px.release", "px.release"),
-    "who gives way to all goes to a host": Mutation(kernel, "_grow", "if 0 < blocks <=", "if blocks <="),
+    "who gives way lets go of what others hold": Mutation(kernel, "_give_way", "blocks = px.release", "px.release"),
+    "who gives way to all goes to a host": Mutation(kernel, "_give_way", "if 0 < blocks <=", "if blocks <="),
     "who ends lets go of what others hold": Mutation(kernel, "_finish", "blocks = px.release", "px.release"),
     "a run has taken no blocks": Mutation(kernel, "_taken", "ended + 1)", "1)"),
     "a router sees what a run has taken": Mutation(kernel, "_route", "mine[FREE] - taken", "mine[FREE]"),

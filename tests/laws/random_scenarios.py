@@ -74,13 +74,17 @@ ROUTERS = ("round_robin", "least_outstanding", "round_robin", "least_outstanding
 
 @st.composite
 def orders(draw: st.DrawFn, scheduler: str) -> dict[str, Any]:
-    """Draw in which order a queue is taken up, and whether long prompts are cut; mostly as by default."""
+    """Draw the order of a queue, whether long prompts are cut, and who is admitted; mostly as by default."""
     found: dict[str, Any] = {}
     if draw(st.integers(0, 2)) == 0:
         patience = draw(st.sampled_from(("10 us", "1 ms", "unlimited")))
         found["order"] = {"by": "shortest_prompt", "patience": patience}
     if scheduler == "chunked_prefill" and draw(st.integers(0, 3)) == 0:
         found["long_prompt_tokens"] = draw(st.sampled_from((1, 5, 20)))
+    if scheduler != "static":
+        found |= draw(st.sampled_from(({"preemption": "never"}, {}, {"admission": "first_chunk"})))
+    else:
+        found["preemption"] = draw(st.sampled_from(("recompute", "never")))
     return found
 
 
@@ -267,7 +271,6 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "max_batch_tokens": draw(st.sampled_from((8, 32, 256))),
             "kv_block_tokens": block_tokens,
             "kv_blocks": -(-pool_tokens // block_tokens),
-            "preemption": draw(st.sampled_from(("recompute", "recompute", "never"))),
             "router": draw(st.sampled_from(ROUTERS)),
             **draw(orders(scheduler)),
             "engine": draw(st.sampled_from(("vllm-0.19", "ideal", PADDED, STREAMED))),

@@ -177,6 +177,8 @@ def plain_cases(draw: st.DrawFn, plans: tuple[dict[str, Any], ...] = ONE_STAGE) 
     }
     if chunked and draw(st.integers(0, 3)) == 0:
         case["long_prompt_tokens"] = draw(st.sampled_from((2, 5)))
+    if draw(st.booleans()):
+        case["admission"] = "first_chunk"
     if draw(st.integers(0, 3)) == 0:
         case["window"] = draw(st.sampled_from((1, 6, 20)))
     kept = draw(st.sampled_from(("", "", "host", "prefixes"))) if "pp" not in plan else ""

@@ -237,7 +237,7 @@ def test_words_that_give_no_plan_are_not_guessed(text):
     ("framework", "hardware", "engine", "limits"),
     [
         ("vLLM 0.6.0", "H100-SXM-80GB", "vllm-0.6", (512, 256)),
-        ("vllm 0.18.1", "H100-SXM-80GB", "vllm-0.19", (8192, 1024)),
+        ("vllm 0.18.1", "H100-SXM-80GB", "vllm-0.14", (8192, 1024)),
         ("vLLM 0.19.0", "RTX 4090", "vllm-0.19", (2048, 256)),
         ("vLLM (2025)", "H200", "vllm-0.12", (8192, 1024)),
         ("vllm (early 2024)", "A100-80GB", "vllm-2023", (40960, 256)),

@@ -210,7 +210,9 @@ def _serving(started: Started, account: Account) -> None:
     if not serving.prefix_caching:
         _put(started, account, "serving.prefix_caching")
     account.says(server, "serving.prefix_caching")
-    account.says(server, "serving.preemption")
+    account.says(server, "serving.preemption", "serving.admission")
+    if serving.admits_first_chunks:
+        account.leaves(server, "serving.admission", "SGLang admits a request when its whole prompt fits")
     if serving.preemption != "recompute":
         account.leaves(server, "serving.preemption", "SGLang computes retracted requests anew")
     if serving.preemption == "swap":

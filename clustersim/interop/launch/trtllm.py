@@ -172,7 +172,9 @@ def _serving(started: Started, account: Account) -> None:
         account.leaves(server, "serving.long_prompt_tokens", "TensorRT-LLM's chunks have no such limit")
     if serving.preemption == "recompute":  # else its GUARANTEED_NO_EVICT (LlmArgs.scheduler_config, SchedulerConfig)
         config["scheduler_config"] = {"capacity_scheduler_policy": "MAX_UTILIZATION"}
-    account.says(server, "serving.preemption")
+    account.says(server, "serving.preemption", "serving.admission")
+    if serving.admits_first_chunks:
+        account.leaves(server, "serving.admission", "TensorRT-LLM admits a request when its whole prompt fits")
     if serving.preemption == "swap":
         for key in ("preemption", "host_kv"):
             account.leaves(server, f"serving.{key}", "TensorRT-LLM admits what fits to the end (GUARANTEED_NO_EVICT)")

@@ -51,7 +51,7 @@ SPANS: Final[Mapping[str, Mapping[str, str]]] = {
             --all2all-backend --cudagraph-capture-sizes --data-parallel-external-lb --master-addr
             --max-cudagraph-capture-size --nnodes --node-rank --optimization-level --prefill-context-parallel-size
             """,
-        "0.19.0": "--performance-mode",
+        "0.19.0": "--no-scheduler-reserve-full-isl --performance-mode --scheduler-reserve-full-isl",
     },
     "sglang": {
         "0.4.0": """

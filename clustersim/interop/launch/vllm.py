@@ -20,6 +20,8 @@ from clustersim.plan.exchange import DEEPEP
 from clustersim.serving.order import UNLIMITED
 
 NEWEST: Final = (0, 19)
+_V1: Final = (0, 8)
+"""Since when engine V1 is what serves."""
 """The release whose options :mod:`clustersim.interop.flags` has."""
 RPC_PORT: Final = "13345"
 PLAIN: Final = ("bf16", "fp16", "fp32")
@@ -288,10 +290,20 @@ class _Writer:
             account.leaves(server, "serving.preemption", "vLLM computes preempted requests anew")
         if serving.preemption == "swap":
             account.leaves(server, "serving.host_kv", "vLLM swaps no K/V")
+        self._admission()
         for key in ("queue_limit", "queue_timeout"):
             if server.scenario.document["serving"].get(key) is not None:
                 account.leaves(server, f"serving.{key}", "vLLM lets requests wait without a limit")
         self._graphs()
+
+    def _admission(self) -> None:
+        """Write which blocks admit a request: in engine V1 those of its first chunk, until it could be told."""
+        first, name = self._server.serving.admits_first_chunks, VLLM["serving.admission"]
+        of_itself = not first if self._has(name) or self._version < _V1 else first
+        self._account.says(self._server, "serving.admission")
+        if not of_itself and not (self._has(name) and self._switch(name, on=not first, told=False)):
+            whose = "first chunk" if self._version >= _V1 else "whole prompt"
+            self._account.leaves(self._server, "serving.admission", f"{self._words} looks at the {whose} of a request")
 
     def _switch(self, name: str, *, on: bool, told: bool) -> bool:
         """Write a switch as the release takes it, and return whether it can do so.

@@ -32,6 +32,9 @@ class Policy:
         Whether who is preempted is kept in host memory where that has room.
     keeps_room : bool
         Whether nobody is preempted: who is admitted finds the blocks that all may come to need.
+    first_chunk : bool
+        Whether blocks for its first chunk admit a request; unless it is swapped, a prompt that lacks more gives up its
+        own, where it comes last.
     cache_threshold, balance_abs_threshold, balance_rel_threshold : float
         Of the router ``prefix_aware``.
     seed : int
@@ -48,6 +51,7 @@ class Policy:
     queue_timeout_ns: int | None
     swaps: bool
     keeps_room: bool
+    first_chunk: bool
     cache_threshold: float
     balance_abs_threshold: int
     balance_rel_threshold: float

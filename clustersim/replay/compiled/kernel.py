@@ -101,7 +101,8 @@ request; free; ready; swapped by request; copied in, and out, in turn. The first
 
 LIMITS: Final = (
     "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "max_run", "stride", "first",
-    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "window", "margin", "together",
+    "closed", "balanced", "horizon", "stages", "overlap", "keeps_room", "first_chunk", "gives_up",
+    "window", "margin", "together",
     "rows", "varying", "chunks", "decodes", "facts", "stretches",
 )  # fmt: skip
 (
@@ -120,6 +121,8 @@ LIMITS: Final = (
     STAGES,
     OVERLAP,
     KEEPS_ROOM,
+    FIRST_CHUNK,
+    GIVES_UP,
     WINDOW,
     MARGIN,
     TOGETHER,
@@ -533,7 +536,7 @@ def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget,
         missing = taken = _over(count, size)
         if c is not None:
             taken += px.unheld(c, s[REPLICA], slot[one, REQUEST] if one >= 0 else s[HEAD], cached)
-        if taken > free:
+        if taken + (0 if lim[FIRST_CHUNK] else _over(need, size) - missing) > free:
             break
         if lim[KEEPS_ROOM]:  # nobody is preempted, so that the first that waits has not run
             promised += _most(prompts[s[HEAD]], outputs[s[HEAD]], size)
@@ -766,6 +769,27 @@ def _decoding(slot, one):
 
 
 @INNER
+def _give_way(s, g, slot, line, lim, facts, now, victim, c=None):
+    """Let a sequence wait again, or leave for its host, without blocks (``Preemption._preempt``)."""
+    s[EVICTED] += 1
+    _remove(line, ORDERED, s[ORDER], victim)
+    s[ORDER] -= 1
+    blocks = slot[victim, BLOCKS]
+    slot[victim, BLOCKS] = 0
+    if c is not None:
+        blocks = px.release(c, s[REPLICA], victim, blocks, slot[:, REQUEST], slot[:, SHARED], line[ORDERED], s[ORDER])
+    if 0 < blocks <= s[HOST]:
+        _swap_out(s, slot, line, victim, blocks)
+        return
+    s[FREE] += blocks
+    slot[victim, DONE_TOKENS] = 0
+    _put_by_request(slot, line, PREEMPTED_ONES, s[GIVEN_UP], victim)
+    s[GIVEN_UP] += 1
+    s[WAITING] += 1
+    _fact(s, g, facts, now, FACT_PREEMPTED, slot[victim, REQUEST], slot[victim, GENERATED], lim[TOTAL] - s[FREE])
+
+
+@INNER
 def _grow(s, g, slot, line, lim, facts, now, one, tokens, c=None):
     """Take the blocks that ``tokens`` need, from those admitted later if need be; return whether it has them."""
     while True:
@@ -790,24 +814,7 @@ def _grow(s, g, slot, line, lim, facts, now, one, tokens, c=None):
                 break
         if victim < 0:
             return False
-        s[EVICTED] += 1
-        _remove(line, ORDERED, s[ORDER], victim)
-        s[ORDER] -= 1
-        blocks = slot[victim, BLOCKS]
-        slot[victim, BLOCKS] = 0
-        if c is not None:
-            blocks = px.release(
-                c, s[REPLICA], victim, blocks, slot[:, REQUEST], slot[:, SHARED], line[ORDERED], s[ORDER]
-            )
-        if 0 < blocks <= s[HOST]:
-            _swap_out(s, slot, line, victim, blocks)
-            continue
-        s[FREE] += blocks
-        slot[victim, DONE_TOKENS] = 0
-        _put_by_request(slot, line, PREEMPTED_ONES, s[GIVEN_UP], victim)
-        s[GIVEN_UP] += 1
-        s[WAITING] += 1
-        _fact(s, g, facts, now, FACT_PREEMPTED, slot[victim, REQUEST], slot[victim, GENERATED], lim[TOTAL] - s[FREE])
+        _give_way(s, g, slot, line, lim, facts, now, victim, c)
 
 
 @INNER
@@ -857,6 +864,8 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
             line[CARRIED, s[CHUNKS]] = one
             s[CHUNKS] += 1
             budget -= count
+        elif lim[FIRST_CHUNK] and lim[GIVES_UP] and s[ORDER] > 1 and line[ORDERED, s[ORDER] - 1] == one:
+            _give_way(s, g, slot, line, lim, facts, now, one, c)  # Preemption._gives_up
         else:
             exhausted = True
     places = lim[MAX_REQUESTS] - s[INBOUND] if s[SWAPPED] == 0 else 0
@@ -873,7 +882,7 @@ def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, no
         missing = taken = -(-count // lim[SIZE])
         if c is not None:
             taken += px.unheld(c, s[REPLICA], slot[one, REQUEST] if one >= 0 else s[HEAD], cached)
-        if exhausted or taken > s[FREE]:
+        if exhausted or taken + (0 if lim[FIRST_CHUNK] else -(-need // lim[SIZE]) - missing) > s[FREE]:
             break
         s[FREE] -= taken
         used = lim[TOTAL] - s[FREE]

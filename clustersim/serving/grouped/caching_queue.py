@@ -37,7 +37,7 @@ class CachingQueue(PromptQueue):
             if count < need and not self.chunked and (chunks or need <= self.max_tokens):
                 break
             missing = -(-count // self.size)
-            if not pool.fits(sequence, cached, missing):
+            if not pool.fits(sequence, cached, missing if self.first_chunk else -(-need // self.size)):
                 break
             pool.take_over(sequence, cached)
             pool.take(0, missing)

@@ -63,7 +63,8 @@ class OwnerQueue(PromptQueue):
                 break
             owner = sequence.owner = self.pool.emptiest()
             missing = -(-count // self.size)
-            if missing > free[owner] or (self.keeps_room and not self._promise(sequence)):
+            room = missing if self.first_chunk else -(-need // self.size)
+            if room > free[owner] or (self.keeps_room and not self._promise(sequence)):
                 break
             free[owner] -= missing
             budget -= count

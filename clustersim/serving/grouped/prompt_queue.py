@@ -48,6 +48,8 @@ class PromptQueue:
         self.begun: list[Sequence] = []
         self.admissions = 0
         self.keeps_room = config.preemption == "never"
+        self.first_chunk = config.admits_first_chunks
+        """Whether blocks for the first chunk are enough, not those for the whole prompt."""
         self.promised = 0
 
     def choose(self, now: int, budget: int, free: int) -> Chunks | None:
@@ -96,7 +98,9 @@ class PromptQueue:
             if count < need and not self.chunked and (chunks or need <= self.max_tokens):
                 break
             missing = -(-count // size)
-            if missing > free or (self.keeps_room and not self._promise(sequence)):
+            if (missing if self.first_chunk else -(-need // size)) > free or (
+                self.keeps_room and not self._promise(sequence)
+            ):
                 break
             free -= missing
             budget -= count

@@ -517,10 +517,18 @@ KEPT_SHARED = serving(kv_blocks=40, preemption="never", prefix_caching=True, max
     "workload": {**SHORT, "shared_prefixes": {"groups": 4, "tokens": 12}}
 }
 CRAMPED_WHOLE = serving(kv_blocks=40, scheduler="continuous") | {"workload": SHORT}
+LATE = {"arrivals": {"process": "all_at_once"}, "prompt_tokens": 40, "output_tokens": 20, "requests": 6}
+CUT = serving(kv_blocks=18, max_batch_tokens=8) | {"workload": LATE}
+CUT_FIRST = serving(kv_blocks=18, max_batch_tokens=8, admission="first_chunk") | {"workload": LATE}
 AWAY = serving(kv_blocks=40, preemption="swap", host_kv="1 GiB", max_batch_requests=6) | {"workload": SHORT}
-LONG_AWAY = serving(kv_blocks=30, preemption="swap", host_kv="1 GiB", max_batch_requests=6) | {
+LONG_AWAY = serving(kv_blocks=30, preemption="swap", host_kv="1 GiB", max_batch_requests=6, admission="first_chunk") | {
     "workload": {"output_tokens": {"uniform": {"low": 20, "high": 30}}, "requests": 12}
 }
+
+
+def keeping_its_own(patch: Patch) -> None:
+    """A prompt that lacks blocks waits with those that it has."""
+    patch.setattr(Preemption, "_gives_up", lambda *_: False)
 
 
 def fleet(name: str, **more: Any) -> dict[str, Any]:
@@ -613,6 +621,10 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "the next sequence gives way in the folded replay": (next_victims, CRAMPED_WHOLE, FOLDED),
     "the next sequence leaves for its host": (next_victims, AWAY, EVENTS),
     "more give way than has to": (two_victims, CRAMPED, EVENTS),
+    "a first chunk is enough": (configured(admission="first_chunk"), CUT, EVENTS),
+    "a first chunk is enough in the folded replay": (configured(admission="first_chunk"), CUT, FOLDED),
+    "a first chunk is not enough": (configured(admission="whole_prompt"), CUT_FIRST, EVENTS),
+    "a prompt that lacks blocks keeps its own": (keeping_its_own, CUT_FIRST, EVENTS),
     "room is kept for nobody": (configured(preemption="recompute"), KEPT, EVENTS),
     "room is kept for nobody in the folded replay": (configured(preemption="recompute"), KEPT, FOLDED),
     "room is kept for nobody beside prompts that go alone": (configured(preemption="recompute"), KEPT_WHOLE, EVENTS),

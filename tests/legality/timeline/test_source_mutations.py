@@ -133,7 +133,7 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     ),
     "begun prompts lack blocks": document(
         plan={"tp": 1, "pp": 2},
-        serving={"kv_blocks": 24, "max_batch_tokens": 16},
+        serving={"kv_blocks": 24, "max_batch_tokens": 16, "admission": "first_chunk"},
         workload={
             "requests": 40,
             "arrivals": {"process": "constant", "rate": "20000/s"},
@@ -161,7 +161,7 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "both fail in turn": late_replicas.SCENARIOS["decode pool"],
     "fail while prompts lack blocks": document(
         plan={"tp": 1, "pp": 2, "dp": 2},
-        serving={"kv_blocks": 24, "max_batch_tokens": 16, "router": "least_outstanding"},
+        serving={"kv_blocks": 24, "max_batch_tokens": 16, "router": "least_outstanding", "admission": "first_chunk"},
         workload={
             "requests": 40,
             "arrivals": {"process": "constant", "rate": "20000/s"},
@@ -293,7 +293,7 @@ CHANGES: Final = (
     Change(SCHEDULER, SHARE, SHARE.replace("decoding", "ready"), "swaps, two stages"),
     Change(STATIC, "== self.config.max_batch_requests", "== self.config.max_batch_requests - 1", "static"),
     Change(STATIC, "needed > left[owner]", "needed + 20 > left[owner]", "static"),
-    Change(SCHEDULER, "if self.evicted or (whole", "if (whole", "by layer"),
+    Change(SCHEDULER, "if self.evicted or (whole", "if (whole", "begun prompts lack blocks"),
     Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "four stages"),
     Change(HAND_OVERS, "= sorted(self.leaving), {}", "= sorted(self.leaving, reverse=True), {}", "two pools"),
     Change("replay.events.lockstep", "self.steps -= 1", "pass", "a group fails"),
@@ -306,8 +306,8 @@ CHANGES: Final = (
     Change(JUMPS, "ended = run.ended(now)", "ended = 0", "decode fails"),
     Change(
         SCHEDULER,
-        "if sequence.owner in exhausted or not self._take_up",
-        "if not self._take_up",
+        "if not fits or sequence.owner in exhausted or not self._take_up",
+        "if not fits or not self._take_up",
         "begun prompts lack blocks",
     ),
     Change("serving.order", "self.patience_ns * number", "2 * self.patience_ns * number", "urgent ones"),

@@ -30,7 +30,7 @@ from tests.legality.timeline.test_replay_mutations import document
 OUT, IN = FACTS.index("swapped_out"), FACTS.index("swapped_in")
 TIGHT: dict[str, Any] = {
     "plan": {"tp": 2, "pp": 2},
-    "serving": {"kv_blocks": 30, "preemption": "swap", "host_kv": "1 GiB"},
+    "serving": {"kv_blocks": 30, "preemption": "swap", "host_kv": "1 GiB", "admission": "first_chunk"},
     "workload": {"output_tokens": {"uniform": {"low": 20, "high": 40}}},
 }
 

@@ -106,7 +106,7 @@ def test_a_vllm_command_means_what_the_profile_does() -> None:
 @pytest.mark.parametrize("name", catalog.names("scenarios/engines"))
 def test_every_profile_says_all_or_nothing(name: str) -> None:
     found = load_engine(name).decides({}, place("dgx-h100", positions=4096))
-    assert not found or set(found) - {"preemption"} == {*PLAIN, "memory_utilization"}
+    assert not found or set(found) - {"preemption", "admission"} == {*PLAIN, "memory_utilization"}
     assert ("preemption" in found) is name.startswith("trtllm")  # all others compute anew whom they preempt
 
 

@@ -575,3 +575,13 @@ def test_what_is_written_is_a_scenario_without_names_to_look_up_in_vain() -> Non
     scenario = build_scenario(parse_yaml(text, "text"))
     assert (scenario.plan.tp, scenario.plan.pp, scenario.plan.ep.degree) == (8, 2, 8)
     assert scenario.engine.graph_max_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("option", "admission"),
+    [("", None), ("--scheduler-reserve-full-isl", "whole_prompt"), ("--no-scheduler-reserve-full-isl", "first_chunk")],
+)
+def test_which_blocks_admit_a_request_is_read(option: str, admission: str | None) -> None:
+    found = scenario_from_command(f"{SERVE} {option}")
+    assert parse_yaml(found.text, "text").data["serving"].get("admission") == admission
+    assert found.notes == ()

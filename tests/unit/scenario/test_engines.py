@@ -92,7 +92,7 @@ def test_a_file_that_is_no_engine_is_told_in_english(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "taken"),
     [
-        ("vllm-0.18", "vllm-0.19"),
+        ("vllm-0.18", "vllm-0.14"),
         ("vllm-0.20.1", "vllm-0.19"),
         ("vllm-0.13", "vllm-0.12"),
         ("vllm-0.11.2", "vllm-0.12"),
@@ -114,11 +114,11 @@ def test_the_profile_that_was_in_force_stands_for_a_version_that_none_describes(
 def test_a_run_says_which_engine_stands_for_the_one_that_was_asked_for() -> None:
     scenario = load("quickstart", ("serving.engine=vllm-0.18", "expect={}"))
     engine = scenario.document["serving"]["engine"]
-    assert (engine["name"], engine["asked"]) == ("vllm-0.19", "vllm-0.18")
+    assert (engine["name"], engine["asked"]) == ("vllm-0.14", "vllm-0.18")
     counts = dict.fromkeys(("arrived", "finished", "unfinished", "rejected"), 0)
     rates = {"throughput": {"requests_per_s": None}}
     told = remarks(rates | {"requests": counts, "scenario": {"serving": {"engine": engine}}})
-    assert any("vllm-0.18" in line and "vllm-0.19" in line for line in told)
+    assert any("vllm-0.18" in line and "vllm-0.14" in line for line in told)
     assert not remarks(rates | {"requests": counts, "scenario": {"serving": {"engine": engine | {"asked": None}}}})
 
 

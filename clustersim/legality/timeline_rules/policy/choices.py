@@ -49,7 +49,7 @@ class Choices:
         self.stages, self.alone = declared.pp, declared.decode_overlap == "none"
         self.places, self.budget = declared.max_batch_requests or 0, declared.max_batch_tokens or 0
         self.scheduler, self.swaps, self.keeps_room = policy.scheduler, policy.swaps, policy.keeps_room
-        self.by_arrival = policy.order == "arrival"
+        self.by_arrival, self.first_chunk = policy.order == "arrival", policy.first_chunk
         self.longest = policy.long_prompt_tokens
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -145,6 +145,8 @@ class Choices:
             if self._grow(one, one.computed + count, [*decodes, *(other for other, _ in found)]):
                 found.append((one, count))
                 budget -= count
+            elif self._goes_itself(one):
+                self._give_way(one)
             else:
                 lacking.add(one.owner)
         while budget > 0 and not self.evicted:
@@ -170,6 +172,8 @@ class Choices:
         if self.scheduler in WHOLE and count < left and not (left > self.budget and first):
             return None
         if one.owner in lacking or (self.keeps_room and self._promised(one) > self.blocks.free_beside(one, cached)):
+            return None
+        if not self.first_chunk and self.blocks.needed(left) + cached > self.blocks.free_beside(one, cached):
             return None
         if not self.blocks.take_up(one, cached, count):
             return None
@@ -212,6 +216,17 @@ class Choices:
             yield from reversed(self.running[self.running.index(one) + 1 :])
         else:
             yield from sorted((other for other in self.running if other.rank > one.rank), key=RANK, reverse=True)
+
+    def _goes_itself(self, one: Sequence) -> bool:
+        """Return whether a prompt that lacks blocks gives up its own: nobody comes after it, but some do before."""
+        order = self.running if self.by_arrival else sorted(self.running, key=RANK)
+        behind = order[order.index(one) + 1 :]
+        return (
+            self.first_chunk
+            and not self.swaps
+            and order[0] is not one
+            and all(other.owner != one.owner for other in behind)
+        )
 
     @staticmethod
     def _may_go(other: Sequence, one: Sequence, chosen: list[Sequence]) -> bool:

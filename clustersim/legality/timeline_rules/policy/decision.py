@@ -263,7 +263,7 @@ def _taken_over(reading: Reading, rows: Int64Array) -> Int64Array:
 def _given_up(reading: Reading, policies: Policies) -> Finding:
     """Judge what is in use after a preemption for a sequence that decodes: it lacked one block, so that none was free.
 
-    That is known of a step that carries all that runs, and no prompt.
+    That is known of a step that carries all that runs, and no prompt, unless prompts give up their own blocks.
     """
     facts, pieces, runs = reading.history.facts, reading.pieces, reading.runs
     assert facts is not None
@@ -274,6 +274,7 @@ def _given_up(reading: Reading, policies: Policies) -> Finding:
     told = [
         pool.pool_blocks is not None and pool.block_tokens is not None and pool.pp == 1 and not pool.prefix_caching
         and pool.policy is not None and pool.policy.scheduler is not None and not pool.policy.swaps
+        and not pool.policy.first_chunk
         for pool in policies.pools
     ]  # fmt: skip
     if reading.several_pools or prefills is None or carried is None or running is None or not any(told):

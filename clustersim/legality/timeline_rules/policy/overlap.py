@@ -107,7 +107,7 @@ def _work_since(reading: Reading, policies: Policies, declared: Declared) -> Int
     found = np.full(len(runs), NEVER)
     before = np.arange(len(pieces)) - 1
     goes_on = pieces.follows & ~pieces.restarts
-    grows, takes = _fits(policies, declared)
+    grows, takes, free = _fits(policies, declared)
     of_chunks = np.flatnonzero(goes_on & pieces.is_chunk)
     of_chunks = of_chunks[takes[pieces.first_run[of_chunks]]]
     np.minimum.at(found, pieces.first_run[of_chunks], pieces.end[before[of_chunks]])
@@ -120,7 +120,8 @@ def _work_since(reading: Reading, policies: Policies, declared: Declared) -> Int
     came = _came(reading, declared)
     opening = np.flatnonzero(~pieces.follows & pieces.is_chunk)
     opening = opening[takes[pieces.first_run[opening]]]
-    opening = opening[_has_room(reading, declared, pieces.request[opening], pieces.first_run[opening])]
+    run = pieces.first_run[opening]
+    opening = opening[_has_room(reading, declared, pieces.request[opening], run, free[run])]
     np.minimum.at(found, pieces.first_run[opening], came[pieces.request[opening]])
     here = (runs.replica >= declared.first_replica) & (runs.replica < declared.first_replica + declared.dp)
     return np.where(here, found, NEVER)
@@ -135,18 +136,24 @@ def _in_episodes(runs: Runs, first: Int64Array, last: Int64Array) -> tuple[Int64
     return runs.slotted[:-1][goes_on], runs.slotted[1:][goes_on]
 
 
-def _has_room(reading: Reading, declared: Declared, request: Int64Array, run: Int64Array) -> BoolArray:
+def _has_room(
+    reading: Reading, declared: Declared, request: Int64Array, run: Int64Array, free: Int64Array
+) -> BoolArray:
     """Return for which requests there surely was room at the decision before a run of steps: for all they will hold.
 
-    Where sequences are evicted a request needs no more than its first chunk takes. Where each SP rank keeps whole
-    sequences in a pool of its own, all may be on the one that takes it up.
+    Where first chunks admit, a request needs no more than its own takes, and elsewhere no more than all that it will
+    hold is ``free``, unless room is kept for those that run. Where each SP rank keeps whole sequences in a pool of its
+    own, all may be on the one that takes it up.
     """
     facts, requests, runs = reading.history.facts, reading.history.requests, reading.runs
-    if declared.policy is None or not declared.policy.keeps_room:
+    if declared.policy is None or declared.policy.first_chunk:
         return np.ones(len(request), bool)
     if facts is None or requests is None or runs is None or not declared.block_tokens or not declared.pool_blocks:
         return np.zeros(len(request), bool)
     holds = -(-(requests["prompt_tokens"] + requests["output_tokens"]) // declared.block_tokens)
+    if not declared.policy.keeps_room:
+        fits: BoolArray = holds[request] <= free
+        return fits
     rows = reading.facts_of(ADMITTED, FINISHED)
     rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["replica"][rows]))]
     change = np.where(facts["kind"][rows] == ADMITTED, 1, -1) * holds[facts["request"][rows]]
@@ -173,8 +180,8 @@ def _came(reading: Reading, declared: Declared) -> Int64Array:
     return found
 
 
-def _fits(policies: Policies, declared: Declared) -> tuple[BoolArray, BoolArray]:
-    """Return before which runs of steps decodes surely find a block, and prompts blocks and a place.
+def _fits(policies: Policies, declared: Declared) -> tuple[BoolArray, BoolArray, Int64Array]:
+    """Return before which runs of steps decodes surely find a block, prompts blocks and a place, and how many are free.
 
     Blocks are free from the decision before on: until the next one they only come back.
     """
@@ -183,12 +190,12 @@ def _fits(policies: Policies, declared: Declared) -> tuple[BoolArray, BoolArray]
     used, running, none = runs.column("kv_blocks_used"), runs.column("running"), np.zeros(len(runs), bool)
     sized = declared.pool_blocks is not None and declared.block_tokens is not None
     if used is None or running is None or not sized or declared.max_batch_tokens is None:
-        return none, none
+        return none, none, np.zeros(len(runs), np.int64)
     assert declared.pool_blocks is not None
     assert declared.block_tokens is not None
     apart = policies.free_at_runs(declared) if keeps_whole(declared) else declared.pool_blocks - used[:, None]
     if apart is None:
-        return none, none
+        return none, none, np.zeros(len(runs), np.int64)
     least = apart.min(axis=1)
     before = np.arange(len(runs)) - 1
     there = (before >= 0) & (runs.replica[np.maximum(before, 0)] == runs.replica)
@@ -196,4 +203,4 @@ def _fits(policies: Policies, declared: Declared) -> tuple[BoolArray, BoolArray]
     places = np.where(there, running[before], 0) < (declared.max_batch_requests or 0)
     overlaps = declared.decode_overlap != "none"
     enough = free > -(-declared.max_batch_tokens // declared.block_tokens)
-    return (free > 0) & overlaps, enough & places & (not policies.reading.prefixes.may_share(declared))
+    return (free > 0) & overlaps, enough & places & (not policies.reading.prefixes.may_share(declared)), free

@@ -240,6 +240,7 @@ def one_after_the_other(reading: Reading, declared: Declared, rows: Int64Array, 
     limit = NO_LIMIT if policy is None or policy.long_prompt_tokens is None else policy.long_prompt_tokens
     count = np.minimum(np.minimum(known, left), limit)
     kept_whole = chances.whole & (count < known) & (np.array(chances.begun, bool) | (known <= chances.budget))
-    blocks = -(-(known if declared.prefix_caching else count) // chances.size)
+    at_once = policy is not None and policy.first_chunk and not declared.prefix_caching
+    blocks = -(-(count if at_once else known) // chances.size)
     blocks = blocks_of(first) if policy is not None and policy.keeps_room else blocks
     return not (there & ~kept_whole & (blocks <= free)).any()

@@ -254,7 +254,8 @@ class Walk:
         count = min(known, left, self.policy.long_prompt_tokens or left)
         if whole and count < known and (chances.begun[turn] or known <= chances.budget):
             return
-        blocks = -(-(known if self.declared.prefix_caching else count) // size)
+        at_once = self.policy.first_chunk and not self.declared.prefix_caching
+        blocks = -(-(count if at_once else known) // size)
         if self.policy.keeps_room:
             if self.victims.apart:
                 return

@@ -200,7 +200,8 @@ class Victims:
         assert declared.block_tokens is not None
         assert declared.max_batch_tokens is not None
         chunks = self.columns["prefill_tokens"]
-        begun = chunks is None or int(chunks[at]) > 0 or self._begun(now)
+        gives_up = declared.policy is not None and declared.policy.first_chunk
+        begun = gives_up or chunks is None or int(chunks[at]) > 0 or self._begun(now)
         most = -(-declared.max_batch_tokens // declared.block_tokens) + 1 if begun else 0
         free, held = declared.pool_blocks - int(used[at]), self._held(request, now)
         if self.apart:
