@@ -106,6 +106,8 @@ def _matters(key: str, scenario: Scenario) -> bool:
         return "MoE" in of_model
     if "latent" in key:
         return "MLA" in of_model
+    if key == "first_token":
+        return scenario.hands_over
     if key == "stage":
         return any(plan.pp > 1 for plan in plans)
     if "network" in key:
