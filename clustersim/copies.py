@@ -18,7 +18,7 @@ from functools import cache
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, TypeVar
 
-from clustersim.processes import forget_answers, forks, kill, new_context, signals_wait, usable_cores
+from clustersim.processes import end, forget_answers, forks, new_context, signals_wait, usable_cores
 
 Found = TypeVar("Found")
 
@@ -82,7 +82,6 @@ def beside(work: Callable[[], Found]) -> Iterator[Callable[[], Found]]:
         os._exit(0)
 
     def found() -> Found:
-        theirs.close()
         until.close()
         try:
             answered: Found = ours.recv()
@@ -90,13 +89,13 @@ def beside(work: Callable[[], Found]) -> Iterator[Callable[[], Found]]:
             return work()
         return answered
 
-    with ours, theirs, later, until:
+    with ours, later, until:
         try:
-            with signals_wait(), suppress(OSError):  # no room for another process
+            with theirs, signals_wait(), suppress(OSError):  # no room for another process
                 context.Process(target=answer).start()
             yield cache(found)
         finally:
-            _end(context.started)
+            end(context.started)
 
 
 @contextmanager
@@ -191,14 +190,7 @@ class _Copies:
         """End all of them."""
         for copy in self._asked:
             copy.close()
-        _end(self.context.started)
-
-
-def _end(started: list[Any]) -> None:
-    kill(started)
-    for process in started:
-        if process.pid is not None:  # the machine gave one
-            process.join()
+        end(self.context.started)
 
 
 def _die_with_parent() -> None:

@@ -24,6 +24,21 @@ from typing import Final
 from clustersim.values import dataclass
 
 
+class TerminatedError(BaseException):
+    """Somebody asked this program to end; not an :class:`Exception`, as ``KeyboardInterrupt`` is none.
+
+    Parameters
+    ----------
+    number : int
+        Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
+        """Exit status, as shells have it."""
+
+
 class ClustersimError(Exception):
     """Base of every error that clustersim raises on purpose."""
 

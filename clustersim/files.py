@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,8 @@ with suppress(ImportError):  # not on Windows, where nobody can tell what is in 
     import fcntl
 
 _BESIDE: Final = re.compile(r"\.(?P<name>.+)\.clustersim-[0-9a-f]{8}\.(?P<what>tmp|old)", re.DOTALL)
+_UNDER_WAY: Final[dict[Path, Sequence[Path]]] = {}
+"""What this process is writing now, and the folders around it that were made for that."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
@@ -67,14 +69,12 @@ def folder_written_whole(path: Path) -> Iterator[Path]:
     missing = [parent for parent in place.parents if not parent.exists()]
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(place, folder=True) as beside:
+        with _beside(place, folder=True, missing=missing) as beside:
             yield beside
             beside.chmod(0o777 & ~_umask())
             _take_place(beside, place)
     except BaseException as failed:
-        for parent in missing:
-            with suppress(OSError):  # somebody else has put something there
-                parent.rmdir()
+        _remove_empty(missing)
         if isinstance(failed, OSError) and failed.errno is not None and _is_beside(failed.filename, place):
             raise OSError(failed.errno, failed.strerror, str(path)) from None
         raise
@@ -138,11 +138,12 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 @contextmanager
-def _beside(place: Path, *, folder: bool) -> Iterator[Path]:
+def _beside(place: Path, *, folder: bool, missing: Sequence[Path] = ()) -> Iterator[Path]:
     """Yield a new, locked file or folder beside a place; what has its name in the end is removed."""
     sweep(place.parent)
     while True:
         beside = place.with_name(f".{place.name}.clustersim-{secrets.token_hex(4)}.tmp")
+        _UNDER_WAY[beside] = missing
         try:
             try:
                 if folder:
@@ -155,8 +156,22 @@ def _beside(place: Path, *, folder: bool) -> Iterator[Path]:
                         return
             finally:
                 _remove(beside)
-        finally:  # once more, should a signal have come in the middle of that: a second one can't (``cli.signals``)
+        finally:  # once more, should a signal have come in the middle of that: a second one ends it (``cli.signals``)
             _remove(beside)
+            del _UNDER_WAY[beside]
+
+
+def abandon() -> None:
+    """Remove what is not written whole yet, since this process ends at once."""
+    for beside, missing in [*_UNDER_WAY.items()]:
+        _remove(beside)
+        _remove_empty(missing)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # somebody else has put something there
+            folder.rmdir()
 
 
 def sweep(folder: Path) -> None:

@@ -14,14 +14,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any, Final
 
-_ASKING: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+ENDING: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask a program to end."""
 
 
 @contextmanager
@@ -34,8 +39,7 @@ def signals_wait() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    numbers = (signal.SIGINT, *_ASKING)
-    earlier = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    earlier = {number: handler for number in ENDING if callable(handler := signal.getsignal(number))}
     try:
         for number in earlier:
             signal.signal(number, lambda number, _: came.append(number))
@@ -116,16 +120,142 @@ new_context: Final = _contexts()
 """Makes what starts processes, and knows those that it started."""
 
 
-class _Pool(ProcessPoolExecutor):
-    def submit(self, *args: Any, **named: Any) -> Any:
-        """Start what is missing and submit; no signal comes between a process and who is to end it."""
-        with signals_wait():
-            return super().submit(*args, **named)
+class Pool(Executor):
+    """Calls made by processes of this machine, each with a pipe of its own: who dies amid an answer ends its pipe.
+
+    The pool of ``concurrent.futures`` waits for the rest of such an answer for good, as all workers write to one pipe
+    and this process could, too. Where a worker dies, calls that are not answered raise ``BrokenProcessPool``.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers, self._context = workers, new_context()
+        self._calls: deque[tuple[Future[Any], Any]] = deque()
+        self._pipes: list[Connection] = []
+        self._thread: threading.Thread | None = None
+        self._broken, self._is_awake = threading.Event(), False
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        """Start workers where there are none, and let one of them make a call.
+
+        Raises
+        ------
+        BrokenProcessPool
+            When a worker has died.
+        OSError
+            When none may be started.
+        """
+        if self._thread is None:
+            self._thread = self._started()
+        if self._broken.is_set():
+            raise BrokenProcessPool(_DIED)
+        future: Future[Any] = Future()
+        self._calls.append((future, (call, args, named)))
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake.send(None)
+        if self._broken.is_set():  # since then, so nobody may have seen this call
+            self._fail([])
+        return future
+
+    def _started(self) -> threading.Thread:
+        for _ in range(self._workers):
+            ours, theirs = multiprocessing.Pipe()
+            with theirs, signals_wait():  # no signal comes between a process and who is to end it
+                self._context.Process(target=_make_calls, args=(theirs,)).start()
+            self._pipes.append(ours)
+        self._woken, self._wake = multiprocessing.Pipe(duplex=False)
+        thread = threading.Thread(target=self._serve, daemon=True)  # waited for, but not for good
+        thread.start()
+        return thread
+
+    def _serve(self) -> None:
+        """Hand calls to workers, and what these answer to who waits, until one of them is gone."""
+        idle, asked = deque(self._pipes), dict[Connection, Future[Any]]()
+        with suppress(OSError, EOFError):
+            while True:
+                while idle and self._calls:
+                    future, call = self._calls.popleft()
+                    if future.set_running_or_notify_cancel() and (told := _told(future, call)) is not None:
+                        asked[idle[0]] = future
+                        idle.popleft().send_bytes(told)
+                ready: Any
+                for ready in wait([self._woken, *self._pipes]):
+                    answer = _heard(ready)
+                    if ready is self._woken:
+                        self._is_awake = False
+                        continue
+                    idle.append(ready)
+                    found, error = answer
+                    if error is None:
+                        asked.pop(ready).set_result(found)
+                    else:
+                        asked.pop(ready).set_exception(error)
+        self._broken.set()
+        kill(self._context.started)
+        self._fail(asked.values())
+
+    def _fail(self, asked: Iterable[Future[Any]]) -> None:
+        """Tell all that wait that nobody will answer."""
+        for future in asked:
+            future.set_exception(BrokenProcessPool(_DIED))
+        while self._calls:
+            with suppress(IndexError):  # another thread has taken it
+                future, _ = self._calls.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(BrokenProcessPool(_DIED))
+
+    def close(self) -> None:
+        """End all workers, whatever they do."""
+        end(self._context.started)
+        if self._thread is not None:
+            self._thread.join(_ENDS_S)
+
+
+_DIED: Final = "a process of the pool ended before it had answered"
+_ENDS_S: Final = 0.5
+"""Seconds after which what was killed, or has nothing to do any more, is left to itself."""
+
+
+def _told(future: Future[Any], call: Any) -> Any:
+    """Return a call as bytes; None, and who waits is told, where it can't be pickled."""
+    try:
+        return ForkingPickler.dumps(call)
+    except Exception as error:
+        future.set_exception(error)
+        return None
+
+
+def _heard(pipe: Any) -> Any:
+    """Return what a process says: an answer and None, or None and an error, also where nobody here can read it.
+
+    Raises
+    ------
+    OSError, EOFError
+        When it is gone.
+    """
+    try:
+        return pipe.recv()
+    except (OSError, EOFError):
+        raise
+    except Exception as unreadable:
+        return None, unreadable
+
+
+def _make_calls(pipe: Connection) -> None:
+    """Make calls in a worker until it is killed."""
+    _end_with_parent()
+    while True:
+        call, args, named = pipe.recv()
+        try:
+            answer = ForkingPickler.dumps((call(*args, **named), None))
+        except BaseException as error:
+            answer = ForkingPickler.dumps((None, error))
+        pipe.send_bytes(answer)
 
 
 @contextmanager
-def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Open a pool of so many processes of this machine; where the block raises they are killed, whatever they do.
+def local_pool(workers: int) -> Iterator[Pool]:
+    """Open a pool of so many processes of this machine; when the block ends they are killed, whatever they do.
 
     Raises
     ------
@@ -134,55 +264,23 @@ def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """
     if multiprocessing.current_process().daemon:
         raise OSError("a worker of a pool of multiprocessing may start no processes")
-    context = new_context()
-    pool = _Pool(workers, mp_context=context, initializer=_end_with_parent)
-    with _unread(pool) as empty:
-        try:
-            yield pool
-        except BaseException:
-            kill(context.started)
-            empty()
-            raise
-        finally:
-            if getattr(pool, "_broken", False):
-                empty()
-            pool.shutdown(cancel_futures=True)
-            kill(context.started)  # where another could not be started, nobody told those that were
-
-
-@contextmanager
-def _unread(pool: ProcessPoolExecutor) -> Iterator[Callable[[], None]]:
-    """Give what reads all that no worker reads any more, so that nobody waits to write it.
-
-    Before Python 3.11.5 a shutdown waits for that forever (gh-94777). A thread of CPython closes what workers read, and
-    a number closed twice may be another's by then: so a copy is read, which nobody else closes.
-    """
-    if sys.version_info >= (3, 11, 5):
-        yield lambda: None
-        return
-    copy = os.dup(pool._call_queue._reader.fileno())  # type: ignore[attr-defined]
-
-    def read() -> None:
-        while os.read(copy, 1 << 16):
-            pass
-        os.close(copy)
-
-    reader = threading.Thread(target=read, daemon=True)
-
-    def empty() -> None:
-        if reader.ident is None and pool._executor_manager_thread is not None:
-            reader.start()
-
+    pool = Pool(workers)
     try:
-        yield empty
+        yield pool
     finally:
-        if reader.ident is None:
-            os.close(copy)
-        else:
-            reader.join(1.0)  # whoever writes is gone with the pool
+        pool.close()
 
 
-def kill(started: list[Any]) -> None:
+def end(started: Sequence[Any]) -> None:
+    """Kill processes, and wait until they are gone."""
+    kill(started)
+    late = time.monotonic() + _ENDS_S
+    for process in started:
+        if process.pid is not None:  # the machine gave one
+            process.join(max(0.0, late - time.monotonic()))
+
+
+def kill(started: Sequence[Any]) -> None:
     with signals_wait():
         for process in started:
             with suppress(ValueError, OSError):  # it has ended, and is closed
@@ -205,7 +303,7 @@ def usable_cores() -> int:
 
 def forget_answers() -> None:
     """Let signals that this program answers end this process, a copy, as they do others."""
-    for number in _ASKING:
+    for number in ENDING[1:]:  # Ctrl-C does not reach it
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import click
 
 from clustersim import inputs
-from clustersim.cli.signals import TerminatedError
 from clustersim.clock import to_ns
-from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.errors import InputError, Problem, TerminatedError, did_you_mean
 from clustersim.units import UnitError, parse, whole_number
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Final
 
 import click
 
-from clustersim.cli.signals import TerminatedError, unwinding
+from clustersim.cli.signals import unwinding
 from clustersim.errors import (
     BrokenLawError,
     ClustersimError,
@@ -27,6 +27,7 @@ from clustersim.errors import (
     IllegalPlanError,
     InputError,
     Problem,
+    TerminatedError,
     UnreachedError,
 )
 from clustersim.inputs import line_of

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from clustersim import inputs
-from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.errors import InputError, Problem, TerminatedError, did_you_mean
 from clustersim.values import dataclass
 
 ALLOW_CODE: Final = "CLUSTERSIM_ALLOW_CODE"
@@ -139,7 +139,7 @@ class UserClass:
     def asked(self, ask: Callable[[], Answer], method: str = "") -> Answer:
         """Call into the user's code; what it raises becomes an error placed in the file.
 
-        That is everything but Ctrl-C: code that is asked for a decision may not end the program, either.
+        That is everything but Ctrl-C and SIGTERM: code that is asked for a decision may not end the program, either.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class UserClass:
         """
         try:
             return ask()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TerminatedError):
             raise
         except BaseException as error:
             raise self._problem(f"{self.name}.{method or self.method} raised", error) from error
@@ -188,7 +188,7 @@ class UserClass:
         sys.modules[module.__name__] = module  # dataclasses look their module up there
         try:
             exec(compile(tree, self.path, "exec"), vars(module))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TerminatedError):
             raise
         except BaseException as error:
             raise self._problem("can't be run:", error) from error

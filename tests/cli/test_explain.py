@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,6 @@ from clustersim.cli.commands import run as run_command
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.simulation.simulate import RunResult
-from tests.effort import some
 
 ROUND_ROBIN = ("--set", "serving.router=round_robin", "--set", "expect={legal: true}")
 FOUND = {**os.environ, "PYTHONPATH": str(Path(clustersim.__file__).parents[1])}
@@ -110,40 +106,3 @@ def test_no_processes_are_refused():
     told = CliRunner().invoke(main, ["run", "quickstart", "--processes", "0"])
     assert told.exit_code == 2
     assert "--processes" in told.stderr
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
-@pytest.mark.parametrize(
-    ("number", "status", "said"), some([(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "asked to end")])
-)
-def test_a_signal_ends_all_processes_and_writes_nothing(folder: Path, number: int, status: int, said: str):
-    command = [sys.executable, "-m", "clustersim", "run", "azure-hour-fleet", *LONG, *ROUND_ROBIN]
-    command += ["--processes", "2", "--out", "runs/found"]
-
-    def heeds_interrupts() -> None:  # what a shell starts in the background ignores them, and so do its children
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    with subprocess.Popen(
-        command,
-        env=FOUND,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=heeds_interrupts,  # noqa: PLW1509  (no threads here)
-    ) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        workers: list[str] = []
-        while not workers and process.poll() is None:
-            time.sleep(0.05)
-            workers = children.read_text().split() if children.exists() else []
-        time.sleep(0.5)
-        process.send_signal(number)
-        _, told = process.communicate(timeout=60)
-    assert process.returncode == status, told
-    assert told.splitlines()[-1] == f"clustersim: {said}"
-    assert workers  # and what the library of processes keeps beside them
-    end = time.monotonic() + 20
-    while any(Path(f"/proc/{one}").exists() for one in workers) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{one}").exists() for one in workers)
-    assert not (folder / "runs").exists()

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import signal
 import subprocess
 import sys
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
 
-from clustersim.cli.signals import TerminatedError, unwinding
+from clustersim.cli.signals import unwinding
+from clustersim.errors import TerminatedError
 from clustersim.files import folder_written_whole, written_whole
+from tests.effort import times
 
 DRIVER: Final = """
 import json, os, signal, sys
 from pathlib import Path
 from clustersim import files
-from clustersim.cli.signals import TerminatedError, unwinding
+from clustersim.cli.signals import unwinding
+from clustersim.errors import TerminatedError
 
 kind, number, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 exchanges = sys.argv[4] == "exchanges"
@@ -155,3 +161,94 @@ def test_a_signal_that_is_lost_in_a_callback_of_a_weak_reference_comes_again() -
         lose_it()
     with patch("time.sleep", side_effect=RuntimeError), pytest.raises(TerminatedError), unwinding():
         lose_it()  # and what it broke fails before
+
+
+STUBBORN: Final = """
+import os, signal, sys, time
+from pathlib import Path
+from clustersim.cli.signals import unwinding
+from clustersim.files import folder_written_whole
+from clustersim.processes import local_pool
+
+with unwinding(), folder_written_whole(Path(sys.argv[1]) / "made" / "target") as beside, local_pool(1) as pool:
+    (beside / "a").write_text("new")
+    worker = pool.submit(os.getpid).result()
+    while True:
+        try:
+            print(worker, flush=True)
+            time.sleep(60)
+        except BaseException:
+            print("asked", flush=True)
+"""
+
+
+def started(*args: str, place: Path) -> subprocess.Popen[str]:
+    """Start Python in a session of its own; it heeds Ctrl-C, which what a shell starts in the background ignores."""
+    return subprocess.Popen(
+        [sys.executable, *args], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no clock that strikes")
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "\nclustersim: interrupted\n"),
+                                              (signal.SIGTERM, "clustersim: asked to end\n")])  # fmt: skip
+@pytest.mark.parametrize("again", [False, True])
+def test_what_does_not_unwind_ends_all_the_same_and_at_once_when_asked_again(tmp_path, number, said, again):
+    process = started("-c", STUBBORN, str(tmp_path), place=tmp_path)
+    assert process.stdout is not None
+    worker = int(process.stdout.readline())
+    process.send_signal(number)
+    assert process.stdout.readline() == "asked\n"
+    asked_at = time.monotonic()
+    if again:
+        process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (128 + number, said)
+    assert (time.monotonic() - asked_at < 0.9) == again
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+RUN: Final = ["run", "azure-hour-fleet", "--set", "serving.router=round_robin", "--set", "workload.requests=19000",
+              "--set", "expect={}", "--processes", "2", "--out", "found"]  # fmt: skip
+_LONGEST_S: Final = 3.0
+"""Of that run, about: instants are drawn up to there."""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes that are left in /proc")
+@pytest.mark.parametrize(("number", "ended"), [(signal.SIGINT, {130}), (signal.SIGTERM, {143, -15})])
+def test_a_run_ends_soon_at_whichever_instant_it_is_told_to(tmp_path, number, ended):
+    """300 tries: ``--long=7``. What is told before Python heeds signals is ended by the system."""
+    draw, walls = random.Random(int(number)), list[float]()
+    for place in (tmp_path / str(one) for one in range(times(48))):
+        place.mkdir()
+        process = started("-m", "clustersim", *RUN, place=place)
+        time.sleep(draw.uniform(0.3, _LONGEST_S))
+        began = time.monotonic()
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+        walls.append(time.monotonic() - began)
+        whole = (place / "found" / "summary.json").exists()
+        assert process.returncode in (ended | {0} if whole else ended), told
+        assert sorted(one.name for one in place.iterdir()) == (["found"] if whole else [])
+        assert not left_of(process.pid), "processes that it started"
+    walls.sort()
+    print(f"{len(walls)} tries: half within {walls[len(walls) // 2]:.2f} s, all within {walls[-1]:.2f} s")
+    assert walls[-1] < 2.0
+
+
+def left_of(session: int) -> list[str]:
+    """Return processes of a session that are there after a second."""
+    late = time.monotonic() + 1.0
+    while True:
+        found = []
+        for one in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                text = one.read_text(encoding="utf-8")
+                if int(text.rpartition(")")[2].split()[3]) == session:
+                    found.append(text)
+        if not found or time.monotonic() > late:
+            return found
+        time.sleep(0.05)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
-from clustersim.cli.signals import TerminatedError
+from clustersim.errors import TerminatedError
 from clustersim.interop.launch.launch import TARGETS
 from clustersim.scenario import load
 from clustersim.search.journal import opened_journal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -53,6 +55,45 @@ def test_local_pool_breaks_where_a_worker_is_killed():
         os.kill(pool.submit(os.getpid).result(), signal.SIGKILL)
         with pytest.raises(BrokenProcessPool):
             pool.submit(time.sleep, 30).result()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are interpreters of their own there")
+def test_local_pool_breaks_where_a_worker_dies_amid_its_answer(monkeypatch):
+    """A pool whose workers share one pipe waits for the rest of it for good."""
+    here, send = os.getpid(), Connection._send  # type: ignore[attr-defined]
+
+    def half(self: Connection, buffer: bytes) -> None:
+        if os.getpid() == here:
+            send(self, buffer)
+            return
+        os.write(self.fileno(), bytes(buffer)[: len(buffer) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(Connection, "_send", half)
+    with local_pool(2) as pool:
+        with pytest.raises(BrokenProcessPool):
+            pool.submit(bytes, 100).result(20)
+        with pytest.raises(BrokenProcessPool):
+            pool.submit(os.getpid)
+
+
+def test_local_pool_tells_who_waits_what_can_not_be_pickled_or_read():
+    with local_pool(1) as pool:
+        for call, argument in ((id, lambda: 0), (open, os.devnull), (Unread, 0)):
+            with pytest.raises((TypeError, AttributeError, pickle.PicklingError, ValueError)):
+                pool.submit(call, argument).result(20)
+        assert pool.submit(os.getpid).result(20) != os.getpid()
+
+
+class Unread:
+    """Nobody can read it where it is not made."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self):
+        return int, ("x",)
 
 
 def test_local_pool_ends_what_works_when_the_block_raises():
@@ -111,14 +152,15 @@ def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path, text, cou
 
 
 ASKED = """
-import logging, multiprocessing, os, signal, sys
-from concurrent.futures import process as pools
+import logging, multiprocessing, os, signal, sys, threading
+from concurrent.futures import _base as futures
 from multiprocessing import popen_fork, process as processes
 from clustersim import copies, processes as ours
-from clustersim.cli.signals import TerminatedError, unwinding
+from clustersim.cli.signals import unwinding
+from clustersim.errors import TerminatedError
 
 number, step = int(sys.argv[1]), int(sys.argv[2])
-traced = {module.__file__ for module in (logging, pools, popen_fork, processes, copies, ours)}
+traced = {module.__file__ for module in (logging, threading, futures, popen_fork, processes, copies, ours)}
 
 def asked_at(line):
     seen, here = 0, os.getpid()

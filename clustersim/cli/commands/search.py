@@ -15,9 +15,9 @@ import click
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
 from clustersim.cli.searches import plain_of, print_answer, print_written
-from clustersim.cli.signals import TerminatedError
+from clustersim.cli.signals import write_on
 from clustersim.cli.status import drop_stdout
-from clustersim.errors import InputError, Problem, UnreachedError
+from clustersim.errors import InputError, Problem, TerminatedError, UnreachedError
 from clustersim.interop.launch.launch import TARGETS, launch_of, refusal_of
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
@@ -163,6 +163,7 @@ def search(
     except (KeyboardInterrupt, TerminatedError) as error:
         if told.found is None:
             raise
+        write_on()
         stopped = error
     finally:
         told.close()

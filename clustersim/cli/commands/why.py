@@ -12,10 +12,11 @@ import click
 
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time, total_time
+from clustersim.cli.signals import write_on
 from clustersim.cli.status import ILLEGAL, INTERRUPTED
 from clustersim.cli.tables import print_table
 from clustersim.clock import NS_PER_S
-from clustersim.errors import LimitError, did_you_mean
+from clustersim.errors import LimitError, TerminatedError, did_you_mean
 from clustersim.files import written_whole
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
@@ -81,7 +82,7 @@ def why(
     folder = out or Path("whys") / f"{loaded.name}-{loaded.digest[:12]}"
     requests = variants.requests(loaded)
     count = len(requests)
-    stopped: KeyboardInterrupt | LimitError | None = None
+    stopped: KeyboardInterrupt | TerminatedError | LimitError | None = None
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
         runs = Runs(variants, executors, journal)
         told = None if as_json or quiet else RunsLeft(cpu=lambda: runs.cpu_s)
@@ -89,7 +90,8 @@ def why(
             runs.refuse_long(changes_of(loaded, count, chosen))
             asked = _Asked(runs, loaded, estimate(loaded, requests, count), told)
             first, found = lifted_limits(loaded, count, asked.rows, chosen)
-        except (KeyboardInterrupt, LimitError) as error:
+        except (KeyboardInterrupt, TerminatedError, LimitError) as error:
+            write_on()
             stopped = error
             first, found = lifted_limits(loaded, count, runs.finished, chosen)
             if first["failed"] == NOT_FINISHED:
@@ -115,8 +117,11 @@ def why(
         raise stopped
     if stopped is not None:
         left = sum(one.why_not == NOT_FINISHED for one in found)
-        click.echo(f"clustersim: interrupted, {plural(left, 'run')} not finished", err=True)
-        ctx.exit(INTERRUPTED)
+        said, status = "interrupted", INTERRUPTED
+        if isinstance(stopped, TerminatedError):
+            said, status = "asked to end", stopped.status
+        click.echo(f"clustersim: {said}, {plural(left, 'run')} not finished", err=True)
+        ctx.exit(status)
 
 
 def _chosen(only: str | None) -> tuple[str, ...]:
