@@ -18,14 +18,17 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from clustersim.errors import InputError, Problem
 
 with suppress(ImportError):  # not on Windows, where nobody can tell what is in use, so nothing is swept
     import fcntl
 
+Kind: TypeAlias = Literal["file", "folder", "replaced"]
 _BESIDE: Final = re.compile(r"\.(?P<name>.+)\.clustersim-[0-9a-f]{8}\.(?P<what>tmp|old)", re.DOTALL)
+_LONGEST: Final = 200
+"""Letters of a name that are shown."""
 _UNDER_WAY: Final[dict[Path, Sequence[Path]]] = {}
 """What this process is writing now, and the folders around it that were made for that."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
@@ -42,16 +45,14 @@ def written_whole(path: Path) -> Iterator[Path]:
     InputError
         When the folder does not exist or can't be written, the disk is full, or ``path`` is no plain file.
     """
-    place = Path(os.path.realpath(path))
     try:
-        if place.exists() and not place.is_file():
-            raise InputError(_problem(path, "a folder, pipe or device; expected a file"))
+        place = _free(path, "file")
         with _beside(place, folder=False) as beside:
             yield beside
             beside.chmod(0o666 & ~_umask())  # what open() would have given
             os.replace(beside, place)
     except OSError as error:
-        raise InputError(_problem(path, error.strerror or str(error))) from None
+        raise InputError(unwritable(path, error)) from None
 
 
 @contextmanager
@@ -85,18 +86,63 @@ def _is_beside(name: object, place: Path) -> bool:
     return name is None or (isinstance(name, str) and place.name in name and ".clustersim-" in name)
 
 
-def try_folder(path: Path) -> None:
-    """Try whether a folder can be written at ``path``, and leave nothing behind.
+def refuse_unwritable(path: Path, option: str = "", kind: Kind = "file") -> None:
+    """Refuse, before long work, a place where nothing can be written; nothing is left there.
+
+    Parameters
+    ----------
+    path : Path
+    option : str
+        That names it.
+    kind : str
+        A ``file``, a ``folder`` to write files into, or one that is ``replaced`` as a whole; those around it are made.
+
+    Raises
+    ------
+    InputError
+        With the reason.
+    """
+    try:
+        place = _free(path, kind)
+        if kind == "folder" and place.is_dir():
+            place /= "new"
+        above = place.parent if kind == "file" else next(parent for parent in place.parents if parent.exists())
+        with _beside(above / place.name, folder=kind != "file"):
+            pass
+    except OSError as error:
+        raise InputError(unwritable(path, error, option, kind)) from None
+
+
+def unwritable(path: Path, error: OSError, option: str = "", kind: Kind = "file") -> Problem:
+    """Return the problem of a place where something can't be written, long names cut."""
+    name, reason = str(path), error.strerror or str(error)
+    name = name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
+    what = "file in a folder" if kind == "file" else "folder"
+    message = f"cannot be written ({reason}); name a {what} that can"
+    return Problem(path=option, message=f"{name}: {message}") if option else Problem(file=name, message=message)
+
+
+def _free(path: Path, kind: Kind) -> Path:
+    """Return where a name leads; links are followed, so that what they point to is replaced and not they.
 
     Raises
     ------
     OSError
-        When it can't.
+        When something of another kind is there, or it is no name.
     """
-    place = Path(os.path.realpath(path))
-    above = next(parent for parent in place.parents if parent.exists())
-    with _beside(above / place.name, folder=True):
-        pass
+    if str(path) == "-":
+        raise OSError("it is no name, and standard output is not written to here")
+    if "\0" in str(path):
+        raise OSError("a null byte in the name")
+    place, expected = Path(os.path.realpath(path)), "file" if kind == "file" else "folder"
+    if not place.name:
+        raise OSError("it is the root of all folders")
+    there = "folder" if place.is_dir() else "file" if place.is_file() else "pipe or device"
+    if there != expected and place.exists():
+        raise OSError(f"it is a {there}; expected a {expected}")
+    if kind == "file" and not place.parent.is_dir():
+        raise OSError(f"there is no folder {path.parent if not path.is_symlink() else place.parent}")
+    return place
 
 
 def _take_place(beside: Path, place: Path) -> None:
@@ -215,10 +261,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _problem(path: Path, reason: str) -> Problem:
-    return Problem(file=str(path), message=f"cannot be written ({reason}); name a file in a folder that can")
 
 
 def _umask() -> int:

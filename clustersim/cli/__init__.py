@@ -13,7 +13,7 @@ import click
 
 from clustersim import __version__
 from clustersim.cli.memory import keep_memory
-from clustersim.cli.status import exit_status
+from clustersim.cli.status import TOLD, exit_status, leave
 from clustersim.cli.streams import usable_streams
 from clustersim.errors import did_you_mean
 
@@ -78,7 +78,12 @@ class _LazyGroup(click.Group):
     def main(self, *args: Any, **options: Any) -> Any:
         usable_streams()
         keep_memory()
-        return super().main(*args, **options)
+        try:
+            return super().main(*args, **options)
+        except SystemExit as left:
+            if left.code in TOLD and not args and not options:  # this is the program: nothing else may hold it up now
+                leave(left.code)
+            raise
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         with exit_status():  # --help and --version print here

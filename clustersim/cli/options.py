@@ -14,6 +14,7 @@ import click
 from clustersim import inputs
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem, TerminatedError, did_you_mean
+from clustersim.files import Kind, refuse_unwritable
 from clustersim.units import UnitError, parse, whole_number
 
 if TYPE_CHECKING:
@@ -74,6 +75,20 @@ class Choice(click.Choice[str]):
         """Return what is wrong with a value."""
         hint = did_you_mean(str(value), [str(choice) for choice in self.choices])
         return super().get_invalid_choice_message(value, ctx).rstrip(".") + (hint if "did you mean" in hint else "")
+
+
+class Written(click.Path):
+    """A name of something that a command writes; where nothing can be written is refused before anything is done."""
+
+    def __init__(self, kind: Kind = "file") -> None:
+        super().__init__(path_type=Path)
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a value as a path."""
+        path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]
+        refuse_unwritable(path, "" if param is None else max(param.opts, key=len), self._kind)
+        return path
 
 
 script: Final = click.option(
@@ -218,7 +233,7 @@ def many_runs(command: Command) -> Command:
         click.option("--quiet", is_flag=True, help="Print nothing but problems."),
         click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
         allow_code,
-        click.option("--out", type=click.Path(path_type=Path), help="Where results go; a second start goes on there."),
+        click.option("--out", type=Written("folder"), help="Where results go; a second start goes on there."),
         click.option("--workers", type=Whole(1, 4096), metavar="N", help="Runs at a time [cores]."),
         click.option("--executor", default="local", show_default=True, help="local, dask[:ADDRESS] or ray[:ADDRESS]."),
         click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value of all runs."),

@@ -40,6 +40,8 @@ STATUS: Final[Mapping[str, int]] = {"legal": 0, "illegal": ILLEGAL, "not_checkab
 """Verdict → exit status."""
 DEFECT: Final = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+TOLD: Final = (129, INTERRUPTED, 143)
+"""Told to end, by SIGHUP, SIGINT and SIGTERM."""
 BROKEN_PIPE: Final = 141  # 128 + SIGPIPE
 
 _MOST_PROBLEMS: Final = 40
@@ -155,6 +157,14 @@ def _defect_text(error: Exception) -> str:
         "This is a defect of clustersim, not of your input. Please report it with the command and the\n"
         "scenario; CLUSTERSIM_TRACEBACK=1 shows the whole story."
     )
+
+
+def leave(status: int) -> None:
+    """End this process, which has tidied up: nobody waits for threads, or for what is called at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def drop_stdout() -> None:

@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 
 from clustersim import __version__, inputs
 from clustersim.errors import InputError, Problem
+from clustersim.files import refuse_unwritable, unwritable
 from clustersim.search.point import Row
 from clustersim.units import plural
 
@@ -58,7 +59,7 @@ class Journal:
             self._file.write(_head(text) + text + b"\n")
             self._file.flush()
         except OSError as error:
-            raise _unwritable(Path(self._file.name).parent, error) from None
+            raise InputError(unwritable(Path(self._file.name).parent, error, "--out", "folder")) from None
 
 
 @contextmanager
@@ -71,6 +72,8 @@ def opened_journal(folder: Path) -> Iterator[Journal]:
     InputError
         When the folder can't be written, holds something else, or another program writes there now.
     """
+    if not os.path.isdir(folder):
+        refuse_unwritable(folder, "--out", "folder")
     with suppress(OSError):  # what can't be read is told below
         if not (folder / NAME).exists() and any(one for one in folder.iterdir() if not one.name.startswith(".")):
             message = "is not empty and holds no runs, so nothing is written there; name another folder with --out"
@@ -96,12 +99,7 @@ def opened_journal(folder: Path) -> Iterator[Journal]:
     except OSError as error:
         if error in others:  # of another file, such as standard output
             raise
-        raise _unwritable(folder, error) from None
-
-
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    message = f"cannot be written ({error.strerror or error}); name another folder with --out"
-    return InputError(Problem(file=str(folder), message=message))
+        raise InputError(unwritable(folder, error, "--out", "folder")) from None
 
 
 @contextmanager

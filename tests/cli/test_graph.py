@@ -160,7 +160,7 @@ def test_without_a_name_the_picture_is_called_after_scenario_and_step(
     [
         (("-o", "g.svg"), 2, "--output: g.svg: the suffix says the format; use .html, .graphml, .dot or .json"),
         (("-o", "g"), 2, "--output: g: the suffix says the format"),
-        (("-o", "nowhere/g.dot"), 2, "--output: nowhere/g.dot: there is no folder nowhere"),
+        (("-o", "nowhere/g.dot"), 2, "--output: nowhere/g.dot: cannot be written (there is no folder nowhere)"),
         (("--batch", "3"), 2, "--batch: a prefill step has none; use --step decode or --step mixed"),
         (("--context", "3"), 2, "--context: a prefill step has none"),
         (

@@ -82,16 +82,6 @@ def test_a_limit_is_told_as_it_was_written_and_in_our_units(run_dir: Path) -> No
     assert (result.exit_code, "above the limit of 1kB (1000 B)" in result.stderr) == (2, True), result.output
 
 
-@pytest.mark.parametrize(("command", "suffix"), [("trace", "json"), ("dashboard", "html")])
-def test_a_place_that_cannot_be_written(run_dir: Path, tmp_path: Path, command: str, suffix: str) -> None:
-    (tmp_path / f"folder.{suffix}").mkdir()
-    for name, reason in (("none/a", "No such file or directory"), ("folder", "a folder, pipe or device")):
-        result = invoke(command, run_dir, "-o", tmp_path / f"{name}.{suffix}")
-        assert result.exit_code == 2, result.output
-        assert f"{name}.{suffix}: cannot be written ({reason}" in result.stderr
-    assert [path.name for path in tmp_path.iterdir()] == [f"folder.{suffix}"]
-
-
 def test_a_file_is_written_where_a_link_points(run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to("page.html")
     assert invoke("dashboard", run_dir, "-o", tmp_path / "link.html").exit_code == 0

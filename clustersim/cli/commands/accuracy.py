@@ -17,7 +17,7 @@ from clustersim.accuracy.result import Result, read_results, result_of, written
 from clustersim.accuracy.row import Row, read_rows
 from clustersim.accuracy.score import Scoreboard, reasons, scoreboard
 from clustersim.accuracy.tables import charts, headline, plain, profiles, summary_table, tables
-from clustersim.cli.options import Whole
+from clustersim.cli.options import Whole, Written
 from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
@@ -31,9 +31,7 @@ _MOST_WORKERS: Final = 64
 @click.command()
 @click.argument("table", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as one JSON object.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Folder for the page, the document and the results."
-)
+@click.option("-o", "--output", type=Written("folder"), help="Folder for the page, the document and the results.")
 @click.option("--traces", type=click.Path(path_type=Path), help="Folder of recorded requests [the one above TABLE's].")
 @click.option("--only", metavar="REGEX", help="Only figures whose id matches.")
 @click.option("--workers", type=Whole(1, _MOST_WORKERS), default=2, show_default=True, help="Processes.")
@@ -88,10 +86,7 @@ def write(board: Scoreboard, folder: Path, table: Path | None) -> None:
         "accuracy.svg": picture(board),
         "results.csv": written(board.results),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(Problem(file=str(folder), message=f"cannot be written: {error.strerror}")) from None
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         with written_whole(folder / name) as beside:
             beside.write_text(text, encoding="utf-8", newline="")

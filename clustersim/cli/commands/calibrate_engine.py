@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import click
 
-from clustersim.cli.options import Whole
+from clustersim.cli.options import Whole, Written
 from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError, Problem
-from clustersim.files import written_whole
+from clustersim.files import refuse_unwritable, written_whole
 from clustersim.report.score_page import Dot, Table, score_page
 from clustersim.scenario.load import load
 from clustersim.scenario.resolve import to_yaml
@@ -39,9 +39,7 @@ has is 2.9 ms (vllm-0.6), and 3.3 ms where a family is left out of a fit (vllm-0
 @click.command("engine")
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path(path_type=Path))
 @click.option("--scenario", required=True, help="What was measured: model, devices, plan, limits and engine.")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The engine's new file; a page beside it."
-)
+@click.option("-o", "--output", required=True, type=Written(), help="The engine's new file; a page beside it.")
 @click.option(
     "--far",
     is_flag=True,
@@ -67,6 +65,7 @@ def engine(
     """
     if output.suffix not in {".yaml", ".yml"}:
         raise InputError(Problem(file=str(output), message="expected a name that ends in .yaml"))
+    refuse_unwritable(output.with_suffix(".html"))
     deployed = load(scenario, overrides)
     read = [read_log(path, deployed) for path in logs]
     for note in (note for log in read for note in log.notes):

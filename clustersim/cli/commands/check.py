@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from clustersim.cli.commands.graph_check import check_graph_file
-from clustersim.cli.options import GRAPH_SUFFIXES, TABLE_SUFFIXES
+from clustersim.cli.options import GRAPH_SUFFIXES, TABLE_SUFFIXES, Written
 from clustersim.cli.status import STATUS, problems_text
 from clustersim.cli.tables import print_json
 from clustersim.errors import Problem
@@ -49,7 +49,7 @@ def audit_command() -> click.Command:
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--fix", is_flag=True, help="Write the nearest legal scenario.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where to [NAME.legal.yaml beside SCENARIO].")
+@click.option("--out", type=Written(), help="Where to [NAME.legal.yaml beside SCENARIO].")
 @click.option("--of", metavar="SCENARIO", help="Of a step graph: what it is of, to compare what operators take.")
 @click.option("--names", help="Of a step graph: patterns of its names, a file or one that ships.")
 @click.pass_context

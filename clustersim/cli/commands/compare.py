@@ -26,7 +26,7 @@ from clustersim.report.layouts import layout
 @click.argument("first", metavar="A")
 @click.argument("others", metavar="B [C]…", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Write a page, too.")
+@click.option("-o", "--out", type=options.Written(), help="Write a page, too.")
 @click.option("--layout", "name", default="compare", show_default=True, help="A name in dashboards/, or a YAML file.")
 @options.allow_code
 @memory_and_time

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from clustersim.cli.options import Whole, instant, quantity, script
+from clustersim.cli.options import Whole, Written, instant, quantity, script
 from clustersim.errors import InputError, Problem
 from clustersim.report.dashboard import write_dashboard
 from clustersim.report.figures.layout import FIGURES
@@ -23,7 +23,7 @@ from clustersim.simulation.replay_input import replay_input
 @click.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--layout", "name", default="overview", show_default=True, help="A name in dashboards/, or a YAML file.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The page [RUN_DIR/dashboard.html].")
+@click.option("-o", "--output", type=Written(), help="The page [RUN_DIR/dashboard.html].")
 @click.option("--at", metavar="TIME", help="Show the second around this instant first: '1234 s'.")
 @click.option("--request", type=Whole(min=0), metavar="N", help="Show this request first.")
 @click.option(

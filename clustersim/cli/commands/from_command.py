@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from clustersim.cli.options import Written
 from clustersim.cli.status import ILLEGAL, UNUSABLE_INPUT, problems_text
 from clustersim.errors import InputError
 from clustersim.files import written_whole
@@ -18,7 +19,7 @@ from clustersim.interop.translated import scenario_from_command
 @click.option("--bench", metavar="COMMAND", help="The workload: a benchmark's command.")
 @click.option("--topology", metavar="NAME", help="What it runs on, a name or a path [dgx-h100].")
 @click.option("--model", metavar="NAME", help="What stands for the model: one that ships, or a config.json.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write a file [standard output].")
+@click.option("--out", type=Written(), help="Write a file [standard output].")
 @click.pass_context
 def from_command(
     ctx: click.Context, command: str, bench: str | None, topology: str | None, model: str | None, out: Path | None

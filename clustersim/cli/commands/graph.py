@@ -13,7 +13,7 @@ from clustersim.cli import options
 from clustersim.cli.limits import largest_size
 from clustersim.cli.options import refuse_graph
 from clustersim.errors import IllegalPlanError, InputError, Problem
-from clustersim.files import written_whole
+from clustersim.files import refuse_unwritable, written_whole
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
 from clustersim.graph.export import WRITERS, model_facts, plan_facts, told
@@ -49,7 +49,7 @@ _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=options.Written(),
     help="NAME.html, .graphml, .dot or .json [SCENARIO-STEP.html].",
 )
 @click.option("--tokens", type=options.Whole(1, MAX_TOKENS), help=f"Prefill, mixed: tokens of the prompt [{_PROMPT}].")
@@ -87,9 +87,10 @@ def graph(
     loaded = _of_pool(whole, pool)
     kind = kind or ("decode" if pool == "decode" else "prefill")
     target = output if output is not None else Path(f"{loaded.name}-{kind}.html")
-    problems = [*_unused(kind, tokens, batch, context), *_out_of_range(loaded, stage, replica), *_unwritable(target)]
+    problems = [*_unused(kind, tokens, batch, context), *_out_of_range(loaded, stage, replica), *_other_suffix(target)]
     if problems:
         raise InputError(problems)
+    refuse_unwritable(target)
     verdict = check_scenario_plan(whole)
     if verdict.verdict != "legal":
         raise IllegalPlanError("\n".join(verdict_lines(whole, verdict)))
@@ -201,12 +202,8 @@ def _out_of_range(scenario: Scenario, stage: int | None, replica: int | None) ->
     return found
 
 
-def _unwritable(target: Path) -> list[Problem]:
+def _other_suffix(target: Path) -> list[Problem]:
     if target.suffix not in SUFFIXES:
         known = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         return [Problem(path="--output", message=f"{target}: the suffix says the format; use {known}")]
-    if target.is_dir():
-        return [Problem(path="--output", message=f"{target} is a folder; expected a file")]
-    if not target.absolute().parent.is_dir():
-        return [Problem(path="--output", message=f"{target}: there is no folder {target.parent}")]
     return []

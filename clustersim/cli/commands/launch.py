@@ -30,7 +30,7 @@ from clustersim.simulation.legality import check_scenario, verdict_lines
     help="Options that every server is given besides those that the scenario says.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Write a file [standard output].")
+@click.option("-o", "--out", type=options.Written(), help="Write a file [standard output].")
 @click.pass_context
 def launch(
     ctx: click.Context,

@@ -25,7 +25,7 @@ from clustersim.replay.compiled.choice import waits_for_compiler
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
 from clustersim.report.files.summary import ALSO, legality_of, summary_of
-from clustersim.report.files.vllm_bench import check_file, write_vllm_bench
+from clustersim.report.files.vllm_bench import write_vllm_bench
 from clustersim.report.layouts import overview
 from clustersim.report.words.explain import explanation_lines, explanation_of
 from clustersim.report.words.progress import ProgressBar
@@ -60,7 +60,7 @@ _MANY: Final = 1 << 14
     "--compiled", type=options.Choice(["auto", "always", "never"]), default="auto",
     help="Which lanes are machine code [auto: where it pays].",
 )  # fmt: skip
-@click.option("--vllm-json", type=click.Path(path_type=Path), help="Write results as vLLM's serving benchmark does.")
+@click.option("--vllm-json", type=options.Written(), help="Write results as vLLM's serving benchmark does.")
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @options.allow_code
 @click.option("--dashboard/--no-dashboard", default=True, help="Write dashboard.html, too [yes].")
@@ -103,8 +103,6 @@ def run(
         _refuse(ctx, loaded, verdict, as_json=as_json)
         return
     loaded.refuse_code()
-    if vllm_json is not None:
-        check_file(vllm_json)
     check_writable(target)
     requests = requests_within(loaded, Limits(memory_bytes=max_memory, seconds=max_time))
     with _elsewhere(executor, processes) as (pool, count), ProgressBar() as progress:

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from clustersim.cli.limits import largest_size
-from clustersim.cli.options import Choice, Whole, instant
+from clustersim.cli.options import Choice, Whole, Written, instant
 from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
 from clustersim.report.files.run_directory import RunDirectory, read_run, shown_rows
@@ -64,7 +64,7 @@ _FEWER: Final = {
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=Written(),
     help="NAME.pftrace or NAME.json, .gz compresses [RUN_DIR/trace.pftrace.gz].",
 )
 @largest_size

@@ -18,7 +18,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.cost.engine import FirstToken
 from clustersim.errors import InputError, Problem
-from clustersim.files import folder_written_whole, try_folder
+from clustersim.files import folder_written_whole, refuse_unwritable
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.inputs import missing
 from clustersim.legality.rule import Verdict
@@ -140,22 +140,14 @@ def check_writable(target: Path) -> None:
     InputError
         When the place is a file, holds something that no run wrote, or cannot be written or replaced.
     """
-    message = _objection(target)
+    message: str | None
+    if any("\ud800" <= letter <= "\udfff" for letter in str(_place(target))):
+        message = "its name is not UTF-8, under which no table can be written; name a folder that is"
+    else:
+        refuse_unwritable(target, "--out", "replaced")
+        message = _in_the_way(_place(target))
     if message is not None:
         raise InputError(Problem(path="--out", message=f"{target}: {message}"))
-
-
-def _objection(target: Path) -> str | None:
-    place = _place(target)
-    if any("\ud800" <= letter <= "\udfff" for letter in str(place)):
-        return "its name is not UTF-8, under which no table can be written; name a folder that is"
-    try:
-        message = _in_the_way(place)
-        if message is None:
-            try_folder(place)
-        return message
-    except OSError as error:
-        return f"cannot be written ({error.strerror or error}); name a folder that can"
 
 
 def _place(target: Path) -> Path:
@@ -166,8 +158,6 @@ def _place(target: Path) -> Path:
 def _in_the_way(place: Path) -> str | None:
     if not place.exists():
         return None
-    if not place.is_dir():
-        return "is a file; expected a folder for the run directory, or a new name"
     found = {path.name for path in place.iterdir()}
     if found and "summary.json" not in found:
         return "is not empty and holds no run, so nothing in it is overwritten; name a new folder"

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, Int64Array
-from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.files.json_object import write_object
 from clustersim.report.metrics.latencies import PERCENTILES, is_finished, targets_ns, weighted_percentile
@@ -40,20 +39,6 @@ GOODPUT: Final = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 """A scenario's target → vLLM's name for it; it has none for the gaps between tokens."""
 BATCH: Final = 4096
 """Requests whose tokens are looked up at a time."""
-
-
-def check_file(path: Path) -> None:
-    """Refuse, before anything is simulated, a place where the file cannot be written.
-
-    Raises
-    ------
-    InputError
-        When there is no such folder, or something else than a file is there.
-    """
-    if not path.parent.is_dir():
-        raise InputError(Problem(path="--vllm-json", message=f"no folder {str(path.parent)!r} to write a file in"))
-    if path.exists() and not path.is_file():
-        raise InputError(Problem(path="--vllm-json", message=f"{path}: is no file; expected one, or a new name"))
 
 
 def write_vllm_bench(path: Path, result: RunResult, *, detailed: bool = False) -> None:

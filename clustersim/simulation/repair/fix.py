@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from clustersim import catalog
 from clustersim.errors import InputError, Problem
-from clustersim.files import written_whole
+from clustersim.files import refuse_unwritable, written_whole
 from clustersim.legality.deployment import counted
 from clustersim.legality.repair.nearest import MOST_EXAMINED, Asked
 from clustersim.legality.rulebook import RULES
@@ -275,12 +275,9 @@ def refuse_target(target: Path, *, overwrite: bool) -> None:
     InputError
         With what would do.
     """
+    refuse_unwritable(target)
     message = None
-    if target.is_dir():
-        message = "can't be written: it is a folder"
-    elif not target.parent.is_dir():
-        message = "can't be written: its folder is not there"
-    elif target.suffix not in SUFFIXES:
+    if target.suffix not in SUFFIXES:
         message = f"expected a name that ends in {' or '.join(SUFFIXES)}: what is written is a scenario in YAML"
     elif target.exists() and not overwrite:
         message = "is there already and is not overwritten; name it with --out to do so, or another file"

@@ -229,8 +229,7 @@ def test_the_command_writes_the_file_and_the_same_again(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--vllm-json", "nowhere/r.json"), "no folder 'nowhere'"),
-        (("--vllm-json", "."), "is no file"),
+        (("--vllm-json", "nowhere/r.json"), "there is no folder nowhere"),
         (("--save-detailed",), "add --vllm-json FILE"),
     ],
 )
