@@ -17,11 +17,15 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import signal
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Final
 
 from clustersim.values import dataclass
+
+ENDING: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask a program to end."""
 
 
 class TerminatedError(BaseException):

@@ -25,8 +25,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any, Final
 
-ENDING: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that ask a program to end."""
+from clustersim.errors import ENDING
 
 
 @contextmanager
@@ -278,6 +277,11 @@ def end(started: Sequence[Any]) -> None:
     for process in started:
         if process.pid is not None:  # the machine gave one
             process.join(max(0.0, late - time.monotonic()))
+
+
+def end_all() -> None:
+    """End all processes that this one started."""
+    end(multiprocessing.active_children())
 
 
 def kill(started: Sequence[Any]) -> None:

@@ -8,7 +8,6 @@ one ends without another word to anybody.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -17,9 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from clustersim import files
-from clustersim.errors import TerminatedError
-from clustersim.processes import ENDING, end
+from clustersim.errors import ENDING, TerminatedError
 
 _UNWINDS_S: Final = 1.0
 """Seconds from a signal on in which a program tidies up by itself."""
@@ -58,10 +55,13 @@ class _Asked:
 
 def end_now(number: int) -> None:
     """End this process and those that it started, which takes no lock; what is not whole is removed."""
+    loaded = sys.modules.get  # what nobody has needed so far has nothing to tidy up
     with suppress(Exception):
-        end(multiprocessing.active_children())
+        if (processes := loaded("clustersim.processes")) is not None:
+            processes.end_all()
     with suppress(Exception):
-        files.abandon()
+        if (files := loaded("clustersim.files")) is not None:
+            files.abandon()
     with suppress(OSError):
         os.write(2, _SAID.get(signal.Signals(number), b"clustersim: asked to end\n"))
     os._exit(128 + number)

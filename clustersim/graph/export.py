@@ -221,7 +221,7 @@ def model_facts(model: ModelSpec) -> dict[str, Any]:
         inside = {"attention": told(layer.attention), part: told(layer.ffn)}
         layers.append({"count": 1, **inside, "post_norms": layer.post_norms})
         before = layer
-    plain = {key: value for key, value in told(replace(model, layers=())).items() if key != "layers"}
+    plain = {key: value for key, value in told(replace(model, layers=())).items() if key not in ("layers", "notes")}
     return {**plain, "unused_keys": list(model.unused_keys), "layers": layers}
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from clustersim.model.architecture import Attention, AttentionKind
 from clustersim.model.families import Family
 from clustersim.model.reading import ConfigReader
+from clustersim.units import plural
 
 HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 KV_HEADS: Final = (
@@ -34,9 +35,19 @@ def attention_layers(read: ConfigReader, family: Family, hidden: int, num_layers
         0 where they could not be read.
     """
     full = _latent(read, family) if read.present(("kv_lora_rank",)) else _grouped(read, family, hidden)
+    _refuse_lightning(read, num_layers)
     spread = _windows(read, family, num_layers)
     made = {window: replace(full, sliding_window=window) for window in dict.fromkeys(spread)}
     return tuple(made[window] for window in spread)
+
+
+def _refuse_lightning(read: ConfigReader, num_layers: int) -> None:
+    """Refuse layers of MiniMax-M1 (arXiv:2506.13585) without a cache; 1 is softmax attention, in all layers of M2."""
+    kinds = read.integers("attn_type_list", length=num_layers) or ()
+    others = [kind for kind in kinds if kind != 1]
+    if others:
+        message = f"{len(others)} of {plural(num_layers, 'layer')} have lightning attention (0), which is not modelled"
+        read.fail("attn_type_list", message if set(others) == {0} else f"expected 0 or 1, but found {max(others)}")
 
 
 def _grouped(read: ConfigReader, family: Family, hidden: int) -> Attention:

@@ -78,9 +78,10 @@ _QWEN2_MOE: Final = Family(qkv_bias=True, out_bias=False, moe=True, shared_gate=
 _DEEPSEEK: Final = Family(moe=True)
 _INDEXED: Final = Family(
     moe=True,
+    router_bias=True,
     note="taken for dense attention: the learned index that picks the keys to attend to is not in this configuration",
 )
-_GLM4_MOE: Final = Family(out_bias=False, moe=True)
+_GLM4_MOE: Final = Family(out_bias=False, moe=True, router_bias=True)
 _OPT: Final = Family(
     norm="layer",
     gated=False,
@@ -199,9 +200,6 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Key, or start of a key when it ends in ``_``, → why it cannot be represented when its value is set."""
 
-ATTENTION_TYPES: Final = "attn_type_list"
-"""Key of MiniMax: 1 for each layer of softmax attention, 0 for lightning attention."""
-
 REQUIRED_VALUES: Final[Mapping[str, tuple[bool, str]]] = {
     "do_layer_norm_before": (True, "norms after the residual are not modelled"),
     "layer_norm_elementwise_affine": (True, "norms without weights are not modelled"),
@@ -221,6 +219,6 @@ HARMLESS: Final = (
     "rope_parameters", "rope_local_base_freq", "rope_scaling", "rope_theta", "rotary_dim", "routed_scaling_factor",
     "router_aux_loss_coef", "router_jitter_noise", "scoring_func", "sep_token_id", "seq_aux", "swiglu_limit",
     "tokenizer_class",
-    "transformers_version", "use_cache", "use_routing_bias",
+    "transformers_version", "use_cache",
 )  # fmt: skip
 """Keys that change neither work, nor memory, nor communication."""

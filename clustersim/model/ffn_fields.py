@@ -78,7 +78,9 @@ def _moe(read: ConfigReader, family: Family, *, gated: bool, bias: bool) -> Moe:
         bias=bias,
         num_shared_experts=shared,
         shared_intermediate=shared_width,
-        router_bias=family.router_bias or read.word(("topk_method",)) == "noaux_tc",
+        router_bias=family.router_bias
+        or read.word(("topk_method",)) == "noaux_tc"
+        or bool(read.flag(("use_routing_bias",))),
         shared_gate=family.shared_gate and shared > 0,
         groups=groups,
         groups_per_token=visited,

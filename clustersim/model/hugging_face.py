@@ -17,7 +17,6 @@ from typing import Final
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe, NormKind
 from clustersim.model.attention_fields import attention_layers
 from clustersim.model.families import (
-    ATTENTION_TYPES,
     FAMILIES,
     HARMLESS,
     REFUSED_KEYS,
@@ -157,29 +156,12 @@ def _refuse(read: ConfigReader) -> None:
         for name, reason in REFUSED_KEYS.items():
             if (key == name or (name.endswith("_") and key.startswith(name))) and read.value(key):
                 read.fail(key, reason.format_map({name: read.value(key)}))
-    _refuse_lightning(read)
     for key, (wanted, reason) in REQUIRED_VALUES.items():
         if read.present((key,)) and read.value(key) is not wanted:
             read.fail(key, f"{reason}: expected {str(wanted).lower()}, but found {read.value(key)!r}")
     width = read.optional_integer(("word_embed_proj_dim",))
     if width is not None and width != read.value("hidden_size"):
         read.fail("word_embed_proj_dim", f"{width} is not hidden_size: such a projection is not modelled")
-
-
-def _refuse_lightning(read: ConfigReader) -> None:
-    """Record layers of another attention than softmax attention, which is all that most of MiniMax have."""
-    found = read.value(ATTENTION_TYPES)
-    if found is None:
-        return
-    layers = read.optional_integer(LAYERS)
-    odd = [layer for layer, kind in enumerate(found) if kind != 1] if isinstance(found, list) else None
-    if odd is None or (layers is not None and len(found) != layers):
-        read.fail(ATTENTION_TYPES, f"expected a list of 1 (softmax attention) for each of {layers} layers")
-    elif odd and found[odd[0]] == 0:
-        read.fail(ATTENTION_TYPES, f"layer {odd[0]} has lightning attention (0), which is not modelled")
-    elif odd:
-        known = "1 (softmax attention) or 0 (lightning attention)"
-        read.fail(ATTENTION_TYPES, f"expected {known}, but layer {odd[0]} has {found[odd[0]]!r}")
 
 
 def _norm(read: ConfigReader, family: Family) -> NormKind:

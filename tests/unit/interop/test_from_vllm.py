@@ -406,7 +406,7 @@ def test_a_local_model_is_its_own_config(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("pattern", "architecture", "_"), ARCHITECTURES, ids=str)
 def test_every_architecture_that_names_stand_for_ships(pattern: str, architecture: str, _: Any) -> None:
     del pattern
-    sizes = "8b 70b 20b 120b 7b 405b 8x7b 8x22b 14b 32b 30b-a3b 235b-a22b 27b"
+    sizes = "8b 70b 20b 120b 7b 405b 8x7b 8x22b 14b 32b 30b-a3b 235b-a22b 27b 4.5"
     for size in sizes.split():
         try:
             load_model(architecture.replace("\\1", size))
