@@ -107,6 +107,8 @@ class Choice:
     ----------
     tokens : mapping of int to int
         Request → tokens of it to compute; 1 for one that decodes. A waiting request is admitted by being named.
+        The order in which they are named decides nothing: what runs takes its blocks first, by admission, then what
+        waits, in the order in which it waits.
     preempt : tuple of int
         Running requests that give their blocks back before that, and wait to be computed anew.
     again : bool

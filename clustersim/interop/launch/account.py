@@ -80,6 +80,14 @@ class Account:
         if text not in self.refused:
             self.refused.append(text)
 
+    def whole_layers(self, server: Server) -> list[int] | None:
+        """Return how many layers each stage has; None where one begins inside a layer, which the engine refuses."""
+        layers, most = server.stage_layers(), len(server.model.layers)
+        if layers is None:
+            instead = f"take plan.pp={most} or fewer" if server.plan.pp > most else "cut before an attention"
+            self.refuse(f"{self.engine} cuts stages between layers, not inside one (plan.stages.cuts); {instead}")
+        return layers
+
     def place(self, started: Started, ranks: int, why: str) -> None:
         """Show a server of so many ranks its devices; refuse what takes those of another pool, list what is not said.
 

@@ -104,10 +104,8 @@ def _plan(started: Started, account: Account) -> None:
             for kind in ("decode", "prefill"):
                 account.leaves(server, f"plan.ep.overlap_{kind}_tokens", "SGLang has thresholds of its own")
     account.says(server, "plan.stages")
-    layers = server.stage_layers()
-    if layers is None:
-        account.refuse("SGLang cuts stages between layers, not inside one (plan.stages.cuts)")
-    elif plan.pp > 1 and (plan.stages is not None or len(server.model.layers) % plan.pp):
+    layers = account.whole_layers(server)
+    if layers is not None and plan.pp > 1 and (plan.stages is not None or len(server.model.layers) % plan.pp):
         started.environment[SGLANG["plan.stages"]] = ",".join(map(str, layers))
     why = "SGLang takes the devices of each node in order; CUDA_VISIBLE_DEVICES shows it others"
     account.place(started, started.devices, why)

@@ -87,7 +87,7 @@ def _plan(started: Started, account: Account) -> None:
     ranks = inside * plan.pp
     started.devices, started.nodes = ranks, server.nodes_of(ranks)
     account.says(server, "plan.stages", "plan.dp", "serving.router", "serving.router_options")
-    if plan.pp > 1 and (plan.stages is not None or len(server.model.layers) % plan.pp):
+    if account.whole_layers(server) and plan.pp > 1 and (plan.stages or len(server.model.layers) % plan.pp):
         account.leaves(server, "plan.stages", "TensorRT-LLM cuts stages as it likes")
     if plan.dp > 1 and not wide:
         started.copies = plan.dp

@@ -105,10 +105,8 @@ class _Writer:
             return
         if not reaches(self._version, "0.5.0"):  # vllm/config.py:416 of 0.3.3
             self._account.refuse(f"{self._words} has no pipeline parallelism; take plan.pp=1")
-        layers = server.stage_layers()
-        if layers is None:
-            self._account.refuse("vLLM cuts stages between layers, not inside one (plan.stages.cuts)")
-        elif plan.stages is not None or len(server.model.layers) % plan.pp:
+        layers = self._account.whole_layers(server)
+        if layers is not None and (plan.stages is not None or len(server.model.layers) % plan.pp):
             self._started.environment[VLLM["plan.stages"]] = ",".join(map(str, layers))
         if plan.decode_overlap != "per_sequence":
             self._account.leaves(

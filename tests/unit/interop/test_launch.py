@@ -154,6 +154,8 @@ TWO_BATCH = {"dp": 16, "ep": {"degree": 16, "scope": "global", "overlap": "two_b
         ("vllm", {"serving": {"scheduler": "continuous"}}, "max_model_len without chunked prefill"),
         ("vllm", {"model": "mixtral-8x7b", "plan": {"tp": 4, "ep": 2}}, "over all 4 ranks of TP"),
         ("vllm", {"plan": {"pp": 2, "stages": {"cuts": ["12.ffn"]}}}, "between layers"),
+        ("sglang", {"plan": {"pp": 33}, "topology": {"name": "dgx-h100", "nodes": 5}}, "take plan.pp=32 or fewer"),
+        ("trtllm", {"plan": {"pp": 33}, "topology": {"name": "dgx-h100", "nodes": 5}}, "take plan.pp=32 or fewer"),
         ("vllm", {"precision": {"weights": "int4"}}, "from a checkpoint that has them"),
         ("vllm", {"precision": {"kv_cache": "int8"}}, "keeps K/V in bf16, fp16, fp8"),
         ("vllm", {"serving": {"engine": "vllm-0.3-eager", "scheduler": "chunked_prefill"}}, "computes prompts whole"),
