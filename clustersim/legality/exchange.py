@@ -8,6 +8,19 @@ from typing import Final
 FIX: Final = "let all ranks that experts are spread over take the dispatch and its combine together, in every layer"
 
 
+def sharing(rank: int, *, stage_ranks: int, pp: int, replicas: int) -> tuple[int, ...]:
+    """Return the ranks that share the experts of a stage with one, those of all replicas that do so among them.
+
+    Examples
+    --------
+    >>> sharing(5, stage_ranks=2, pp=2, replicas=1), sharing(5, stage_ranks=2, pp=2, replicas=2)
+    ((4, 5), (0, 1, 4, 5))
+    """
+    place = rank // stage_ranks
+    places = [place] if replicas == 1 else range(place % pp, replicas * pp, pp)
+    return tuple(one * stage_ranks + local for one in places for local in range(stage_ranks))
+
+
 def lacking(ranks: Collection[int], rounds: Iterable[Sequence[Collection[int]]]) -> Mapping[int, frozenset[int]]:
     """Return the ranks that do not meet all others, and whom each of them lacks or has too much.
 
@@ -32,7 +45,7 @@ def lacking(ranks: Collection[int], rounds: Iterable[Sequence[Collection[int]]])
         for group in groups:
             brought = frozenset().union(*(has.get(rank, frozenset((rank,))) for rank in group))
             for rank in group:
-                met[rank] = met.get(rank, frozenset()) | brought
+                met[rank] = met[rank] | brought if rank in met else brought
         has |= met
     return {rank: has[rank] ^ whole for rank in ranks if has[rank] != whole}
 

@@ -32,8 +32,8 @@ class Layout:
     weight_bytes : tuple of float
         Per stage, what its fullest rank is charged for weights.
     exchanges : Mapping from str to tuple of tuple of int
-        ``dispatch`` and ``combine`` → the groups of ranks of a stage (of all replicas, where these share experts) that
-        take it together; empty where tokens stay.
+        ``dispatch`` and ``combine``, or the ``all_reduce`` for which tokens stay → the groups of ranks that take it
+        together, of a stage, or of all replicas that share experts; none without EP.
     """
 
     stages: tuple[tuple[Module, ...], ...]
@@ -50,7 +50,6 @@ def layout_of(deployment: Deployment) -> Layout:
     stages = stages_of(model, plan)
     distinct = {id(layer.attention): layer.attention for layer in model.layers}  # layers share them
     kinds = {key: kv_heads_held(attention, plan.tp) for key, attention in distinct.items()}
-    sends = plan.ep.sends and bool(deployment.moes) and deployment.expert_ranks <= deployment.num_devices
     ranks = min(plan.sp.degree * plan.tp, deployment.num_devices)
     return Layout(
         stages=stages,
@@ -58,5 +57,15 @@ def layout_of(deployment: Deployment) -> Layout:
         segments={tokens: segments_of(tokens, plan) for tokens in probe_lengths(plan)},
         expert_maps={moe.num_experts: (expert_map(moe.num_experts, plan),) * ranks for moe in deployment.moes},
         weight_bytes=tuple(rank_weight_bytes(deployment, stage) for stage in stages),
-        exchanges=dict.fromkeys(("dispatch", "combine"), (tuple(range(deployment.expert_ranks)),) if sends else ()),
+        exchanges=_exchanges(deployment),
     )
+
+
+def _exchanges(deployment: Deployment) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return which ranks exchange together what experts take and make, as the plan's way of it has them."""
+    plan, ranks = deployment.plan, deployment.expert_ranks
+    if plan.ep.degree == 1 or not deployment.moes or ranks > deployment.num_devices:
+        return {}
+    if not plan.ep.sends:
+        return {"all_reduce": tuple(tuple(range(first, first + plan.tp)) for first in range(0, ranks, plan.tp))}
+    return dict.fromkeys(("dispatch", "combine"), (tuple(range(ranks)),))

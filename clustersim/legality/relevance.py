@@ -148,7 +148,7 @@ PLAN: Final[Mapping[str, Relevant]] = {
     **dict.fromkeys(("SP-1", "SP-3", "SP-7", "SP-9"), _segments),
     "EP-1": _spread_experts,
     "EP-6": _spread_experts,
-    "EP-8": _exchanged,
+    "EP-8": _spread_experts,
 }
 """Rule of level P → when it is relevant."""
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from clustersim.legality.history import Declared, History
+import numpy as np
+
+from clustersim.legality.history import STREAMS, Declared, History
 from clustersim.legality.relevance import demanded
 from clustersim.legality.rule import Level, LookedAt, Verdict
 from clustersim.values import dataclass
@@ -52,7 +54,18 @@ _tp = _declared(lambda declared: declared.tp > 1)
 _sp = _declared(lambda declared: declared.sp > 1)
 _pp = _declared(lambda declared: declared.pp > 1)
 _dp = _declared(lambda declared: declared.dp > 1)
+_spread = _declared(lambda declared: declared.ep > 1)
 _experts = _declared(lambda declared: declared.ep > 1 or declared.top_k is not None)
+
+
+def _exchanged(history: History) -> bool:
+    """Experts are spread, and tokens sent to them, as far as anybody says: where all stay, none is."""
+    spans = history.spans
+    if not _spread(history) or spans is None or not any(name for name, _, _ in spans.symbols):
+        return _spread(history)
+    own = np.array([name.startswith(("dispatch", "combine")) for name, _, _ in spans.symbols])[spans.columns["symbol"]]
+    sent = (spans.columns["stream"] == STREAMS.index("comm")) | (spans.columns["group"] >= 0)
+    return bool((own & sent).any())
 
 
 def _pooled(history: History) -> bool:
@@ -107,7 +120,7 @@ HISTORY: Final[Mapping[str, Demand]] = {
     "EP-3": Demand(when=_experts, tables=("routes",)),
     "EP-4": Demand(when=_experts, tables=("spans",), columns=("name", "group", "layer", "after")),
     "EP-5": Demand(when=_experts, tables=("spans",), columns=("name", "group", "layer", "after")),
-    "EP-8": Demand(when=_experts, tables=("spans",), columns=("name", "group", "layer", "step")),
+    "EP-8": Demand(when=_exchanged, tables=("spans",), columns=("name", "group", "layer", "step")),
     "DP-2": Demand(when=_dp, tables=(*_CARRIED, "facts")),
     "DP-3": Demand(when=_dp, tables=("spans",), columns=("group", "after")),
     "RUN-2": Demand(when=_always, tables=("spans", "steps"), columns=("after", "cost_ns")),

@@ -61,7 +61,7 @@ def test_audit_finds_a_run_legal_and_says_what_it_looked_at(run_dir: Path) -> No
     assert [rule["id"] for rule in verdict["rules"]] == list(TIMELINE_RULES)
     assert {rule["level"] for rule in verdict["rules"]} == {"T"}
     silent = [rule["id"] for rule in verdict["rules"] if not rule["looked_at"]]
-    assert silent == ["TP-9", "SP-2", "SP-3", "SP-5", "SP-8", "EP-2", "EP-3", "EP-4", "EP-5", "DP-4"]
+    assert silent == ["TP-9", "SP-2", "SP-3", "SP-5", "SP-8", "EP-2", "EP-3", "EP-4", "EP-5", "EP-8", "DP-4"]
 
 
 def test_audit_names_what_is_not_checkable_in_words(run_dir: Path) -> None:

@@ -117,6 +117,9 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
         "PP-1", "plan.pp",
         planned(DENSE, dp=1, pp=16, tp=1, sp=SequencePlan(), stages=None, placement=tuple(range(16))),
     ),
+    "tokens stay, and experts are on other SP ranks": (
+        "EP-8", "plan.ep.exchange", planned(SPREAD, ep=ExpertPlan(degree=2, exchange="all_reduce")),
+    ),
     "EP on a dense model": ("EP-1", "plan.ep", planned(DENSE, ep=ExpertPlan(degree=2))),
     "a placement of experts on a dense model": (
         "EP-1", "plan.ep", planned(DENSE, ep=ExpertPlan(placement=(0, 0))),
@@ -226,15 +229,16 @@ LAYOUT_MUTATIONS: dict[str, tuple[str, str, Deployment, Callable[[Layout], dict[
         lambda layout: {"expert_maps": {8: (*layout.expert_maps[8][:3], (1, 0) * 4)}},
     ),
     "each rank dispatches by itself": (
-        "EP-8", "plan.ep", SPREAD,
+        "EP-8", "plan.ep.exchange", SPREAD,
         lambda layout: {"exchanges": layout.exchanges | {"dispatch": ((0,), (1,), (2,), (3,))}},
     ),
     "two halves of the ranks dispatch": (
-        "EP-8", "plan.ep", SPREAD,
+        "EP-8", "plan.ep.exchange", SPREAD,
         lambda layout: {"exchanges": layout.exchanges | {"dispatch": ((0, 1), (2, 3))}},
     ),
     "the combine has another group": (
-        "EP-8", "plan.ep", SPREAD, lambda layout: {"exchanges": layout.exchanges | {"combine": ((0, 1, 2, 5),)}},
+        "EP-8", "plan.ep.exchange", SPREAD,
+        lambda layout: {"exchanges": layout.exchanges | {"combine": ((0, 1, 2, 5),)}},
     ),
 }  # fmt: skip
 

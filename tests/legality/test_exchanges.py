@@ -95,46 +95,98 @@ def test_split_exchange_is_illegal(folder: Path, scope: str, name: str, groups: 
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_exchange_in_two_rounds_that_reach_everybody_keeps_rule(folder: Path, scope: str) -> None:
+@pytest.mark.parametrize("name", ["dispatch", "combine"])
+def test_exchange_in_two_rounds_is_legal_where_they_reach_everybody(folder: Path, scope: str, name: str) -> None:
     graph = json.loads((folder / f"{scope}.json").read_text(encoding="utf-8"))
-    changed = split(graph, "dispatch", [HALVES, ACROSS])
-    (folder / "changed.json").write_text(json.dumps(changed), encoding="utf-8")
-    result = CliRunner().invoke(main, ["check", str(folder / "changed.json"), "--json"])
-    assert "EP-8" not in {one["rule"] for one in json.loads(result.output)["violations"]}
+    for rounds, status in (([HALVES, ACROSS], 0), ([ACROSS, HALVES], 0), ([HALVES, HALVES], 1)):
+        (folder / "changed.json").write_text(json.dumps(split(graph, name, rounds)), encoding="utf-8")
+        called("check", folder / "changed.json", status=status)
 
 
-def test_two_groups_at_a_time_hand_nothing_on_to_each_other():
+def test_exchange_inside_a_rank_is_illegal_where_tokens_are_to_be_sent(folder: Path) -> None:
+    graph = split(json.loads((folder / "replica.json").read_text(encoding="utf-8")), "dispatch", [ALONE], silent=True)
+    nodes = [node | {"op": "memory", "stream": "compute"} if node["name"] == "dispatch" else node
+             for node in graph["nodes"]]  # fmt: skip
+    (folder / "changed.json").write_text(json.dumps(graph | {"nodes": nodes}), encoding="utf-8")
+    assert "dispatch joins 1 rank of the 4" in called("check", folder / "changed.json", status=1)
+
+
+def test_two_groups_at_a_time_hand_nothing_on_to_each_other() -> None:
     assert lacking(range(3), [[(0, 1), (1, 2)]]) == {0: frozenset({2}), 2: frozenset({0})}
     assert lacking(range(3), [[(0, 1)], [(1, 2)], [(0, 1)]]) == {}
     assert lacking(range(2), [[(0, 1, 7)]]) == {0: frozenset({7}), 1: frozenset({7})}
 
 
-def spans(groups: Groups, name: str = "dispatch") -> list[tuple[object, ...]]:
-    """Return spans of one layer on four ranks, one exchange of which groups take by themselves."""
+def spans(
+    exchanges: dict[str, Sequence[Groups]], stream: str = "comm", step: Sequence[int] = (0, 0, 0, 0)
+) -> list[tuple[object, ...]]:
+    """Return spans of one layer on four ranks, of which groups take exchanges in rounds; without rounds each alone."""
     rows: list[tuple[object, ...]] = []
-    operators = ("gate", "dispatch", "expert_up", "combine", "aggregate")
-    for at, operator in enumerate(operators):
-        for rank in range(4):
-            mine: Groups = groups if operator == name else [range(4)]
-            group = 10 * at + next(number for number, own in enumerate(mine) if rank in own)
-            collective = operator in ("dispatch", "combine")
-            rows.append((10 * at, 10 * at + 10, rank, "comm" if collective else "compute", "moe", operator, 0, 0,
-                         group if collective else -1))  # fmt: skip
+    for at, operator in enumerate(("gate", "dispatch", "expert_up", "combine", "aggregate")):
+        begins, rounds = 10 * at, exchanges.get(operator, [] if operator in ("dispatch", "combine") else None)
+        if not rounds:
+            own = "compute" if rounds is None else stream
+            rows += [(begins, begins + 10, rank, own, "moe", operator, 0, step[rank], -1) for rank in range(4)]
+        for depth, groups in enumerate(rounds or ()):
+            starts, lasts = begins + 10 * depth // len(rounds or ()), 10 // len(rounds or ())
+            met = [(100 * at + 10 * depth + number, rank) for number, own in enumerate(groups) for rank in own]
+            rows += [(starts, starts + lasts, rank, stream, "moe", operator, 0, step[rank], one) for one, rank in met]
     return rows
 
 
+WHOLE = [[0, 1, 2, 3]]
+GIVEN = [("tp=4", "ep=4"), ("tp=2", "dp=2", "ep=4", "ep_scope=global"), ("dp=4", "ep=4")]
+
+
 @pytest.mark.parametrize("name", ["dispatch", "combine"])
-@pytest.mark.parametrize("given", [("tp=4", "ep=4"), ("tp=2", "dp=2", "ep=4", "ep_scope=global")])
-@pytest.mark.parametrize("groups", [ALONE, HALVES, ACROSS], ids=str)
-def test_spans_of_a_split_exchange_are_illegal(tmp_path: Path, name: str, given: Sequence[str], groups: Groups) -> None:
-    assert "EP-8: replica 0" in audited(tmp_path, spans(groups, name), given)
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("rounds", [[ALONE], [HALVES], [ACROSS], [HALVES, HALVES]], ids=str)
+def test_spans_of_a_split_exchange_are_illegal(
+    tmp_path: Path, name: str, given: Sequence[str], rounds: Sequence[Groups]
+) -> None:
+    table = spans({"dispatch": [WHOLE], "combine": [WHOLE]} | {name: rounds})
+    assert "EP-8: replica 0" in audited(tmp_path, table, given)
 
 
-@pytest.mark.parametrize("given", [("tp=4", "ep=4"), ("tp=2", "dp=2", "ep=4", "ep_scope=global")])
-def test_spans_of_a_whole_exchange_keep_rule(tmp_path: Path, given: Sequence[str]) -> None:
-    told = audited(tmp_path, spans([range(4)]), given)
+def test_spans_of_ranks_that_exchange_alone_are_illegal_whoever_shares_experts(tmp_path: Path) -> None:
+    table = spans({"dispatch": [ALONE], "combine": [HALVES]})
+    assert "EP-8: replica 0" in audited(tmp_path, table, ("tp=2", "dp=2", "ep=2"))  # no scope is given
+    assert "EP-8: replica 0" in audited(tmp_path, spans({"combine": [WHOLE]}), ("tp=4", "ep=4"))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "given", "step"),
+    [
+        ([WHOLE], GIVEN[0], (0, 0, 0, 0)),
+        ([WHOLE], GIVEN[1], (0, 0, 7, 7)),  # each replica counts its own steps
+        ([HALVES, ACROSS], GIVEN[0], (0, 0, 0, 0)),
+        ([HALVES, ACROSS], GIVEN[1], (0, 0, 7, 7)),
+        ([HALVES], ("tp=2", "dp=2", "ep=2"), (0, 0, 0, 0)),
+        ([WHOLE], ("tp=2", "dp=2", "ep=2"), (0, 0, 0, 0)),
+    ],
+)
+def test_spans_of_an_exchange_that_reaches_everybody_keep_rule(
+    tmp_path: Path, rounds: Sequence[Groups], given: Sequence[str], step: Sequence[int]
+) -> None:
+    told = audited(tmp_path, spans({"dispatch": rounds, "combine": rounds}, step=step), given)
     assert "EP-8" not in told
     assert "rules found nothing wrong" in told
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "stream", "given", "answer"),
+    [
+        ({}, "compute", ("tp=4", "ep=4"), "have no say"),  # tokens stay, and an all-reduce sums
+        ({"dispatch": [ALONE], "combine": [ALONE]}, "comm", ("tp=4", "ep=1", "top_k=2"), "have no say"),
+        ({}, "comm", ("tp=4", "ep=4"), "not checkable"),  # nobody says who meets
+    ],
+)
+def test_spans_without_an_exchange_are_not_illegal(
+    tmp_path: Path, exchanges: dict[str, Sequence[Groups]], stream: str, given: Sequence[str], answer: str
+) -> None:
+    told = audited(tmp_path, spans(exchanges, stream), given)
+    assert "illegal" not in told
+    assert any(answer in line and "EP-8" in line for line in told.splitlines())
 
 
 def audited(folder: Path, rows: Sequence[Sequence[object]], given: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.graph.vocabulary import PART_MARK, PARTS
 from clustersim.legality.merging.caching import has_caching, merge_caching
 from clustersim.legality.merging.collectives import merge_collectives
+from clustersim.legality.merging.exchanges import has_exchanges_in_parts, merge_exchanges
 from clustersim.legality.merging.products import merge_products
 from clustersim.legality.merging.rows import Rows
 from clustersim.legality.merging.shapes import assume_shapes
@@ -28,12 +29,13 @@ class Merged:
 def merged(found: ForeignGraph) -> Merged:
     """Return a graph with its parts put together; one that has none is as it was."""
     foreign = found.naming is not None and found.naming.foreign
-    if not foreign and not _has_parts(found) and not has_caching(found):
+    if not foreign and not (_has_parts(found) or has_caching(found) or has_exchanges_in_parts(found)):
         return Merged(graph=found)
     rows = Rows(found)
     merge_products(rows)
     merge_caching(rows)
     merge_collectives(rows)
+    merge_exchanges(rows)
     assumed = foreign and assume_shapes(rows)
     return Merged(graph=rows.graph(), violations=tuple(rows.violations), assumed=assumed)
 

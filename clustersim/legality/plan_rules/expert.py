@@ -147,13 +147,17 @@ def groups(deployment: Deployment, layout: Layout) -> Finding:
 
 
 def exchanges(deployment: Deployment, layout: Layout) -> Finding:
-    """EP-8: a dispatch and its combine are taken by all ranks that experts are spread over."""
+    """EP-8: what brings tokens to experts and back is taken by all ranks that these are spread over."""
     ranks, faults = range(deployment.expert_ranks), []
+    stays = (
+        () if deployment.plan.ep.sends else (Repair(text="all_to_all", change=(("plan.ep.exchange", "all_to_all"),)),)
+    )
     for name, taken in layout.exchanges.items():
-        lacks = lacking(ranks, [taken]) if taken else {}
-        for rank, odd in tuple(lacks.items())[:1]:
+        lacks = {} if [sorted(group) for group in taken] == [[*ranks]] else lacking(ranks, [taken])
+        for rank in tuple(lacks)[:1]:
             own = next((group for group in taken if rank in group), (rank,))
-            faults.append(Fault(where="plan.ep", message=f"the {name} {words(own, rank, odd, ranks)}", advice=FIX))
+            message = f"the {name} {words(own, rank, lacks[rank], ranks)}"
+            faults.append(Fault(where="plan.ep.exchange", message=message, advice=FIX, repairs=lambda: stays))
     return Finding(looked_at=sum(map(len, layout.exchanges.values())), faults=tuple(faults))
 
 

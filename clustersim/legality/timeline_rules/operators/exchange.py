@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.exchange import FIX, lacking, words
+from clustersim.legality.exchange import FIX, lacking, sharing, words
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged
-from clustersim.legality.history import STREAMS
+from clustersim.legality.history import STREAMS, Declared
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.sheet import Sheet, of_structure
 
 COMM: Final = STREAMS.index("comm")
+Members = Mapping[int, Sequence[int]]
+"""Group → spans of it, by their starts."""
 
 
 @of_structure
 def by_all_ranks(sheet: Sheet) -> Finding:
-    """EP-8: tokens can reach every expert, and come back: whoever takes an exchange meets all that share its experts.
-
-    Of replicas that share experts each may number its steps by itself.
-    """
-    declared = sheet.declared
-    groups = _groups(sheet)
+    """EP-8: whoever takes an exchange meets all that share its experts, so that tokens reach each, and come back."""
+    declared, groups = sheet.declared, _groups(sheet)
     rows = np.flatnonzero(groups >= 0)
-    wide = declared.dp > 1 and (declared.ep_scope == "global" or declared.ep > declared.stage_ranks)
-    unsaid = declared.dp > 1 and declared.ep_scope is None and not wide
-    if not len(rows) or not declared.mesh or not sheet.numbered or unsaid:
+    if declared.ep == 1 or not len(rows) or not declared.mesh or not sheet.numbered:
         return NOTHING
-    size = declared.stage_ranks * (declared.dp if wide else 1)
-    ranks = sheet.global_ranks[rows]
     met = Groups(groups[rows])
-    members = Groups(groups[rows] * (int(ranks.max()) + 1) + ranks)
-    sizes = np.bincount(met.find(members.keys // (int(ranks.max()) + 1)), minlength=len(met))
-    part = np.where(sizes != size)[0]
-    if not len(part):
-        return Finding(looked_at=len(met))
-    mine = np.flatnonzero(np.isin(met.find(groups[rows]), part))
-    place = sheet.stage[rows] if wide else sheet.replica[rows] * declared.pp + sheet.stage[rows]
-    columns = (place, sheet.step[rows], sheet.pass_of[rows] % 2, sheet.layer[rows], sheet.symbol[rows])
-    which = np.unique(np.stack([column[mine] for column in columns]), axis=1, return_inverse=True)[1].ravel()
+    replicas = declared.dp if _is_wide(declared, met, sheet.replica[rows]) else 1
+    scale = int(sheet.global_ranks.max()) + 1
+    members = Groups(groups[rows] * scale + sheet.global_ranks[rows])
+    sizes = np.bincount(met.find(members.keys // scale), minlength=len(met))
+    parts = rows[(sizes != declared.stage_ranks * replicas)[met.find(groups[rows])]]
     told: dict[int, str] = {}
-    for cell in range(int(which.max()) + 1):
-        told |= dict(_apart(sheet, groups, rows[mine[which == cell]], size))
+    for exchange in _exchanges(sheet, groups, parts):
+        told |= dict(_apart(sheet, exchange, replicas))
     bad = np.array(sorted(told), np.int64)
     return judged(len(met), np.ones(len(bad), bool), Rows(sheet, bad), lambda at: told[int(bad[at])], FIX)
 
@@ -52,21 +42,52 @@ def by_all_ranks(sheet: Sheet) -> Finding:
 def _groups(sheet: Sheet) -> Int64Array:
     """Return the group of each span that exchanges, one of its own for a rank that communicates alone; −1 of others."""
     exchanges = sheet.named("dispatch", "combine")
-    if not (sheet.group >= 0).any():  # nobody says who meets
-        return np.full(len(sheet), -1, np.int64)
-    alone = exchanges & (sheet.group < 0) & (sheet.stream == COMM)
     found = np.where(exchanges, sheet.group, -1)
-    found[alone] = int(sheet.group.max()) + 1 + np.arange(int(alone.sum()))
+    if (found >= 0).any():  # otherwise nobody says who meets
+        alone = exchanges & (sheet.group < 0) & (sheet.stream == COMM)
+        found[alone] = int(sheet.group.max()) + 1 + np.arange(int(alone.sum()))
     return found
 
 
-def _apart(sheet: Sheet, of: Int64Array, rows: Int64Array, size: int) -> Iterator[tuple[int, str]]:
-    """Yield a span of each part of one exchange whose ranks do not meet all others, with what is wrong."""
-    groups: dict[int, list[int]] = {}
+def _is_wide(declared: Declared, met: Groups, replica: Int64Array) -> bool:
+    """Whether replicas share experts, by what is declared, or what some of them do where nothing is."""
+    if declared.dp == 1 or declared.ep > declared.stage_ranks:
+        return declared.dp > 1
+    across = bool((met.least(replica) != met.most(replica)).any())
+    return declared.ep_scope == "global" or (declared.ep_scope is None and across)
+
+
+def _exchanges(sheet: Sheet, groups: Int64Array, rows: Int64Array) -> Iterator[Members]:
+    """Yield the groups that are parts of one exchange: some rank takes them for one operator of one layer and pass.
+
+    Of replicas that share experts each may number its steps by itself.
+    """
+    spans: dict[int, list[int]] = {}
+    root: dict[int, int] = {}
+    first: dict[tuple[int, int], int] = {}
     for row in rows[np.argsort(sheet.start[rows], kind="stable")].tolist():
-        groups.setdefault(int(of[row]), []).append(row)
-    members = {one: tuple(sorted(set(sheet.global_ranks[own].tolist()))) for one, own in groups.items()}
-    rounds: list[list[tuple[int, ...]]] = []
+        group = int(groups[row])
+        spans.setdefault(group, []).append(row)
+        root.setdefault(group, group)
+        one, other = (_top(root, at) for at in (group, first.setdefault((sheet.site[row], sheet.symbol[row]), group)))
+        root[max(one, other)] = min(one, other)
+    found: dict[int, dict[int, list[int]]] = {}
+    for group, own in spans.items():
+        found.setdefault(_top(root, group), {})[group] = own
+    yield from found.values()
+
+
+def _top(root: dict[int, int], at: int) -> int:
+    while root[at] != at:
+        root[at] = at = root[root[at]]
+    return at
+
+
+def _apart(sheet: Sheet, groups: Members, replicas: int) -> Iterator[tuple[int, str]]:
+    """Yield a span of each part of one exchange whose ranks do not meet all others, with what is wrong."""
+    declared = sheet.declared
+    members = {one: sorted({*(sheet.global_ranks[own] - declared.first_rank).tolist()}) for one, own in groups.items()}
+    rounds: list[list[Sequence[int]]] = []
     ended: dict[int, tuple[int, int]] = {}
     """Rank → the round that it was in last, and when that ended."""
     for one, own in groups.items():
@@ -75,20 +96,10 @@ def _apart(sheet: Sheet, of: Int64Array, rows: Int64Array, size: int) -> Iterato
         rounds += [[] for _ in range(depth + 1 - len(rounds))]
         rounds[depth].append(members[one])
         ended |= dict.fromkeys(members[one], (depth, int(sheet.end[own].max())))
-    group = _sharing(sheet, int(rows[0]), size)
+    rank = next(iter(members.values()))[0]
+    group = sharing(rank, stage_ranks=declared.stage_ranks, pp=declared.pp, replicas=replicas)
     lacks = lacking(group, rounds)
     for one, own in groups.items():
         odd = next((rank for rank in members[one] if rank in lacks), None)
         if odd is not None:
             yield own[0], words(members[one], odd, lacks[odd], group)
-
-
-def _sharing(sheet: Sheet, row: int, size: int) -> list[int]:
-    """Return the ranks that share the experts of a stage with that of a span."""
-    declared = sheet.declared
-    first = sheet.global_rank(row) - int(sheet.rank[row])
-    if size == declared.stage_ranks:
-        return list(range(first, first + size))
-    start = declared.first_rank + int(sheet.stage[row]) * declared.stage_ranks
-    apart = declared.pp * declared.stage_ranks
-    return [start + replica * apart + rank for replica in range(declared.dp) for rank in range(declared.stage_ranks)]
