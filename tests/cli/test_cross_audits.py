@@ -76,6 +76,20 @@ def test_run_against_another_plan_is_judged(runs: Path, name: str, key: str, val
     assert result.exit_code == status, result.output
 
 
+def test_page_of_a_run_whose_plan_became_illegal_is_refused(runs: Path) -> None:
+    scenario = runs / "experts" / "scenario.yaml"
+    text = scenario.read_text(encoding="utf-8")
+    changed = yaml.safe_load(text)
+    changed["plan"]["ep"] = 4  # of two ranks
+    scenario.write_text(yaml.safe_dump(changed), encoding="utf-8")
+    try:
+        result = CliRunner().invoke(main, ["dashboard", str(runs / "experts")])
+    finally:
+        scenario.write_text(text, encoding="utf-8")
+    assert result.exit_code == 2
+    assert "is illegal, and no run records one" in result.output
+
+
 def test_run_to_compare_with_whose_plan_became_illegal_is_refused(runs: Path) -> None:
     other = runs / "wide" / "scenario.yaml"
     text = other.read_text(encoding="utf-8")

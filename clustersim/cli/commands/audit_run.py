@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from clustersim.errors import InputError, Problem
 from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
 from clustersim.legality.history import History
@@ -64,7 +63,7 @@ def audit_run_directory(
     history = _with_digests(recorded)
     results: list[tuple[str, bool, str]] = []
     if other is not None:
-        history, result = _against(recorded, history, _other(other), str(other))
+        history, result = _against(recorded, history, read_recorded(other), str(other))
         results.append(result)
     if again is not None:
         results.append(_again(recorded, again, allow_code))
@@ -78,15 +77,6 @@ def audit_run_directory(
         replace(verdict, violations=(*verdict.violations, *strange, *differing_runs)),
         [_files_line((*own, *files)), *(f"{where}: {words}" for where, _, words in results)],
     )
-
-
-def _other(path: Path) -> RecordedRun:
-    """Read the run to compare with."""
-    scenario = load(path / "scenario.yaml", allow_code=False)
-    if check_scenario(scenario).violations:
-        message = "is illegal, and no run records one; compare with a run whose scenario is as it was"
-        raise InputError(Problem(file=str(path / "scenario.yaml"), message=message))
-    return read_recorded(path, scenario)
 
 
 def _with_digests(recorded: RecordedRun) -> History:

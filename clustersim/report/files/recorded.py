@@ -17,6 +17,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import with_spent
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.first_tokens import delivery_of
+from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.recorded import refuse_other_plan, request_columns, requests_of
 from clustersim.simulation.replay_input import kv_blocks, replay_input
 from clustersim.timeline.digest import digest_of
@@ -107,15 +108,19 @@ class RecordedRun:
 
 
 def read_recorded(path: Path, scenario: Scenario | None = None) -> RecordedRun:
-    """Read a run directory to audit it; ``scenario`` is its own, where that was read before.
+    """Read a run directory to audit it; ``scenario`` is its own, where that was read before and is legal.
 
     Raises
     ------
     InputError
-        When a file is missing, cannot be read, can't be what a run wrote, or is of another scenario.
+        When a file is missing, cannot be read, can't be what a run wrote, or is of another scenario, or an illegal one.
     """
     run, verdict = read_run(path), _stored_verdict(path / "verdict.json")
-    scenario = scenario or load(path / "scenario.yaml", allow_code=False)
+    if scenario is None:
+        scenario = load(path / "scenario.yaml", allow_code=False)
+        if check_scenario(scenario).violations:
+            message = "is illegal, and no run records one; put back the scenario of the run, or run this one again"
+            raise InputError(Problem(file=str(path / "scenario.yaml"), message=message))
     arrivals = requests_of(scenario, len(run.requests["request"]), path)
     refuse_other_plan(run.timeline, scenario, len(arrivals), path)
     kv_blocks(scenario)  # refuses weights that leave no room for K/V
