@@ -20,20 +20,34 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wide": (MIXTRAL, {"dp": 4, "ep": {"degree": 4, "scope": "global"}}),
 }
 CHANGES = (
-    ("ring", "sp.scheme", "all_gather", 1),
-    ("ring", "sp.scheme", "all_to_all", 1),
-    ("ring", "sp.partition", "zigzag", 1),
-    ("ring", "sp.degree", 4, 2),
-    ("gather", "sp.scheme", "ring", 1),
-    ("gather", "sp.decode", "dp", 1),
-    ("experts", "ep", 4, 1),
-    ("experts", "ep", 1, 1),
-    ("experts", "ep", {"degree": 2, "exchange": "all_gather"}, 1),
-    ("wide", "ep.redundant", 2, 1),
-    ("wide", "ep.overlap", "two_batch", 1),
-    ("wide", "ep.scope", "replica", 1),
+    ("ring", "plan.sp.scheme", "all_gather", 1),
+    ("ring", "plan.sp.scheme", "all_to_all", 1),
+    ("ring", "plan.sp.partition", "zigzag", 1),
+    ("ring", "plan.sp.degree", 4, 2),
+    ("gather", "plan.sp.scheme", "ring", 1),
+    ("gather", "plan.sp.decode", "dp", 1),
+    ("experts", "plan.ep", 4, 1),
+    ("experts", "plan.ep", 1, 1),
+    ("experts", "plan.ep", {"degree": 2, "exchange": "all_gather"}, 1),
+    ("wide", "plan.ep.redundant", 2, 1),
+    ("wide", "plan.ep.overlap", "two_batch", 1),
+    ("wide", "plan.ep.scope", "replica", 1),
+    ("ring", "plan", {"pp": 2}, 2),
+    ("gather", "plan", {"tp": 2}, 2),
+    ("experts", "plan", {"sp": SPLIT | {"scheme": "ring"}}, 2),
+    ("experts", "model.config.num_local_experts", 4, 1),
+    ("ring", "model.config.num_hidden_layers", 3, 1),
+    ("ring", "model.config.num_key_value_heads", 1, 1),
+    ("ring", "topology", {"name": "dgx-a100", "nodes": 1}, 1),
+    ("wide", "precision.weights", "fp8", 1),
+    ("wide", "serving.engine", "sglang-0.5", 1),
+    ("gather", "serving.scheduler", "static", 1),
+    ("gather", "serving.kv_blocks", 10**9, 1),
+    ("experts", "seed", 7, 1),
+    ("experts", "workload.requests", 3, 2),
+    ("experts", "faults", [{"at": "1 ms", "device": 0}], 1),
 )
-"""Plan, key of it, another value, exit status: 2 where the record has other replicas or ranks than such a plan."""
+"""Plan, key, another value, exit status: 2 where the record has other replicas or ranks than such a plan."""
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +73,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("name", "key", "value", "status"), CHANGES)
-def test_run_against_another_plan_is_judged(runs: Path, name: str, key: str, value: object, status: int) -> None:
+def test_run_against_another_scenario_is_judged(runs: Path, name: str, key: str, value: object, status: int) -> None:
     file = runs / name / "scenario.yaml"
     text = file.read_text(encoding="utf-8")
     document = yaml.safe_load(text)
     *outer, last = key.split(".")
-    at = document["plan"]
+    at = document
     for part in outer:
         at = at[part]
     at[last] = value
