@@ -59,7 +59,7 @@ _experts = _declared(lambda declared: declared.ep > 1 or declared.top_k is not N
 
 
 def _exchanged(history: History) -> bool:
-    """Experts are spread, and tokens sent to them, as far as anybody says: where all stay, none is."""
+    """Experts are spread, and tokens sent to them, as far as anybody says."""
     spans = history.spans
     if not _spread(history) or spans is None or not any(name for name, _, _ in spans.symbols):
         return _spread(history)
