@@ -21,8 +21,8 @@ def sharing(rank: int, *, stage_ranks: int, pp: int, replicas: int) -> tuple[int
     return tuple(one * stage_ranks + local for one in places for local in range(stage_ranks))
 
 
-def lacking(ranks: Collection[int], rounds: Iterable[Sequence[Collection[int]]]) -> Mapping[int, frozenset[int]]:
-    """Return the ranks that do not meet all others, and whom each of them lacks or has too much.
+def apart(ranks: Collection[int], rounds: Iterable[Sequence[Collection[int]]]) -> Mapping[int, frozenset[int]]:
+    """Return the ranks that do not meet all others, or somebody else, too, and whom each of these meets.
 
     Parameters
     ----------
@@ -33,10 +33,10 @@ def lacking(ranks: Collection[int], rounds: Iterable[Sequence[Collection[int]]])
 
     Examples
     --------
-    >>> lacking(range(4), [[(0, 1), (2, 3)], [(0, 2), (1, 3)]])  # inside two nodes, then between them
+    >>> apart(range(4), [[(0, 1), (2, 3)], [(0, 2), (1, 3)]])  # inside two nodes, then between them
     {}
-    >>> lacking(range(4), [[(0, 1), (2, 3)]])[0]
-    frozenset({2, 3})
+    >>> apart(range(4), [[(0, 1), (2, 3)]])[0]
+    frozenset({0, 1})
     """
     whole = frozenset(ranks)
     has: dict[int, frozenset[int]] = {rank: frozenset((rank,)) for rank in ranks}
@@ -47,13 +47,14 @@ def lacking(ranks: Collection[int], rounds: Iterable[Sequence[Collection[int]]])
             for rank in group:
                 met[rank] = met[rank] | brought if rank in met else brought
         has |= met
-    return {rank: has[rank] ^ whole for rank in ranks if has[rank] != whole}
+    return {rank: has[rank] for rank in ranks if has[rank] != whole}
 
 
-def words(own: Sequence[int], rank: int, odd: Collection[int], group: Collection[int]) -> str:
-    """Return what is wrong with some ranks that meet, of which one does not meet who shares its experts."""
-    count = f"joins {len(own)} rank{'s' if len(own) > 1 else ''} of the {len(group)} that experts are spread over"
-    missing = sorted(other for other in odd if other in group)
+def words(own: Collection[int], rank: int, met: Collection[int], group: Collection[int]) -> str:
+    """Return what is wrong with some ranks that meet, of which one does not meet just those that share its experts."""
+    missing = {*group} - {*met}
     if missing:
-        return f"{count}: rank {rank} never meets rank {missing[0]}"
-    return f"joins rank {rank} with rank {min(odd)}, which is none of the {len(group)} that its experts are spread over"
+        count = f"joins {len(own)} rank{'s' if len(own) > 1 else ''} of the {len(group)} that experts are spread over"
+        return f"{count}: rank {rank} never meets rank {min(missing)}"
+    other = min({*met} - {*group})
+    return f"joins rank {rank} with rank {other}, which is none of the {len(group)} that its experts are spread over"

@@ -35,7 +35,7 @@ def by_all_ranks(view: GraphView) -> Finding:
     def message(node: int) -> str:
         members = ranks[offsets[node] : offsets[node + 1]].tolist()
         group = sharing(members[0], stage_ranks=plan.stage_ranks, pp=plan.pp, replicas=replicas)
-        return f"{operator(view, node)} {words(members, members[0], {*group} ^ {*members}, group)}"
+        return f"{operator(view, node)} {words(members, members[0], members, group)}"
 
     bad = np.flatnonzero(exchanges & wrong & (view.size > 0))  # of no rank at all: RUN-1
     return judged(view, int(exchanges.sum()), bad, message, FIX, np.arange(len(view)))

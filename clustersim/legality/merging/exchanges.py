@@ -13,7 +13,7 @@ from typing import Final
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.graph.foreign.read import FIGURES, ForeignGraph
-from clustersim.legality.exchange import lacking, sharing
+from clustersim.legality.exchange import apart, sharing
 from clustersim.legality.merging.rows import Row, Rows
 
 EXCHANGES: Final = ("dispatch", "combine")
@@ -39,7 +39,7 @@ def merge_exchanges(rows: Rows) -> None:
             group = _sharing(rows.found, row.cell.ranks[0])
             alike[row.node.name, row.node.op, row.cell.layer, group].append(at)
     for (_, _, _, group), parts in alike.items():
-        if len(parts) > 1 and not lacking(group, _rounds(rows, parts)):
+        if len(parts) > 1 and not apart(group, _rounds(rows, parts)):
             first = rows.rows[parts[0]]
             node = replace(first.node, amount=())
             cell = first.cell._replace(ranks=group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from clustersim.legality.deployment import Deployment
-from clustersim.legality.exchange import FIX, lacking, words
+from clustersim.legality.exchange import FIX, apart, words
 from clustersim.legality.layout import Layout
 from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change, degree_repairs
 from clustersim.units import plural
@@ -153,10 +153,10 @@ def exchanges(deployment: Deployment, layout: Layout) -> Finding:
         () if deployment.plan.ep.sends else (Repair(text="all_to_all", change=(("plan.ep.exchange", "all_to_all"),)),)
     )
     for name, taken in layout.exchanges.items():
-        lacks = {} if [sorted(group) for group in taken] == [[*ranks]] else lacking(ranks, [taken])
-        for rank in tuple(lacks)[:1]:
+        lone = {} if [sorted(group) for group in taken] == [[*ranks]] else apart(ranks, [taken])
+        for rank in tuple(lone)[:1]:
             own = next((group for group in taken if rank in group), (rank,))
-            message = f"the {name} {words(own, rank, lacks[rank], ranks)}"
+            message = f"the {name} {words(own, rank, lone[rank], ranks)}"
             faults.append(Fault(where="plan.ep.exchange", message=message, advice=FIX, repairs=lambda: stays))
     return Finding(looked_at=sum(map(len, layout.exchanges.values())), faults=tuple(faults))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.exchange import FIX, lacking, sharing, words
+from clustersim.legality.exchange import FIX, apart, sharing, words
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged
 from clustersim.legality.history import STREAMS, Declared
 from clustersim.legality.timeline_rules.operators.tensor import FIXED
@@ -35,11 +36,11 @@ def by_all_ranks(sheet: Sheet) -> Finding:
     members = Groups(groups[rows] * scale + sheet.global_ranks[rows])
     sizes = np.bincount(met.find(members.keys // scale), minlength=len(met))
     parts = rows[(sizes != declared.stage_ranks * replicas)[met.find(groups[rows])]]
-    told: dict[int, str] = {}
+    told: dict[int, Callable[[], str]] = {}
     for exchange in _exchanges(sheet, groups, way, parts):
         told |= dict(_apart(sheet, exchange, replicas))
     bad = np.array(sorted(told), np.int64)
-    return judged(len(met), np.ones(len(bad), bool), Rows(sheet, bad), lambda at: told[int(bad[at])], FIX)
+    return judged(len(met), np.ones(len(bad), bool), Rows(sheet, bad), lambda at: told[int(bad[at])](), FIX)
 
 
 def _way(sheet: Sheet) -> Int64Array:
@@ -92,7 +93,7 @@ def _top(root: dict[int, int], at: int) -> int:
     return at
 
 
-def _apart(sheet: Sheet, groups: Members, replicas: int) -> Iterator[tuple[int, str]]:
+def _apart(sheet: Sheet, groups: Members, replicas: int) -> Iterator[tuple[int, Callable[[], str]]]:
     """Yield a span of each part of one exchange whose ranks do not meet all others, with what is wrong."""
     declared = sheet.declared
     members = {one: sorted({*sheet.global_ranks[own].tolist()}) for one, own in groups.items()}
@@ -108,8 +109,8 @@ def _apart(sheet: Sheet, groups: Members, replicas: int) -> Iterator[tuple[int, 
     rank = next(iter(members.values()))[0] - declared.first_rank
     local = sharing(rank, stage_ranks=declared.stage_ranks, pp=declared.pp, replicas=replicas)
     group = [declared.first_rank + one for one in local]
-    lacks = lacking(group, rounds)
+    lone = apart(group, rounds)
     for one, own in groups.items():
-        odd = next((rank for rank in members[one] if rank in lacks), None)
+        odd = next((rank for rank in members[one] if rank in lone), None)
         if odd is not None:
-            yield own[0], words(members[one], odd, lacks[odd], group)
+            yield own[0], partial(words, members[one], odd, lone[odd], group)
