@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from clustersim.errors import ClustersimError, did_you_mean
+from clustersim.errors import ClustersimError
 
 _DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -93,13 +93,64 @@ def parse(text: object, dimension: str, example: str = "") -> float:
     number, unit = found.groups()
     if unit not in units:
         reason = "has no unit" if not unit else f"has the unknown unit {unit!r}"
-        guess = did_you_mean(unit, list(units)) if unit and len(unit) < 12 else ""
-        guess = guess if "did you mean" in guess else ""
-        raise UnitError(f"{text!r} {reason}; expected {wanted} such as '{example}'{guess}")
+        raise UnitError(f"{text!r} {reason}; expected {wanted} such as '{example}'{_meant(unit, dimension)}")
     value = float(number) * units[unit]
     if not math.isfinite(value):
         raise UnitError(f"{text!r} is too large; expected {wanted} such as '{example}'")
     return value
+
+
+_PER_SECOND: Final = "(|s|ps|/s|/secs?|/seconds?)"
+_AMOUNT: Final = re.compile(rf"([kmgtp]?)(i?)(b|bits?|bytes?){_PER_SECOND}", re.IGNORECASE)
+_OPERATIONS: Final = re.compile(rf"([kmgtp]?)(flop|op)s?{_PER_SECOND}", re.IGNORECASE)
+_SPELLED: Final[Mapping[str, str]] = {
+    "seconds?|secs?": "s", "milli ?(seconds?|secs?)|msecs?": "ms", "micro ?(seconds?|secs?)|usecs?|mus": "us",
+    "nano ?(seconds?|secs?)|nsecs?": "ns", "minutes?|mins": "min", "m": "min' or 'ms", "hours?|hrs?": "h",
+}  # fmt: skip
+"""Pattern of a spelling, in small letters → unit of time."""
+
+
+def _meant(unit: str, dimension: str) -> str:
+    """Return which units somebody may have meant by one that is unknown; both where a letter may say bits or bytes.
+
+    Examples
+    --------
+    >>> _meant("GBps", "bandwidth"), _meant("gb/s", "bandwidth")
+    ("; did you mean 'GB/s'?", "; did you mean 'GB/s' (bytes) or 'Gb/s' (bits)?")
+    """
+    if dimension in ("bytes", "bandwidth") and (found := _AMOUNT.fullmatch(unit)):
+        return _amount_meant(*found.groups(), dimension=dimension)
+    if dimension == "flops" and (found := _OPERATIONS.fullmatch(unit)):
+        return f"; did you mean '{found[1].upper()}{found[2].upper()}/s'?"
+    if dimension not in ("time", "rate"):
+        return _spelt_alike(unit, DIMENSIONS[dimension])
+    slash, rest = ("/", unit.rpartition("/")[2]) if dimension == "rate" else ("", unit)
+    if slash and "/" not in unit:
+        return "; did you mean '/s'?" if unit.lower() in ("rps", "qps", "hz", "s") else ""
+    spelled = next((of for pattern, of in _SPELLED.items() if re.fullmatch(pattern, rest.lower())), rest.lower())
+    known = spelled in _TIME or "'" in spelled
+    return f"; did you mean '{slash}{spelled}'?" if known else ""
+
+
+def _amount_meant(prefix: str, binary: str, what: str, per: str, *, dimension: str) -> str:
+    prefix = prefix.upper() if prefix not in "kK" or binary else "k" if prefix else ""
+    in_bytes, in_bits = f"{prefix}{binary.lower()}B", f"{prefix}b"
+    says_bits = "it" in what.lower()
+    if dimension == "bytes":
+        if says_bits or (what == "b" and prefix and not binary):
+            return f"; did you mean '{in_bytes}'? (8 {in_bits}, bits, are 1 {in_bytes})"
+        return f"; did you mean '{in_bytes}'?"
+    is_loud = any(letter.isupper() for letter in per)
+    if says_bits or "yte" in what.lower() or binary or (what == "B" and not is_loud):
+        return f"; did you mean '{in_bits if says_bits else in_bytes}/s'?"
+    return f"; did you mean '{in_bytes}/s' (bytes) or '{in_bits}/s' (bits)?"
+
+
+def _spelt_alike(unit: str, units: Iterable[str]) -> str:
+    """Return the unit that is spelt alike but for the case of its letters and plural ends."""
+    bare = unit.lower().removesuffix("s").replace("/hr", "/h").replace("watt", "w")
+    alike = [known for known in units if known.lower() == bare]
+    return f"; did you mean '{alike[0]}'?" if alike else ""
 
 
 def whole_number(text: object) -> int | None:
