@@ -128,6 +128,7 @@ def _meant(unit: str, dimension: str) -> str:
     if slash and "/" not in unit:
         return "; did you mean '/s'?" if unit.lower() in ("rps", "qps", "hz", "s") else ""
     spelled = next((of for pattern, of in _SPELLED.items() if re.fullmatch(pattern, rest.lower())), rest.lower())
+    spelled = spelled.partition("'")[0] if slash else spelled
     known = spelled in _TIME or "'" in spelled
     return f"; did you mean '{slash}{spelled}'?" if known else ""
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.interop.flags import Flag
+from clustersim.interop.gone import Gone
+from clustersim.interop.launch.versions import Version, numbers
 from clustersim.interop.words import Word, commands
 from clustersim.values import dataclass
 
@@ -81,6 +83,8 @@ class Grammar:
         switches, as their opposites ``--no-…``.
     keys : Mapping of str to str
         Key of a scenario → option (:mod:`clustersim.interop.keys`).
+    gone : Mapping of str to Gone
+        Options that earlier releases had.
     """
 
     engine: str
@@ -92,6 +96,7 @@ class Grammar:
     image: str = ""
     is_exact: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
+    gone: Mapping[str, Gone] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -167,7 +172,7 @@ def read_command(text: str, file: str, grammar: Grammar) -> Command:
 
 
 def _command(words: list[Word], begin: int, exported: Mapping[str, Word], grammar: Grammar) -> Command:
-    positional, choices, twice = _Arguments(grammar).read(words[begin:])
+    positional, choices, twice = _Arguments(grammar, _release(words[:begin], grammar)).read(words[begin:])
     return Command(
         grammar=grammar,
         start=words[begin - 1],
@@ -177,6 +182,13 @@ def _command(words: list[Word], begin: int, exported: Mapping[str, Word], gramma
         twice=twice,
         before=tuple(words[:begin]),
     )
+
+
+def _release(words: Sequence[Word], grammar: Grammar) -> Version | None:
+    """Return the release that the tag of a container's image names; None where there is none."""
+    images = [word.text for word in words if grammar.image and re.fullmatch(grammar.image, word.text)]
+    found = [re.search(r":v?([0-9]+(?:\.[0-9]+)+)", image) for image in images]
+    return next((numbers(one[1]) for one in found if one), None)
 
 
 def _asked(command: Command) -> tuple[object, ...]:
@@ -219,8 +231,9 @@ def _variables(words: Sequence[Word]) -> dict[str, Word]:
 class _Arguments:
     """Reads words as ``argparse`` would, gathering the problems."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, release: Version | None) -> None:
         self._grammar = grammar
+        self._release = release
         self._problems: list[Problem] = []
 
     def read(self, words: Sequence[Word]) -> tuple[tuple[Word, ...], dict[str, Choice], tuple[str, ...]]:
@@ -276,6 +289,13 @@ class _Arguments:
         positive = flags.get(f"--{long.removeprefix('--no-')}") if long.startswith("--no-") and not exact else None
         if positive is not None and positive.takes == "switch":
             return positive, False
+        if gone := self._grammar.gone.get(long):
+            if gone.is_in(self._release):
+                return gone.flag, True
+            grammar = self._grammar
+            told = f"{grammar.engine} {grammar.version} has no such option; {gone.words}"
+            self._problems.append(word.problem(told))
+            return None, True
         named = [known for known in (*flags, *aliases) if known.startswith("--") == name.startswith("--")]
         longer = [known for known in named if long.startswith("--") and len(long) > 2 and known.startswith(long)]
         if len(whole := {aliases.get(known, known) for known in longer}) == 1:

@@ -23,14 +23,26 @@ class Entry:
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """Entries by dotted path, in the order in which they are written, and what a reader must know."""
+    """Entries by dotted path, in the order in which they are written, and what a reader must know.
+
+    ``left_out`` has what is not simulated, in words, and the options that ask for it.
+    """
 
     entries: dict[str, Entry] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
 
     def set(self, path: str, value: Any, origin: str = "") -> None:
         """Set the value at a path such as ``plan.tp``."""
         self.entries[path] = Entry(value=value, origin=origin)
+
+    def settle(self) -> None:
+        """Write what is left out, so that each run says it."""
+        told = [f"{', '.join(names)}: {what}" for what, names in self.left_out.items()]
+        if told:
+            self.set("left_out", told)
+        for text in told:
+            self.note(f"NOT SIMULATED: {text}.")
 
     def note(self, text: str) -> None:
         """Add a note, once."""

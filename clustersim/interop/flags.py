@@ -8,6 +8,8 @@ made of those in ``READ`` is in :mod:`clustersim.interop.serve`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 from clustersim.values import dataclass
@@ -15,7 +17,7 @@ from clustersim.values import dataclass
 VERSION: Final = "0.19.0"
 
 Takes = Literal["switch", "value", "values", "optional"]
-Fate = Literal["read", "ignored", "inexact", "refused"]
+Fate = Literal["read", "ignored", "inexact", "left_out", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +32,14 @@ class Flag:
         ``switch`` (also as ``--no-…``), ``value``, ``values`` (one or more) or ``optional`` (none or one).
     fate : str
         ``read``: it becomes a value of the scenario. ``ignored``: it has no meaning in a simulation. ``inexact``:
-        its effect is left out, and the scenario says so. ``refused``: a run without its effect would mislead.
+        its effect is left out, and the scenario says so. ``left_out``: likewise, and each run of it says so, since
+        that changes hits, memory or latencies. ``refused``: a run without its effect would mislead.
     words : str
         Why it is ignored, what is left out, or why it is refused.
     neutral : tuple of str
         Values that ask for nothing (a switch: when it is off).
+    stores : tuple of str
+        Words that make a value left out that would be refused.
     is_number : bool
         Whether the engine itself takes nothing but a number, though a simulation does not need it.
     """
@@ -44,6 +49,7 @@ class Flag:
     fate: Fate
     words: str = ""
     neutral: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
     is_number: bool = False
 
 
@@ -103,16 +109,14 @@ IGNORED: Final[Mapping[str, str]] = {
         """,
     "of no effect on its own": """
         --cp-kv-cache-interleave-size=# --dcp-comm-backend= --dcp-kv-cache-interleave-size=# --default-mm-loras=
-        --fully-sharded-loras --kv-offloading-backend= --lora-dtype= --lora-target-modules=* --max-cpu-loras=#
+        --fully-sharded-loras --lora-dtype= --lora-target-modules=* --max-cpu-loras=#
         --max-long-partial-prefills=# --max-lora-rank=# --max-loras=# --offload-backend= --offload-num-in-group=#
         --offload-params=* --offload-prefetch-step=# --cpu-offload-params=* --prefix-caching-hash-algo=
         --specialize-active-lora
         """,
+    "all layers keep all of their K/V, as it asks for": "--disable-hybrid-kv-cache-manager",
     "state-space layers, which no model has here": """
         --gdn-prefill-backend= --mamba-block-size=# --mamba-cache-dtype= --mamba-cache-mode= --mamba-ssm-cache-dtype=
-        """,
-    "gone from vLLM before 0.19, where it has no effect": """
-        --num-scheduler-steps=# --swap-space=# --use-v2-block-manager
         """,
 }
 """Why → options without a meaning in a simulation."""
@@ -127,19 +131,25 @@ INEXACT: Final[Mapping[str, str]] = {
     "scales of a quantised K/V cache take no time": "--calculate-kv-scales",
     "fused kernels and the modes of CUDA graphs are those of the defaults": "--compilation-config={}",
     "all-reduces take the cheapest algorithm, custom ones among them": "--disable-custom-all-reduce",
-    "layers with a window keep only that much K/V": "--disable-hybrid-kv-cache-manager",
     "windows stay; requests are not cut to their length": "--disable-sliding-window",
-    "tokens fall on experts evenly already, and copies of experts take no memory": "--enable-eplb --eplb-config={}",
     "sending the chosen experts takes no time": "--enable-return-routed-experts",
-    "the K/V cache has one format in all layers": "--kv-cache-dtype-skip-layers=*",
-    "K/V that leaves the device is computed anew, which is slower": "--kv-offloading-size=#0",
-    "layers that share K/V prefill in full": "--kv-sharing-fast-prefill",
     "processors of logits take no time": "--logits-processors=*",
     "every token is sent at once": "--stream-interval=#1",
     "batches are not split": "--ubatch-size=#0",
     "workers are vLLM's own": "--worker-cls=auto --worker-extension-cls=",
 }
 """What stands in for an effect → options whose effect it is."""
+
+STORED: Final = "K/V in host memory or other stores; what leaves the device is computed anew"
+LEFT_OUT: Final[Mapping[str, str]] = {
+    "experts do not move to where tokens fall, and copies of them take no memory": "--enable-eplb --eplb-config={}",
+    STORED: """
+        --kv-offloading-backend= --kv-offloading-size=#0
+        """,
+    "the K/V cache has one format in all layers": "--kv-cache-dtype-skip-layers=*",
+    "layers that share K/V prefill in full": "--kv-sharing-fast-prefill",
+}
+"""What is not simulated → options that ask for it; each run says so."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "the options of a file are not read; write them into the command": "--config=",
@@ -155,7 +165,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "attention in another format than the activations is not simulated": "--override-attention-dtype=",
     "its layout is none of clustersim's; see plan.sp for its own": "--prefill-context-parallel-size=#1",
     "a scheduler of your own cannot be read from a command line": "--scheduler-cls=",
-    "speculative decoding is not simulated": "--speculative-config= --speculative-model=",
+    "speculative decoding is not simulated": "--speculative-config=",
 }
 """Why → options that are refused."""
 
@@ -186,7 +196,12 @@ ALIASES: Final[Mapping[str, str]] = {
 
 
 def table(
-    *, read: str, ignored: Mapping[str, str], inexact: Mapping[str, str], refused: Mapping[str, str]
+    *,
+    read: str,
+    ignored: Mapping[str, str],
+    inexact: Mapping[str, str],
+    refused: Mapping[str, str],
+    left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Flag]:
     """Return options by name.
 
@@ -196,11 +211,11 @@ def table(
         Options, with white space between them. Behind a name stands what follows it: ``=`` a value, ``=#`` a number,
         ``=*`` several values, ``=?`` one or none, and behind that the values that ask for nothing (``=#0``,
         ``=auto|none``). Nothing stands behind a switch, ``~`` behind one that is on of itself.
-    ignored, inexact, refused : Mapping of str to str
+    ignored, inexact, refused, left_out : Mapping of str to str
         Words → options.
     """
     fates: list[tuple[Fate, Mapping[str, str]]] = [("read", {"": read}), ("ignored", ignored)]
-    fates += [("inexact", inexact), ("refused", refused)]
+    fates += [("inexact", inexact), ("left_out", left_out), ("refused", refused)]
     found = (_flag(word, fate, why) for fate, texts in fates for why, text in texts.items() for word in text.split())
     return {flag.name: flag for flag in found}
 
@@ -221,5 +236,11 @@ def _flag(word: str, fate: Fate, why: str) -> Flag:
     )
 
 
-FLAGS: Final[Mapping[str, Flag]] = table(read=READ, ignored=IGNORED, inexact=INEXACT, refused=REFUSED)
+STORES: Final = ("LMCache", "Offloading", "MooncakeStore", "SharedStorage", "HF3FS", "FlexKV")
+"""Connectors that keep K/V beyond the device, not for another pool."""
+
+FLAGS: Final[Mapping[str, Flag]] = {
+    name: replace(flag, stores=STORES) if name == "--kv-transfer-config" else flag
+    for name, flag in table(read=READ, ignored=IGNORED, inexact=INEXACT, refused=REFUSED, left_out=LEFT_OUT).items()
+}
 """Name → option."""

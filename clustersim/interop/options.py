@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from clustersim.errors import Problem, did_you_mean
 from clustersim.interop.command import Choice, Command
 from clustersim.interop.entries import Draft
+from clustersim.interop.flags import STORED
 from clustersim.scenario.build.engines import standing_for
 
 Value = TypeVar("Value")
@@ -79,8 +80,12 @@ class Options:
         """Refuse what a scenario cannot say, and note what it leaves out."""
         for choice in self.command.choices.values():
             flag = choice.flag
-            if flag.fate == "refused" and choice.asks:
+            if any(store.lower() in choice.text.lower() for store in flag.stores):
+                draft.left_out.setdefault(STORED, []).append(choice.name)
+            elif flag.fate == "refused" and choice.asks:
                 self.wrong(choice, flag.words)
+            elif flag.fate == "left_out" and choice.asks:
+                draft.left_out.setdefault(flag.words, []).append(choice.name)
             elif flag.fate == "inexact" and choice.asks:
                 draft.note(f"{choice.name} has no effect here: {flag.words}.")
         for name in self.command.twice:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from clustersim.interop.flags import Flag, table
+from clustersim.interop.flags import STORED, Flag, table
 
 VERSION: Final = "0.5.23"
 
@@ -90,6 +90,7 @@ IGNORED: Final[Mapping[str, str]] = {
         --mm-feature-transport= --mm-global-cache-backend= --mm-io-worker-num=# --mm-preprocess-cache-size-mb=#
         --mm-process-config= --mm-processor-worker-num=# --no-mm-enable-dp-encoder --trust-mm-content-hashes
         """,
+    "all layers keep all of their K/V, as it asks for": "--disable-hybrid-swa-memory",
     "state-space layers, which no model has here": """
         --enable-int8-mamba-checkpoint --enable-linear-replayssm --enable-linear-replayssm-spec
         --enable-mamba-cache-stochastic-rounding --int8-mamba-ckpt-size=# --linear-attn-backend=
@@ -102,7 +103,7 @@ IGNORED: Final[Mapping[str, str]] = {
         --abort-on-priority-when-disabled --c128-page-size=# --cp-strategy= --dcp-comm-backend= --dcp-replicate-q-proj
         --decoupled-spec-bind-endpoint= --decoupled-spec-connect-endpoints= --decoupled-spec-rank=# --deepep-config=
         --deepep-v2-mode= --default-priority-value=# --disable-priority-preemption --disaggregation-bootstrap-port=#
-        --disaggregation-decode-allocation-policy= --disaggregation-decode-enable-offload-kvcache
+        --disaggregation-decode-allocation-policy=
         --disaggregation-decode-enable-radix-cache --disaggregation-decode-extra-slots=#
         --disaggregation-decode-host-receive-threshold=# --disaggregation-decode-polling-interval=#
         --disaggregation-decode-retraction-backup= --disaggregation-enable-kv-checksum --disaggregation-ib-device=
@@ -113,13 +114,10 @@ IGNORED: Final[Mapping[str, str]] = {
         --enable-lora-overlap-loading --enable-multi-layer-eagle --enable-pd-role-switch --encoder-bootstrap-port=#
         --encoder-register-urls=* --encoder-transfer-backend= --encoder-urls=* --ep-dispatch-algorithm=
         --eplb-algorithm= --eplb-min-rebalancing-utilization-threshold=# --eplb-rebalance-layers-per-chunk=#
-        --eplb-rebalance-num-iterations=# --experts-shared-outer-loras --flexkv-config-file= --fuseep-mode=
-        --hicache-host-memory-fraction=# --hicache-host-memory-mode= --hicache-io-backend= --hicache-mem-layout=
-        --hicache-ratio=# --hicache-size=# --hicache-storage-backend= --hicache-storage-backend-extra-config=
-        --hicache-storage-prefetch-policy= --hicache-storage-prefetch-retry-max-attempts=#
-        --hicache-storage-prefetch-retry-poll-interval=# --hicache-write-policy= --hisparse-config= --kt-cpuinfer=#
+        --eplb-rebalance-num-iterations=# --experts-shared-outer-loras --fuseep-mode=
+        --hisparse-config= --kt-cpuinfer=#
         --kt-max-deferred-experts-per-token=# --kt-method= --kt-num-gpu-experts=# --kt-threadpool-count=#
-        --language-model-only --language-only --lmcache-config-file= --lora-backend= --lora-drain-wait-threshold=#
+        --language-model-only --language-only --lora-backend= --lora-drain-wait-threshold=#
         --lora-eviction-policy= --lora-strict-loading --lora-target-modules=* --lora-use-virtual-experts --max-ep-size=#
         --max-loaded-loras=# --max-lora-chunk-size=# --max-lora-rank=# --max-loras-per-batch=# --min-free-slots-delay=#
         --mooncake-ib-device= --no-dcp-replicate-q-proj --no-dllm-fdfo --no-experts-shared-outer-loras
@@ -130,7 +128,7 @@ IGNORED: Final[Mapping[str, str]] = {
         --prefill-delayer-forward-passes-buckets=* --prefill-delayer-max-delay-ms=# --prefill-delayer-max-delay-passes=#
         --prefill-delayer-queue-min-ratio=# --prefill-delayer-token-usage-low-watermark=#
         --prefill-delayer-wait-seconds-buckets=* --priority-scheduling-preemption-threshold=# --radix-cache-backend=
-        --radix-eviction-policy= --radix-eviction-policy-config= --schedule-low-priority-values-first --sm-group-num=#
+        --schedule-low-priority-values-first --sm-group-num=#
         --spec-trace-dir= --speculative-accept-threshold-acc=# --speculative-accept-threshold-single=#
         --speculative-adaptive --speculative-adaptive-config= --speculative-attention-mode=
         --speculative-dflash-block-size=# --speculative-domino-candidate-pool-size=#
@@ -146,7 +144,7 @@ IGNORED: Final[Mapping[str, str]] = {
         --speculative-ngram-min-bfs-breadth=# --speculative-num-draft-tokens=# --speculative-num-steps=#
         --speculative-token-map= --speculative-use-block-verification --speculative-use-rejection-sampling
         --swa-full-tokens-ratio=# --swa-prefix-tails=# --tbo-token-distribution-threshold=#
-        --unified-cache-external-linker-backend= --unified-cache-external-linker-config= --uno-lora-path=
+        --uno-lora-path=
         """,
 }
 """Why → options without a meaning in a simulation."""
@@ -176,17 +174,13 @@ INEXACT: Final[Mapping[str, str]] = {
         --qsa-indexer-dtype=auto --torch-compile-max-bs=# --triton-attention-num-kv-splits=#
         --triton-attention-reduce-in-fp32 --triton-attention-split-tile-size=#
         """,
-    "K/V that leaves the device is computed anew, which is slower": """
-        --enable-flexkv --enable-hierarchical-cache --enable-lmcache --enable-session-radix-cache
-        --enable-unified-cache-external-linker
-        """,
     "each layer is split as the plan says": """
         --disable-attn-tp-gather --enable-attn-tp-input-scattered --enable-dense-mlp-attn-tp --enable-dp-lm-head
         --enable-layernorm-sp --enable-shared-experts-attn-tp --enable-tp-lm-head-all-to-all --moe-dense-tp-size=#
         --no-enable-tp-lm-head-all-to-all --shared-experts-tp-size=#
         """,
     "tokens fall on experts as plan.ep says, and go there in the format of activations": """
-        --deepep-dispatcher-output-dtype= --enable-eplb --enable-waterfill --init-expert-location=trivial
+        --deepep-dispatcher-output-dtype=
         """,
     "the scheduler admits, retracts and composes steps by its own rule": """
         --enable-dynamic-chunking --enable-prefill-delayer --enable-single-batch-overlap
@@ -195,10 +189,29 @@ INEXACT: Final[Mapping[str, str]] = {
         --schedule-conservativeness=#1|1.0
         """,
     "the engine's overheads are those of overlapped scheduling": "--disable-overlap-schedule",
-    "layers with a window keep only that much K/V": "--disable-hybrid-swa-memory --enable-unified-memory",
     "every token is sent at once": "--stream-interval=#1",
 }
 """What stands in for an effect → options whose effect it is."""
+
+LEFT_OUT: Final[Mapping[str, str]] = {
+    "experts do not move to where tokens fall, and copies of them take no memory": """
+        --enable-eplb --enable-waterfill --init-expert-location=trivial
+        """,
+    STORED: """
+        --disaggregation-decode-enable-offload-kvcache --enable-flexkv --enable-hierarchical-cache --enable-lmcache
+        --enable-session-radix-cache --enable-unified-cache-external-linker --flexkv-config-file=
+        --hicache-host-memory-fraction=# --hicache-host-memory-mode= --hicache-io-backend= --hicache-mem-layout=
+        --hicache-ratio=# --hicache-size=# --hicache-storage-backend= --hicache-storage-backend-extra-config=
+        --hicache-storage-prefetch-policy= --hicache-storage-prefetch-retry-max-attempts=#
+        --hicache-storage-prefetch-retry-poll-interval=# --hicache-write-policy= --lmcache-config-file=
+        --unified-cache-external-linker-backend= --unified-cache-external-linker-config=
+        """,
+    "the least recently used prefix is forgotten first": """
+        --radix-eviction-policy=lru --radix-eviction-policy-config=
+        """,
+    "K/V of layers with a window shares no memory with that of others": "--enable-unified-memory",
+}
+"""What is not simulated → options that ask for it; each run says so."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "the options of a file are not read; write them into the command": "--config=",
@@ -245,5 +258,7 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 
 
-FLAGS: Final[Mapping[str, Flag]] = table(read=READ, ignored=IGNORED, inexact=INEXACT, refused=REFUSED)
+FLAGS: Final[Mapping[str, Flag]] = table(
+    read=READ, ignored=IGNORED, inexact=INEXACT, refused=REFUSED, left_out=LEFT_OUT
+)
 """Name → option."""

@@ -87,6 +87,7 @@ def scenario_from_command(
     except InputError as error:
         problems += error.problems
     try:
+        draft.settle()
         bench.write_workload(driver or bench.SILENT, draft, caching=caching_of(Options(server)))
     except InputError as error:
         problems += error.problems

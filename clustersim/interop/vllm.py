@@ -16,6 +16,7 @@ from clustersim.interop.command import Grammar
 from clustersim.interop.deployment import Degrees, Lines
 from clustersim.interop.entries import Draft
 from clustersim.interop.flags import ALIASES, FLAGS, VERSION
+from clustersim.interop.gone import GONE
 from clustersim.interop.keys import ALL2ALL, KV_DTYPES, PLACES, VLLM
 from clustersim.interop.options import Options, choice_of, count, share, whole
 from clustersim.interop.serve import Reader, Setting
@@ -35,6 +36,7 @@ GRAMMAR: Final = Grammar(
     aliases=ALIASES,
     image=r"(.*/)?vllm-openai([:@].*)?",
     keys=VLLM,
+    gone=GONE,
 )
 QUANTIZATIONS: Final[Mapping[str, str]] = {
     "fp8": "fp8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8", "modelopt": "fp8", "modelopt_mxfp8": "fp8",

@@ -188,6 +188,7 @@ def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptPa
         faults=faults,
         cost_table=cost_table,
         collectives=part.collectives,
+        left_out=tuple(part.left_out),
         digest=digest(resolved, files),
         document=resolved,
         files=files,

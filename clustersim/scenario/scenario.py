@@ -119,6 +119,8 @@ class Scenario:
     document : Mapping
         The resolved document: plain data without names to look up (topology, model and engine are written
         out, paths are absolute), which loads again as the same scenario.
+    left_out : tuple of str
+        What of the deployment is not simulated, in words.
     files : Mapping of str to NamedFile
         What each text of the resolved document stands for that names a file.
     origin : Document
@@ -142,6 +144,7 @@ class Scenario:
     document: Mapping[str, Any]
     origin: Document = field(compare=False)
     faults: tuple[Fault, ...] = ()
+    left_out: tuple[str, ...] = ()
     files: Mapping[str, NamedFile] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -167,6 +170,19 @@ class Scenario:
     def hands_over(self) -> bool:
         """Whether requests go on in a second pool."""
         return len(self.pools) > 1
+
+    def not_simulated(self, longest_tokens: int) -> tuple[str, ...]:
+        """Return what is left out of it and of its model, where the longest request has so many tokens, in words."""
+        windows = [layer.attention.sliding_window for layer in self.model.layers]
+        shorter = sorted({window for window in windows if window is not None and window < longest_tokens})
+        kept: tuple[str, ...] = ()
+        if shorter:
+            many = sum(window in shorter for window in windows)
+            kept = (
+                f"K/V is not freed behind the windows of {many} of {len(windows)} layers ({shorter[0]:,} tokens): an "
+                "engine that frees it has room for more requests",
+            )
+        return (*self.left_out, *(f"{self.model.name} is {note}" for note in self.model.notes), *kept)
 
     @property
     def first_token(self) -> FirstToken:

@@ -225,7 +225,6 @@ def simulate(
         input=inputs,
         simulate_s=took,
         notes=(
-            *(f"{scenario.model.name} is {note}" for note in scenario.model.notes),
             *_too_long(requests, scenario),
             *_shared_prefixes(requests, scenario),
             *_priorities(requests, scenario),

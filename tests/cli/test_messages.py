@@ -48,8 +48,8 @@ def test_one_cut_makes_two_stages() -> None:
     [
         ("--port abc", "command:1:52: abc: --port: expected a number, but found 'abc'"),
         ("--seed=foo", "--seed: expected a number, but found 'foo'"),
-        ("--swap-space x", "--swap-space: expected a number, but found 'x'"),
-        ("--port 8000 --seed -1 --swap-space .5", ""),
+        ("--seed x", "--seed: expected a number, but found 'x'"),
+        ("--port 8000 --seed -1 --cpu-offload-gb 0", ""),
         ("--port $PORT", ""),
     ],
 )

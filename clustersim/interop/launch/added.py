@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from clustersim.errors import InputError, Problem
@@ -134,7 +135,9 @@ def _read(add: Sequence[str], engine: str) -> Options:
     if not add:
         return {}
     if engine in GRAMMARS:
-        grammar = GRAMMARS[engine]
+        known = GRAMMARS[engine]
+        earlier = {name: option.flag for name, option in known.gone.items()}
+        grammar = replace(known, flags={**known.flags, **earlier}, gone={})
         command = read_command(f"{grammar.name} {text}", "--add", grammar)
         if command.positional:
             raise InputError(command.positional[0].problem("belongs to no option"))

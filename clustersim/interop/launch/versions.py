@@ -1,10 +1,11 @@
-"""Which release of an engine has which option, and takes which values: one table for all that ``launch`` writes.
+"""Which release of an engine has which option, and takes which values: one table for ``launch`` and ``from-vllm``.
 
 vLLM: ``EngineArgs.add_cli_args`` in vllm/engine/arg_utils.py, vllm/entrypoints and vllm/envs.py of releases 0.3.3,
 0.5.0, 0.6.0, 0.6.6, 0.7.0, 0.8.0, 0.8.5, 0.9.0, 0.9.2, 0.10.0, 0.11.0, 0.12.0, 0.14.0 and 0.19.0. SGLang:
 server_args.py and arg_groups/ in sglang/srt of 0.4.0, 0.4.6.post5, 0.5.2, 0.5.4, 0.5.8, 0.5.10, 0.5.14, 0.5.18 and
 0.5.23. An option counts from the first of these that has it to the first that lacks it again; in between nobody looked.
-TensorRT-LLM before 1.0: options of ``trtllm-build`` and of converters (general knowledge, not re-fetched).
+Options of vLLM that are gone and that ``launch`` never writes: general knowledge, not re-fetched. TensorRT-LLM before
+1.0: options of ``trtllm-build`` and of converters (likewise).
 """
 
 from __future__ import annotations
@@ -27,13 +28,27 @@ SPANS: Final[Mapping[str, Mapping[str, str]]] = {
             """,
         "0.3.3-0.7.0": "--worker-use-ray",
         "0.3.3-0.19.0": "--swap-space",
+        "0.3.3-0.5.0": "--max-context-len-to-capture",
+        "0.3.3-0.6.0": "--engine-use-ray",
+        "0.3.3-0.10.0": "--tokenizer-pool-extra-config --tokenizer-pool-size --tokenizer-pool-type",
+        "0.4.0-0.11.0": "--device --scheduler-delay-factor",
+        "0.4.2-0.12.0": "--guided-decoding-backend --max-seq-len-to-capture",
+        "0.4.2-0.11.0": "--num-lookahead-slots",
         "0.5.0": """
             --distributed-executor-backend --enable-chunked-prefill --enable-prefix-caching --num-gpu-blocks-override
             """,
         "0.5.0-0.10.0": "--use-v2-block-manager",
-        "0.6.0-0.11.0": "--num-scheduler-steps --preemption-mode",
+        "0.5.0-0.9.0": """
+            --ngram-prompt-lookup-max --ngram-prompt-lookup-min --num-speculative-tokens
+            --speculative-draft-tensor-parallel-size --speculative-model
+            """,
+        "0.5.0-0.11.0": "--rope-scaling --rope-theta",
+        "0.6.0-0.11.0": "--disable-async-output-proc --num-scheduler-steps --preemption-mode",
         "0.6.0": "VLLM_PP_LAYER_PARTITION",
+        "0.6.2-0.11.0": "--multi-step-stream-outputs",
+        "0.6.4-0.14.0": "--task",
         "0.6.6": "--kv-transfer-config --no-enable-prefix-caching --scheduling-policy",
+        "0.7.0-0.10.0": "--enable-reasoning",
         "0.8.0": "--enable-expert-parallel --long-prefill-token-threshold",
         "0.8.5": "--data-parallel-size --no-enable-chunked-prefill",
         "0.9.0": """

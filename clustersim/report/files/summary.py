@@ -115,7 +115,14 @@ def summary_of(result: RunResult, verdict: Verdict | None = None, *, also: Colle
         "experts": None if scenario.hands_over else expert_balance(scenario.model, scenario.plan),
         "targets": dict(scenario.targets),
         "confidence": confidence_of(scenario),
+        "not_simulated": list(scenario.not_simulated(_longest(result))),
         "scenario": scenario.portable,
         "devices": devices_of(scenario),
         **_pools(result),
     }
+
+
+def _longest(result: RunResult) -> int:
+    """Return the tokens of the longest request."""
+    requests = result.input.requests
+    return int((requests.prompt_tokens + requests.output_tokens).max(initial=0))

@@ -159,6 +159,7 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
             f"No engine {engine['asked']!r} is described: {_name(engine)!r}, the profile in force, stands for it."
         )
     found += _assumed_exchanges(summary.get("scenario") or {})
+    found += [f"NOT SIMULATED: {what}." for what in summary.get("not_simulated") or ()]
     if counts["unfinished"]:
         found.append(
             f"{counts['unfinished']:,} of {arrived} requests did not finish before the end of the run; "

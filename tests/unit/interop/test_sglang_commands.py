@@ -210,7 +210,7 @@ def test_an_option_that_asks_for_nothing_changes_nothing(neutral: str) -> None:
     [
         ("--schedule-policy lpm", "--schedule-policy lpm has no effect here"),
         ("--attention-backend fa3", "--attention-backend has no effect here: kernels"),
-        ("--enable-hicache", "--enable-hierarchical-cache has no effect here"),
+        ("--enable-hicache", "NOT SIMULATED: --enable-hierarchical-cache: "),
         ("--tp 2 --tp 4", "--tp-size is given twice; as in SGLang, the last one counts"),
         ("--tp 2 --ep 2", "--ep-size has no effect here: the model has no experts"),
         ("--enable-two-batch-overlap --moe-a2a-backend deepep", "no tokens are dispatched"),

@@ -1,0 +1,117 @@
+"""What a run leaves out of a deployment is said by each run of it; what an engine has no longer, when it had it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from clustersim import units
+from clustersim.cli import main
+from clustersim.interop.translated import scenario_from_command
+
+SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+START = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct"
+LMCACHE = """--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'"""
+IMAGE = "docker run vllm/vllm-openai:v0.9.2 --model meta-llama/Llama-3.1-8B-Instruct"
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def left_out(command: str) -> list[str]:
+    found = yaml.safe_load(scenario_from_command(command).text).get("left_out", [])
+    return [str(text) for text in found]
+
+
+def test_a_store_of_kv_is_said_by_every_run_of_its_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = invoke("from-vllm", f"{SERVE} --kv-offloading-size 20 {LMCACHE}", "--out", "served.yaml")
+    assert made.exit_code == 0, made.output
+    told = "NOT SIMULATED: --kv-offloading-size, --kv-transfer-config: K/V in host memory"
+    assert told in " ".join(Path("served.yaml").read_text(encoding="utf-8").replace("#", " ").split())
+    run = invoke("run", "served.yaml", "--set", "workload.requests=3", "--out", "runs/served")
+    assert run.exit_code == 0, run.output
+    assert told in " ".join(run.output.split())
+    summary = json.loads(Path("runs/served/summary.json").read_text(encoding="utf-8"))
+    assert [text.partition(":")[0] for text in summary["not_simulated"]] == [
+        "--kv-offloading-size, --kv-transfer-config"
+    ]
+    assert told in " ".join(Path("runs/served/dashboard.html").read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (SERVE, []),
+        (f"{SERVE} --kv-offloading-size 0", []),
+        (f"{SERVE} --disable-hybrid-kv-cache-manager", []),
+        (f"{START} --enable-hierarchical-cache --hicache-ratio 2", ["--enable-hierarchical-cache, --hicache-ratio"]),
+        (f"{START} --radix-eviction-policy lfu", ["--radix-eviction-policy"]),
+        (f"{START} --radix-eviction-policy lru", []),
+        (f"{IMAGE} --swap-space 8 --max-seq-len-to-capture 8192", ["--swap-space"]),
+    ],
+)
+def test_what_is_left_out_is_written_by_the_options_that_ask_for_it(command: str, names: list[str]) -> None:
+    assert [text.partition(":")[0] for text in left_out(command)] == names
+
+
+@pytest.mark.parametrize(
+    ("image", "options", "message"),
+    [
+        (
+            "",
+            "--swap-space 8",
+            "--swap-space: vLLM 0.19.0 has no such option; it was there from 0.3.3 to before 0.19.0",
+        ),
+        ("", "--max-seq-len-to-capture 8192", "0.12.0; --max-cudagraph-capture-size took its place"),
+        (":v0.12.0", "--num-scheduler-steps 8", "it was there from 0.6.0 to before 0.11.0"),
+        (":v0.8.5", "--num-scheduler-steps 8", "--num-scheduler-steps has no effect here: several steps"),
+        (":v0.8.5", "--speculative-model x", "speculative decoding is not simulated"),
+        (":latest", "--num-scheduler-steps 8", "it was there from 0.6.0 to before 0.11.0"),
+    ],
+)
+def test_options_of_earlier_releases_are_taken_by_their_images_alone(image: str, options: str, message: str) -> None:
+    served = IMAGE.replace(":v0.9.2", image) if image else SERVE
+    result = invoke("from-vllm", f"{served} {options}")
+    assert message in " ".join(result.output.replace("#", " ").split())
+
+
+def test_windows_that_keep_their_kv_are_said_where_a_request_outgrows_them(tmp_path: Path) -> None:
+    text = "workload: {requests: 2, prompt_tokens: %d, output_tokens: 8, arrivals: {process: all_at_once}}\n"
+    for tokens, is_said in ((64, False), (4096, True)):
+        file = tmp_path / f"s{tokens}.yaml"
+        body = "topology: {name: dgx-h100, nodes: 1}\nmodel: gpt-oss-20b\nplan: {tp: 1}\n"
+        file.write_text(body + text % tokens, encoding="utf-8")
+        run = invoke("run", str(file), "--out", str(tmp_path / f"r{tokens}"))
+        assert run.exit_code == 0, run.output
+        assert ("K/V is not freed behind the windows of 12 of 24 layers" in " ".join(run.output.split())) == is_said
+
+
+@pytest.mark.parametrize(
+    ("dimension", "unit", "meant"),
+    [
+        ("bandwidth", "GBps", "'GB/s'?"),
+        ("bandwidth", "gb/s", "'GB/s' (bytes) or 'Gb/s' (bits)?"),
+        ("bandwidth", "gbit/s", "'Gb/s'?"),
+        ("bandwidth", "GiBps", "'GiB/s'?"),
+        ("bytes", "Gb", "'GB'? (8 Gb, bits, are 1 GB)"),
+        ("bytes", "gib", "'GiB'?"),
+        ("time", "MS", "'ms'?"),
+        ("time", "m", "'min' or 'ms'?"),
+        ("time", "minutes", "'min'?"),
+        ("rate", "/m", "'/min'?"),
+        ("rate", "req/s", "'/s'?"),
+        ("flops", "tflops", "'TFLOP/s'?"),
+        ("power", "kw", "'kW'?"),
+        ("price", "USD/hr", "'USD/h'?"),
+    ],
+)
+def test_a_unit_that_is_unknown_is_answered_by_what_it_measures(dimension: str, unit: str, meant: str) -> None:
+    with pytest.raises(units.UnitError) as caught:
+        units.parse(f"4 {unit}", dimension)
+    assert str(caught.value).endswith(f"; did you mean {meant}")
