@@ -281,6 +281,7 @@ def test_every_figure_that_was_changed_is_found(pools: int, run_dir: Path, tmp_p
             "reasons",
             "enough_blocks",
             "enough_batch",
+            "confidence",
         )  # … that of another run
         if of_run and all(isinstance(key, str) for key in path):
             assert expectation(".".join(path), 1).key == ".".join(path)

@@ -99,7 +99,7 @@ def test_check_of_a_scenario_looks_at_its_step_graphs_too() -> None:
     verdict = json.loads(invoke("check", "quickstart", "--json").stdout)
     assert verdict["verdict"] == "legal"
     levels = [rule["level"] for rule in verdict["rules"]]
-    assert levels == ["P"] * 12 + ["G"] * len(GRAPH_CHECKS)
+    assert levels == ["P"] * 13 + ["G"] * len(GRAPH_CHECKS)
     looked = {rule["id"]: rule["looked_at"] for rule in verdict["rules"] if rule["level"] == "G"}
     assert looked["PP-5"] > 0
     assert looked["SP-2"] == 0
@@ -151,10 +151,10 @@ def test_check_of_a_legal_plan_says_so_level_by_level() -> None:
     assert result.exit_code == 0
     first, second, memory = result.stdout.splitlines()
     assert first.startswith(
-        "legal: 8 rules found nothing wrong with the plan of mixtral-ep; 4 have no say in such a plan: "
+        "legal: 9 rules found nothing wrong with the plan of mixtral-ep; 4 have no say in such a plan: "
     )
     assert second.startswith(
-        "legal: 23 rules found nothing wrong with the step graphs of mixtral-ep; 10 have no say in such a plan: "
+        "legal: 24 rules found nothing wrong with the step graphs of mixtral-ep; 10 have no say in such a plan: "
     )
     assert memory.startswith("memory: a rank has ")
 
@@ -296,7 +296,7 @@ def test_the_template_of_a_shipped_scenario_is_what_check_looks_at() -> None:
     verdict = check_steps(scenario.model, scenario.plan, scenario.precision)
     assert verdict.verdict == "legal"
     assert {rule.id for rule in verdict.rules if not rule.looked_at} == {
-        "PP-2", "PP-5", "EP-2", "EP-4", "EP-5", "EP-6", "EP-7", "DP-3",
+        "PP-2", "PP-5", "EP-2", "EP-4", "EP-5", "EP-6", "EP-7", "EP-8", "DP-3",
     }  # fmt: skip
 
 
