@@ -27,7 +27,7 @@ from clustersim.model.families import (
 )
 from clustersim.model.ffn_fields import ffn_layers
 from clustersim.model.reading import ConfigReader
-from clustersim.model.weight_format import NAMES, WeightFormats, weight_formats
+from clustersim.model.weight_format import KEYS, NAMES, WeightFormats, weight_formats
 from clustersim.model.weights import Linear, attention_linears, expert_linears, ffn_linears, shared_expert_linears
 
 HIDDEN: Final = ("hidden_size", "hidden_dim", "n_embd", "d_model")
@@ -107,25 +107,35 @@ def model_from_config(config: Mapping[str, object], name: str, source: str = "")
         notes=(family.note,) if family.note else (),
         source=source,
     )
-    return model if formats.choice is None else replace(model, layers=_formatted(model, formats))
-
-
-def _formatted(model: ModelSpec, formats: WeightFormats) -> tuple[Layer, ...]:
-    """Return the layers with the formats of their linear maps; equal layers share one value."""
-    made: dict[Layer, Layer] = {}
-    found = []
-    for index, layer in enumerate(model.layers):
-        of_attention, of_ffn = (
-            formats.of([one.name for one in linears if one.name in NAMES], index)
-            for linears in (attention_linears(model, layer.attention), _second_half(model, layer.ffn))
+    if formats.choice is None:
+        return model
+    model, narrow = _formatted(model, formats)
+    if not narrow:
+        key = read.present(KEYS) or KEYS[0]
+        read.fail(
+            key, "quantises nothing of this model: its targets and lists leave every map of every layer as it was"
         )
+    read.raise_problems()
+    return model
+
+
+def _formatted(model: ModelSpec, formats: WeightFormats) -> tuple[ModelSpec, bool]:
+    """Return the model with the formats of its linear maps, and whether any is quantised; equal layers are one value."""
+    made: dict[Layer, Layer] = {}
+    found, narrow = [], False
+    for index, layer in enumerate(model.layers):
+        halves = attention_linears(model, layer.attention), _second_half(model, layer.ffn)
+        names = [[one.name for one in linears if one.name in NAMES] for linears in halves]
+        of_attention, of_ffn = (formats.of(some, index) for some in names)
+        kept = [name for _, name in (*of_attention, *of_ffn) if name == "bf16"]
+        narrow |= len(kept) < sum(map(len, names))
         own = replace(
             layer,
             attention=replace(layer.attention, formats=of_attention),
             ffn=replace(layer.ffn, formats=of_ffn),
         )
         found.append(made.setdefault(own, own))
-    return tuple(found)
+    return replace(model, layers=tuple(found)), narrow
 
 
 def _second_half(model: ModelSpec, ffn: Ffn | Moe) -> tuple[Linear, ...]:

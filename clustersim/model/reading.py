@@ -57,8 +57,8 @@ class ConfigReader:
 
     def _take(self, prefix: str, values: Mapping[str, object]) -> None:
         for key, value in values.items():
-            self._values[str(key)] = value
-            self._prefix[str(key)] = prefix
+            if value is not None or key not in self._values:  # what is null inside is not so above
+                self._values[str(key)], self._prefix[str(key)] = value, prefix
 
     def path(self, key: str) -> str:
         """Return the dotted path of ``key`` in the file, where it is or where it would have to be."""

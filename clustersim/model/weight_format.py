@@ -31,6 +31,8 @@ PLAIN: Final = {
 }
 KEYS: Final = ("quantization_config", "compression_config", "quantization")
 """Where a configuration keeps it; ``quantization`` is what ModelOpt writes in a file of its own."""
+_CLASS: Final = "Linear"
+"""Class of all linear maps; the LM head is of another one to engines."""
 METHODS: Final = ("fp8", "fbgemm_fp8", "mxfp4", "awq", "gptq", "bitsandbytes", "modelopt", "compressed-tensors")
 """Known values of ``quant_method``."""
 ALGORITHMS: Final = {
@@ -135,9 +137,10 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
     inner = config.get("quantization")
     if isinstance(inner, Mapping):  # hf_quant_config.json of ModelOpt, put in as it is
         config = {"quant_method": "modelopt", **config, **inner}
-    method = str(config.get("quant_method", "modelopt" if "quant_algo" in config else None))
+    method = str(config.get("quant_method") or ("modelopt" if "quant_algo" in config else ""))
     if method not in METHODS and not method.startswith("modelopt"):
-        read.fail(f"{key}.quant_method", f"unknown method {method!r}{did_you_mean(method, METHODS)}")
+        found = f"unknown method {method!r}" if method else "is missing"
+        read.fail(f"{key}.quant_method", f"{found}{did_you_mean(method, METHODS)}")
         return WeightFormats(default="bf16")
     wrong = list(slips(config))
     for name, why in wrong:
@@ -146,7 +149,8 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
     for problem in [one for one in rules if isinstance(one, str)]:
         read.fail(key, problem)
     ignored = [] if wrong else [_matcher(entry) for entry in dict.fromkeys(_ignored(config))]
-    found_rules = [(_matcher(entry), name) for entry, name in (one for one in rules if not isinstance(one, str))]
+    told = sorted((one for one in rules if not isinstance(one, str)), key=lambda one: one[0] == _CLASS)
+    found_rules = [(_matcher(entry), name) for entry, name in told]
     if not found_rules:
         return WeightFormats(default="bf16")
     heads = config.get("lm_head") is True
@@ -162,18 +166,19 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
 
 
 def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] | str]:
-    """Yield what is quantised and its format, first come first served; or what of it is not known."""
+    """Yield what is quantised and its format, the first of which counts, names before the class; or what is unknown."""
     bits, group = config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size"))
     match method:
         case "fp8":
-            yield "Linear", _blocks("fp8", config.get("weight_block_size"))
+            yield _CLASS, _blocks("fp8", config.get("weight_block_size"))
         case "fbgemm_fp8":
-            yield "Linear", "fp8"
+            yield _CLASS, "fp8"
         case "mxfp4":  # attention stays as it was, whatever is listed: vllm's Mxfp4Config knows FusedMoE alone
             yield "experts", "mxfp4"
         case "bitsandbytes":
             if config.get("load_in_4bit") or config.get("load_in_8bit"):
-                yield "Linear", "int4" if config.get("load_in_4bit") else "int8"
+                blocks = "int4" if config.get("bnb_4bit_use_double_quant") else "int4-g32"  # 4.127 and 4.5 bit
+                yield _CLASS, blocks if config.get("load_in_4bit") else "int8"
             else:
                 yield "expected load_in_4bit or load_in_8bit of bitsandbytes"
         case "awq" | "gptq":
@@ -182,12 +187,12 @@ def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] |
                 return
             zeros, group = config.get("zero_point", True), 128 if group is None else group
             for regex, own in (config.get("dynamic") or {}).items():
-                if str(regex).startswith("+:"):
+                if not regex.startswith("-:"):
                     width, among = own.get("bits", bits), own.get("group_size", group)
-                    yield f"re:{regex[2:]}", _grouped(f"int{width}", among, zeros=zeros)
+                    yield f"re:{regex.removeprefix('+:')}", _grouped(f"int{width}", among, zeros=zeros)
             name = _grouped(f"int{bits}", group, zeros=zeros)
             inside = [one for some in config.get("modules_in_block_to_quantize") or () for one in some]
-            yield from ((entry, name) for entry in inside or ["Linear"])
+            yield from ((entry, name) for entry in inside or [_CLASS])
         case "compressed-tensors":
             yield from _compressed(config)
         case _:
@@ -210,7 +215,7 @@ def _compressed(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
             family = _blocks(family, weights["block_structure"])
         elif family != "fp8":
             family = _grouped(family, weights.get("group_size"), zeros=weights.get("symmetric") is False)
-        yield from ((str(target), family) for target in one.get("targets") or ["Linear"])
+        yield from ((str(target), family) for target in one.get("targets") or [_CLASS])
     if not isinstance(groups, Mapping) or not groups:
         yield "expected config_groups of compressed-tensors"
 
@@ -218,7 +223,7 @@ def _compressed(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
 def _modelopt(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
     algorithm, layers = config.get("quant_algo"), config.get("quantized_layers")
     each = {str(name): dict(one) for name, one in layers.items()} if isinstance(layers, Mapping) else {}
-    each = each or {"Linear": {"quant_algo": algorithm, "group_size": config.get("group_size")}}
+    each = each or {_CLASS: {"quant_algo": algorithm, "group_size": config.get("group_size")}}
     for name, one in each.items():
         family = ALGORITHMS.get(str(one.get("quant_algo")))
         if family is None:
@@ -251,7 +256,7 @@ def _blocks(family: str, block: object) -> str:
 
 def _matcher(entry: str) -> Callable[[str, bool], bool]:
     """Return whether an entry of a list means a module of this name."""
-    if entry == "Linear":  # a class of modules; the LM head is another one to engines
+    if entry == _CLASS:
         return lambda name, is_head: not is_head
     if entry.startswith("re:"):
         pattern = re.compile(entry[3:])
@@ -265,9 +270,9 @@ def _matcher(entry: str) -> Callable[[str, bool], bool]:
 
 def _bare(entry: str) -> str:
     """Return an entry without what may stand before ``layers``."""
-    before, found, behind = entry.partition("layers.")
+    before, found, behind = entry.strip(".").partition("layers.")
     known = found and set(before.rstrip(".").split(".")) <= _CONTAINERS
-    return f"layers.{behind}" if known else entry.removeprefix("model.")
+    return f"layers.{behind}" if known else entry.strip(".").removeprefix("model.")
 
 
 def _and_above(name: str) -> Iterator[str]:

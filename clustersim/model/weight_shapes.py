@@ -43,8 +43,8 @@ def _groups(found: Any) -> bool:
 
 
 def _by_regex(found: Any) -> bool:
-    right = (_whole(own.get("group_size")) and own.get("bits", 4) in (4, 8) for own in found.values())
-    return all(one[:2] in ("+:", "-:") for one in found) and _names([f"re:{one[2:]}" for one in found]) and all(right)
+    right = (_whole(own.get("group_size")) and str(own.get("bits", 4)) in ("4", "8") for own in found.values())
+    return _names([f"re:{one.removeprefix('-:').removeprefix('+:')}" for one in found]) and all(right)
 
 
 def _pair(found: Any) -> bool:
@@ -53,11 +53,11 @@ def _pair(found: Any) -> bool:
 
 _SHAPES: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(IGNORED, ("a list of names, globs and re:…", _names)),
-    **dict.fromkeys(("group_size", "q_group_size"), ("a whole number", _whole)),
+    **dict.fromkeys(("group_size", "q_group_size", "bits", "w_bit"), ("a whole number", _whole)),
     "weight_block_size": ("two whole numbers", _pair),
     "config_groups": ("groups with weights and targets", _groups),
     "quantized_layers": ("names with mappings", lambda found: all(isinstance(one, Mapping) for one in found.values())),
-    "dynamic": ("+:REGEX and -:REGEX with mappings", _by_regex),
+    "dynamic": ("REGEX, +:REGEX and -:REGEX with mappings", _by_regex),
     "modules_in_block_to_quantize": ("a list of lists of names", lambda found: all(map(_names, found))),
 }
 """Key → what is expected there, and whether it is."""

@@ -259,7 +259,6 @@ def test_layers_with_experts(changes, expected):
         ({}, "bf16"),
         ({"torch_dtype": "float16"}, "fp16"),
         ({"dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}}, "fp8"),
-        ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
         ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "fp4"),
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "int4"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "int8"),

@@ -116,6 +116,7 @@ def test_metas_405b_has_the_ffns_of_inner_layers_in_fp8_alone() -> None:
         ({"exclude_modules": ["model.layers.*.self_attn*", "lm_head"]}, {"expert_up", "expert_down"}),
         ({"ignore": ["language_model.model.layers.1.self_attn.o_proj"]}, {"qkv_proj", "expert_up", "expert_down"}),
         ({"ignore": ["vision_tower.layers.1.self_attn"]}, {"qkv_proj", "o_proj", "expert_up", "expert_down"}),
+        ({"modules_to_not_convert": ["model.layers.1.", "lm_head"]}, set()),  # as lists for AWQ end
         ({"modules_to_not_convert": None, "ignore": ["gate"]}, {"qkv_proj", "o_proj", "expert_up", "expert_down"}),
     ],
 )
@@ -136,6 +137,8 @@ def test_what_a_checkpoint_lists_stays_in_16_bit(listed: dict[str, Any], narrow:
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4", 4.5),
         ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8_PB_WO"}}, "fp8", 8),
         ({"quant_method": "fbgemm_fp8"}, "fp8", 8),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4-g32", 4.5),  # 32 bit for each 64 weights
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "int4", 4.125),
     ],
 )
 def test_scales_and_zero_points_count(found: dict[str, Any], name: str, bits: float) -> None:
@@ -156,6 +159,22 @@ def test_groups_of_compressed_tensors_have_targets_of_their_own() -> None:
     assert (found["expert_up"], found["qkv_proj"], found["gate"]) == ("int4-g64z", "fp8", "bf16")
 
 
+def test_a_group_that_names_modules_comes_before_the_one_of_their_class() -> None:
+    wide, narrow = {"num_bits": 8, "type": "float"}, {"num_bits": 4, "type": "int", "group_size": 128}
+    groups = {
+        "group_0": {"targets": ["Linear"], "weights": narrow},
+        "group_1": {"targets": ["re:.*down_proj"], "weights": wide},
+    }
+    found = formats(quantised(DENSE, quant_method="compressed-tensors", config_groups=groups))
+    assert (found["qkv_proj"], found["ffn_up"], found["ffn_down"]) == ("int4-g128", "int4-g128", "fp8")
+
+
+def test_null_of_the_language_model_is_not_what_its_whole_says() -> None:
+    outer = {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}
+    model = model_from_config({**outer, "text_config": {**DENSE, "quantization_config": None}}, "m")
+    assert formats(model)["ffn_up"] == "fp8"
+
+
 def test_mixed_precision_names_the_algorithm_of_each_layer() -> None:
     layers = {
         "model.layers.1.self_attn.q_proj": {"quant_algo": "FP8"},
@@ -169,7 +188,7 @@ def test_mixed_precision_names_the_algorithm_of_each_layer() -> None:
 
 
 def test_gptq_has_formats_of_its_own_for_some_layers_and_none_for_others() -> None:
-    dynamic = {r"-:.*self_attn.*": {}, r"+:.*layers\.1\..*down_proj": {"bits": 8, "group_size": 32}}
+    dynamic = {r"-:.*self_attn.*": {}, r".*layers\.1\..*down_proj": {"bits": 8, "group_size": 32}}  # + if unsaid
     model = quantised(DENSE, quant_method="gptq", bits=4, group_size=128, dynamic=dynamic)
     found, other = formats(model), formats(model, layer=2)
     assert (found["qkv_proj"], found["ffn_up"], found["ffn_down"]) == ("bf16", "int4-g128z", "int8-g32z")
@@ -195,6 +214,9 @@ def test_a_quantised_lm_head_is_one_that_the_configuration_names() -> None:
     ("found", "path", "words"),
     [
         ({"quant_method": "quark"}, "quantization_config.quant_method", "unknown method 'quark'"),
+        ({}, "quantization_config.quant_method", "is missing; known: awq"),
+        ({"quant_method": "gptq", "bits": 4.0}, "quantization_config.bits", "expected a whole number, but found 4.0"),
+        ({"quant_method": "mxfp4"}, "quantization_config", "quantises nothing of this model"),  # it has no experts
         ({"quant_method": "fp9"}, "quantization_config.quant_method", "did you mean 'fp8'?"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP5"}, "quantization_config", "did you mean 'NVFP4'?"),
         ({"quant_method": "fp8", "ignore": "lm_head"}, "quantization_config.ignore", "expected a list of names"),
