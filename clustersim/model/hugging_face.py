@@ -112,15 +112,13 @@ def model_from_config(config: Mapping[str, object], name: str, source: str = "")
     model, narrow = _formatted(model, formats)
     if not narrow:
         key = read.present(KEYS) or KEYS[0]
-        read.fail(
-            key, "quantises nothing of this model: its targets and lists leave every map of every layer as it was"
-        )
+        read.fail(key, "quantises nothing of this model: its targets and lists leave every layer as it was")
     read.raise_problems()
     return model
 
 
 def _formatted(model: ModelSpec, formats: WeightFormats) -> tuple[ModelSpec, bool]:
-    """Return the model with the formats of its linear maps, and whether any is quantised; equal layers are one value."""
+    """Return the model with the formats of its linear maps, and whether any is quantised; equal layers are shared."""
     made: dict[Layer, Layer] = {}
     found, narrow = [], False
     for index, layer in enumerate(model.layers):

@@ -20,6 +20,7 @@ ParseCells = Callable[[Sequence[str]], Int64Array]
 
 TOKENS_EXPECTED: Final = f"a whole number of tokens from 0 to {MAX_TOKENS}"
 _WHOLE: Final = re.compile(r"[ \t]*[0-9]{1,18}[ \t]*")
+_TOKENS: Final = re.compile(r"[ \t]*[0-9]{1,18}(?:\.0*)?[ \t]*")
 _DIGITS: Final = 9
 _DECIMAL: Final = re.compile(r"[ \t]*\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?[ \t]*")
 _STAMP: Final = re.compile(
@@ -33,10 +34,13 @@ _EXACT: Final = Context(prec=1000)  # never rounds a product here; the thread's 
 
 
 def parse_tokens(cells: Sequence[str]) -> Int64Array:
-    """Read whole numbers of tokens; blanks around a number are allowed, signs and fractions are not."""
-    if not all(map(_WHOLE.fullmatch, cells)):
+    """Read whole numbers of tokens; blanks around a number are allowed, signs and fractions are not.
+
+    ``550.0`` is one: pandas writes so what stands in a column with empty cells.
+    """
+    if not all(map(_TOKENS.fullmatch, cells)):
         raise ValueError(TOKENS_EXPECTED)
-    values = np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
+    values = np.fromiter((int(cell.partition(".")[0]) for cell in cells), dtype=np.int64, count=len(cells))
     if values.size and int(values.max()) > MAX_TOKENS:
         raise ValueError(TOKENS_EXPECTED)
     return values

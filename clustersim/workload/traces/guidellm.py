@@ -11,8 +11,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem
+from clustersim.units import plural
 from clustersim.workload.traces.json_records import RecordKeys, RecordReader
-from clustersim.workload.traces.json_text import ABSENT, Step, json_words, not_json, parsed, placed, steps_to, value_at
+from clustersim.workload.traces.json_text import (
+    ABSENT,
+    Fault,
+    Step,
+    json_words,
+    not_json,
+    parsed,
+    placed,
+    placed_error,
+    steps_to,
+    value_at,
+)
 from clustersim.workload.traces.text import TraceColumns, TraceText
 
 OUTCOMES: Final = ("successful", "incomplete", "errored")
@@ -52,35 +64,36 @@ def read(file: TraceText, *, benchmark: int | None = None) -> TraceColumns:
     all_of_them = result.get("benchmarks") if isinstance(result, dict) else None
     if not isinstance(all_of_them, list) or not all(isinstance(one, dict) for one in all_of_them) or not all_of_them:
         raise InputError(placed(file, ["benchmarks"], "expected a list of benchmarks with their requests"))
-    if (benchmark is None and len(all_of_them) > 1) or not 0 < (benchmark or 1) <= len(all_of_them):
-        listed = "; ".join(f"{number}: {_words(one)}" for number, one in enumerate(all_of_them, start=1))
+    number = 1 if benchmark is None else benchmark
+    if (benchmark is None and len(all_of_them) > 1) or not 0 < number <= len(all_of_them):
+        listed = "; ".join(f"{at}: {_words(one)}" for at, one in enumerate(all_of_them, start=1))
         found = f"the file has {len(all_of_them)} benchmarks" if benchmark is None else f"found {benchmark}"
         raise InputError(Problem(path="benchmark", message=f"{found}; expected the number of one: {listed}"))
-    number = (benchmark or 1) - 1
-    return _requests(file, all_of_them[number], ["benchmarks", number, "requests"])
+    return _requests(file, all_of_them[number - 1], ["benchmarks", number - 1, "requests"])
 
 
 def _requests(file: TraceText, chosen: Mapping[str, Any], place: list[Step]) -> TraceColumns:
-    reader, problems, count = RecordReader(KEYS), [], 0
+    reader, count = RecordReader(KEYS), 0
+    wrong: list[Fault] = []
     for outcome in OUTCOMES:
         listed = value_at(chosen, f"requests.{outcome}")
         if listed in (ABSENT, None):
             continue
         if not isinstance(listed, list):
-            problems.append(placed(file, [*place, outcome], f"found {json_words(listed)}; expected a list"))
+            wrong.append(([*place, outcome], f"found {json_words(listed)}; expected a list"))
             continue
         for at, record in enumerate(listed):
             count += 1
             here = [*place, outcome, at]
             if not isinstance(record, dict):
-                problems.append(placed(file, here, f"found {json_words(record)}; expected a JSON object"))
+                wrong.append((here, f"found {json_words(record)}; expected a JSON object"))
                 continue
             for key, message in reader.read(record, failed=outcome != "successful"):
-                problems.append(placed(file, [*here, *(steps_to(record, key) if key else ())], message))
-    if not count and not problems:
-        problems.append(placed(file, place, f"has no requests; expected lists of those {', '.join(OUTCOMES)}"))
-    if problems:
-        raise file.error(problems, len(problems))
+                wrong.append(([*here, *(steps_to(record, key) if key else ())], message))
+    if not count and not wrong:
+        wrong.append((place, f"has no requests; expected lists of those {', '.join(OUTCOMES)}"))
+    if wrong:
+        raise placed_error(file, wrong)
     return reader.columns()
 
 
@@ -90,4 +103,4 @@ def _words(one: Mapping[str, Any]) -> str:
     told = [str(strategy[key]) for key in ("type_", "rate", "streams") if strategy.get(key) is not None]
     lists = [value_at(one, f"requests.{outcome}") for outcome in OUTCOMES]
     count = sum(len(found) for found in lists if isinstance(found, list))
-    return " ".join((*told, f"({count:,} requests)"))
+    return " ".join((*told, f"({plural(count, 'request')})"))

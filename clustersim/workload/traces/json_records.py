@@ -105,10 +105,11 @@ class RecordReader:
             self._tokens(record, self.keys.prompt, complaints, failed=failed),
             self._tokens(record, self.keys.output, complaints, failed=failed),
         )
-        hashes: Any = []
-        if self.keys.hashes:
-            hashes = value_at(record, self.keys.hashes)
-            hashes = [] if failed and hashes is ABSENT and self._hashed else hashes
+        failed |= not row[2]
+        hashes: Any = value_at(record, self.keys.hashes) if self.keys.hashes else ABSENT
+        if failed and hashes in (ABSENT, None):
+            hashes = []  # whether the others have some is theirs to say
+        elif self.keys.hashes:
             complaints += self._hash_complaints(hashes, None if failed or complaints else row[1])
         if not complaints:
             self._rows.append((*row[:2], 0 if failed else row[2]))
@@ -188,7 +189,7 @@ class RecordReader:
         if hashes is ABSENT:
             return
         if not isinstance(hashes, list) or not all(type(one) is int and 0 <= one <= MAX_NS for one in hashes):
-            yield key, f"found {json_words(hashes)}; expected a list of whole numbers"
+            yield key, f"found {json_words(hashes)}; expected a list of whole numbers from 0 to {MAX_NS:.3g}"
         elif tokens is not None:
             full, most = tokens // size if self.keys.exact else 0, -(-tokens // size)
             if not full <= len(hashes) <= most:
@@ -203,6 +204,8 @@ def _values(record: Mapping[str, Any], names: Iterable[str]) -> Iterator[Any]:
 
 
 def _no_key(record: Mapping[str, Any], wanted: str) -> Complaint:
+    if value_at(record, wanted) is None:
+        return wanted, "found null; expected an instant"
     before, dot, last = wanted.rpartition(".")
     inside = value_at(record, before) if dot else record
     guess = nearest(last, list(inside)) if isinstance(inside, dict) else None

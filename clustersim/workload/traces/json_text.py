@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from clustersim.errors import Problem, unreadable
-from clustersim.workload.traces.text import TraceText, shorten
+from clustersim.errors import InputError, Problem, unreadable
+from clustersim.workload.traces.text import MAX_PROBLEMS, TraceText, shorten
 
 Step = str | int
 """A key of an object, or the number of an entry of a list."""
+Fault = tuple[list[Step], str]
+"""Steps to a place, message."""
 
 ABSENT: Final = object()
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
@@ -78,6 +80,11 @@ def placed(file: TraceText, steps: Sequence[Step], message: str) -> Problem:
     at = next(at for end in range(len(steps), -1, -1) if (at := offset_of(file.text, steps[:end])) is not None)
     line, column = file.place(at)
     return Problem(message=message, file=file.name, line=line, column=column, path=path)
+
+
+def placed_error(file: TraceText, wrong: Sequence[Fault]) -> InputError:
+    """Return the error for what is wrong in a file that is one JSON text; only what is shown is looked up in it."""
+    return file.error([placed(file, *one) for one in wrong[:MAX_PROBLEMS]], len(wrong))
 
 
 def json_words(value: object) -> str:

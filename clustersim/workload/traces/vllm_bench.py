@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import NS_PER_S
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
 from clustersim.workload.traces.cells import exact_ns
 from clustersim.workload.traces.failed import is_error
-from clustersim.workload.traces.json_text import json_words, not_json, parsed, placed
+from clustersim.workload.traces.json_text import Fault, json_words, not_json, parsed, placed_error
 from clustersim.workload.traces.text import TraceColumns, TraceText
 
 KEYS: Final = ("start_times", "input_lens", "output_lens")
@@ -49,9 +49,9 @@ def read(file: TraceText) -> TraceColumns:
         raise InputError(not_json(file, error, None, "one object, the result of a benchmark")) from None
     if not isinstance(result, dict):
         raise InputError(file.problem("expected one JSON object, the result of a benchmark"))
-    problems = list(_lacking(file, result)) or list(_wrong(file, result))
-    if problems:
-        raise file.error(problems, len(problems))
+    wrong = list(_lacking(result)) or list(_wrong(result))
+    if wrong:
+        raise placed_error(file, wrong)
     starts, prompts, outputs = (result[key] for key in KEYS)
     failed = np.array([is_error(one) for one in result.get(_ERRORS) or [None] * len(starts)])
     return TraceColumns(
@@ -61,26 +61,26 @@ def read(file: TraceText) -> TraceColumns:
     )
 
 
-def _lacking(file: TraceText, result: dict[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each list that is not there, or not as long as the others."""
-    absent = [key for key in KEYS if not isinstance(result.get(key), list)]
+def _lacking(result: dict[str, Any]) -> Iterator[Fault]:
+    """Yield what is wrong with each list that is not there, or not as long as the others."""
+    told = KEYS if result.get(_ERRORS) is None else (*KEYS, _ERRORS)
+    absent = [key for key in told if not isinstance(result.get(key), list)]
     for key in absent:
         has = f"found {json_words(result[key])}" if key in result else "is missing"
         hint = _UNTIMED if key == KEYS[0] and len(absent) == 1 else ""
-        yield placed(file, [key], f"{has}; expected a list, as vllm bench serve --save-detailed writes it{hint}")
-    told = (*KEYS, _ERRORS) if isinstance(result.get(_ERRORS), list) else KEYS
+        yield [key], f"{has}; expected a list, as vllm bench serve --save-detailed writes it{hint}"
     counts = {key: len(result[key]) for key in told if key not in absent}
     if not absent and (len(set(counts.values())) > 1 or not all(counts.values())):
         words = ", ".join(f"{key} {count:,}" for key, count in counts.items())
-        yield placed(file, [KEYS[0]], f"found entries: {words}; expected one of each per request")
+        yield [KEYS[0]], f"found entries: {words}; expected one of each per request"
 
 
-def _wrong(file: TraceText, result: dict[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each entry that is no instant or no length."""
+def _wrong(result: dict[str, Any]) -> Iterator[Fault]:
+    """Yield what is wrong with each entry that is no instant or no length."""
     last = MAX_NS // NS_PER_S
     for key in KEYS:
         number = (int, Decimal) if key == KEYS[0] else (int,)
         most, what = (last, "seconds") if key == KEYS[0] else (MAX_TOKENS, "a whole number of tokens")
         for at, value in enumerate(result[key]):
             if type(value) not in number or not 0 <= value <= most:  # NaN is in no range
-                yield placed(file, [key, at], f"found {json_words(value)}; expected {what} from 0 to {most:.3g}")
+                yield [key, at], f"found {json_words(value)}; expected {what} from 0 to {most:.3g}"

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from clustersim.errors import InputError
+from clustersim.errors import InputError, Problem
 from clustersim.workload import Requests, read_trace
 from clustersim.workload.lengths import empirical_from_trace
+from clustersim.workload.traces import json_text
 from clustersim.workload.traces.plain_csv import NamedColumns
 
 AIPERF = [
@@ -64,6 +65,12 @@ def test_csv_says_which_requests_failed_and_their_lengths_may_be_empty(tmp_path,
     assert columns(of(tmp_path, text)) == [[0, 10**9, 2 * 10**9], [5, 6, 0], [3, 0, 0]]
 
 
+def test_csv_of_pandas_writes_lengths_beside_empty_ones_with_a_point(tmp_path):
+    told = "arrival_s,prompt_tokens,output_tokens,error\n0,512.0,64.0,\n1,,,timeout\n"
+    assert columns(of(tmp_path, told))[1:] == [[512, 0], [64, 0]]
+    assert "found '64.5'" in refused(tmp_path, told.replace("64.0", "64.5"))[0]
+
+
 def test_csv_of_a_request_that_did_not_fail_has_lengths_and_says_true_or_false(tmp_path):
     head = "arrival_s,prompt_tokens,output_tokens,success\n"
     tokens = "expected a whole number of tokens from 0 to 2147483647"
@@ -93,6 +100,26 @@ def test_errors_of_a_result_of_vllm_are_failures_whatever_had_come(tmp_path):
     assert wrong.startswith("trace.txt:9:3: input_lens[1]: found -6; expected a whole number of tokens")
     (untimed,) = refused(tmp_path, {key: told[key] for key in told if key != "start_times"})
     assert "draw it with workload.arrivals" in untimed
+
+
+def test_errors_of_a_result_of_vllm_are_a_list(tmp_path):
+    told = {"start_times": [1.0, 2.0], "input_lens": [5, 6], "output_lens": [1, 2], "errors": "boom"}
+    (problem,) = refused(tmp_path, told)
+    assert problem.startswith('trace.txt:14:2: errors: found "boom"; expected a list')
+
+
+def test_only_the_mistakes_that_are_shown_are_looked_up_in_a_file(tmp_path, monkeypatch):
+    """With 3,000 of them it took two minutes."""
+    looked_up = []
+    monkeypatch.setattr(json_text, "placed", lambda *asked: looked_up.append(asked) or Problem(message="x"))
+    results = (
+        {"start_times": [1.0] * 99, "input_lens": [-1] * 99, "output_lens": [1] * 99},
+        {"benchmarks": [{"requests": {"successful": [{"request_start_time": 1.0}] * 99}}]},
+    )
+    for told, count in zip(results, (99, 2 * 99), strict=True):
+        looked_up.clear()
+        assert refused(tmp_path, told)[-1] == f"trace.txt: and {count - 20} more problems"
+        assert len(looked_up) == 20
 
 
 def test_aiperf_says_nanoseconds_and_who_was_cancelled(tmp_path):
@@ -194,6 +221,9 @@ def test_qwen_bailian_counts_seconds_and_blocks_of_16_tokens(tmp_path):
     assert (found.hash_block_tokens, [row.tolist() for row in found.prefix_hashes]) == (16, [[7, 8, 9], [7, 8, 4]])
     failed = {"timestamp": 63, "error": "x", "chat_id": 3, "parent_chat_id": 0}
     assert [row.tolist() for row in of(tmp_path, [*BAILIAN, failed]).prefix_hashes] == [[7, 8, 9], [7, 8, 4], []]
+    unanswered = {key: value for key, value in BAILIAN[0].items() if key != "hash_ids"} | {"output_length": 0}
+    for first in (unanswered, failed | {"timestamp": 61, "hash_ids": None}):  # what comes first says nothing of others
+        assert [row.tolist() for row in of(tmp_path, [first, *BAILIAN]).prefix_hashes] == [[], [7, 8, 9], [7, 8, 4]]
 
 
 def test_hashes_are_read_where_keys_are_named(tmp_path):
