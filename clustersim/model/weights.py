@@ -156,6 +156,20 @@ def lm_head_parameters(model: ModelSpec) -> int:
     return 0 if model.tied_embeddings else model.vocab * model.hidden
 
 
+def absent_modules(model: ModelSpec) -> dict[str, str]:
+    """Return the modules of :data:`clustersim.model.weight_parts.MODULES` that a model lacks, and words for it."""
+    moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)]
+    lacks = {
+        "ffn": len(moes) == len(model.layers),
+        "experts": not moes,
+        "router": not moes,
+        "shared_experts": not any(one.num_shared_experts for one in moes),
+    }
+    tied = {"lm_head": f"{model.name} has none of its own: it is the embedding; name that"}
+    absent = {module: f"{model.name} has none" for module, lacking in lacks.items() if lacking}
+    return absent | (tied if model.tied_embeddings else {})
+
+
 def total_parameters(model: ModelSpec) -> int:
     """Return every parameter of the model: embeddings, layers, final norm, LM head."""
     layers = sum(layer_parameters(model, layer) for layer in model.layers)

@@ -20,6 +20,7 @@ from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.unsaid import Place
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
+from clustersim.model.weights import absent_modules
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.build.engines import build_engine, refuse_kernels
@@ -250,8 +251,10 @@ def _default_engine(data: dict[str, Any]) -> None:
 def _precision(part: PrecisionPart, document: Document, model: ModelSpec | None) -> Precision:
     modules = dict(part.weights or {})
     own = "bf16" if model is None else model.default_weight_dtype
+    absent = {} if model is None else absent_modules(model)
+    problems = [Problem(path=f"precision.weights.{one}", message=absent[one]) for one in modules if one in absent]
     try:
-        return Precision(
+        found = Precision(
             weights=modules.pop("default", own),
             modules=tuple(modules.items()),
             activations=part.activations,
@@ -259,7 +262,10 @@ def _precision(part: PrecisionPart, document: Document, model: ModelSpec | None)
             multiply=part.multiply,
         )
     except InputError as error:
-        raise InputError(document.placed(error.problems)) from None
+        problems = [*error.problems, *problems]
+    if problems:
+        raise InputError(document.placed(problems))
+    return found
 
 
 def _check_peaks(device: Device, precision: Precision, document: Document) -> None:

@@ -48,6 +48,13 @@ def test_the_best_rate_does_and_the_next_does_not():
     assert json.loads(rate(*args).stdout)["rate_per_s"] == pytest.approx(found["rate_per_s"], rel=0.06)
 
 
+def test_requests_of_a_log_that_failed_are_told(folder: Path):
+    (folder / "f.csv").write_text("arrived_s,prompt_tokens,output_tokens\n0,9,9\n1,9,0\n2,9,9\n3,9,9\n")
+    told = rate(*FAST, "--set", "workload={trace: {path: f.csv, repeat: true, requests: 400}}").stdout
+    (count, arrived) = re.search(r"^rejected: ([0-9,]+) of the ([0-9,]+) that arrive; ", told, re.M).groups()
+    assert 4 * int(count.replace(",", "")) == pytest.approx(int(arrived.replace(",", "")), abs=4)
+
+
 def test_the_last_lines_name_the_folder_and_the_command_and_before_it_is_told_how_far_it_is(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):

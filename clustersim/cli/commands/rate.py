@@ -137,6 +137,10 @@ def _print(found: Capacity) -> None:
     ]
     print_table(columns, rows, numbers_from=0)
     click.echo(f"served: {SERVED}")
+    numbers = found.best.row["numbers"]
+    if rejected := numbers.get("requests.rejected"):
+        arrived = numbers["requests.arrived"]
+        click.echo(f"rejected: {rejected:,} of the {arrived:,} that arrive; `clustersim run` says why")
     if few := few_words(found.best.row, found.share, "with a longer --lasting"):
         click.echo(few)
 

@@ -33,10 +33,11 @@ def steady_rates(requests: Columns) -> dict[str, float] | None:
     if inside.sum() < FEWEST:
         return None
     seconds = (last - since) / NS_PER_S
+    asked = requests["output_tokens"] > 0  # who failed in its log comes at no rate
     return {
         "from_s": since / NS_PER_S,
         "to_s": last / NS_PER_S,
-        "arrived_per_s": int(((arrived > since) & (arrived <= last)).sum()) / seconds,
+        "arrived_per_s": int((asked & (arrived > since) & (arrived <= last)).sum()) / seconds,
         "requests_per_s": int(inside.sum()) / seconds,
         "output_tokens_per_s": int(requests["generated_tokens"].sum(where=inside)) / seconds,
     }

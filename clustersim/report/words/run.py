@@ -221,7 +221,8 @@ def _devices(topology: Mapping[str, Any], pool: Mapping[str, Any]) -> list[Mappi
 def _offered(summary: Mapping[str, Any], requests: Columns) -> str:
     """Say how many requests arrive and are served per second."""
     arrived = requests["arrived_ns"]
-    offered = (len(arrived) - 1) * NS_PER_S / float(arrived.max() - arrived.min())
+    asked = int(np.count_nonzero(requests["output_tokens"]))  # the others failed in their log
+    offered = (asked - 1) * NS_PER_S / float(arrived.max() - arrived.min())
     served = (summary.get("steady") or summary["throughput"])["requests_per_s"]
     if not served or served >= offered:
         return ""

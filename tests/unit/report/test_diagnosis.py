@@ -275,10 +275,14 @@ def test_waits_name_the_links_where_these_make_steps_long() -> None:
 
 
 def test_rates_that_a_drain_bends_are_told_beside_steady_ones() -> None:
-    """A request a second for 100 s, each answered after 20 s: 100 in 119 s, and in the end one a second."""
-    arrived = np.arange(100) * NS_PER_S
-    finished = (arrived + 20 * NS_PER_S).astype(np.float64)
-    requests = {"arrived_ns": arrived, "finished_ns": finished, "generated_tokens": np.full(100, 5)}
+    """A request a second for 100 s, each answered after 20 s: 100 in 119 s, and in the end one a second.
+
+    One more comes with each, which failed where it was recorded.
+    """
+    arrived, failed = np.arange(200) // 2 * NS_PER_S, np.arange(200) % 2 == 1
+    finished = np.where(failed, np.nan, arrived + 20 * NS_PER_S)
+    tokens = np.where(failed, 0, 5)
+    requests = {"arrived_ns": arrived, "finished_ns": finished, "generated_tokens": tokens, "output_tokens": tokens}
     found = steady_rates(requests)
     assert found == {
         "from_s": 20.0,

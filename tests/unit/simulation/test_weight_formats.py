@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from clustersim.errors import InputError
 from clustersim.graph.batch import StepBatch, features_of
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import step_blueprints
@@ -71,12 +72,22 @@ def test_what_is_named_in_fp8_is_priced_so() -> None:
     }
 
 
+def test_a_format_for_a_module_that_the_model_lacks_is_refused_with_the_other_mistakes() -> None:
+    with pytest.raises(InputError) as caught:
+        scenario("gemma-2-9b", "{weights: {lm_head: fp8, experts: fp8, lm_hed: fp8}}")
+    assert [(one.path, one.message) for one in caught.value.problems] == [
+        ("precision.weights.lm_head", "gemma-2-9b has none of its own: it is the embedding; name that"),
+        ("precision.weights.experts", "gemma-2-9b has none"),
+        ("precision.weights.lm_hed", "unknown module; did you mean 'lm_head'?"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("model", "precision", "plan"),
     [
         ("gpt-oss-20b", "{}", "{tp: 2}"),
         ("deepseek-v2-lite", "{weights: {default: fp8, attention: bf16, router: fp32}}", "{tp: 2}"),
-        ("qwen3-30b-a3b", "{weights: {experts: int4-g32z, ffn: fp8}, multiply: bf16}", "{tp: 2, ep: 2}"),
+        ("qwen3-30b-a3b", "{weights: {experts: int4-g32z, attention: fp8}, multiply: bf16}", "{tp: 2, ep: 2}"),
     ],
 )
 def test_rules_come_to_the_same_durations(
