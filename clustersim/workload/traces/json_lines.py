@@ -119,12 +119,17 @@ def read(file: TraceText, keys: RecordKeys, *, block_tokens: int | None = None) 
     reader = RecordReader(keys)
     problems: list[Problem] = []
     total = 0
-    for number, line in enumerate(file.text.rstrip().split("\n"), start=1):
+    lines = file.text.rstrip().split("\n")
+    for number, line in enumerate(lines, start=1):
         record, unread = _record(file, number, line)
         complaints = [] if unread else reader.read(record)
         total += len(complaints) + bool(unread)
         if len(problems) < MAX_PROBLEMS:
             problems += [unread] if unread else _located(file, number, line, record, complaints)
+    if not total and (sparse := reader.uncovered()):
+        number, complaint = sparse
+        problems = _located(file, number, lines[number - 1], parsed(lines[number - 1]), [complaint])
+        total = 1
     lacking = [file.problem(f"no line has a key {key!r}", line=1) for key in sorted(reader.lacking)]
     if lacking or total:
         raise file.error(lacking + problems, total + len(lacking))

@@ -28,6 +28,8 @@ _UNITS: Final = {
     "s": ("seconds", NS_PER_S), "ms": ("milliseconds", NS_PER_MS), "us": ("microseconds", NS_PER_US),
     "ns": ("nanoseconds", 1),
 }  # fmt: skip
+_MANY: Final = 4
+"""Full blocks from which on a prompt in blocks of half the size can't have a hash for each."""
 _SAID: Final = "workload.trace.block_tokens; of Qwen-Bailian the format is bailian"
 
 
@@ -92,6 +94,8 @@ class RecordReader:
         self._arrival: str | None = None
         self._instant: Callable[[Any], int] = _unread
         self._hashed: bool | None = None
+        self._covered = False
+        self._sparse: tuple[int, int, int] | None = None
         self._rows: list[tuple[int, int, int]] = []
         self._hashes: list[list[int]] = []
 
@@ -127,6 +131,14 @@ class RecordReader:
             prefix_hashes=hash_rows(flat, list(map(len, self._hashes))) if self._hashed else None,
             hash_block_tokens=self.keys.block_tokens if self._hashed else None,
         )
+
+    def uncovered(self) -> tuple[int, Complaint] | None:
+        """Return the number of the first long prompt, from 1, and what is wrong where none has hashes enough."""
+        if self._covered or self._sparse is None:
+            return None
+        number, count, tokens = self._sparse
+        words = f"found {count} hashes for {tokens} tokens in blocks of {self.keys.block_tokens}, and no long prompt"
+        return number, (self.keys.hashes, f"{words} has one for each; expected another workload.trace.block_tokens")
 
     def _failed(self, record: Mapping[str, Any], complaints: list[Complaint]) -> bool:
         failed = any(is_error(value) for value in _values(record, self.keys.error))
@@ -191,7 +203,11 @@ class RecordReader:
         if not isinstance(hashes, list) or not all(type(one) is int and 0 <= one <= MAX_NS for one in hashes):
             yield key, f"found {json_words(hashes)}; expected a list of whole numbers from 0 to {MAX_NS:.3g}"
         elif tokens is not None:
-            full, most = tokens // size if self.keys.exact else 0, -(-tokens // size)
+            all_full, most = tokens // size, -(-tokens // size)
+            full = all_full if self.keys.exact else 0
+            if all_full >= _MANY:
+                self._covered |= len(hashes) >= all_full
+                self._sparse = self._sparse or (len(self._rows) + 1, len(hashes), tokens)
             if not full <= len(hashes) <= most:
                 expected = f"at most {most}" if not full else str(most) if full == most else f"{full} or {most}"
                 expected += f" for {tokens} tokens in blocks of {size} ({_SAID})"

@@ -226,6 +226,15 @@ def test_qwen_bailian_counts_seconds_and_blocks_of_16_tokens(tmp_path):
         assert [row.tolist() for row in of(tmp_path, [first, *BAILIAN]).prefix_hashes] == [[], [7, 8, 9], [7, 8, 4]]
 
 
+def test_too_few_hashes_for_all_long_prompts_are_those_of_larger_blocks(tmp_path):
+    """With 8 tokens a hash half of the blocks would never be found again."""
+    long = [BAILIAN[0], BAILIAN[1] | {"input_length": 80, "hash_ids": [1, 2, 3, 4, 5]}]
+    (told,) = refused(tmp_path, long, block_tokens=8)
+    assert told.startswith("trace.txt:1:97: hash_ids: found 3 hashes for 33 tokens in blocks of 8, and no long prompt")
+    shared = BAILIAN[0] | {"input_length": 320}  # of some prompts only what they share may be hashed
+    assert len(of(tmp_path, [shared, *long])) == 3
+
+
 def test_hashes_are_read_where_keys_are_named(tmp_path):
     for named in (NAMED, NAMED | {"hash_ids": "hash_ids"}):
         assert of(tmp_path, BAILIAN, columns=NamedColumns(**named), block_tokens=16) == of(tmp_path, BAILIAN)
