@@ -52,11 +52,18 @@ META_FP8: Final = {
     "quant_method": "fbgemm_fp8",
     "modules_to_not_convert": ["lm_head", "model.layers.*.self_attn", "model.layers.0.mlp", "model.layers.125.mlp"],
 }
+KIMI_INT4: Final = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"targets": ["re:.*mlp.experts.*"], "weights": {
+        "num_bits": 4, "type": "int", "group_size": 32, "symmetric": True}}},
+}  # fmt: skip
 LISTED: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
+    (r"moonshotai/kimi-k2-thinking", {"quantization_config": KIMI_INT4, "max_position_embeddings": 262144}),
     (r"meta-llama/(meta-)?llama-3\.1-405b(-instruct)?-fp8", {"quantization_config": META_FP8}),
 )
 """Name with its owner → what its configuration says of its weights: "The Llama 3 Herd of Models", arXiv:2407.21783,
-section 6.2, has FFNs in fp8, and neither attention nor the first and last layer."""
+section 6.2, has FFNs in fp8, and neither attention nor the first and last layer; the model card of Kimi-K2-Thinking has
+routed experts in int4, trained so, and 256K positions."""
 ON_THE_HUB: Final[Mapping[str, str]] = {
     "deepseek-v2-lite": "deepseek-ai/DeepSeek-V2-Lite",
     "deepseek-v3": "deepseek-ai/DeepSeek-V3",

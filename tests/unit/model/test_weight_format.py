@@ -88,6 +88,7 @@ def test_kimi_has_4_bit_experts_and_the_rest_in_16() -> None:
         ("gpt-oss-120b", 65.2),  # the files of openai/gpt-oss-120b
         ("gpt-oss-20b", 13.76),  # of openai/gpt-oss-20b
         ("meta-llama/Llama-3.1-8B-Instruct-FP8", 9.08),
+        ("moonshotai/Kimi-K2-Thinking", 594),  # 1.0147e12 weights of experts of 4.5 bit, 11.7e9 of 16; the card: 594 GB
     ],
 )
 def test_published_checkpoints_have_the_size_of_their_files(name: str, gigabytes: float) -> None:
