@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from clustersim.errors import ClustersimError, InputError
 from clustersim.legality.rule import Verdict, together
 from clustersim.report.files.run_directory import write_run
@@ -119,10 +121,11 @@ def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def _each_target(result: RunResult) -> dict[str, float]:
-    """Return the share of requests that met each target by itself, as ``met.ttft``."""
+    """Return the share of requests that met each target by itself, as ``met.ttft``, and of how many, as ``met_of``."""
     limits = {name: limit for name, limit in targets_ns(result.scenario.targets).items() if name != "itl"}
     shares = {f"met.{name}": share_within(result.columns, {name: limit}) for name, limit in limits.items()}
-    return {key: share for key, share in shares.items() if share is not None}
+    of = {"met_of": int(np.count_nonzero(result.columns["output_tokens"]))} if shares else {}
+    return {key: share for key, share in shares.items() if share is not None} | of
 
 
 def _held(result: RunResult) -> dict[str, float]:

@@ -192,10 +192,16 @@ def refuse_impossible(runs: Runs, scenario: Scenario, share: float, changes: Seq
 def limiting(numbers: Mapping[str, Any]) -> str:
     """Return the target that the fewest requests meet; that some are rejected, where all others meet them."""
     met = {key.removeprefix("met."): value for key, value in numbers.items() if key.startswith("met.")}
-    arrived, rejected = (int(numbers.get(f"requests.{one}") or 0) for one in ("arrived", "rejected"))
-    if rejected and min(met.values(), default=0.0) * arrived >= arrived - rejected - 0.5:
+    asked, unfit = int(numbers.get("met_of", numbers.get("requests.arrived", 0))), _unfit(numbers)
+    if unfit > 0 and min(met.values(), default=0.0) * asked >= asked - unfit - 0.5:
         return REJECTED
     return min(met, key=lambda name: (met[name], name)) if met else "nothing"
+
+
+def _unfit(numbers: Mapping[str, Any]) -> int:
+    """Return how many requests were rejected, without those that failed where their trace was recorded."""
+    arrived, rejected = (int(numbers.get(f"requests.{one}") or 0) for one in ("arrived", "rejected"))
+    return rejected - (arrived - int(numbers.get("met_of", arrived)))
 
 
 def reason(limit: str, numbers: Mapping[str, Any], scenario: Scenario) -> str:
@@ -203,7 +209,7 @@ def reason(limit: str, numbers: Mapping[str, Any], scenario: Scenario) -> str:
     has = numbers.get
     told = [growth_words(numbers)] if limit == QUEUE else []
     if limit == REJECTED:
-        told.append(f"{numbers['requests.rejected']:,} of {plural(numbers['requests.arrived'], 'request')} do not fit")
+        told.append(f"{_unfit(numbers):,} of {plural(numbers['requests.arrived'], 'request')} do not fit")
     if limit in ("ttft", "e2e") and has("ttft_queueing_ms.p90") is not None:
         queue, prefill = has("ttft_queueing_ms.p90"), has("ttft_prefill_ms.p90")
         told.append(f"nine in ten wait up to {queue:,.0f} ms in the queue, and {prefill:,.0f} ms for their prompt")
@@ -226,7 +232,7 @@ def _nobody(alone: Tried, share: float, scenario: Scenario) -> InputError:
     name = limiting(numbers)
     if name == REJECTED and alone.share > 0.0:
         message = (
-            f"rejects {numbers['requests.rejected']:,} of {plural(numbers['requests.arrived'], 'request')} even when "
+            f"rejects {_unfit(numbers):,} of {plural(numbers['requests.arrived'], 'request')} even when "
             f"they come one by one, so that {format_share(alone.share)} meet every target; `clustersim run` says why"
         )
         return UnreachedError(scenario.problem("serving", message))

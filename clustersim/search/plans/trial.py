@@ -159,6 +159,7 @@ def _numbers(result: RunResult) -> dict[str, Any]:
     found |= {
         f"met.{name}": share_within(columns, {name: limit}) or 0.0 for name, limit in limits.items() if name != "itl"
     }
+    found["met_of"] = int(np.count_nonzero(columns["output_tokens"]))
     return found | queue_numbers(columns, result.scenario) | _most(result)
 
 
