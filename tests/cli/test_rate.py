@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
+from clustersim.search.rate import limiting
 
 SCENARIO = """
 name: small
@@ -52,8 +53,14 @@ def test_requests_of_a_log_that_failed_are_told(folder: Path):
     (folder / "f.csv").write_text("arrived_s,prompt_tokens,output_tokens\n0,9,9\n1,9,0\n2,9,9\n3,9,9\n")
     told = rate(*FAST, "--set", "workload={trace: {path: f.csv, repeat: true, requests: 400}}").stdout
     (count, arrived) = re.search(r"^rejected: ([0-9,]+) of the ([0-9,]+) that arrive; ", told, re.M).groups()
-    assert "REJECTED" not in told  # what breaks is a target: all others fit
     assert 4 * int(count.replace(",", "")) == pytest.approx(int(arrived.replace(",", "")), abs=4)
+
+
+@pytest.mark.parametrize(("met_of", "limit"), [(75, "tpot"), (100, "rejected")])
+def test_what_failed_in_a_log_is_no_request_that_does_not_fit(met_of: int, limit: str):
+    """Of 100, 25 are rejected, and 76 % of those that count meet their target: too many for all 25 to have missed it."""
+    numbers = {"met.tpot": 0.76, "met_of": met_of, "requests.arrived": 100, "requests.rejected": 25}
+    assert limiting(numbers) == limit
 
 
 def test_the_last_lines_name_the_folder_and_the_command_and_before_it_is_told_how_far_it_is(

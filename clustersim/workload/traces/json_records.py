@@ -172,6 +172,8 @@ class RecordReader:
         if unit == "iso" or (unit is None and isinstance(first, str) and is_stamp(first)):
             return _dates_like(first)
         unit = unit or ("s" if key in self.keys.seconds else ending(key.rsplit(".", maxsplit=1)[-1]))
+        if unit is None and isinstance(first, str):
+            return _dates_like(first)  # which says what is expected of a date
         if unit is None:
             raise ValueError(UNIT_UNSAID)
         words, ns = _UNITS[unit]

@@ -192,6 +192,8 @@ def test_instants_of_json_lines_are_dates_or_say_what_they_count(tmp_path):
     assert unsaid.startswith(
         "trace.txt:1:2: timestamp: does not say what its numbers count; add workload.trace.columns.u"
     )
+    (short,) = refused(tmp_path, [{"timestamp": "2026-05-01T10:00Z", **usage}])
+    assert 'found "2026-05-01T10:00Z"; expected a time such as' in short
     named = {"prompt_tokens": "usage.prompt_tokens", "output_tokens": "usage.completion_tokens"}
     lines = [{"at": {"start_ms": at}, **usage} for at in (5, 6.5)]
     assert columns(of(tmp_path, lines, columns=NamedColumns(arrival="at.start_ms", **named)))[0] == [0, 1_500_000]
