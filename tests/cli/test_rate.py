@@ -58,7 +58,7 @@ def test_requests_of_a_log_that_failed_are_told(folder: Path):
 
 @pytest.mark.parametrize(("met_of", "limit"), [(75, "tpot"), (100, "rejected")])
 def test_what_failed_in_a_log_is_no_request_that_does_not_fit(met_of: int, limit: str):
-    """Of 100, 25 are rejected, and 76 % of those that count meet their target: too many for all 25 to have missed it."""
+    """Of 100, 25 are rejected, and 76 % of those that count meet their target: not all of the 25 count."""
     numbers = {"met.tpot": 0.76, "met_of": met_of, "requests.arrived": 100, "requests.rejected": 25}
     assert limiting(numbers) == limit
 
