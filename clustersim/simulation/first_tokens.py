@@ -15,7 +15,8 @@ an answer of n tokens takes n steps of the decode pool; n − 1 with the others.
 and attend to the token that was thrown away, one more than in vLLM, which computes the last token of the prompt again.
 
 Whatever the prefill pool samples before the decode pool answers reaches the client then: also what it samples again
-after a decode replica has failed. Who asks for one token has it from the prefill pool with ``transfer``, too.
+after a decode replica has failed. What ends an answer reaches the client from there at once, such as the one token of
+who asks for no more, with ``transfer``.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ def delivery_of(tables: Tables, first_token: FirstToken, num_requests: int) -> D
     """
     if first_token == "prefill":
         return None
-    if first_token == "decode":
-        return Delivery(since_ns=_decoded(tables, num_requests), discarded=1)
     kinds = RECEIVED, FINISHED, CANCELLED
     received, finished, cancelled = (first_of(tables.facts, (kind,), num_requests) for kind in kinds)
-    received = np.where(received == cancelled, _NONE, received)  # its client had left, and what came was let go at once
-    since = np.where(received == _NONE, finished, received)
-    return Delivery(since_ns=np.where(since == _NONE, NOBODY, since))
+    finished = np.where(finished == _NONE, NOBODY, finished)
+    if first_token == "decode":
+        return Delivery(since_ns=np.minimum(_decoded(tables, num_requests), finished), discarded=1)
+    never = (received == _NONE) | (received == cancelled)  # its client had left, and what came was let go at once
+    return Delivery(since_ns=np.where(never, finished, received))
 
 
 def _decoded(tables: Tables, num_requests: int) -> Int64Array:

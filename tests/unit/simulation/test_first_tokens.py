@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clustersim.cluster.fault import Fault
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.replay import replay
 from clustersim.scenario.document import parse_yaml
@@ -61,6 +62,12 @@ def test_who_asks_for_one_token_has_it_from_the_prefill_pool_unless_that_throws_
     first_token: str, instants: int
 ) -> None:
     assert both(pools([(0, 10, 1)]), first_token)[1] == [[instants]]
+
+
+def test_an_answer_that_ends_in_the_prefill_pool_reaches_its_client() -> None:
+    """The decode pool fails 20,000 ns in, before its step: 11 tokens are computed again, which takes 7,260 ns."""
+    given = replace(pools([(0, 10, 1)]), faults=(Fault(at_ns=20_000, devices=(1,)),))
+    assert both(given, "decode")[1] == [[27_260]]
 
 
 @pytest.mark.parametrize("first_token", ONE)
