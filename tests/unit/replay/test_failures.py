@@ -355,6 +355,7 @@ faults: FAULTS
         ("[{device: 1, at: 5 ms, until: 60 ms}, {device: 0, at: 20 ms}]", "100 s"),
         ("[{device: 0, at: 5 ms}, {device: 1, at: 6 ms}, {device: 2, at: 7 ms, until: 9 ms}]", "100 s"),
         ("[{device: 1, at: 9 ms}, {device: 2, at: 9 ms}]", "12 ms"),  # some still wait where they were moved
+        ("[{device: 1, at: 9 ms, until: 10 ms}, {device: 1, at: 12 ms, lose: lose}]", "100 s"),  # and are not lost
     ],
 )
 def test_what_a_run_wrote_of_requests_that_were_moved_is_audited_as_legal(tmp_path, faults, horizon):

@@ -119,7 +119,7 @@ def _all_lost(reading: Reading) -> Finding:
             came = there & np.isin(kind, (ADMITTED, RECEIVED)) & (facts["time_ns"] <= since)
             ran = np.intersect1d(ran, facts["request"][(kind == RECEIVED) & came & (residency.after(came) < 0)])
         waits = np.flatnonzero((kind == ARRIVED) & there & before & (residency.after(before) < 0))
-        waits = waits[~_is_down(declared, failed, facts["time_ns"][waits], since)]
+        waits = waits[~_has_left(declared, failed, facts["time_ns"][waits], since)]
         gone = facts["request"][(facts["time_ns"] == since) & is_any(facts["kind"], ENDS)]
         kept = np.setdiff1d(np.concatenate((ran, facts["request"][waits])), gone)
         findings.append(judged(
@@ -131,19 +131,10 @@ def _all_lost(reading: Reading) -> Finding:
     return merged(*findings)
 
 
-def _is_down(declared: Declared, replica: int, times: Int64Array, but: int = -1) -> BoolArray:
-    """Return whether a replica is declared to be down at instants, up to and with that at which it comes back.
-
-    Parameters
-    ----------
-    declared : Declared
-    replica : int
-    times : int64 array
-    but : int
-        When an outage begins that does not count.
-    """
+def _has_left(declared: Declared, replica: int, times: Int64Array, until: int) -> BoolArray:
+    """Return whether who came to a replica at instants may be on another one, since it was down before ``until``."""
     found = np.zeros(len(times), bool)
-    for failed, since, until in declared.down:
-        if failed == replica and since != but:
-            found |= (times >= since) & (times <= until)
+    for failed, since, back in declared.down:
+        if failed == replica and since < until:
+            found |= times <= back
     return found
