@@ -199,7 +199,7 @@ def small_run(scenario: Scenario, model: ModelSpec, plan: ParallelPlan, decode: 
     )
     run = replace(scenario.run, horizon_ns=None)
     small = replace(scenario, model=model, pools=pools, run=run)
-    return replay(replay_input(small, requests)).timeline
+    return replay(replace(replay_input(small, requests), first_token="prefill")).timeline  # no client throws one away
 
 
 def _placed(small: ParallelPlan, pool: Pool) -> ParallelPlan:

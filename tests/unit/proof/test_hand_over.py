@@ -38,6 +38,12 @@ def document(prefill: dict[str, Any], decode: dict[str, Any], config: dict[str, 
     }  # fmt: skip
 
 
+def test_plans_are_proven_whose_engine_throws_the_first_token_away():
+    given = document({"tp": 2}, {"tp": 1})
+    given["serving"]["engine"] = {"name": "ideal", "first_token": "decode"}
+    assert prove_scenario(scenario_of(given), orders=1).verdict.violations == ()
+
+
 def proven(*plans: Any) -> ScenarioProof:
     return prove_scenario(scenario_of(document(*plans)), orders=1)
 
