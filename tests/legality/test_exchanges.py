@@ -111,6 +111,29 @@ def test_exchange_inside_a_rank_is_illegal_where_tokens_are_to_be_sent(folder: P
     assert "dispatch joins 1 rank of the 4" in called("check", folder / "changed.json", status=1)
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("name", ["dispatch", "combine"])
+def test_whole_exchange_that_comes_again_is_no_round_of_it(folder: Path, scope: str, name: str) -> None:
+    graph = json.loads((folder / f"{scope}.json").read_text(encoding="utf-8"))
+    changed = split(graph, name, [[range(4)], [range(4)]], silent=True)
+    for node in changed["nodes"]:
+        node["name"] = f"moe_{node['name']}" if node["name"] == name else node["name"]
+    (folder / "changed.json").write_text(json.dumps(changed), encoding="utf-8")
+    found = json.loads(called("check", folder / "changed.json", "--json", status=1))
+    assert {one["rule"] for one in found["violations"]} == {"EP-2"}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_exchanges_of_layers_that_nobody_says_are_no_rounds(folder: Path, scope: str) -> None:
+    graph = json.loads((folder / f"{scope}.json").read_text(encoding="utf-8"))
+    changed = split(graph, "dispatch", [ACROSS, HALVES])
+    for node in changed["nodes"]:
+        if node["name"] in ("dispatch", "combine"):
+            del node["layer"]
+    (folder / "changed.json").write_text(json.dumps(changed), encoding="utf-8")
+    called("check", folder / "changed.json", status=3)
+
+
 def test_two_groups_at_a_time_hand_nothing_on_to_each_other() -> None:
     assert apart(range(3), [[(0, 1), (1, 2)]]) == {0: frozenset({0, 1}), 2: frozenset({1, 2})}
     assert apart(range(3), [[(0, 1)], [(1, 2)], [(0, 1)]]) == {}

@@ -35,9 +35,10 @@ def merge_exchanges(rows: Rows) -> None:
         return
     alike: dict[tuple[str, str, int, tuple[int, ...]], list[int]] = defaultdict(list)
     for at, row in rows.rows.items():
-        if row.node.name in EXCHANGES and row.node.op in COLLECTIVE_OPS:
+        if row.node.name in EXCHANGES and row.node.op in COLLECTIVE_OPS and row.cell.layer >= 0:
             group = _sharing(rows.found, row.cell.ranks[0])
-            alike[row.node.name, row.node.op, row.cell.layer, group].append(at)
+            if len(row.cell.ranks) < len(group):
+                alike[row.node.name, row.node.op, row.cell.layer, group].append(at)
     for (_, _, _, group), parts in alike.items():
         if len(parts) > 1 and not apart(group, _rounds(rows, parts)):
             first = rows.rows[parts[0]]
