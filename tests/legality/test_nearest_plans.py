@@ -90,7 +90,7 @@ def test_something_legal_is_offered_for_every_plan(name: str) -> None:
 
 def test_a_limit_that_is_written_once_for_two_pools_is_changed_once() -> None:
     (best,) = fixed("blocks of both pools").alternatives
-    assert [(change.path, change.old, change.new) for change in best.changes] == [("serving.kv_blocks", 900000, 3713)]
+    assert [(change.path, change.old, change.new) for change in best.changes] == [("serving.kv_blocks", 900000, 3716)]
     (best,) = fixed("a pool's blocks").alternatives
     assert [change.path for change in best.changes] == ["serving.decode.kv_blocks"]
 

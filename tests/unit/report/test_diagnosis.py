@@ -61,7 +61,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
         (
             {"serving": "kv_blocks: 100", "rate": 100},
             "p99 TTFT ",
-            f"; {LEFT_OUT} 63,161)",
+            f"; {LEFT_OUT} 63,202)",
         ),
         (
             {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: 0 s}", "rate": 1, "requests": 6},
