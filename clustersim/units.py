@@ -125,6 +125,8 @@ def _meant(unit: str, dimension: str) -> str:
     if dimension not in ("time", "rate"):
         return _spelt_alike(unit, DIMENSIONS[dimension])
     slash, rest = ("/", unit.rpartition("/")[2]) if dimension == "rate" else ("", unit)
+    if slash and "/" in unit and not re.fullmatch("(1|r|reqs?|requests?)?/.*", unit.lower()):
+        return ""
     if slash and "/" not in unit:
         return "; did you mean '/s'?" if unit.lower() in ("rps", "qps", "hz", "s") else ""
     spelled = next((of for pattern, of in _SPELLED.items() if re.fullmatch(pattern, rest.lower())), rest.lower())
@@ -134,15 +136,17 @@ def _meant(unit: str, dimension: str) -> str:
 
 
 def _amount_meant(prefix: str, binary: str, what: str, per: str, *, dimension: str) -> str:
+    is_capital = prefix.isupper()
     prefix = prefix.upper() if prefix not in "kK" or binary else "k" if prefix else ""
-    in_bytes, in_bits = f"{prefix}{binary.lower()}B", f"{prefix}b"
+    in_bytes, in_bits = f"{prefix}{binary.lower()}B", f"{prefix}{binary.lower()}b"
     says_bits = "it" in what.lower()
-    if dimension == "bytes":
-        if says_bits or (what == "b" and prefix and not binary):
-            return f"; did you mean '{in_bytes}'? (8 {in_bits}, bits, are 1 {in_bytes})"
-        return f"; did you mean '{in_bytes}'?"
+    if dimension == "bytes" or binary:  # no unit has binary prefixes of bits
+        meant = in_bytes if dimension == "bytes" else f"{in_bytes}/s"
+        if says_bits or (what == "b" and prefix and (is_capital or not binary)):
+            return f"; did you mean '{meant}'? (8 {in_bits}, bits, are 1 {in_bytes})"
+        return f"; did you mean '{meant}'?"
     is_loud = any(letter.isupper() for letter in per)
-    if says_bits or "yte" in what.lower() or binary or (what == "B" and not is_loud):
+    if says_bits or "yte" in what.lower() or (what == "B" and not is_loud):
         return f"; did you mean '{in_bits if says_bits else in_bytes}/s'?"
     return f"; did you mean '{in_bytes}/s' (bytes) or '{in_bits}/s' (bits)?"
 
@@ -150,7 +154,7 @@ def _amount_meant(prefix: str, binary: str, what: str, per: str, *, dimension: s
 def _spelt_alike(unit: str, units: Iterable[str]) -> str:
     """Return the unit that is spelt alike but for the case of its letters and plural ends."""
     bare = unit.lower().removesuffix("s").replace("/hr", "/h").replace("watt", "w")
-    alike = [known for known in units if known.lower() == bare]
+    alike = [known for known in units if known.lower() == bare and not (bare == "mw" and unit[0] == "m")]
     return f"; did you mean '{alike[0]}'?" if alike else ""
 
 

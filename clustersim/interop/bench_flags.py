@@ -39,12 +39,10 @@ FLAGS: Final[Mapping[str, Flag]] = table(
             --random-mm-num-mm-items-range-ratio= --sharegpt-output-len=# --skip-chat-template --sonnet-input-len=#
             --sonnet-output-len=# --sonnet-prefix-len=# --spec-bench-category= --spec-bench-output-len=#
             """,
-        "of no effect on its own": """
+        "of no effect without an option that is refused or not simulated": """
             --lora-assignment= --ramp-up-end-rps=# --ramp-up-start-rps=#
             """,
-    },
-    inexact={
-        "the simulated server needs no warming up": "--num-warmups=#0",
+        "the simulated server needs no warming up": "--num-warmups=#",
     },
     refused={
         "LoRA is not simulated": "--lora-modules=*",
@@ -81,14 +79,13 @@ SGLANG_FLAGS: Final[Mapping[str, Flag]] = table(
             --random-image-count --sharegpt-context-len=# --sharegpt-output-len=# --speed-bench-category=
             --speed-bench-output-len=#
             """,
-        "of no effect on its own": """
-            --flush-cache-timeout=# --gsp-fast-prepare --gsp-ordered --gsp-send-routing-key --gsp-zipf-alpha=#
+        "of no effect without an option that is refused or not simulated": """
+            --flush-cache-timeout=# --gsp-fast-prepare --gsp-send-routing-key --gsp-zipf-alpha=#
             --lora-request-distribution= --lora-zipf-alpha=#
             """,
+        "the simulated server starts empty, and needs no warming up": "--flush-cache --warmup-requests=#",
     },
-    inexact={
-        "the simulated server starts empty, and needs no warming up": "--flush-cache --warmup-requests=#0",
-    },
+    left_out={"requests of all groups come mixed": "--gsp-ordered"},
     refused={
         "LoRA is not simulated": "--lora-name=*",
         "requests that end of themselves have lengths that only a run tells": "--disable-ignore-eos",

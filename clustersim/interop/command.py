@@ -186,8 +186,8 @@ def _command(words: list[Word], begin: int, exported: Mapping[str, Word], gramma
 
 def _release(words: Sequence[Word], grammar: Grammar) -> Version | None:
     """Return the release that the tag of a container's image names; None where there is none."""
-    images = [word.text for word in words if grammar.image and re.fullmatch(grammar.image, word.text)]
-    found = [re.search(r":v?([0-9]+(?:\.[0-9]+)+)", image) for image in images]
+    image = rf"(?:.*/)?{grammar.engine.lower()}[\w-]*:v?([0-9]+(?:\.[0-9]+)+).*"
+    found = [re.fullmatch(image, word.text) for word in words]
     return next((numbers(one[1]) for one in found if one), None)
 
 
@@ -291,7 +291,7 @@ class _Arguments:
             return positive, False
         if gone := self._grammar.gone.get(long):
             if gone.is_in(self._release):
-                return gone.flag, True
+                return flags[gone.instead] if gone.is_renamed else gone.flag, True
             grammar = self._grammar
             told = f"{grammar.engine} {grammar.version} has no such option; {gone.words}"
             self._problems.append(word.problem(told))

@@ -36,6 +36,10 @@ class Draft:
         """Set the value at a path such as ``plan.tp``."""
         self.entries[path] = Entry(value=value, origin=origin)
 
+    def leave_out(self, name: str, what: str) -> None:
+        """Say that what an option asks for is not simulated."""
+        self.left_out.setdefault(what, []).append(name)
+
     def settle(self) -> None:
         """Write what is left out, so that each run says it."""
         told = [f"{', '.join(names)}: {what}" for what, names in self.left_out.items()]

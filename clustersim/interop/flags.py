@@ -17,7 +17,7 @@ from clustersim.values import dataclass
 VERSION: Final = "0.19.0"
 
 Takes = Literal["switch", "value", "values", "optional"]
-Fate = Literal["read", "ignored", "inexact", "left_out", "refused"]
+Fate = Literal["read", "ignored", "left_out", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class Flag:
     takes : str
         ``switch`` (also as ``--no-…``), ``value``, ``values`` (one or more) or ``optional`` (none or one).
     fate : str
-        ``read``: it becomes a value of the scenario. ``ignored``: it has no meaning in a simulation. ``inexact``:
-        its effect is left out, and the scenario says so. ``left_out``: likewise, and each run of it says so, since
-        that changes hits, memory or latencies. ``refused``: a run without its effect would mislead.
+        ``read``: it becomes a value of the scenario. ``ignored``: it has no meaning in a simulation. ``left_out``:
+        its effect on hits, memory, order or latencies is not simulated, and the scenario and each run of it say so.
+        ``refused``: a run without its effect would mislead.
     words : str
         Why it is ignored, what is left out, or why it is refused.
     neutral : tuple of str
@@ -107,13 +107,14 @@ IGNORED: Final[Mapping[str, str]] = {
         --mm-processor-cache-gb=# --mm-processor-cache-type= --mm-processor-kwargs= --mm-shm-cache-max-object-size-mb=#
         --mm-tensor-ipc= --skip-mm-profiling --video-pruning-rate=#
         """,
-    "of no effect on its own": """
+    "of no effect without an option that is refused or not simulated": """
         --cp-kv-cache-interleave-size=# --dcp-comm-backend= --dcp-kv-cache-interleave-size=# --default-mm-loras=
         --fully-sharded-loras --lora-dtype= --lora-target-modules=* --max-cpu-loras=#
         --max-long-partial-prefills=# --max-lora-rank=# --max-loras=# --offload-backend= --offload-num-in-group=#
-        --offload-params=* --offload-prefetch-step=# --cpu-offload-params=* --prefix-caching-hash-algo=
+        --offload-params=* --offload-prefetch-step=# --cpu-offload-params=*
         --specialize-active-lora
         """,
+    "how hashes of blocks are made": "--prefix-caching-hash-algo=",
     "all layers keep all of their K/V, as it asks for": "--disable-hybrid-kv-cache-manager",
     "state-space layers, which no model has here": """
         --gdn-prefill-backend= --mamba-block-size=# --mamba-cache-dtype= --mamba-cache-mode= --mamba-ssm-cache-dtype=
@@ -121,10 +122,12 @@ IGNORED: Final[Mapping[str, str]] = {
 }
 """Why → options without a meaning in a simulation."""
 
-INEXACT: Final[Mapping[str, str]] = {
+KERNELS: Final = "kernels take what the cost model says, whichever they are"
+STORED: Final = "K/V in host memory or other stores; what leaves the device is computed anew, so fewer tokens hit"
+LEFT_OUT: Final[Mapping[str, str]] = {
     "options of a platform are not looked at": "--additional-config={}",
     "the engine's overheads are those of asynchronous scheduling": "--async-scheduling~",
-    "kernels take what the cost model says, whichever they are": """
+    KERNELS: """
         --attention-backend= --attention-config={} --disable-cascade-attn --enable-flashinfer-autotune~
         --kernel-config={} --moe-backend=auto
         """,
@@ -137,11 +140,6 @@ INEXACT: Final[Mapping[str, str]] = {
     "every token is sent at once": "--stream-interval=#1",
     "batches are not split": "--ubatch-size=#0",
     "workers are vLLM's own": "--worker-cls=auto --worker-extension-cls=",
-}
-"""What stands in for an effect → options whose effect it is."""
-
-STORED: Final = "K/V in host memory or other stores; what leaves the device is computed anew"
-LEFT_OUT: Final[Mapping[str, str]] = {
     "experts do not move to where tokens fall, and copies of them take no memory": "--enable-eplb --eplb-config={}",
     STORED: """
         --kv-offloading-backend= --kv-offloading-size=#0
@@ -149,7 +147,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "the K/V cache has one format in all layers": "--kv-cache-dtype-skip-layers=*",
     "layers that share K/V prefill in full": "--kv-sharing-fast-prefill",
 }
-"""What is not simulated → options that ask for it; each run says so."""
+"""What is not simulated, or stands for it → options that ask for it; each run says so."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "the options of a file are not read; write them into the command": "--config=",
@@ -199,7 +197,6 @@ def table(
     *,
     read: str,
     ignored: Mapping[str, str],
-    inexact: Mapping[str, str],
     refused: Mapping[str, str],
     left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Flag]:
@@ -211,11 +208,11 @@ def table(
         Options, with white space between them. Behind a name stands what follows it: ``=`` a value, ``=#`` a number,
         ``=*`` several values, ``=?`` one or none, and behind that the values that ask for nothing (``=#0``,
         ``=auto|none``). Nothing stands behind a switch, ``~`` behind one that is on of itself.
-    ignored, inexact, refused, left_out : Mapping of str to str
+    ignored, refused, left_out : Mapping of str to str
         Words → options.
     """
     fates: list[tuple[Fate, Mapping[str, str]]] = [("read", {"": read}), ("ignored", ignored)]
-    fates += [("inexact", inexact), ("left_out", left_out), ("refused", refused)]
+    fates += [("left_out", left_out), ("refused", refused)]
     found = (_flag(word, fate, why) for fate, texts in fates for why, text in texts.items() for word in text.split())
     return {flag.name: flag for flag in found}
 
@@ -241,6 +238,6 @@ STORES: Final = ("LMCache", "Offloading", "MooncakeStore", "SharedStorage", "HF3
 
 FLAGS: Final[Mapping[str, Flag]] = {
     name: replace(flag, stores=STORES) if name == "--kv-transfer-config" else flag
-    for name, flag in table(read=READ, ignored=IGNORED, inexact=INEXACT, refused=REFUSED, left_out=LEFT_OUT).items()
+    for name, flag in table(read=READ, ignored=IGNORED, refused=REFUSED, left_out=LEFT_OUT).items()
 }
 """Name → option."""

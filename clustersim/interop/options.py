@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from clustersim.errors import Problem, did_you_mean
 from clustersim.interop.command import Choice, Command
 from clustersim.interop.entries import Draft
-from clustersim.interop.flags import STORED
+from clustersim.interop.flags import KERNELS, STORED
 from clustersim.scenario.build.engines import standing_for
 
 Value = TypeVar("Value")
 
 MOST: Final = 10**9
 """More tokens, requests or devices than anyone has; a typing error is more likely than a wish."""
+_VARIABLES: Final[Mapping[str, str]] = {
+    "LMCACHE_|MOONCAKE_|FLEXKV_|SGLANG_HICACHE_": STORED,
+    "VLLM_.*(ATTENTION|BACKEND|FLASH|MOE|GEMM|USE_(?!V1$|MODELSCOPE))|SGL(ANG)?_.*(ATTENTION|BACKEND|GEMM|MOE|USE_|DEEPEP)":
+        f"{KERNELS}; so do collectives",
+    "NCCL_(?!DEBUG|SOCKET)": f"{KERNELS}; so do collectives",
+}  # fmt: skip
+"""Beginning of a variable of the environment → what is not simulated."""
 
 
 def whole(text: str) -> int:
@@ -68,6 +75,11 @@ def choice_of(*known: str) -> Callable[[str], str]:
     return read
 
 
+def left_out_by(variable: str) -> str:
+    """Return what is not simulated of a variable of the environment; empty where it changes nothing that is."""
+    return next((words for pattern, words in _VARIABLES.items() if re.match(pattern, variable)), "")
+
+
 class Options:
     """The options of a command, read one by one; what is wrong is gathered."""
 
@@ -81,13 +93,14 @@ class Options:
         for choice in self.command.choices.values():
             flag = choice.flag
             if any(store.lower() in choice.text.lower() for store in flag.stores):
-                draft.left_out.setdefault(STORED, []).append(choice.name)
+                draft.leave_out(choice.name, STORED)
             elif flag.fate == "refused" and choice.asks:
                 self.wrong(choice, flag.words)
             elif flag.fate == "left_out" and choice.asks:
-                draft.left_out.setdefault(flag.words, []).append(choice.name)
-            elif flag.fate == "inexact" and choice.asks:
-                draft.note(f"{choice.name} has no effect here: {flag.words}.")
+                draft.leave_out(choice.name, flag.words)
+        for name in self.command.environment:
+            if what := left_out_by(name):
+                draft.leave_out(name, what)
         for name in self.command.twice:
             draft.note(f"{name} is given twice; as in {self.command.grammar.engine}, the last one counts.")
 

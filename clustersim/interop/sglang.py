@@ -20,6 +20,7 @@ from clustersim.cost.unsaid import Place
 from clustersim.interop.command import Grammar
 from clustersim.interop.deployment import Degrees
 from clustersim.interop.entries import Draft
+from clustersim.interop.gone import GONE
 from clustersim.interop.keys import BALANCERS, DEEPEP_MODES, SGLANG, SGLANG_KV_DTYPES
 from clustersim.interop.options import Options, choice_of, count, share, whole
 from clustersim.interop.refused import refuse
@@ -39,6 +40,7 @@ GRAMMAR: Final = Grammar(
     aliases=ALIASES,
     is_exact=True,
     keys=SGLANG,
+    gone=GONE["sglang"],
 )
 QUANTIZATIONS: Final[Mapping[str, str]] = {
     "fp8": "fp8", "mxfp8": "fp8", "modelopt": "fp8", "modelopt_fp8": "fp8", "w8a8_fp8": "fp8",
@@ -135,10 +137,10 @@ def _exchange(options: Options, backend: str, draft: Draft) -> list[tuple[str, A
     if backend == "none":
         return []
     if backend != "deepep" or mode == "auto":
-        draft.note(
-            f"--moe-a2a-backend {backend} has no effect of its own here: tokens go to experts and back by an "
-            "all-to-all, of the cheapest algorithm there is"
-            + ("; --deepep-mode normal or low_latency takes that kernel of DeepEP." if backend == "deepep" else ".")
+        draft.leave_out(
+            f"--moe-a2a-backend {backend}",
+            "tokens go to experts and back by an all-to-all, of the cheapest algorithm there is"
+            + ("; --deepep-mode normal or low_latency takes that kernel of DeepEP" if backend == "deepep" else ""),
         )
         return [("plan.ep.exchange", DEEPEP_MODES["auto"], "--moe-a2a-backend")]
     return [("plan.ep.exchange", DEEPEP_MODES[mode], origin)]
@@ -207,9 +209,7 @@ def _scheduler(options: Options, chunk: int, of_chunk: str, draft: Draft) -> Non
         )
     policy, _ = options.value("--schedule-policy", choice_of(*POLICIES), "fcfs")
     if policy != "fcfs":
-        draft.note(
-            f"--schedule-policy {policy} has no effect here: requests are taken up as they arrive, or by priority."
-        )
+        draft.leave_out(f"--schedule-policy {policy}", "requests are taken up as they arrive, or by priority")
     first, origin = options.on(SGLANG["serving.order.by"], False)
     if first:
         draft.set("serving.order.by", "priority", origin)

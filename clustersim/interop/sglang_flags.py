@@ -99,10 +99,10 @@ IGNORED: Final[Mapping[str, str]] = {
         --mamba-max-states-per-path=# --mamba-radix-cache-strategy= --mamba-ssm-dtype= --mamba-track-interval=#
         --max-mamba-cache-size=#
         """,
-    "of no effect on its own": """
+    "of no effect without an option that is refused or not simulated": """
         --abort-on-priority-when-disabled --c128-page-size=# --cp-strategy= --dcp-comm-backend= --dcp-replicate-q-proj
         --decoupled-spec-bind-endpoint= --decoupled-spec-connect-endpoints= --decoupled-spec-rank=# --deepep-config=
-        --deepep-v2-mode= --default-priority-value=# --disable-priority-preemption --disaggregation-bootstrap-port=#
+        --deepep-v2-mode= --disaggregation-bootstrap-port=#
         --disaggregation-decode-allocation-policy=
         --disaggregation-decode-enable-radix-cache --disaggregation-decode-extra-slots=#
         --disaggregation-decode-host-receive-threshold=# --disaggregation-decode-polling-interval=#
@@ -119,7 +119,7 @@ IGNORED: Final[Mapping[str, str]] = {
         --kt-max-deferred-experts-per-token=# --kt-method= --kt-num-gpu-experts=# --kt-threadpool-count=#
         --language-model-only --language-only --lora-backend= --lora-drain-wait-threshold=#
         --lora-eviction-policy= --lora-strict-loading --lora-target-modules=* --lora-use-virtual-experts --max-ep-size=#
-        --max-loaded-loras=# --max-lora-chunk-size=# --max-lora-rank=# --max-loras-per-batch=# --min-free-slots-delay=#
+        --max-loaded-loras=# --max-lora-chunk-size=# --max-lora-rank=# --max-loras-per-batch=#
         --mooncake-ib-device= --no-dcp-replicate-q-proj --no-dllm-fdfo --no-experts-shared-outer-loras
         --no-lora-strict-loading --no-ple-offload-embedding --no-speculative-enable-w4a4-mxfp4-megamoe
         --num-reserved-decode-tokens=# --offload-mode= --offload-num-in-group=# --offload-prefetch-step=#
@@ -127,8 +127,7 @@ IGNORED: Final[Mapping[str, str]] = {
         --ple-offload-dir= --ple-offload-embedding --prefill-decode-interval-min-bs=#
         --prefill-delayer-forward-passes-buckets=* --prefill-delayer-max-delay-ms=# --prefill-delayer-max-delay-passes=#
         --prefill-delayer-queue-min-ratio=# --prefill-delayer-token-usage-low-watermark=#
-        --prefill-delayer-wait-seconds-buckets=* --priority-scheduling-preemption-threshold=# --radix-cache-backend=
-        --schedule-low-priority-values-first --sm-group-num=#
+        --prefill-delayer-wait-seconds-buckets=* --sm-group-num=#
         --spec-trace-dir= --speculative-accept-threshold-acc=# --speculative-accept-threshold-single=#
         --speculative-adaptive --speculative-adaptive-config= --speculative-attention-mode=
         --speculative-dflash-block-size=# --speculative-domino-candidate-pool-size=#
@@ -143,13 +142,12 @@ IGNORED: Final[Mapping[str, str]] = {
         --speculative-ngram-match-type= --speculative-ngram-max-bfs-breadth=# --speculative-ngram-max-trie-depth=#
         --speculative-ngram-min-bfs-breadth=# --speculative-num-draft-tokens=# --speculative-num-steps=#
         --speculative-token-map= --speculative-use-block-verification --speculative-use-rejection-sampling
-        --swa-full-tokens-ratio=# --swa-prefix-tails=# --tbo-token-distribution-threshold=#
         --uno-lora-path=
         """,
 }
 """Why → options without a meaning in a simulation."""
 
-INEXACT: Final[Mapping[str, str]] = {
+LEFT_OUT: Final[Mapping[str, str]] = {
     "kernels and graphs take what the cost model says, whichever they are": """
         --attention-backend=auto --bf16-gemm-backend=auto --boundary-reduction=auto --cuda-graph-backend-prefill=
         --cuda-graph-bs-prefill=* --cuda-graph-max-bs-prefill=# --cuda-graph-max-seq-len-prefill=#
@@ -185,15 +183,16 @@ INEXACT: Final[Mapping[str, str]] = {
     "the scheduler admits, retracts and composes steps by its own rule": """
         --enable-dynamic-chunking --enable-prefill-delayer --enable-single-batch-overlap
         --num-continuous-decode-steps=#1 --pp-async-batch-depth=#0 --pp-max-micro-batch-size=#
-        --prefill-decode-interval=# --prefill-max-requests=# --retraction-policy=length
+        --min-free-slots-delay=# --prefill-decode-interval=# --prefill-max-requests=# --retraction-policy=length
         --schedule-conservativeness=#1|1.0
         """,
+    "priorities order requests that wait, the smallest first, and preempt none": """
+        --default-priority-value=# --disable-priority-preemption --priority-scheduling-preemption-threshold=#
+        --schedule-low-priority-values-first
+        """,
+    "two batches that overlap are equal halves": "--tbo-token-distribution-threshold=#",
     "the engine's overheads are those of overlapped scheduling": "--disable-overlap-schedule",
     "every token is sent at once": "--stream-interval=#1",
-}
-"""What stands in for an effect → options whose effect it is."""
-
-LEFT_OUT: Final[Mapping[str, str]] = {
     "experts do not move to where tokens fall, and copies of them take no memory": """
         --enable-eplb --enable-waterfill --init-expert-location=trivial
         """,
@@ -204,14 +203,16 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         --hicache-ratio=# --hicache-size=# --hicache-storage-backend= --hicache-storage-backend-extra-config=
         --hicache-storage-prefetch-policy= --hicache-storage-prefetch-retry-max-attempts=#
         --hicache-storage-prefetch-retry-poll-interval=# --hicache-write-policy= --lmcache-config-file=
-        --unified-cache-external-linker-backend= --unified-cache-external-linker-config=
+        --radix-cache-backend= --unified-cache-external-linker-backend= --unified-cache-external-linker-config=
         """,
     "the least recently used prefix is forgotten first": """
         --radix-eviction-policy=lru --radix-eviction-policy-config=
         """,
-    "K/V of layers with a window shares no memory with that of others": "--enable-unified-memory",
+    "layers with a window keep all of their K/V, as others do": """
+        --enable-unified-memory --swa-full-tokens-ratio=# --swa-prefix-tails=#
+        """,
 }
-"""What is not simulated → options that ask for it; each run says so."""
+"""What is not simulated, or stands for it → options that ask for it; each run says so."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "the options of a file are not read; write them into the command": "--config=",
@@ -258,7 +259,5 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 
 
-FLAGS: Final[Mapping[str, Flag]] = table(
-    read=READ, ignored=IGNORED, inexact=INEXACT, refused=REFUSED, left_out=LEFT_OUT
-)
+FLAGS: Final[Mapping[str, Flag]] = table(read=READ, ignored=IGNORED, refused=REFUSED, left_out=LEFT_OUT)
 """Name → option."""

@@ -13,7 +13,7 @@ from clustersim.interop import bench, sglang, vllm
 from clustersim.interop.command import Command, mentions, read_command
 from clustersim.interop.deployment import TOPOLOGY
 from clustersim.interop.entries import Draft
-from clustersim.interop.options import Options
+from clustersim.interop.options import Options, left_out_by
 from clustersim.interop.serve import Reader, caching_of, write_server
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
@@ -87,8 +87,8 @@ def scenario_from_command(
     except InputError as error:
         problems += error.problems
     try:
-        draft.settle()
         bench.write_workload(driver or bench.SILENT, draft, caching=caching_of(Options(server)))
+        draft.settle()
     except InputError as error:
         problems += error.problems
     if problems:
@@ -166,7 +166,9 @@ def _head(server: Command, driver: Command | None, topology: str | None) -> list
         for choice in command.choices.values() if command is not None else ():
             if choice.flag.fate == "ignored":
                 ignored.setdefault(choice.flag.words, []).append(choice.name)
-        if command is not None and (others := [name for name in command.environment if name != stages]):
+        if command is not None and (
+            others := [name for name in command.environment if name != stages and not left_out_by(name)]
+        ):
             ignored.setdefault("the environment", []).extend(others)
     lines += [f"Ignored: {', '.join(names)} ({why})." for why, names in ignored.items()]
     return lines

@@ -36,7 +36,7 @@ GRAMMAR: Final = Grammar(
     aliases=ALIASES,
     image=r"(.*/)?vllm-openai([:@].*)?",
     keys=VLLM,
-    gone=GONE,
+    gone=GONE["vllm"],
 )
 QUANTIZATIONS: Final[Mapping[str, str]] = {
     "fp8": "fp8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8", "modelopt": "fp8", "modelopt_mxfp8": "fp8",
@@ -206,7 +206,7 @@ def _batches(options: Options, degrees: Degrees, device: Device, served: ServedM
     if mode == "throughput":
         requests, tokens = 2 * requests, 2 * tokens
     elif mode == "interactivity":
-        draft.note("--performance-mode interactivity has no effect here: kernels and graphs are those of `balanced`.")
+        draft.leave_out("--performance-mode interactivity", "kernels and graphs are those of `balanced`")
     many, many_origin = options.value(VLLM["serving.max_batch_requests"], count, requests)
     if longest is not None:
         tokens = min(tokens if chunked else max(tokens, longest), many * longest)
@@ -234,7 +234,7 @@ def _largest_graph(options: Options, requests: int, tokens: int, draft: Draft) -
     if level == "0":
         return 0, of_level
     if level == "1":
-        draft.note("--optimization-level 1 has no effect here: kernels and graphs are those of level 2, the default.")
+        draft.leave_out("--optimization-level 1", "kernels and graphs are those of level 2, the default")
     sizes = options.given("--cudagraph-capture-sizes")
     if sizes is not None:
         return options.value("--cudagraph-capture-sizes", _largest, 512)

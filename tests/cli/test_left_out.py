@@ -11,6 +11,9 @@ from click.testing import CliRunner, Result
 
 from clustersim import units
 from clustersim.cli import main
+from clustersim.interop import sglang, vllm
+from clustersim.interop.command import Grammar
+from clustersim.interop.launch.versions import span_of
 from clustersim.interop.translated import scenario_from_command
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -53,7 +56,12 @@ def test_a_store_of_kv_is_said_by_every_run_of_its_scenario(tmp_path: Path, monk
         (f"{START} --enable-hierarchical-cache --hicache-ratio 2", ["--enable-hierarchical-cache, --hicache-ratio"]),
         (f"{START} --radix-eviction-policy lfu", ["--radix-eviction-policy"]),
         (f"{START} --radix-eviction-policy lru", []),
-        (f"{IMAGE} --swap-space 8 --max-seq-len-to-capture 8192", ["--swap-space"]),
+        (f"LMCACHE_LOCAL_CPU=True {SERVE}", ["LMCACHE_LOCAL_CPU"]),
+        (f"VLLM_ATTENTION_BACKEND=X VLLM_LOGGING_LEVEL=DEBUG {SERVE}", ["VLLM_ATTENTION_BACKEND"]),
+        (f"{SERVE} --attention-backend X --stream-interval 8", ["--attention-backend", "--stream-interval"]),
+        (f"{START} --enable-priority-scheduling --disable-priority-preemption", ["--disable-priority-preemption"]),
+        (f"{START} --schedule-policy lpm", ["--schedule-policy lpm"]),
+        (f"{IMAGE} --swap-space 8 --max-seq-len-to-capture 8192", ["--swap-space", "--max-seq-len-to-capture"]),
     ],
 )
 def test_what_is_left_out_is_written_by_the_options_that_ask_for_it(command: str, names: list[str]) -> None:
@@ -70,7 +78,7 @@ def test_what_is_left_out_is_written_by_the_options_that_ask_for_it(command: str
         ),
         ("", "--max-seq-len-to-capture 8192", "0.12.0; --max-cudagraph-capture-size took its place"),
         (":v0.12.0", "--num-scheduler-steps 8", "it was there from 0.6.0 to before 0.11.0"),
-        (":v0.8.5", "--num-scheduler-steps 8", "--num-scheduler-steps has no effect here: several steps"),
+        (":v0.8.5", "--num-scheduler-steps 8", "NOT SIMULATED: --num-scheduler-steps: several steps"),
         (":v0.8.5", "--speculative-model x", "speculative decoding is not simulated"),
         (":latest", "--num-scheduler-steps 8", "it was there from 0.6.0 to before 0.11.0"),
     ],
@@ -79,6 +87,24 @@ def test_options_of_earlier_releases_are_taken_by_their_images_alone(image: str,
     served = IMAGE.replace(":v0.9.2", image) if image else SERVE
     result = invoke("from-vllm", f"{served} {options}")
     assert message in " ".join(result.output.replace("#", " ").split())
+
+
+@pytest.mark.parametrize(("release", "is_taken"), [("0.5.2", True), ("0.5.23", False), ("latest", False)])
+def test_another_name_of_an_option_is_taken_by_an_image_that_has_it(release: str, is_taken: bool) -> None:
+    result = invoke("from-vllm", f"docker run lmsysorg/sglang:v{release}-cu126 {START} --cuda-graph-max-bs 160")
+    assert ("graph_max_tokens: 160" in result.output) == is_taken
+    assert ("from 0.4.0 to before 0.5.23; --cuda-graph-max-bs-decode took its place" in result.output) != is_taken
+
+
+@pytest.mark.parametrize("grammar", [vllm.GRAMMAR, sglang.GRAMMAR], ids=["vllm", "sglang"])
+def test_an_option_that_is_gone_has_its_releases_and_what_took_its_place(grammar: Grammar) -> None:
+    for name, gone in grammar.gone.items():
+        _, until = span_of(gone.engine, name) or ("", "")
+        assert until, name
+        assert name not in grammar.flags, name
+        instead = gone.instead.partition(" ")[0]
+        assert not instead or instead in grammar.flags or instead in grammar.gone, name
+        assert not gone.is_renamed or grammar.flags[gone.instead].takes == gone.flag.takes, name
 
 
 def test_windows_that_keep_their_kv_are_said_where_a_request_outgrows_them(tmp_path: Path) -> None:
@@ -99,6 +125,9 @@ def test_windows_that_keep_their_kv_are_said_where_a_request_outgrows_them(tmp_p
         ("bandwidth", "gb/s", "'GB/s' (bytes) or 'Gb/s' (bits)?"),
         ("bandwidth", "gbit/s", "'Gb/s'?"),
         ("bandwidth", "GiBps", "'GiB/s'?"),
+        ("bandwidth", "Gib/s", "'GiB/s'? (8 Gib, bits, are 1 GiB)"),
+        ("bandwidth", "Gibit/s", "'GiB/s'? (8 Gib, bits, are 1 GiB)"),
+        ("bytes", "Mib", "'MiB'? (8 Mib, bits, are 1 MiB)"),
         ("bytes", "Gb", "'GB'? (8 Gb, bits, are 1 GB)"),
         ("bytes", "gib", "'GiB'?"),
         ("time", "MS", "'ms'?"),
@@ -115,3 +144,20 @@ def test_a_unit_that_is_unknown_is_answered_by_what_it_measures(dimension: str, 
     with pytest.raises(units.UnitError) as caught:
         units.parse(f"4 {unit}", dimension)
     assert str(caught.value).endswith(f"; did you mean {meant}")
+
+
+@pytest.mark.parametrize(
+    ("dimension", "unit"),
+    [
+        ("power", "mW"),
+        ("rate", "k/s"),
+        ("rate", "tok/s"),
+        ("rate", "kHz"),
+        ("bandwidth", "GB/min"),
+        ("flops", "EFLOPS"),
+    ],
+)
+def test_nothing_is_suggested_for_a_unit_of_another_amount(dimension: str, unit: str) -> None:
+    with pytest.raises(units.UnitError) as caught:
+        units.parse(f"4 {unit}", dimension)
+    assert "did you mean" not in str(caught.value)

@@ -71,19 +71,48 @@ SPANS: Final[Mapping[str, Mapping[str, str]]] = {
     "sglang": {
         "0.4.0": """
             --enable-dp-attention
-            --chunked-prefill-size --context-length --cuda-graph-max-bs --disable-cuda-graph --disable-radix-cache
+            --chunked-prefill-size --context-length --disable-cuda-graph --disable-radix-cache
             --dist-init-addr --dp-size --dtype --enable-mixed-chunk --host --kv-cache-dtype --load-balance-method
             --max-prefill-tokens --max-running-requests --max-total-tokens --mem-fraction-static --model-path --nnodes
             --node-rank --port --quantization --tp-size
+            """,
+        "0.4.0-0.4.6": """
+            --disable-disk-cache --disable-flashinfer --disable-flashinfer-sampling --disable-jump-forward --disable-mla
+            --disable-nan-detection --enable-overlap-schedule --file-storage-pth
+            """,
+        "0.4.0-0.5.14": "--enable-double-sparsity --enable-nan-detection",
+        "0.4.0-0.5.18": "--torchao-config",
+        "0.4.0-0.5.23": "--cuda-graph-max-bs",
+        "0.4.6-0.5.2": "--enable-flashinfer-mla --enable-flashmla --n-share-experts-fusion --pdlb-url",
+        "0.4.6-0.5.4": "--max-micro-batch-size",
+        "0.4.6-0.5.8": "--enable-deepep-moe --enable-ep-moe",
+        "0.4.6-0.5.23": """
+            --collect-tokens-histogram --cuda-graph-bs --enable-expert-distribution-metrics --stream-output
             """,
         "0.4.6": """
             --deepep-mode --disaggregation-bootstrap-port --disaggregation-mode --disaggregation-transfer-backend
             --ep-size --page-size --pp-size
             """,
+        "0.5.2-0.5.8": """
+            --enable-flashinfer-cutlass-moe --enable-flashinfer-mxfp4-moe --enable-flashinfer-trtllm-moe
+            --enable-triton-kernel-moe
+            """,
+        "0.5.2-0.5.14": "--hybrid-kvcache-ratio",
+        "0.5.2-0.5.23": "--prefill-round-robin-balance",
         "0.5.2": """
             --enable-two-batch-overlap --ep-num-redundant-experts --max-queued-requests --moe-a2a-backend
             """,
+        "0.5.4-0.5.8": "--load-watch-interval --oltp-traces-endpoint",
+        "0.5.4-0.5.14": "--enable-piecewise-cuda-graph",
+        "0.5.4-0.5.23": """
+            --nsa-decode-backend --nsa-prefill-backend --piecewise-cuda-graph-max-tokens --piecewise-cuda-graph-tokens
+            """,
         "0.5.4": "--enable-priority-scheduling --schedule-low-priority-values-first",
+        "0.5.8-0.5.23": "--enable-nsa-prefill-context-parallel --mamba-scheduler-strategy",
+        "0.5.10-0.5.23": """
+            --disable-piecewise-cuda-graph --enable-prefill-context-parallel --enforce-piecewise-cuda-graph
+            """,
+        "0.5.14-0.5.23": "--enable-dsa-prefill-context-parallel",
         "0.5.14": "--cuda-graph-max-bs-decode",
         "0.5.23": "--attn-dp-size",
     },

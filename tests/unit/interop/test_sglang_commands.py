@@ -140,7 +140,7 @@ def test_layers_of_stages_are_in_the_environment() -> None:
     ("options", "column", "message"),
     [
         ("--tensor-paralel-size 8", 0, "did you mean '--tensor-parallel-size'?"),
-        ("--cuda-graph-max-bs 8", 0, "could be --cuda-graph-max-bs-decode, --cuda-graph-max-bs-prefill"),
+        ("--cuda-graph-max-bs 8", 0, "before 0.5.23; --cuda-graph-max-bs-decode took its place"),
         ("--tp_size 8", 0, "no option '--tp_size'; did you mean '--tp-size'?"),
         ("--no-enable-mixed-chunk", 0, "no option '--no-enable-mixed-chunk'"),
         ("--enable-mixed-chunk=1", 0, "takes no value; give --enable-mixed-chunk"),
@@ -208,8 +208,8 @@ def test_an_option_that_asks_for_nothing_changes_nothing(neutral: str) -> None:
 @pytest.mark.parametrize(
     ("options", "note"),
     [
-        ("--schedule-policy lpm", "--schedule-policy lpm has no effect here"),
-        ("--attention-backend fa3", "--attention-backend has no effect here: kernels"),
+        ("--schedule-policy lpm", "NOT SIMULATED: --schedule-policy lpm: "),
+        ("--attention-backend fa3", "NOT SIMULATED: --attention-backend: kernels"),
         ("--enable-hicache", "NOT SIMULATED: --enable-hierarchical-cache: "),
         ("--tp 2 --tp 4", "--tp-size is given twice; as in SGLang, the last one counts"),
         ("--tp 2 --ep 2", "--ep-size has no effect here: the model has no experts"),
