@@ -228,6 +228,10 @@ def _variables(words: Sequence[Word]) -> dict[str, Word]:
     return found
 
 
+_STORED_BOOLEAN: Final = "--enable-chunked-prefill"
+"""A switch that vLLM 0.5 to 0.8 gives a value (``StoreBoolean``)."""
+
+
 class _Arguments:
     """Reads words as ``argparse`` would, gathering the problems."""
 
@@ -261,13 +265,16 @@ class _Arguments:
         if not self._grammar.is_exact and re.fullmatch(r"-O[0-3]", name):
             name, equals, value = "-O", "=", name[2:]
         flag, on = self._flag(word, name)
+        told = words[at + 1].text if name == _STORED_BOOLEAN and not equals and at + 1 < len(words) else ""
+        if told.lower() in ("true", "false") and (self._release or (1,)) < (0, 9):
+            at, equals, value = at + 1, "=", told
         following = _values(words, at + 1, flag.takes if flag is not None else "optional") if not equals else []
         if flag is None:
             return None, at + 1 + len(following)
         values = [_inner(word, value)] if equals else following
         opposite = "" if self._grammar.is_exact else f", or --no-{flag.name[2:]}"
-        told = value.lower() if flag.name == "--enable-chunked-prefill" else ""
-        if told in ("true", "false"):  # as vLLM 0.5 to 0.8 takes it (StoreBoolean)
+        told = value.lower() if flag.name == _STORED_BOOLEAN else ""
+        if told in ("true", "false"):
             values, on = [], on == (told == "true")
         elif flag.takes == "switch" and equals:
             self._problems.append(word.problem(f"takes no value; give {flag.name}{opposite}"))

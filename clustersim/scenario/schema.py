@@ -352,4 +352,4 @@ class ScenarioPart(Part):
     cost: CostPart | None = Field(default=None, examples=["{table: kernels/h100.parquet}"])
     faults: list[FaultPart] = Field(default_factory=list, examples=["[{device: n0.g3, at: 30 s, until: 60 s}]"])
     collectives: dict[str, str] = Field(default_factory=dict, examples=["{all_reduce: ring}"])
-    left_out: list[str] = Field(default_factory=list, examples=["[--kv-offloading-size: K/V in host memory]"])
+    left_out: list[str] = Field(default_factory=list, examples=["[K/V in host memory]"])

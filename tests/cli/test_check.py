@@ -112,7 +112,9 @@ def test_check_json_is_the_contract() -> None:
     result = invoke("check", "s.yaml", "--json")
     assert result.exit_code == 1
     verdict = json.loads(result.stdout)
-    assert list(verdict) == ["verdict", "levels", "violations", "rules", "memory", "simulates", "not_simulated", "fix"]
+    assert list(verdict) == [
+        "verdict", "levels", "violations", "rules", "memory", "simulates", "not_simulated", "left_out", "fix",
+    ]  # fmt: skip
     assert (verdict["verdict"], verdict["levels"]) == ("illegal", {"P": "illegal"})
     assert verdict["violations"] == [
         {

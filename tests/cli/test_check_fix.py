@@ -277,6 +277,7 @@ PROMISED = {
     "simulates": "true or false", "not_simulated": "list",
     "not_simulated[].path": "text", "not_simulated[].message": "text", "not_simulated[].file": "text or null",
     "not_simulated[].line": "number or null", "not_simulated[].column": "number or null",
+    "left_out": "list",
     "memory": "list", "memory[].pool": "text or null", "memory[].stage": "number", "memory[].weights": "list",
     "memory[].weights[].module": "text", "memory[].weights[].format": "text",
     "memory[].weights[].parameters": "number", "memory[].weights[].bytes": "number",
@@ -325,7 +326,8 @@ def test_the_promised_keys_are_those_that_the_reference_lists() -> None:
     text = (ROOT / "docs/reference/check.md").read_text(encoding="utf-8")
     listed = dict(
         re.findall(
-            r"^\| `((?:verdict|levels|memory|violations|rules|fix|simulates|not_simulated)[^`]*)` \| ([a-z ]+?) \|",
+            r"^\| `((?:verdict|levels|memory|violations|rules|fix|simulates|not_simulated|left_out)[^`]*)` \|"
+            r" ([a-z ]+?) \|",
             text,
             re.MULTILINE,
         )

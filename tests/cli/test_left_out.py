@@ -37,6 +37,9 @@ def test_a_store_of_kv_is_said_by_every_run_of_its_scenario(tmp_path: Path, monk
     assert made.exit_code == 0, made.output
     told = "NOT SIMULATED: --kv-offloading-size, --kv-transfer-config: K/V in host memory"
     assert told in " ".join(Path("served.yaml").read_text(encoding="utf-8").replace("#", " ").split())
+    checked = invoke("check", "served.yaml")
+    assert told in " ".join(checked.output.split())
+    assert len(json.loads(invoke("check", "served.yaml", "--json").output)["left_out"]) == 1
     run = invoke("run", "served.yaml", "--set", "workload.requests=3", "--out", "runs/served")
     assert run.exit_code == 0, run.output
     assert told in " ".join(run.output.split())
@@ -80,6 +83,8 @@ def test_what_is_left_out_is_written_by_the_options_that_ask_for_it(command: str
         (":v0.12.0", "--num-scheduler-steps 8", "it was there from 0.6.0 to before 0.11.0"),
         (":v0.8.5", "--num-scheduler-steps 8", "NOT SIMULATED: --num-scheduler-steps: several steps"),
         (":v0.8.5", "--speculative-model x", "speculative decoding is not simulated"),
+        (":v0.6.3", "--enable-chunked-prefill False", "without chunked prefill vLLM mixes"),
+        (":v0.9.2", "--enable-chunked-prefill False", "expected one"),
         (":latest", "--num-scheduler-steps 8", "it was there from 0.6.0 to before 0.11.0"),
     ],
 )

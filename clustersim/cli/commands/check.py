@@ -114,6 +114,8 @@ def check(
     unable = _unable(loaded, verdict)
     document |= {"simulates": not unable and verdict.verdict == "legal", "not_simulated": _unable_json(unable)}
     lines += _unable_lines(unable)
+    document["left_out"] = list(loaded.not_simulated(longest_tokens=0))
+    lines += [f"NOT SIMULATED: {what}." for what in document["left_out"]]
     written = None
     if fix:
         nearest = _nearest(loaded, verdict)
