@@ -90,9 +90,10 @@ class Options:
 
     def fates(self, draft: Draft) -> None:
         """Refuse what a scenario cannot say, and note what it leaves out."""
-        for choice in self.command.choices.values():
+        for choice in (choices := self.command.choices.values()):
             flag = choice.flag
-            if any(store.lower() in choice.text.lower() for store in flag.stores):
+            told = [one.text.lower() for one in choices if one.flag is flag]  # --kv-transfer-config.kv_role is a part
+            if any(store.lower() in text for store in flag.stores for text in told):
                 draft.leave_out(choice.name, STORED)
             elif flag.fate == "refused" and choice.asks:
                 self.wrong(choice, flag.words)

@@ -19,6 +19,7 @@ from clustersim.interop.translated import scenario_from_command
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 START = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct"
 LMCACHE = """--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'"""
+PARTS = "--kv-transfer-config"
 IMAGE = "docker run vllm/vllm-openai:v0.9.2 --model meta-llama/Llama-3.1-8B-Instruct"
 
 
@@ -56,6 +57,7 @@ def test_a_store_of_kv_is_said_by_every_run_of_its_scenario(tmp_path: Path, monk
         (SERVE, []),
         (f"{SERVE} --kv-offloading-size 0", []),
         (f"{SERVE} --disable-hybrid-kv-cache-manager", []),
+        (f"{SERVE} {PARTS}.kv_connector LMCacheConnectorV1 {PARTS}.kv_role=kv_both", [PARTS]),
         (f"{START} --enable-hierarchical-cache --hicache-ratio 2", ["--enable-hierarchical-cache, --hicache-ratio"]),
         (f"{START} --radix-eviction-policy lfu", ["--radix-eviction-policy"]),
         (f"{START} --radix-eviction-policy lru", []),
