@@ -171,6 +171,8 @@ def _precision(options: Options, reader: Reader, served: ServedModel, draft: Dra
     draft.set("precision.activations", plain, activations)
     cache = options.given(keys["precision.kv_cache"])
     if cache is None or cache.text == "auto":
+        for key in [one for one in served.spec.unused_keys if "kv_cache_" in one]:
+            draft.note(f"{key} of the checkpoint is not read; --kv-cache-dtype fp8 gives K/V of 8 bit.")
         draft.set(
             "precision.kv_cache", plain, f"{options.default(keys['precision.kv_cache'])}, that of the activations"
         )

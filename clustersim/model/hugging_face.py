@@ -103,7 +103,7 @@ def model_from_config(config: Mapping[str, object], name: str, source: str = "")
         max_positions=positions,
         default_weight_dtype=formats.default,
         formats=formats.of_head(),
-        unused_keys=read.unused(HARMLESS),
+        unused_keys=(*read.unused(HARMLESS), *formats.unread),
         notes=(family.note,) if family.note else (),
         source=source,
     )

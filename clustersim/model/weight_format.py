@@ -90,10 +90,13 @@ class WeightFormats:
         Without groups: ``int4``.
     choice : callable or None
         None: nothing is quantised by name.
+    unread : tuple of str
+        Paths of what it says of the K/V cache, whose format ``precision.kv_cache`` has.
     """
 
     default: str
     choice: Choice | None = None
+    unread: tuple[str, ...] = ()
 
     def for_most(self, linear: str, layer: int) -> WeightFormats:
         """Return the same, where most weights are those of a linear map of a layer."""
@@ -162,7 +165,8 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
             return None
         return next((told for matches, told in found_rules for name in names if matches(name, is_head)), None)
 
-    return WeightFormats(default=found_rules[-1][1].partition("-")[0], choice=choice)
+    unread = tuple(f"{key}.{name}" for name in ("kv_cache_quant_algo", "kv_cache_scheme") if config.get(name))
+    return WeightFormats(default=found_rules[-1][1].partition("-")[0], choice=choice, unread=unread)
 
 
 def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] | str]:

@@ -204,6 +204,13 @@ def test_what_modelopt_writes_beside_a_checkpoint_may_stand_in_its_configuration
     assert formats(model_from_config(outer | {"model_type": "llama"}, "m"))["ffn_up"] == "fp8"
 
 
+def test_a_format_of_the_kv_cache_is_told_as_not_read() -> None:
+    for key, told in (("kv_cache_scheme", {"num_bits": 8, "type": "float"}), ("kv_cache_quant_algo", "FP8")):
+        found: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "NVFP4", key: told}
+        assert quantised(DENSE, **found).unused_keys == (f"quantization_config.{key}",)
+        assert quantised(DENSE, **found | {key: None}).unused_keys == ()
+
+
 def test_a_quantised_lm_head_is_one_that_the_configuration_names() -> None:
     assert (
         formats(quantised(DENSE, quant_method="gptq", bits=4, group_size=128, lm_head=True))["lm_head"] == "int4-g128z"
