@@ -40,7 +40,8 @@ def none_serves(standings: Sequence[Standing], share: float, at: str = "any rate
         f"{plural(count, 'plan')}: {reason}" for reason, count in sorted(reasons.items(), key=lambda p: -p[1])[:3]
     )
     tpots = [one.bound.tpot_ms for one in standings if one.bound.tpot_ms is not None and one.why != "least TTFT"]
-    least = f"; no plan has a TPOT below {min(tpots):,.1f} ms, even with one request" if tpots else ""
+    whose = "no plan has" if len(tpots) == len(standings) else "no plan that this rules out has"
+    least = f"; {whose} a TPOT below {min(tpots):,.1f} ms, even with one request" if tpots else ""
     if ttfts := [one.bound.ttft_ms for one in standings if one.bound.ttft_ms is not None]:
         least += f"; so many reach a TTFT of {min(ttfts):.4g} ms at best, even one by one"
     message = f"no plan serves {format_asked(share)} of the requests within their targets at {at} ({told}){least}"
