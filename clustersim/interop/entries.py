@@ -37,8 +37,10 @@ class Draft:
         self.entries[path] = Entry(value=value, origin=origin)
 
     def leave_out(self, name: str, what: str) -> None:
-        """Say that what an option asks for is not simulated."""
-        self.left_out.setdefault(what, []).append(name)
+        """Say that what an option asks for is not simulated, once for all parts of it."""
+        names = self.left_out.setdefault(what, [])
+        if name not in names:
+            names.append(name)
 
     def settle(self) -> None:
         """Write what is left out, so that each run says it."""

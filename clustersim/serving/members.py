@@ -61,7 +61,7 @@ class Members:
     def refusal(self, sequence: Sequence) -> str | None:
         """Return why a request can never run here, or None."""
         if sequence.output_tokens == 0:
-            return "asks for no output token, as one that failed where its trace was recorded"
+            return "has no output token, as one that failed where its trace was recorded"
         if sequence.prompt_tokens == 0:
             return "the prompt is empty"
         window, discarded = self.config.context_window, self.config.discarded_tokens

@@ -141,7 +141,7 @@ def _print(found: Capacity) -> None:
     if rejected := numbers.get("requests.rejected"):
         arrived = numbers["requests.arrived"]
         click.echo(f"rejected: {rejected:,} of the {arrived:,} that arrive; `clustersim run` says why")
-    if few := few_words(found.best.row, found.share, "with a longer --lasting"):
+    if found.unreached is None and (few := few_words(found.best.row, found.share, "with a longer --lasting")):
         click.echo(few)
 
 

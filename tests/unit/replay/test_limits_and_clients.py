@@ -47,7 +47,7 @@ def test_a_request_that_finds_a_full_queue_is_rejected(mode):
 @MODES
 def test_a_request_for_no_token_is_rejected_as_it_comes_and_occupies_nothing(mode):
     result = replay(deployment([(0, 4, 0), (10, 4, 1)], mode=mode, max_batch_requests=1, queue_limit=1))
-    assert result.reasons == {0: "asks for no output token, as one that failed where its trace was recorded"}
+    assert result.reasons == {0: "has no output token, as one that failed where its trace was recorded"}
     assert told(result, "rejected", "finished") == [("rejected", 0, 0, -1), ("finished", 1, 6_710, 0)]
 
 

@@ -248,7 +248,7 @@ def test_a_sequence_in_flight_is_not_preempted():
         (16, 1, None),
         (13, 4, None),  # The last token is sampled and never read: 16 tokens need K/V.
         (13, 5, "needs 5 K/V blocks for 17 tokens, but the pool has 4"),
-        (17, 0, "asks for no output token, as one that failed where its trace was recorded"),
+        (17, 0, "has no output token, as one that failed where its trace was recorded"),
     ],
 )
 def test_refusal_says_why_a_request_can_never_run(prompt, output, reason):
