@@ -108,6 +108,7 @@ _SPELLED: Final[Mapping[str, str]] = {
     "nano ?(seconds?|secs?)|nsecs?": "ns", "minutes?|mins": "min", "m": "min' or 'ms", "hours?|hrs?": "h",
 }  # fmt: skip
 """Pattern of a spelling, in small letters → unit of time."""
+_COUNTED: Final = re.compile("(1|req(uest)?s?|quer(y|ies))?", re.IGNORECASE)
 
 
 def _meant(unit: str, dimension: str) -> str:
@@ -124,10 +125,10 @@ def _meant(unit: str, dimension: str) -> str:
         return f"; did you mean '{found[1].upper()}{found[2].upper()}/s'?"
     if dimension not in ("time", "rate"):
         return _spelt_alike(unit, DIMENSIONS[dimension])
-    slash, rest = ("/", unit.rpartition("/")[2]) if dimension == "rate" else ("", unit)
-    if slash and "/" in unit and not re.fullmatch("(1|r|reqs?|requests?)?/.*", unit.lower()):
+    head, slash, rest = unit.rpartition("/") if dimension == "rate" else ("", "", unit)
+    if _COUNTED.fullmatch(head) is None:
         return ""
-    if slash and "/" not in unit:
+    if dimension == "rate" and not slash:
         return "; did you mean '/s'?" if unit.lower() in ("rps", "qps", "hz", "s") else ""
     spelled = next((of for pattern, of in _SPELLED.items() if re.fullmatch(pattern, rest.lower())), rest.lower())
     spelled = spelled.partition("'")[0] if slash else spelled
@@ -152,9 +153,11 @@ def _amount_meant(prefix: str, binary: str, what: str, per: str, *, dimension: s
 
 
 def _spelt_alike(unit: str, units: Iterable[str]) -> str:
-    """Return the unit that is spelt alike but for the case of its letters and plural ends."""
+    """Return the unit that is spelt alike but for plural ends and the case of its letters; none of milli and pico."""
+    if unit.startswith(("m", "p")):
+        return ""
     bare = unit.lower().removesuffix("s").replace("/hr", "/h").replace("watt", "w")
-    alike = [known for known in units if known.lower() == bare and not (bare == "mw" and unit[0] == "m")]
+    alike = [known for known in units if known.lower() == bare]
     return f"; did you mean '{alike[0]}'?" if alike else ""
 
 
