@@ -142,7 +142,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "workers are vLLM's own": "--worker-cls=auto --worker-extension-cls=",
     "experts do not move to where tokens fall, and copies of them take no memory": "--enable-eplb --eplb-config={}",
     STORED: """
-        --kv-offloading-backend= --kv-offloading-size=#0
+        --kv-offloading-backend= --kv-offloading-size=#0|0.0
         """,
     "the K/V cache has one format in all layers": "--kv-cache-dtype-skip-layers=*",
     "layers that share K/V prefill in full": "--kv-sharing-fast-prefill",

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from clustersim.errors import Problem, did_you_mean
 from clustersim.interop.command import Choice, Command
 from clustersim.interop.entries import Draft
-from clustersim.interop.flags import KERNELS, STORED
+from clustersim.interop.flags import KERNELS, STORED, Flag
 from clustersim.scenario.build.engines import standing_for
 
 Value = TypeVar("Value")
@@ -90,10 +90,9 @@ class Options:
 
     def fates(self, draft: Draft) -> None:
         """Refuse what a scenario cannot say, and note what it leaves out."""
-        for choice in (choices := self.command.choices.values()):
+        for choice in self.command.choices.values():
             flag = choice.flag
-            told = [one.text.lower() for one in choices if one.flag is flag]  # --kv-transfer-config.kv_role is a part
-            if any(store.lower() in text for store in flag.stores for text in told):
+            if flag.stores and self._only_stores(flag):
                 draft.leave_out(choice.name, STORED)
             elif flag.fate == "refused" and choice.asks:
                 self.wrong(choice, flag.words)
@@ -105,14 +104,22 @@ class Options:
         for name in self.command.twice:
             draft.note(f"{name} is given twice; as in {self.command.grammar.engine}, the last one counts.")
 
+    def _only_stores(self, flag: Flag) -> bool:
+        """Tell whether all connectors that an option names keep K/V for the same server, and none is of two pools."""
+        said = " ".join(f"{one.part} {one.text}" for one in self.command.choices.values() if one.flag is flag)
+        named = [name for name in re.findall(r"kv_connector\W+(\w+)", said) if name != "MultiConnector"]
+        stores = all(any(store.lower() in name.lower() for store in flag.stores) for name in named)
+        return bool(named) and stores and re.search("kv_(producer|consumer)", said) is None
+
     def engine(self, profile: str, origin: str, draft: Draft) -> None:
         """Write the engine: a profile, or the release of the container's image where another one describes that."""
         for word in self.command.before:
             stands, asked = standing_for(word.text)
-            if asked is not None and stands != profile and "run" in (one.text for one in self.command.before):
-                draft.set("serving.engine.name", asked, f"the image {word.text}")
+            named = asked or stands
+            if named != word.text and stands != profile and "run" in (one.text for one in self.command.before):
+                draft.set("serving.engine.name", named, f"the image {word.text}")
                 grammar = self.command.grammar
-                draft.note(f"the image is of {asked}: its host overheads are taken, but options and their defaults are "
+                draft.note(f"the image is of {named}: its host overheads are taken, but options and their defaults are "
                            f"those of {grammar.engine} {grammar.version}.")  # fmt: skip
                 return
         draft.set("serving.engine.name", profile, origin)

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from clustersim import units
 from clustersim.cli import main
+from clustersim.errors import InputError
 from clustersim.interop import sglang, vllm
 from clustersim.interop.command import Grammar
 from clustersim.interop.launch.versions import span_of
@@ -52,10 +53,35 @@ def test_a_store_of_kv_is_said_by_every_run_of_its_scenario(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
+    "connectors",
+    [
+        '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "no-offloading"}',
+        '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_producer"}',
+        '{"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"connectors": '
+        '[{"kv_connector": "NixlConnector"}, {"kv_connector": "OffloadingConnector"}]}}',
+    ],
+)
+def test_a_connector_of_two_pools_is_refused_whatever_store_stands_beside_it(connectors: str) -> None:
+    with pytest.raises(InputError, match="two pools are read of no command"):
+        scenario_from_command(f"{SERVE} --kv-transfer-config '{connectors}'")
+
+
+@pytest.mark.parametrize(("tag", "engine"), [("v0.6.3@sha256:0a1b", "vllm-0.6.3"), ("v0.9", "vllm-0.9")])
+def test_the_tag_of_an_image_names_the_engine_with_a_digest_and_as_a_whole_profile(tag: str, engine: str) -> None:
+    made = scenario_from_command(IMAGE.replace("v0.9.2", tag)).text
+    assert yaml.safe_load(made)["serving"]["engine"]["name"] == engine
+
+
+@pytest.mark.parametrize(
     ("command", "names"),
     [
         (SERVE, []),
         (f"{SERVE} --kv-offloading-size 0", []),
+        (f"{SERVE} --kv-offloading-size 0.0", []),
+        (
+            f"{SERVE} --kv-transfer-config.kv_connector OffloadingConnector --kv-transfer-config.kv_role kv_both",
+            ["--kv-transfer-config"],
+        ),
         (f"{SERVE} --disable-hybrid-kv-cache-manager", []),
         (f"{SERVE} {PARTS}.kv_connector LMCacheConnectorV1 {PARTS}.kv_role=kv_both", [PARTS]),
         (f"{START} --enable-hierarchical-cache --hicache-ratio 2", ["--enable-hierarchical-cache, --hicache-ratio"]),

@@ -32,7 +32,7 @@ _NUMBERS: Final = re.compile(r"[0-9]+(\.[0-9]+)*")
 _VERSION: Final = re.compile(r"([a-z]+)-v?([0-9]{1,3}(?:\.[0-9]{1,4}){0,3})(?:\.?(?:post|rc|dev|a|b)[0-9]{1,4})?")
 """A version as engines write it: also of a patch (``0.10.1.1``), behind one (``.post1``), or before it (``rc1``)."""
 _IMAGE: Final = re.compile(
-    r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?([0-9]{1,3}(?:\.[0-9]{1,4}){1,2})(?:[.+_-][\w.-]*)?"
+    r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?([0-9]{1,3}(?:\.[0-9]{1,4}){1,2})(?:[.+_@-][\w.:@-]*)?"
 )
 """The image of a container whose tag is the version of an engine, such as ``vllm/vllm-openai:v0.9.2``."""
 _OF_IMAGE: Final = {"vllm-openai": "vllm", "sglang": "sglang", "tensorrt-llm/release": "trtllm"}
