@@ -180,9 +180,11 @@ def kept_and_command(folder: Path, command: str) -> str:
 
 
 def print_confidence(scenario: Scenario) -> None:
-    """Say how far off figures of a scenario may be, where few like it were measured or its constants are assumed."""
+    """Say how far off figures of a scenario may be, where few like it were measured, and what they leave out."""
     from clustersim.scenario.confidence import confidence_of, confidence_words
 
+    for what in scenario.left_out:
+        click.echo(f"NOT SIMULATED: {what}.")
     if told := confidence_words(confidence_of(scenario)):
         click.echo(f"confidence  {told}")
 

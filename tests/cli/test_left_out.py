@@ -50,6 +50,22 @@ def test_a_store_of_kv_is_said_by_every_run_of_its_scenario(tmp_path: Path, monk
         "--kv-offloading-size, --kv-transfer-config"
     ]
     assert told in " ".join(Path("runs/served/dashboard.html").read_text(encoding="utf-8").split())
+    few = (
+        "--set",
+        "workload.arrivals={process: constant, rate: 4/s}",
+        "--set",
+        "workload.requests=3",
+        "--targets",
+        "ttft=1 s",
+        "--lasting",
+        "1 s",
+        "--workers",
+        "1",
+    )
+    assert told in " ".join(invoke("rate", "served.yaml", *few).output.split())
+    assert f"NOTE add yourself what the scenario leaves out:{told.partition(':')[2]}" in " ".join(
+        invoke("launch", "served.yaml", "--for", "vllm").output.replace("#", " ").split()
+    )
 
 
 @pytest.mark.parametrize(

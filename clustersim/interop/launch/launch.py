@@ -131,6 +131,8 @@ def launch_of(
         account.note(
             f"install {ENGINES[engine]} {release}, which the scenario simulates: options do not say a version."
         )
+    for what in scenario.left_out:
+        account.note(f"add yourself what the scenario leaves out: {what}.")
     benchmark = benchmark_of(scenario, name, account)
     written = _manifest(scenario, target, engine, servers, _image(target, engine, version, image, account), account)
     account.leave_the_rest()
