@@ -179,12 +179,12 @@ def _moved(given: ReplayInput, result: ReplayResult) -> tuple[list[tuple[int, in
 
 
 def _every_token_has_its_step(given: ReplayInput, result: ReplayResult) -> None:
-    instants = token_instants(result.timeline, len(given.requests))
+    instants, asked = token_instants(result.timeline, len(given.requests)), given.of_replicas.requests.output_tokens
     for request, ends in enumerate(instants):
         assert all(before < after for before, after in pairwise(ends)), f"request {request}: two tokens in one step"
-        assert len(ends) <= given.requests.output_tokens[request]
+        assert len(ends) <= asked[request]
     for _, time, request in zip(*(column.tolist() for column in _facts(result.timeline, FINISHED)), strict=True):
-        assert len(instants[request]) == given.requests.output_tokens[request], f"request {request} lacks tokens"
+        assert len(instants[request]) == asked[request], f"request {request} lacks tokens"
         assert not instants[request] or instants[request][-1] == time, "a request finishes with its last token"
     _, times, requests = _facts(result.timeline, ADMITTED)
     assert (times >= result.arrived_ns[requests]).all(), "nothing is admitted before it arrives"
