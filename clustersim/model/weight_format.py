@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import translate
+from itertools import accumulate
 from typing import Any, Final
 
 from clustersim.errors import did_you_mean
@@ -29,6 +30,7 @@ PLAIN: Final = {
     "float32": "fp32",
     "float8_e4m3fn": "fp8",
 }
+_DTYPE: Final = ("dtype", "torch_dtype")
 KEYS: Final = ("quantization_config", "compression_config", "quantization")
 """Where a configuration keeps it; ``quantization`` is what ModelOpt writes in a file of its own."""
 _CLASS: Final = "Linear"
@@ -76,8 +78,8 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 engines run fused maps in one format."""
 HEAD: Final = ("lm_head", "output", "embed_out")
 
-Choice = Callable[[Sequence[str], bool], str | None]
-"""(names, whether it is the LM head) → format of what has one of these names; None: 16 bit."""
+Choice = Callable[[Sequence[str]], str | None]
+"""Names → format of what has one of these; None: 16 bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,40 +96,40 @@ class WeightFormats:
         Paths of what it says of the K/V cache, whose format ``precision.kv_cache`` has.
     """
 
-    default: str
+    default: str = "bf16"
     choice: Choice | None = None
     unread: tuple[str, ...] = ()
 
+    def _chosen(self, linear: str, layer: int) -> str | None:
+        return None if self.choice is None else self.choice([f"layers.{layer}.{name}" for name in NAMES[linear]])
+
     def for_most(self, linear: str, layer: int) -> WeightFormats:
         """Return the same, where most weights are those of a linear map of a layer."""
-        name = None if self.choice is None else self.choice([f"layers.{layer}.{one}" for one in NAMES[linear]], False)
+        name = self._chosen(linear, layer)
         return self if name is None else replace(self, default=name.partition("-")[0])
 
     def of(self, linears: Iterable[str], layer: int) -> Formats:
         """Return the formats of the linear maps of a layer that have another one than most weights."""
         if self.choice is None:
             return ()
-        each = [(one, self.choice([f"layers.{layer}.{name}" for name in NAMES[one]], False)) for one in linears]
+        each = [(one, self._chosen(one, layer)) for one in linears]
         return tuple((one, name or "bf16") for one, name in each if name != self.default)
 
     def of_head(self) -> Formats:
         """Return the format of the LM head where the configuration says that it is quantised."""
-        name = None if self.choice is None else self.choice(HEAD, True)
+        name = None if self.choice is None else self.choice(HEAD)
         return () if name is None else (("lm_head", name),)
 
 
 def weight_formats(read: ConfigReader) -> WeightFormats:
     """Return the formats of a checkpoint's weights; ``bf16`` when the configuration names none, as engines assume."""
     key = read.present(KEYS)
-    dtype = read.word(("dtype", "torch_dtype"))
+    dtype = read.word(_DTYPE)
     if key is not None:
         return _quantised(read, key)
-    if dtype is None:
-        return WeightFormats(default="bf16")
-    name = dtype.removeprefix("torch.")
+    name = "bf16" if dtype is None else dtype.removeprefix("torch.")
     if name not in PLAIN:
-        key = read.present(("dtype", "torch_dtype")) or "dtype"
-        read.fail(key, f"unknown format {dtype!r}; expected one of {', '.join(PLAIN)}")
+        read.fail(read.present(_DTYPE) or "dtype", f"unknown format {dtype!r}; expected one of {', '.join(PLAIN)}")
     return WeightFormats(default=PLAIN.get(name, "bf16"))
 
 
@@ -135,42 +137,45 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
     found = read.value(key)
     if not isinstance(found, Mapping):
         read.fail(key, f"expected a mapping with a quant_method, but found {found!r}")
-        return WeightFormats(default="bf16")
+        return WeightFormats()
     config: Mapping[str, Any] = found
     inner = config.get("quantization")
     if isinstance(inner, Mapping):  # hf_quant_config.json of ModelOpt, put in as it is
         config = {"quant_method": "modelopt", **config, **inner}
     method = str(config.get("quant_method") or ("modelopt" if "quant_algo" in config else ""))
     if method not in METHODS and not method.startswith("modelopt"):
-        found = f"unknown method {method!r}" if method else "is missing"
-        read.fail(f"{key}.quant_method", f"{found}{did_you_mean(method, METHODS)}")
-        return WeightFormats(default="bf16")
+        why = f"unknown method {method!r}" if method else "is missing"
+        read.fail(f"{key}.quant_method", f"{why}{did_you_mean(method, METHODS)}")
+        return WeightFormats()
     wrong = list(slips(config))
     for name, why in wrong:
         read.fail(f"{key}.{name}", why)
-    rules = [] if wrong else list(_rules(config, method))
-    for problem in [one for one in rules if isinstance(one, str)]:
-        read.fail(key, problem)
-    ignored = [] if wrong else [_matcher(entry) for entry in dict.fromkeys(_ignored(config))]
-    told = sorted((one for one in rules if not isinstance(one, str)), key=lambda one: one[0] == _CLASS)
-    found_rules = [(_matcher(entry), name) for entry, name in told]
-    if not found_rules:
-        return WeightFormats(default="bf16")
+    if wrong:
+        return WeightFormats()
+    try:
+        told = sorted(_rules(config, method), key=lambda rule: rule[0] == _CLASS)
+    except ValueError as error:
+        read.fail(key, str(error))
+        return WeightFormats()
+    rules = [(_matcher(entry), name) for entry, name in told]
+    ignored = [_matcher(entry) for entry in dict.fromkeys(_ignored(config))]
+    if not rules:
+        return WeightFormats()
     heads = config.get("lm_head") is True
 
-    def choice(names: Sequence[str], is_head: bool) -> str | None:
-        if is_head and heads:
-            return found_rules[-1][1]
-        if any(matches(name, is_head) for matches in ignored for name in names):
+    def choice(names: Sequence[str]) -> str | None:
+        if heads and names == HEAD:
+            return rules[-1][1]
+        if any(matches(name) for matches in ignored for name in names):
             return None
-        return next((told for matches, told in found_rules for name in names if matches(name, is_head)), None)
+        return next((told for matches, told in rules for name in names if matches(name)), None)
 
     unread = tuple(f"{key}.{name}" for name in ("kv_cache_quant_algo", "kv_cache_scheme") if config.get(name))
-    return WeightFormats(default=found_rules[-1][1].partition("-")[0], choice=choice, unread=unread)
+    return WeightFormats(default=rules[-1][1].partition("-")[0], choice=choice, unread=unread)
 
 
-def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] | str]:
-    """Yield what is quantised and its format, the first of which counts, names before the class; or what is unknown."""
+def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str]]:
+    """Yield what is quantised and its format, the first of which counts, names before the class; raise if unknown."""
     bits, group = config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size"))
     match method:
         case "fp8":
@@ -184,11 +189,10 @@ def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] |
                 blocks = "int4" if config.get("bnb_4bit_use_double_quant") else "int4-g32"  # 4.127 and 4.5 bit
                 yield _CLASS, blocks if config.get("load_in_4bit") else "int8"
             else:
-                yield "expected load_in_4bit or load_in_8bit of bitsandbytes"
+                raise ValueError("expected load_in_4bit or load_in_8bit of bitsandbytes")
         case "awq" | "gptq":
             if bits not in ((4,) if method == "awq" else (4, 8)):
-                yield f"expected bits of {method} to be 4{' or 8' * (method == 'gptq')}, but found {bits!r}"
-                return
+                raise ValueError(f"expected bits of {method} to be 4{' or 8' * (method == 'gptq')}, but found {bits!r}")
             zeros, group = config.get("zero_point", True), 128 if group is None else group
             for regex, own in (config.get("dynamic") or {}).items():
                 if not regex.startswith("-:"):
@@ -203,16 +207,17 @@ def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str] |
             yield from _modelopt(config)
 
 
-def _compressed(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
+def _compressed(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     groups = config.get("config_groups")
-    for name, one in groups.items() if isinstance(groups, Mapping) else ():
-        weights = one.get("weights") if isinstance(one, Mapping) else None
-        weights = weights if isinstance(weights, Mapping) else {}
+    if not groups:
+        raise ValueError("expected config_groups of compressed-tensors")
+    for name, one in groups.items():
+        weights = one["weights"]
         said = f"{weights.get('type')} {weights.get('num_bits')}"
         family = {"float 8": "fp8", "int 8": "int8", "float 4": "fp4", "int 4": "int4"}.get(said)
         if family is None:
-            yield f"config_groups.{name} has weights of {said!r} bits; known are float 8, int 8, float 4, int 4"
-            return
+            message = f"config_groups.{name} has weights of {said!r} bits; known are float 8, int 8, float 4, int 4"
+            raise ValueError(message)
         if family == "fp4":
             family = "mxfp4" if weights.get("group_size") == 32 else "fp4"
         elif weights.get("block_structure"):
@@ -220,21 +225,16 @@ def _compressed(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
         elif family != "fp8":
             family = _grouped(family, weights.get("group_size"), zeros=weights.get("symmetric") is False)
         yield from ((str(target), family) for target in one.get("targets") or [_CLASS])
-    if not isinstance(groups, Mapping) or not groups:
-        yield "expected config_groups of compressed-tensors"
 
 
-def _modelopt(config: Mapping[str, Any]) -> Iterator[tuple[str, str] | str]:
-    algorithm, layers = config.get("quant_algo"), config.get("quantized_layers")
-    each = {str(name): dict(one) for name, one in layers.items()} if isinstance(layers, Mapping) else {}
-    each = each or {_CLASS: {"quant_algo": algorithm, "group_size": config.get("group_size")}}
-    for name, one in each.items():
+def _modelopt(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    algorithm = config.get("quant_algo")
+    for name, one in (config.get("quantized_layers") or {_CLASS: config}).items():
         family = ALGORITHMS.get(str(one.get("quant_algo")))
         if family is None:
             message = f"unknown quant_algo {one.get('quant_algo')!r}{did_you_mean(str(algorithm), list(ALGORITHMS))}"
-            yield message
-            return
-        yield name, _grouped(family, one.get("group_size"), zeros=False) if family == "int4" else family
+            raise ValueError(message)
+        yield str(name), _grouped(family, one.get("group_size"), zeros=False) if family == "int4" else family
 
 
 def _ignored(config: Mapping[str, Any]) -> Iterator[str]:
@@ -252,24 +252,24 @@ def _grouped(family: str, group: object, *, zeros: object) -> str:
 
 def _blocks(family: str, block: object) -> str:
     """Return the name of a format with a 32-bit scale for each block, of 128 × 128 not counted."""
-    sizes = list(block) if isinstance(block, Sequence) else []
-    if len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes) and sizes[0] * sizes[1] < 128 * 128:
-        return f"{family}-{sizes[0]}x{sizes[1]}"
+    match block:
+        case [int(rows), int(columns)] if rows > 0 and columns > 0 and rows * columns < 128 * 128:
+            return f"{family}-{rows}x{columns}"
     return family
 
 
-def _matcher(entry: str) -> Callable[[str, bool], bool]:
+def _matcher(entry: str) -> Callable[[str], bool]:
     """Return whether an entry of a list means a module of this name."""
     if entry == _CLASS:
-        return lambda name, is_head: not is_head
+        return lambda name: name not in HEAD
     if entry.startswith("re:"):
         pattern = re.compile(entry[3:])
-        return lambda name, is_head: any(pattern.match(f"{before}{name}") for before in _BEFORE)
+        return lambda name: any(pattern.match(f"{before}{name}") for before in _BEFORE)
     bare = _bare(entry)
     if any(sign in bare for sign in "*?["):
         whole = re.compile(translate(bare))
-        return lambda name, is_head: any(whole.match(one) for one in _and_above(name))
-    return lambda name, is_head: f".{bare}." in f".{name}."
+        return lambda name: any(whole.match(one) for one in accumulate(name.split("."), "{}.{}".format))
+    return lambda name: f".{bare}." in f".{name}."
 
 
 def _bare(entry: str) -> str:
@@ -277,10 +277,3 @@ def _bare(entry: str) -> str:
     before, found, behind = entry.strip(".").partition("layers.")
     known = found and set(before.rstrip(".").split(".")) <= _CONTAINERS
     return f"layers.{behind}" if known else entry.strip(".").removeprefix("model.")
-
-
-def _and_above(name: str) -> Iterator[str]:
-    """Yield a name and those of the modules around it."""
-    parts = name.split(".")
-    for count in range(len(parts), 0, -1):
-        yield ".".join(parts[:count])

@@ -30,7 +30,7 @@ def slips(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _names(found: Any) -> bool:
     return isinstance(found, list | tuple) and all(
-        re.compile(entry[3:]) is not None if entry.startswith("re:") else True for entry in found
+        not entry.startswith("re:") or re.compile(entry[3:]) is not None for entry in found
     )
 
 
