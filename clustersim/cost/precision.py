@@ -8,12 +8,12 @@ some 0.1 % at most and are not.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.model.architecture import Attention, Ffn, ModelSpec, Moe
+from clustersim.model.architecture import FormatOf, ModelSpec, WithFormats
 from clustersim.model.weight_parts import KEPT, MODULE_OF, MODULES, READS
 from clustersim.values import dataclass
 
@@ -36,8 +36,6 @@ _BITS: Final = {"fp8": 8, "int8": 8, "int4": 4}
 
 SCALED_FP8_BYTES: Final = 1.0 + 4.0 / 128.0
 """Of an element that DeepEP dispatches in fp8: 128 of them share a scale of 4 bytes (tests/test_intranode.py)."""
-
-_ROLES: Final = ("weights", "activations", "kv_cache")
 
 
 def dtype_bytes(name: str) -> float:
@@ -66,7 +64,7 @@ def family_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def format_of(precision: Precision, model: ModelSpec, linear: str, part: Attention | Ffn | Moe | ModelSpec) -> str:
+def format_of(precision: Precision, model: ModelSpec, linear: str, part: WithFormats) -> str:
     """Return the number format of the weights that an operator reads: the one place that decides it.
 
     What ``precision`` names by module comes first. Where its ``weights`` is the format of the checkpoint, the
@@ -102,12 +100,10 @@ def format_problem(name: str, *, scaled: bool = True) -> str | None:
     return f"unknown number format {name!r}{did_you_mean(name, list(DTYPE_BYTES))}"
 
 
-def formats_of(
-    precision: Precision, model: ModelSpec
-) -> Callable[[str, Attention | Ffn | Moe | ModelSpec], tuple[str, float]]:
+def formats_of(precision: Precision, model: ModelSpec) -> FormatOf:
     """Return what tells the format of a linear map of a part of a model (:func:`format_of`), and bytes of a weight."""
 
-    def found(linear: str, part: Attention | Ffn | Moe | ModelSpec) -> tuple[str, float]:
+    def found(linear: str, part: WithFormats) -> tuple[str, float]:
         name = format_of(precision, model, linear, part)
         return name, dtype_bytes(name)
 
@@ -138,16 +134,17 @@ class Precision:
     multiply: str | None = None
 
     def __post_init__(self) -> None:
-        chosen = {f"precision.{role}": getattr(self, role) for role in (*_ROLES, "multiply")}
-        for one in self.modules:
-            chosen[f"precision.weights.{one[0]}"] = one[1] if one[0] in MODULES else None
+        roles = "weights", "activations", "kv_cache", "multiply"
+        chosen = {f"precision.{role}": getattr(self, role) for role in roles}
+        chosen |= {f"precision.weights.{module}": name for module, name in self.modules if module in MODULES}
         problems = [
-            Problem(message=f"unknown module{did_you_mean(one[0], list(MODULES))}", path=f"precision.weights.{one[0]}")
-            for one in self.modules
-            if one[0] not in MODULES
+            Problem(message=f"unknown module{did_you_mean(module, list(MODULES))}", path=f"precision.weights.{module}")
+            for module, _ in self.modules
+            if module not in MODULES
         ]
-        whys = {path: format_problem(name, scaled="weights" in path) for path, name in chosen.items() if name}
-        problems += [Problem(message=why, path=path) for path, why in whys.items() if why]
+        for path, name in chosen.items():
+            if name and (why := format_problem(name, scaled="weights" in path)):
+                problems.append(Problem(message=why, path=path))
         if problems:
             raise InputError(problems)
 

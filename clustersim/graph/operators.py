@@ -25,7 +25,7 @@ from functools import lru_cache
 from clustersim.cost.precision import Precision, format_of
 from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, Node, StepKind, Terms, Unit
 from clustersim.graph.variant import Variant
-from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
+from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe, WithFormats
 
 TOKENS: Terms = (("tokens", 1.0),)
 PREFILL: Terms = (("prefill_tokens", 1.0),)
@@ -82,7 +82,7 @@ class _Work:
         self.prefills = kind != "decode"
         self.decodes = kind != "prefill"
 
-    def told(self, body: Body, part: Attention | Ffn | Moe | ModelSpec) -> Body:
+    def told(self, body: Body, part: WithFormats) -> Body:
         """Return a body whose products tell the format of their weights, where most weights have another one."""
         formats = {
             node.name: format_of(self.precision, self.model, node.name, part)

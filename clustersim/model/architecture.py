@@ -8,6 +8,7 @@ bases and scaling, norm epsilons, router scoring. Layers for multi-token predict
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -213,3 +214,9 @@ class ModelSpec:
             for one in self.layers
         )
         return replace(self, default_weight_dtype=dtype, formats=(), layers=layers)
+
+
+WithFormats = Attention | Ffn | Moe | ModelSpec
+"""What lists formats of its linear maps."""
+FormatOf = Callable[[str, WithFormats], tuple[str, float]]
+"""(linear map, what it is of) → name of the format of its weights, and bytes of one."""

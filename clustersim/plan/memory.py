@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from clustersim.model import weights
-from clustersim.model.architecture import Attention, Ffn, ModelSpec, Moe
+from clustersim.model.architecture import Attention, Ffn, FormatOf, ModelSpec, Moe, WithFormats
 from clustersim.model.kv import kv_elements_per_token
 from clustersim.model.weight_parts import MODULE_OF, MODULES
 from clustersim.model.weights import Linear
@@ -17,12 +18,10 @@ from clustersim.plan.stages import stage_layers
 from clustersim.values import dataclass
 
 _LOGIT_BYTES: Final = 4.0
-
-
-FormatOf = Callable[[str, Attention | Ffn | Moe | ModelSpec], tuple[str, float]]
-"""(linear map, what it is of) → name of the format of its weights, and bytes of one."""
 _Parts = dict[tuple[str, str], tuple[float, float]]
 """(module, format) → parameters and bytes"""
+_Held = Iterator[tuple[str, float]]
+"""Linear map, or ``norms`` of vectors and biases, and its parameters on one rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,38 +67,29 @@ def stage_memory(
     so many at once as an engine takes. On the last stage, the 32-bit logits of every request.
     """
     found = []
-    vectors = format_of("norms", model)
     known: dict[tuple[int, bool], tuple[_Parts, float, float]] = {}  # by module: layers share them
     for stage, modules in enumerate(stage_layers(model, plan)):
-        parts: _Parts = {}
-        kv = widest = exposed = 0.0
-        counts: dict[tuple[int, bool], int] = {}
+        counts: Counter[tuple[int, bool]] = Counter()
+        kv = 0.0
         for layer, part in modules:
             spec = model.layers[layer]
             module = spec.attention if part == "attention" else spec.ffn
             key = id(module), spec.post_norms
             if key not in known:
-                norms = weights.module_norm_parameters(model, spec)
-                own, elements = _of_module(model, module, plan, format_of)
-                _add(own, ("norms", *vectors), norms)
+                own: _Parts = {}
+                _weigh(own, _of_module(model, module, plan), module, format_of)
+                _weigh(own, [("norms", weights.module_norm_parameters(model, spec))], model, format_of)
+                elements = kv_elements_per_rank(module, plan.tp) if isinstance(module, Attention) else 0.0
                 known[key] = own, elements, _width(module, model, plan, max_batch_tokens, rule)
-            counts[key] = counts.get(key, 0) + 1
-            _, elements, width = known[key]
-            kv += elements * kv_bytes
-            exposed = max(exposed, elements if plan.sp.degree > 1 else 0.0)
-            widest = max(widest, width)
+            counts[key] += 1
+            kv += known[key][1] * kv_bytes
+        parts: _Parts = {}
         for key, count in counts.items():
             for which, (parameters, size) in known[key][0].items():
-                before = parts.get(which, (0.0, 0.0))
-                parts[which] = before[0] + count * parameters, before[1] + count * size
-        table = model.vocab * model.hidden
-        if stage == 0:
-            rows = model.vocab / plan.tp + model.learned_positions
-            _add(parts, ("embedding", *format_of("embedding", model)), rows * model.hidden)
-        if stage == plan.pp - 1:
-            if not model.tied_embeddings or stage > 0:
-                _add(parts, ("lm_head", *format_of("lm_head", model)), table / plan.tp)
-            _add(parts, ("norms", *vectors), weights.norm_parameters(model))
+                _add(parts, which, count * parameters, count * size)
+        _weigh(parts, _ends(model, plan, stage), model, format_of)
+        exposed = max((known[key][1] for key in counts), default=0.0) if plan.sp.degree > 1 else 0.0
+        widest = max((known[key][2] for key in counts), default=0.0)
         buffers = (max_batch_tokens * (5 * model.hidden + exposed) + widest) * activation_bytes
         if stage == plan.pp - 1:
             buffers += max_batch_requests * model.vocab * _LOGIT_BYTES
@@ -118,27 +108,34 @@ def _place(part: tuple[str, str]) -> tuple[int, str]:
     return list(MODULES).index(part[0]), part[1]
 
 
-def _add(parts: _Parts, told: tuple[str, str, float], parameters: float) -> None:
-    """Add parameters to those of (module, format, bytes of one)."""
-    module, name, each = told
-    before = parts.get((module, name), (0.0, 0.0))
-    parts[module, name] = before[0] + parameters, before[1] + parameters * each
+def _add(parts: _Parts, which: tuple[str, str], parameters: float, size: float) -> None:
+    before = parts.get(which, (0.0, 0.0))
+    parts[which] = before[0] + parameters, before[1] + size
 
 
-def _of_module(
-    model: ModelSpec, module: Attention | Ffn | Moe, plan: ParallelPlan, format_of: FormatOf
-) -> tuple[_Parts, float]:
-    """Return the weights of a module on one rank, and its cache elements per token."""
-    parts: _Parts = {}
-    if isinstance(module, Attention):
-        held, elements = _attention(model, module, plan.tp), kv_elements_per_rank(module, plan.tp)
-    elif isinstance(module, Moe):
-        held, elements = _moe(model, module, plan), 0.0
-    else:
-        held, elements = _up_and_down(weights.ffn_linears(model, module), plan.tp), 0.0
+def _weigh(parts: _Parts, held: Iterable[tuple[str, float]], of: WithFormats, format_of: FormatOf) -> None:
+    """Add linear maps and vectors (what, parameters) of a part of a model."""
     for linear, parameters in held:
-        _add(parts, (MODULE_OF[linear], *format_of(linear, module)), parameters)
-    return parts, elements
+        name, each = format_of(linear, of)
+        _add(parts, (MODULE_OF[linear], name), parameters, parameters * each)
+
+
+def _ends(model: ModelSpec, plan: ParallelPlan, stage: int) -> _Held:
+    """Yield what is before the first layer and behind the last one, on the stages that have these."""
+    if stage == 0:
+        yield "embedding", (model.vocab / plan.tp + model.learned_positions) * model.hidden
+    if stage == plan.pp - 1:
+        if not model.tied_embeddings or stage > 0:
+            yield "lm_head", model.vocab * model.hidden / plan.tp
+        yield "norms", weights.norm_parameters(model)
+
+
+def _of_module(model: ModelSpec, module: Attention | Ffn | Moe, plan: ParallelPlan) -> _Held:
+    if isinstance(module, Attention):
+        return _attention(model, module, plan.tp)
+    if isinstance(module, Moe):
+        return _moe(model, module, plan)
+    return _up_and_down(weights.ffn_linears(model, module), plan.tp)
 
 
 def _width(module: Attention | Ffn | Moe, model: ModelSpec, plan: ParallelPlan, tokens: int, rule: PoolRule) -> float:
@@ -171,10 +168,6 @@ def _attention_width(attention: Attention, tp: int) -> float:
 def _maps(module: Ffn | Moe) -> int:
     """Return how many results of the intermediate width a module has: gate and up, and their product."""
     return 3 if module.gated else 2
-
-
-_Held = Iterator[tuple[str, float]]
-"""Linear map, or ``norms`` of vectors and biases, and its parameters on one rank."""
 
 
 def _attention(model: ModelSpec, attention: Attention, tp: int) -> _Held:
