@@ -33,9 +33,11 @@ def weights_account(model: ModelSpec) -> list[dict[str, Any]]:
 
 
 def _weights(rank: RankMemory) -> list[dict[str, Any]]:
-    names = ("module", "format", "parameters", "bytes")
-    found = (dict(zip(names, (*one[:2], *map(round, one[2:])), strict=True)) for one in rank.weights)
-    return [one for one in found if one["parameters"]]
+    return [
+        {"module": module, "format": name, "parameters": round(parameters), "bytes": round(size)}
+        for module, name, parameters, size in rank.weights
+        if round(parameters)
+    ]
 
 
 def memory_account(scenario: Scenario) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from clustersim.scenario.scenario import Pool, Scenario
 from clustersim.serving.config import ServingConfig
 from clustersim.simulation.legality import check_scenario_plan
 from clustersim.simulation.replay_input import replay_input
+from clustersim.timeline.parts import rows_of
 from clustersim.timeline.soundness import refuse_unsound
 from clustersim.timeline.tables import Table
 from clustersim.timeline.timeline import Timeline
@@ -258,8 +259,7 @@ def _owners(timeline: Timeline, replica: int) -> dict[int, int]:
 
 
 def _of(table: Table, replica: int) -> Table:
-    mine = table["replica"] == replica
-    return {name: values[mine] for name, values in table.items()}
+    return rows_of(table, table["replica"] == replica)
 
 
 def _starts(timeline: Timeline, steps: list[int], replica: int) -> Starts:

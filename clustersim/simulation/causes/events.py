@@ -9,6 +9,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.serving.decision import ADMITTED, ARRIVED, PREEMPTED, RECEIVED, SWAPPED_OUT
 from clustersim.simulation.residency import moved
+from clustersim.timeline.parts import rows_of
 from clustersim.timeline.passes import PART
 from clustersim.timeline.rows_of import RowsOf, in_order
 from clustersim.timeline.step_parts import StepRows
@@ -91,8 +92,8 @@ def events_of(tables: Tables, rows: StepRows, finished: Any, first_ns: Int64Arra
         mine[finished[table["request"][mine]]]
         for table, mine in zip((tables.chunks, tables.decodes), some, strict=True)
     )
-    decodes = {name: values[these] for name, values in tables.decodes.items()}
-    chunk = {name: values[chunks] for name, values in tables.chunks.items()}
+    decodes = rows_of(tables.decodes, these)
+    chunk = rows_of(tables.chunks, chunks)
     prompts = rows.of(chunk["replica"], chunk["step"])
     first, last = (rows.of(decodes["replica"], decodes[key]) for key in ("first_step", "last_step"))
     request = np.concatenate((chunk["request"], decodes["request"])).astype(np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.simulation.causes.episodes import in_slots
+from clustersim.timeline.parts import rows_of
 from clustersim.timeline.step_parts import Label, StepParts, StepRows, scaled, step_parts
 from clustersim.timeline.steps import steps_of
 from clustersim.timeline.tables import Table, Tables
@@ -43,12 +44,12 @@ def with_first_steps(
     if not len(episodes):
         return tables, parts
     alone = {**decodes, "last_step": np.where(cut, first, decodes["last_step"])}
-    split = _and(alone, {**_of(decodes, episodes), "first_step": _next_steps(steps, row[episodes])})
+    split = _and(alone, {**rows_of(decodes, episodes), "first_step": _next_steps(steps, row[episodes])})
     rows, at = np.unique(row[episodes], return_index=True)
     rows, ends = rows[several := steps["count"][rows] > 1], ends[episodes][at[several]]
     if not len(rows):
         return tables.part(decodes=split), parts
-    once, left = (_of(steps, rows) for _ in range(2))
+    once, left = (rows_of(steps, rows) for _ in range(2))
     once |= {"count": np.ones_like(once["count"]), "end_ns": ends}
     left |= {"step": left["step"] + 1, "count": left["count"] - 1, "start_ns": ends}
     found = {name: values.copy() for name, values in steps.items()}
@@ -66,10 +67,6 @@ def _next_steps(steps: Table, rows: Int64Array) -> Int64Array:
     follows = order[np.minimum(position[rows] + 1, len(order) - 1)]
     found: Int64Array = np.where(steps["count"][rows] > 1, steps["step"][rows] + 1, steps["step"][follows])
     return found
-
-
-def _of(table: Table, rows: Int64Array) -> dict[str, Any]:
-    return {name: values[rows] for name, values in table.items()}
 
 
 def _and(table: Table, more: Table) -> dict[str, Any]:
@@ -102,10 +99,10 @@ def _first_parts(tables: Tables, rows: Int64Array, merged: Callable[[Label], Lab
     own = keys(steps["replica"], steps["step"])
     wanted = own[rows]
     alike = np.flatnonzero(np.isin(own, wanted))  # also those of replicas in lockstep
-    once, every = _of(steps, alike), steps_of(tables)
+    once, every = rows_of(steps, alike), steps_of(tables)
     once |= {"count": np.ones_like(alike), "end_ns": every.end_ns[every.at(once["replica"], once["step"])]}
     passes, transfers = (
-        _of(table, np.flatnonzero(np.isin(keys(table["replica"], table[step]), wanted)))
+        rows_of(table, np.flatnonzero(np.isin(keys(table["replica"], table[step]), wanted)))
         for table, step in ((tables.passes, "first_step"), (tables.transfers, "step"))
     )
     passes["steps"] = np.ones_like(passes["steps"])
