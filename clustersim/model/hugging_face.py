@@ -27,7 +27,8 @@ from clustersim.model.families import (
 )
 from clustersim.model.ffn_fields import ffn_layers
 from clustersim.model.reading import ConfigReader
-from clustersim.model.weight_format import KEYS, NAMES, WeightFormats, weight_formats
+from clustersim.model.weight_format import NAMES, WeightFormats, weight_formats
+from clustersim.model.weight_shapes import KEYS
 from clustersim.model.weights import Linear, attention_linears, expert_linears, ffn_linears, shared_expert_linears
 
 HIDDEN: Final = ("hidden_size", "hidden_dim", "n_embd", "d_model")

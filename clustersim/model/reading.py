@@ -10,15 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from clustersim.errors import InputError, Problem, nearest
+from clustersim.model.weight_shapes import DTYPE, KEYS
 from clustersim.units import plural
 
 NESTED: Final = ("text_config", "llm_config")
 """Where a multimodal configuration keeps its language model."""
 
-SHARED: Final = (
-    "model_type", "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "compression_config",
-    "quantization",
-)  # fmt: skip
+SHARED: Final = ("model_type", "tie_word_embeddings", *DTYPE, *KEYS)
 """Keys that a nested language model inherits from the level above when it lacks them."""
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from clustersim.errors import did_you_mean
 from clustersim.model.reading import ConfigReader
 from clustersim.model.weight_parts import Formats
-from clustersim.model.weight_shapes import IGNORED, slips
+from clustersim.model.weight_shapes import DTYPE, IGNORED, KEYS, slips
 from clustersim.values import dataclass
 
 PLAIN: Final = {
@@ -30,9 +30,6 @@ PLAIN: Final = {
     "float32": "fp32",
     "float8_e4m3fn": "fp8",
 }
-_DTYPE: Final = ("dtype", "torch_dtype")
-KEYS: Final = ("quantization_config", "compression_config", "quantization")
-"""Where a configuration keeps it; ``quantization`` is what ModelOpt writes in a file of its own."""
 _CLASS: Final = "Linear"
 """Class of all linear maps; the LM head is of another one to engines."""
 METHODS: Final = ("fp8", "fbgemm_fp8", "mxfp4", "awq", "gptq", "bitsandbytes", "modelopt", "compressed-tensors")
@@ -124,12 +121,12 @@ class WeightFormats:
 def weight_formats(read: ConfigReader) -> WeightFormats:
     """Return the formats of a checkpoint's weights; ``bf16`` when the configuration names none, as engines assume."""
     key = read.present(KEYS)
-    dtype = read.word(_DTYPE)
+    dtype = read.word(DTYPE)
     if key is not None:
         return _quantised(read, key)
     name = "bf16" if dtype is None else dtype.removeprefix("torch.")
     if name not in PLAIN:
-        read.fail(read.present(_DTYPE) or "dtype", f"unknown format {dtype!r}; expected one of {', '.join(PLAIN)}")
+        read.fail(read.present(DTYPE) or "dtype", f"unknown format {dtype!r}; expected one of {', '.join(PLAIN)}")
     return WeightFormats(default=PLAIN.get(name, "bf16"))
 
 

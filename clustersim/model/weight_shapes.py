@@ -6,6 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+DTYPE: Final = ("dtype", "torch_dtype")
+KEYS: Final = ("quantization_config", "compression_config", "quantization")
+"""Where a configuration keeps it; ``quantization`` is what ModelOpt writes in a file of its own."""
 IGNORED: Final = (
     "modules_to_not_convert",
     "ignore",
