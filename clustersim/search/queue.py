@@ -201,17 +201,13 @@ def until_steady(
             raise
         except InputError:  # there is no room for as many: what is known stays
             break
-        before = {number: found[number] for number in going}
-        for number, one in zip(going, rows, strict=True):
-            if all(row["failed"] is None for row in one):
-                times[number], found[number] = more[number], one
-        going = [
-            number
-            for number in going
-            if found[number] is not before[number]
-            and _is_unsure(found[number], share)
-            and not _is_for_good(before[number], found[number])
-        ]
+        going = []
+        for number, one in zip(more, rows, strict=True):
+            if any(row["failed"] is not None for row in one):
+                continue
+            before, times[number], found[number] = found[number], more[number], one
+            if _is_unsure(one, share) and not _is_for_good(before, one):
+                going.append(number)
     return list(zip(times, found, strict=True))
 
 

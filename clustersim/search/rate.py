@@ -119,12 +119,20 @@ def highest_rate(
                 nobody = _nobody(best, share, scenario)
                 if not isinstance(nobody, UnreachedError):
                     raise nobody
-                if lowered(best.share) <= 0.0:
-                    return _capacity(best, best, attempts, scenario, share=0.0, unreached=nobody)
-                less = lowered(best.share)
-                found = highest_rate(runs, scenario, share=less, tolerance=tolerance, lasting_s=lasting_s, told=told)
+                if less := lowered(best.share):
+                    found = highest_rate(
+                        runs, scenario, share=less, tolerance=tolerance, lasting_s=lasting_s, told=told
+                    )
+                else:
+                    found = _capacity(best, best, attempts, scenario, share=0.0)
                 return replace(found, unreached=nobody)
             worse, best = best, attempt(_rarer(load, best.rate_per_s))
+    best, worse = _narrowed(best, worse, attempts, share, tolerance)
+    return _capacity(best, worse, attempts, scenario, share=share)
+
+
+def _narrowed(best: Tried, worse: Tried, attempts: RatesTried, share: float, tolerance: float) -> tuple[Tried, Tried]:
+    """Return a rate that does and one that does not which are as close as asked, or as numbers allow."""
     while worse.rate_per_s > best.rate_per_s * (1.0 + tolerance):
         step = (worse.rate_per_s / best.rate_per_s) ** (1.0 / (BETWEEN + 1))
         between = attempts([best.rate_per_s * step**number for number in range(1, BETWEEN + 1)])
@@ -133,20 +141,13 @@ def highest_rate(
             break
         first = next(number for number, one in enumerate(each) if not one.does(share))
         best, worse = each[first - 1], each[first]
-    return _capacity(best, worse, attempts, scenario, share=share)
+    return best, worse
 
 
-def _capacity(
-    best: Tried,
-    worse: Tried,
-    attempts: RatesTried,
-    scenario: Scenario,
-    *,
-    share: float,
-    unreached: UnreachedError | None = None,
-) -> Capacity:
+def _capacity(best: Tried, worse: Tried, attempts: RatesTried, scenario: Scenario, *, share: float) -> Capacity:
+    """Return what was found; ``worse`` is ``best`` where not even requests that come one by one meet their targets."""
     numbers = worse.row["numbers"]
-    limit = limiting(numbers) if worse.share < share or unreached is not None else QUEUE
+    limit = limiting(numbers) if worse.share < share or worse is best else QUEUE
     return Capacity(
         best=best,
         worse=worse,
@@ -154,7 +155,6 @@ def _capacity(
         limited_by=limit,
         why=reason(limit, numbers, scenario),
         share=share,
-        unreached=unreached,
     )
 
 

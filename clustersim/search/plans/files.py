@@ -143,8 +143,8 @@ def _why(one: Standing, fate: str, found: Found) -> str:
             f" is {one.bound.tpot_ms:.4g} ms" if one.why == "least TPOT" and one.bound.tpot_ms else ""
         )
     if fate == "screened" and one.row is not None and one.passed is None:
-        cut = one.row["numbers"].get("cut_s")
-        share = one.row["numbers"]["goodput.share"]
+        cut = one.numbers.get("cut_s")
+        share = one.numbers["goodput.share"]
         return f"{one.why}: {'at most ' if cut else ''}{format_share(share)} meet their targets" + (
             f", seen after {cut:.0f} s" if cut else ""
         )

@@ -57,11 +57,10 @@ def nearest_of(search: Search, unreached: UnreachedError, told: Told | None = No
         When no plan finishes any request.
     """
     able = _one_by_one(search)
-    if not any(one.row["numbers"].get("requests.finished") for one in able if one.row is not None):
+    if not any(one.numbers.get("requests.finished") for one in able):
         raise InputError(unreached.problems)
-    best = max(able, key=lambda one: (share_of(one.row or {}), -_misses(one), -one.candidate.devices))
-    most, words = share_of(best.row or {}), _words(search, best)
-    message = f"{unreached.problems[0].message}; {words}"
+    best = max(able, key=lambda one: (one.share, -_misses(one), -one.candidate.devices))
+    most, message = best.share, f"{unreached.problems[0].message}; {_words(search, best)}"
     (short,) = search.rows([search.trial_at(best, SLOWEST, 0.0)], try_rate)  # as those that are compared first
     less = lowered(min(most, share_of(short)))
     for _ in range(_TRIES if less > 0.0 else 0):
@@ -113,13 +112,12 @@ def _one_by_one(search: Search) -> list[Standing]:
 
 def _misses(one: Standing) -> float:
     """Return the latency whose target most requests miss, one by one, in the median."""
-    numbers = (one.row or {})["numbers"]
-    return float(numbers.get(f"{limiting(numbers)}_ms.p50", 0.0))
+    return float(one.numbers.get(f"{limiting(one.numbers)}_ms.p50", 0.0))
 
 
 def _words(search: Search, best: Standing) -> str:
     """Say which share the nearest plan reaches one by one, and what limits it."""
-    numbers = (best.row or {})["numbers"]
+    numbers = best.numbers
     name = limiting(numbers)
     p50, p99 = (numbers.get(f"{name}_ms.{one}") for one in ("p50", "p99"))
     if p50 is None:
@@ -127,4 +125,4 @@ def _words(search: Search, best: Standing) -> str:
     else:
         limit = f"limited by {name.upper()}: {p50:,.4g} ms in the median, {p99:,.4g} ms at p99"
         limit += f" (target: {search.base.targets[name]})"
-    return f"the most that any reaches is {format_share(share_of(best.row or {}))}, by {best.words} one by one, {limit}"
+    return f"the most that any reaches is {format_share(best.share)}, by {best.words} one by one, {limit}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from clustersim.search.plans.bounds.limits import UNBOUNDED, Bound
 from clustersim.search.plans.deployments import Candidate
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.point import Row
+from clustersim.search.queue import share_of
 from clustersim.values import dataclass
 
 Fate = Literal["open", "pruned", "screened", "simulated", "failed"]  # open: its bound allows it to be the best
@@ -67,6 +68,16 @@ class Standing:
     row: Row | None = None
     passing: dict[int, Row] = field(default_factory=dict)
     row_devices: int = 1
+
+    @property
+    def numbers(self) -> Mapping[str, Any]:
+        """Numbers of its row; none where it has no row."""
+        return {} if self.row is None else self.row["numbers"]
+
+    @property
+    def share(self) -> float:
+        """Share of all requests that meet every target in its row; 0 where it has no row."""
+        return 0.0 if self.row is None else share_of(self.row)
 
     @property
     def replicas_per_run(self) -> float:

@@ -168,7 +168,7 @@ class Found(Standings):
                 "they reach at least what is told (more --effort tells)"
             )
         uncertain += self._repeated()
-        if any(one.row is not None and "alone" in one.row["numbers"] for one in screened):
+        if any("alone" in one.numbers for one in screened):
             uncertain.append("a decode pool is taken to make no prefill pool serve more requests in time")
         if any(one.alone is not None for one in self.standings):
             uncertain.append(

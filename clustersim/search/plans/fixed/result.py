@@ -41,8 +41,7 @@ class Fixed(Standings):
 
     def value(self, one: Standing) -> float:
         """Return what a plan reaches."""
-        assert one.row is not None
-        return float(one.row["numbers"][self.objective])
+        return float(one.numbers[self.objective])
 
     @property
     def best(self) -> Standing:

@@ -26,7 +26,7 @@ from clustersim.search.plans.refusals import none_legal, none_serves
 from clustersim.search.plans.search import Search
 from clustersim.search.plans.trials import Told, Trials
 from clustersim.search.plans.walk.walk import SPENT
-from clustersim.search.queue import SHARE, share_of
+from clustersim.search.queue import SHARE
 from clustersim.units import format_asked, format_share, plural
 
 SOME: Final = ("throughput.output_tokens_per_s", "goodput.requests_per_s", "energy.joules_per_output_token")
@@ -130,7 +130,7 @@ def fixed_by(search: FixedSearch, told: Told | None = None) -> Fixed:
     counting = _counting(simulated, question.objective, share)
     if not counting and share is not None and simulated:
         unreached = unreached or _none_in_time(simulated, share, rate_per_s)
-        share = max(share_of(one.row or {}) for one in simulated)
+        share = max(one.share for one in simulated)
         counting = _counting(simulated, question.objective, share)
     found = Fixed(
         standings=standings,
@@ -177,12 +177,12 @@ def _counting(simulated: Sequence[Standing], objective: str, share: float | None
 
 
 def _finishes(one: Standing) -> bool:
-    return one.row is not None and bool(one.row["numbers"].get("requests.finished"))
+    return bool(one.numbers.get("requests.finished"))
 
 
 def _refuse_no_number(objective: str, simulated: Sequence[Standing]) -> None:
     """Refuse an objective that no run has; one that no request is finished in has not all numbers."""
-    rows = [one.row["numbers"] for one in simulated if one.row is not None and _finishes(one)]
+    rows = [one.numbers for one in simulated if _finishes(one)]
     known = dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value))
     if not known or objective in known:
         return
@@ -204,9 +204,9 @@ def _no_number(objective: str, hint: str) -> InputError:
 
 def _none_in_time(simulated: Sequence[Standing], share: float, rate_per_s: float | None) -> UnreachedError:
     """Return the error for a rate at which no plan meets the targets: how near the best one is."""
-    one = max(simulated, key=lambda one: share_of(one.row or {}))
+    one = max(simulated, key=lambda one: one.share)
     message = (
         f"no plan serves {format_asked(share)} of the requests within their targets at {rate_words(rate_per_s)}; "
-        f"the nearest, {one.words}, serves {format_share(share_of(one.row or {}))}"
+        f"the nearest, {one.words}, serves {format_share(one.share)}"
     )
     return UnreachedError(Problem(path="targets", message=message))
