@@ -190,7 +190,7 @@ class Pool(Executor):
                     else:
                         asked.pop(ready).set_exception(error)
         self._broken.set()
-        kill(self._context.started)
+        _kill(self._context.started)
         self._fail(asked.values())
 
     def _fail(self, asked: Iterable[Future[Any]]) -> None:
@@ -272,7 +272,7 @@ def local_pool(workers: int) -> Iterator[Pool]:
 
 def end(started: Sequence[Any]) -> None:
     """Kill processes, and wait until they are gone."""
-    kill(started)
+    _kill(started)
     late = time.monotonic() + _ENDS_S
     for process in started:
         if process.pid is not None:  # the machine gave one
@@ -284,7 +284,7 @@ def end_all() -> None:
     end(multiprocessing.active_children())
 
 
-def kill(started: Sequence[Any]) -> None:
+def _kill(started: Sequence[Any]) -> None:
     with signals_wait():
         for process in started:
             with suppress(ValueError, OSError):  # it has ended, and is closed
@@ -313,7 +313,7 @@ def forget_answers() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, which its queue does not tell."""
+    """End this process when the one that started it is gone, which its pipe does not tell."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     forget_answers()

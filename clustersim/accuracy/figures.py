@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from clustersim.accuracy.result import Result
 from clustersim.accuracy.row import Inexpressible
 from clustersim.accuracy.systems import model, topology
-from clustersim.scenario.confidence import COLUMNS, KIND, NEARER, model_class
+from clustersim.scenario.confidence import COLUMNS, kinds_of, model_class
 from clustersim.scenario.parts import load_model, load_topology
 
 
@@ -23,7 +23,7 @@ def figures_table(results: Iterable[Result]) -> str:
     errors: dict[tuple[str, ...], list[float]] = {}
     for result in results:
         kind = _kind(result) if result.ratio is not None else None
-        for key in _keys(kind) if kind else ():
+        for key in kinds_of(kind) if kind else ():
             errors.setdefault(key, []).append(result.error)
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -43,8 +43,3 @@ def _kind(result: Result) -> tuple[str, ...] | None:
     name = where.pop("name")
     device = load_topology(name, [f"{key}={value}" for key, value in where.items()]).device.name
     return device, result.profile.partition("-")[0], model_class(load_model(of if isinstance(of, str) else of["name"]))
-
-
-def _keys(kind: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for shared in (KIND, *NEARER):
-        yield tuple(value if key in shared else "" for key, value in zip(KIND, kind, strict=True))

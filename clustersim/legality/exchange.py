@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from clustersim.plan.parallel import ParallelPlan
+
 FIX: Final = "let all ranks that experts are spread over take the dispatch and its combine together, in every layer"
 
 
@@ -19,6 +21,12 @@ def sharing(rank: int, *, stage_ranks: int, pp: int, replicas: int) -> tuple[int
     place = rank // stage_ranks
     places = [place] if replicas == 1 else range(place % pp, replicas * pp, pp)
     return tuple(one * stage_ranks + local for one in places for local in range(stage_ranks))
+
+
+def sharing_in(plan: ParallelPlan, rank: int) -> tuple[int, ...]:
+    """Return the ranks that share the experts of a stage with one in a plan."""
+    replicas = plan.dp if plan.ep.scope == "global" else 1
+    return sharing(rank, stage_ranks=plan.stage_ranks, pp=plan.pp, replicas=replicas)
 
 
 def apart(ranks: Collection[int], rounds: Iterable[Sequence[Collection[int]]]) -> Mapping[int, frozenset[int]]:

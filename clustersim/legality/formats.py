@@ -15,7 +15,7 @@ BYTES: Final[Mapping[str, float]] = {
 }  # fmt: skip
 """Bytes per element, with the scale that each block of elements shares."""
 _VALUE_BITS: Final = {"int4": 4, "int8": 8, "fp8": 8}
-_OUTSIDE: Final = {"embedding": "embedding", "lm_head": "lm_head", "norms": "norms"}
+_OUTSIDE: Final = ("embedding", "lm_head", "norms")
 
 
 class _Part(Protocol):
@@ -68,7 +68,7 @@ def weights_in(precision: Precision, model: ModelSpec, name: str, part: _Part) -
 
 def _module(name: str) -> str:
     if name in _OUTSIDE:
-        return _OUTSIDE[name]
+        return name
     if name in ("gate", "shared_gate"):
         return "router"
     before = {"ffn_": "ffn", "expert_": "experts", "shared_": "shared_experts"}

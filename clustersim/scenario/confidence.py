@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from clustersim.units import plural
 FEW: Final = 10
 """Figures below which a run says so."""
 KIND: Final = ("device", "engine", "model_class")
-NEARER: Final = (("device", "engine"), ("device", "model_class"), ("device",), ("engine", "model_class"), ("engine",))
+_NEARER: Final = (("device", "engine"), ("device", "model_class"), ("device",), ("engine", "model_class"), ("engine",))
 """What figures share with a run that has none of its own kind, the nearest first."""
 COLUMNS: Final = (*KIND, "figures", "median_error")
 TABLE: Final = ("scenarios/accuracy", "figures", ".csv")
@@ -38,6 +38,12 @@ def model_class(model: ModelSpec) -> str:
     latent = any(layer.attention.kind == "mla" for layer in model.layers)
     experts = any(isinstance(layer.ffn, Moe) for layer in model.layers)
     return "+".join([*(["MLA"] if latent else []), *(["MoE"] if experts else [])]) or "dense"
+
+
+def kinds_of(kind: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield a kind and those that hold it, the nearest first: an empty device, engine or class of model is any."""
+    for shared in (KIND, *_NEARER):
+        yield tuple(value if key in shared else "" for key, value in zip(KIND, kind, strict=True))
 
 
 def confidence_of(scenario: Scenario) -> dict[str, Any]:
@@ -77,10 +83,10 @@ def confidence_words(confidence: Mapping[str, Any] | None) -> str:
 
 def _assumed_words(assumed: list[str]) -> Iterator[str]:
     """Yield, for each file, what is assumed of it: of many sections under one the number."""
-    for name in dict.fromkeys(one.partition(": ")[0] for one in assumed):
-        keys = [one.partition(": ")[2] for one in assumed if one.startswith(f"{name}: ")]
-        tops = {top: [key for key in keys if key.partition(".")[0] == top]
-                for top in dict.fromkeys(key.partition(".")[0] for key in keys)}  # fmt: skip
+    files: dict[str, dict[str, list[str]]] = {}
+    for name, _, key in (one.partition(": ") for one in assumed):
+        files.setdefault(name, {}).setdefault(key.partition(".")[0], []).append(key)
+    for name, tops in files.items():
         short = [of[0] if len(of) == 1 else f"{len(of)} {top}" for top, of in tops.items()]
         more = [f"{len(short) - _SHOWN} more"] if len(short) > _SHOWN + 1 else []
         yield f"{', '.join([*short[:_SHOWN], *more] if more else short)} of {name}"
@@ -117,10 +123,9 @@ def _matters(key: str, scenario: Scenario) -> bool:
 
 
 def _nearest(kind: Mapping[str, str]) -> dict[str, Any] | None:
-    for shared in NEARER:
-        part = {key: kind[key] if key in shared else "" for key in KIND}
-        if found := _figures().get(tuple(part.values())):
-            told = {key: value or None for key, value in part.items()}
+    for part in kinds_of(kind.values()):
+        if found := _figures().get(part):
+            told = {key: value or None for key, value in zip(KIND, part, strict=True)}
             return {**told, "figures": found[0], "median_error": found[1]}
     return None
 

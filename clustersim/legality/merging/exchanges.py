@@ -13,7 +13,7 @@ from typing import Final
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.graph.foreign.read import FIGURES, ForeignGraph
-from clustersim.legality.exchange import apart, sharing
+from clustersim.legality.exchange import apart, sharing_in
 from clustersim.legality.merging.rows import Row, Rows
 
 EXCHANGES: Final = ("dispatch", "combine")
@@ -26,17 +26,18 @@ def has_exchanges_in_parts(found: ForeignGraph) -> bool:
         for symbol, group in zip(found.graph.symbol.tolist(), found.graph.group.tolist(), strict=True)
         if found.graph.symbols[symbol].name in EXCHANGES
     }
-    return len(sizes) > 0 and found.plan is not None and sizes != {len(_sharing(found, 0))}
+    return len(sizes) > 0 and found.plan is not None and sizes != {len(sharing_in(found.plan, 0))}
 
 
 def merge_exchanges(rows: Rows) -> None:
     """Put the parts of exchanges together that are the whole one; what is none is left as it is."""
-    if rows.found.plan is None or not rows.found.plan.ep.sends:
+    plan = rows.found.plan
+    if plan is None or not plan.ep.sends:
         return
     alike: dict[tuple[str, str, int, tuple[int, ...]], list[int]] = defaultdict(list)
     for at, row in rows.rows.items():
         if row.node.name in EXCHANGES and row.node.op in COLLECTIVE_OPS and row.cell.layer >= 0:
-            group = _sharing(rows.found, row.cell.ranks[0])
+            group = sharing_in(plan, row.cell.ranks[0])
             if len(row.cell.ranks) < len(group):
                 alike[row.node.name, row.node.op, row.cell.layer, group].append(at)
     for (_, _, _, group), parts in alike.items():
@@ -46,13 +47,6 @@ def merge_exchanges(rows: Rows) -> None:
             cell = first.cell._replace(ranks=group)
             one = Row(node=node, cell=cell, unsaid=first.unsaid | {"amount"}, figures=(nan,) * len(FIGURES))
             rows.merge(parts, one, at=max(parts))
-
-
-def _sharing(found: ForeignGraph, rank: int) -> tuple[int, ...]:
-    plan = found.plan
-    assert plan is not None
-    replicas = plan.dp if plan.ep.scope == "global" else 1
-    return sharing(rank, stage_ranks=plan.stage_ranks, pp=plan.pp, replicas=replicas)
 
 
 def _rounds(rows: Rows, parts: list[int]) -> list[list[tuple[int, ...]]]:

@@ -187,15 +187,16 @@ def _fits(policies: Policies, declared: Declared) -> tuple[BoolArray, BoolArray,
     """
     runs = policies.reading.runs
     assert runs is not None
-    used, running, none = runs.column("kv_blocks_used"), runs.column("running"), np.zeros(len(runs), bool)
+    used, running = runs.column("kv_blocks_used"), runs.column("running")
+    unknown = np.zeros(len(runs), bool), np.zeros(len(runs), bool), np.zeros(len(runs), np.int64)
     sized = declared.pool_blocks is not None and declared.block_tokens is not None
     if used is None or running is None or not sized or declared.max_batch_tokens is None:
-        return none, none, np.zeros(len(runs), np.int64)
+        return unknown
     assert declared.pool_blocks is not None
     assert declared.block_tokens is not None
     apart = policies.free_at_runs(declared) if keeps_whole(declared) else declared.pool_blocks - used[:, None]
     if apart is None:
-        return none, none, np.zeros(len(runs), np.int64)
+        return unknown
     least = apart.min(axis=1)
     before = np.arange(len(runs)) - 1
     there = (before >= 0) & (runs.replica[np.maximum(before, 0)] == runs.replica)
