@@ -173,7 +173,8 @@ def _quantised(read: ConfigReader, key: str) -> WeightFormats:
 
 def _rules(config: Mapping[str, Any], method: str) -> Iterator[tuple[str, str]]:
     """Yield what is quantised and its format, the first of which counts, names before the class; raise if unknown."""
-    bits, group = config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size"))
+    said = {key: value for key, value in config.items() if value is not None}
+    bits, group = said.get("bits", said.get("w_bit", 4)), said.get("group_size", said.get("q_group_size"))
     match method:
         case "fp8":
             yield _CLASS, _blocks("fp8", config.get("weight_block_size"))
@@ -225,11 +226,11 @@ def _compressed(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _modelopt(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    algorithm = config.get("quant_algo")
     for name, one in (config.get("quantized_layers") or {_CLASS: config}).items():
-        family = ALGORITHMS.get(str(one.get("quant_algo")))
+        told = str(one.get("quant_algo"))
+        family = ALGORITHMS.get(told)
         if family is None:
-            message = f"unknown quant_algo {one.get('quant_algo')!r}{did_you_mean(str(algorithm), list(ALGORITHMS))}"
+            message = f"unknown quant_algo {one.get('quant_algo')!r}{did_you_mean(told, list(ALGORITHMS))}"
             raise ValueError(message)
         yield str(name), _grouped(family, one.get("group_size"), zeros=False) if family == "int4" else family
 

@@ -42,12 +42,20 @@ def _whole(found: Any) -> bool:
 
 
 def _groups(found: Any) -> bool:
-    return all(_whole(one["weights"].get("group_size")) and _names(one.get("targets") or []) for one in found.values())
+    each = [(one["weights"], one.get("targets") or []) for one in found.values()]
+    blocks = [weights["block_structure"] for weights, _ in each if weights.get("block_structure") is not None]
+    return all(_whole(weights.get("group_size")) and _names(targets) for weights, targets in each) and all(
+        map(_pair, blocks)
+    )
 
 
 def _by_regex(found: Any) -> bool:
     right = (_whole(own.get("group_size")) and str(own.get("bits", 4)) in ("4", "8") for own in found.values())
     return _names([f"re:{one.removeprefix('-:').removeprefix('+:')}" for one in found]) and all(right)
+
+
+def _layers(found: Any) -> bool:
+    return _names([*found]) and all(isinstance(one, Mapping) for one in found.values())
 
 
 def _pair(found: Any) -> bool:
@@ -59,7 +67,7 @@ _SHAPES: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(("group_size", "q_group_size", "bits", "w_bit"), ("a whole number", _whole)),
     "weight_block_size": ("two whole numbers", _pair),
     "config_groups": ("groups with weights and targets", _groups),
-    "quantized_layers": ("names with mappings", lambda found: all(isinstance(one, Mapping) for one in found.values())),
+    "quantized_layers": ("names with mappings", _layers),
     "dynamic": ("REGEX, +:REGEX and -:REGEX with mappings", _by_regex),
     "modules_in_block_to_quantize": ("a list of lists of names", lambda found: all(map(_names, found))),
 }

@@ -211,6 +211,11 @@ def test_a_format_of_the_kv_cache_is_told_as_not_read() -> None:
         assert quantised(DENSE, **found | {key: None}).unused_keys == ()
 
 
+def test_null_is_as_good_as_none() -> None:
+    found = formats(quantised(DENSE, quant_method="gptq", bits=None, w_bit=8, group_size=None))
+    assert found["ffn_up"] == "int8-g128z"
+
+
 def test_a_quantised_lm_head_is_one_that_the_configuration_names() -> None:
     assert (
         formats(quantised(DENSE, quant_method="gptq", bits=4, group_size=128, lm_head=True))["lm_head"] == "int4-g128z"
@@ -230,6 +235,24 @@ def test_a_quantised_lm_head_is_one_that_the_configuration_names() -> None:
         ({"quant_method": "fp8", "ignore": "lm_head"}, "quantization_config.ignore", "expected a list of names"),
         ({"quant_method": "fp8", "ignore": ["re:("]}, "quantization_config.ignore", "re:("),
         ({"quant_method": "awq", "group_size": "64"}, "quantization_config.group_size", "expected a whole number"),
+        (
+            {"quant_method": "modelopt", "quantized_layers": {"re:[": {"quant_algo": "FP8"}}},
+            "quantization_config.quantized_layers",
+            "expected names with mappings",
+        ),
+        (
+            {"quant_method": "modelopt", "quantized_layers": {"a": {"quant_algo": "NVFP5"}}},
+            "quantization_config",
+            "did you mean 'NVFP4'?",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"type": "float", "num_bits": 8, "block_structure": "64x64"}}},
+            },
+            "quantization_config.config_groups",
+            "expected groups with weights and targets",
+        ),
     ],
 )
 def test_what_is_not_known_is_named(found: dict[str, Any], path: str, words: str) -> None:
