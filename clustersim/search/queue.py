@@ -68,15 +68,18 @@ def queue_numbers(requests: Columns, scenario: Scenario) -> dict[str, float]:
     Parameters
     ----------
     requests : Columns
-        A row per request; those that were rejected, cancelled or lost are in no queue.
+        A row per request; those that were rejected, cancelled or lost are in no queue, and those that failed where they
+        were recorded do not arrive.
     scenario : Scenario
     """
     if scenario.run.horizon_ns is not None or not has_rate(scenario):
         return {}
-    arrived = np.asarray(requests["arrived_ns"], np.float64)
-    outcome, first = np.asarray(requests["outcome"]), np.asarray(requests["first_token_ns"], np.float64)
+    asked = np.asarray(requests["output_tokens"]) > 0
+    times = (np.asarray(requests[name], np.float64)[asked] for name in ("arrived_ns", "first_token_ns", "finished_ns"))
+    arrived, first, finished = times
+    outcome = np.asarray(requests["outcome"])[asked]
     gone = np.where(outcome == "unfinished", np.inf, arrived)
-    growth = growth_of(arrived, np.where(outcome == "finished", np.asarray(requests["finished_ns"], np.float64), gone))
+    growth = growth_of(arrived, np.where(outcome == "finished", finished, gone))
     waiting = growth_of(arrived, np.where(np.isnan(first), gone, first))
     return {} if growth is None or waiting is None else {GROWTH: growth[0], LEFT: growth[1], WAITING: waiting[0]}
 

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from clustersim.search.queue import GROWTH, LEFT, SHARE, growth_of, is_borne, is_growing, until_steady
+from clustersim.scenario import load
+from clustersim.search.queue import GROWTH, LEFT, SHARE, growth_of, is_borne, is_growing, queue_numbers, until_steady
 
 SEEDS = range(12)
 
@@ -52,6 +53,30 @@ def test_a_queue_grows_by_what_is_not_served():
     assert growth_of(arrived, arrived + 2000.0) == pytest.approx((1.0, 0.875), abs=2e-3)  # none has ended
     assert growth_of(np.zeros(3), np.ones(3)) is None
     assert growth_of(np.zeros(0), np.zeros(0)) is None
+
+
+def test_requests_that_failed_where_they_were_recorded_do_not_arrive():
+    """A queue of a server that takes 1.25 s, with and without a failed request beside each fourth one."""
+    scenario = load("quickstart")
+    arrived = np.arange(1000) * 10**9
+    ended = (np.arange(1, 1001) * 1.25e9).astype(np.int64)
+    alone = {
+        "arrived_ns": arrived,
+        "first_token_ns": ended,
+        "finished_ns": ended,
+        "output_tokens": np.ones(1000, np.int64),
+        "outcome": np.full(1000, "finished"),
+    }
+    failed = {
+        "arrived_ns": arrived[::4],
+        "first_token_ns": arrived[::4],
+        "finished_ns": arrived[::4],
+        "output_tokens": np.zeros(250, np.int64),
+        "outcome": np.full(250, "rejected"),
+    }
+    both = {name: np.concatenate([alone[name], failed[name]]) for name in alone}
+    assert queue_numbers(both, scenario) == queue_numbers(alone, scenario)
+    assert queue_numbers(alone, scenario)[GROWTH] == pytest.approx(0.2, abs=2e-3)
 
 
 @pytest.mark.parametrize(
