@@ -44,6 +44,7 @@ FLAGS: Final[Mapping[str, Flag]] = table(
             """,
         "the simulated server needs no warming up": "--num-warmups=#",
     },
+    left_out={},
     refused={
         "LoRA is not simulated": "--lora-modules=*",
         "a rate that grows is not simulated; record the arrivals in a trace": "--ramp-up-strategy=",

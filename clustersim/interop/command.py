@@ -273,9 +273,8 @@ class _Arguments:
             return None, at + 1 + len(following)
         values = [_inner(word, value)] if equals else following
         opposite = "" if self._grammar.is_exact else f", or --no-{flag.name[2:]}"
-        told = value.lower() if flag.name == _STORED_BOOLEAN else ""
-        if told in ("true", "false"):
-            values, on = [], on == (told == "true")
+        if flag.name == _STORED_BOOLEAN and value.lower() in ("true", "false"):
+            values, on = [], on == (value.lower() == "true")
         elif flag.takes == "switch" and equals:
             self._problems.append(word.problem(f"takes no value; give {flag.name}{opposite}"))
         elif flag.takes in ("value", "values") and not values:
@@ -299,9 +298,8 @@ class _Arguments:
         if gone := self._grammar.gone.get(long):
             if gone.is_in(self._release):
                 return flags[gone.instead] if gone.is_renamed else gone.flag, True
-            grammar = self._grammar
-            told = f"{grammar.engine} {grammar.version} has no such option; {gone.words}"
-            self._problems.append(word.problem(told))
+            now = f"{self._grammar.engine} {self._grammar.version}"
+            self._problems.append(word.problem(f"{now} has no such option; {gone.words}"))
             return None, True
         named = [known for known in (*flags, *aliases) if known.startswith("--") == name.startswith("--")]
         longer = [known for known in named if long.startswith("--") and len(long) > 2 and known.startswith(long)]

@@ -8,8 +8,6 @@ made of those in ``READ`` is in :mod:`clustersim.interop.serve`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from types import MappingProxyType
 from typing import Final, Literal
 
 from clustersim.values import dataclass
@@ -38,8 +36,6 @@ class Flag:
         Why it is ignored, what is left out, or why it is refused.
     neutral : tuple of str
         Values that ask for nothing (a switch: when it is off).
-    stores : tuple of str
-        Words that make a value left out that would be refused.
     is_number : bool
         Whether the engine itself takes nothing but a number, though a simulation does not need it.
     """
@@ -49,7 +45,6 @@ class Flag:
     fate: Fate
     words: str = ""
     neutral: tuple[str, ...] = ()
-    stores: tuple[str, ...] = ()
     is_number: bool = False
 
 
@@ -198,46 +193,43 @@ def table(
     read: str,
     ignored: Mapping[str, str],
     refused: Mapping[str, str],
-    left_out: Mapping[str, str] = MappingProxyType({}),
+    left_out: Mapping[str, str],
 ) -> dict[str, Flag]:
     """Return options by name.
 
     Parameters
     ----------
     read : str
-        Options, with white space between them. Behind a name stands what follows it: ``=`` a value, ``=#`` a number,
-        ``=*`` several values, ``=?`` one or none, and behind that the values that ask for nothing (``=#0``,
-        ``=auto|none``). Nothing stands behind a switch, ``~`` behind one that is on of itself.
+        Options as :func:`flag_of` reads them, with white space between them.
     ignored, refused, left_out : Mapping of str to str
         Words → options.
     """
     fates: list[tuple[Fate, Mapping[str, str]]] = [("read", {"": read}), ("ignored", ignored)]
     fates += [("left_out", left_out), ("refused", refused)]
-    found = (_flag(word, fate, why) for fate, texts in fates for why, text in texts.items() for word in text.split())
+    found = (flag_of(word, fate, why) for fate, texts in fates for why, text in texts.items() for word in text.split())
     return {flag.name: flag for flag in found}
 
 
-def _flag(word: str, fate: Fate, why: str) -> Flag:
+def flag_of(word: str, fate: Fate, why: str) -> Flag:
+    """Return an option by its word in a table.
+
+    Behind the name stands what follows it: ``=`` a value, ``=#`` a number, ``=*`` several values, ``=?`` one or none,
+    and behind that the values that ask for nothing (``=#0``, ``=auto|none``). Nothing stands behind a switch, ``~``
+    behind one that is on of itself.
+    """
     name, value, rest = word.partition("=")
     kind = rest[: len(rest) - len(rest.lstrip("#*?"))]
     usual = rest.removeprefix(kind) if value else "true" if name.endswith("~") else "false"
     takes: Takes = "switch" if not value else "values" if "*" in kind else "optional" if "?" in kind else "value"
-    number = "#" in kind and fate != "read"
     return Flag(
         name=name.rstrip("~"),
         takes=takes,
         fate=fate,
         words=why,
         neutral=tuple(usual.split("|")) if usual else (),
-        is_number=number,
+        is_number="#" in kind and fate != "read",
     )
 
 
-STORES: Final = ("LMCache", "Offloading", "MooncakeStore", "SharedStorage", "HF3FS", "FlexKV")
-"""Connectors that keep K/V beyond the device, not for another pool."""
-
-FLAGS: Final[Mapping[str, Flag]] = {
-    name: replace(flag, stores=STORES) if name == "--kv-transfer-config" else flag
-    for name, flag in table(read=READ, ignored=IGNORED, refused=REFUSED, left_out=LEFT_OUT).items()
-}
+FLAGS: Final[Mapping[str, Flag]] = table(read=READ, ignored=IGNORED, refused=REFUSED, left_out=LEFT_OUT)
 """Name → option."""

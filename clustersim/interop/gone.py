@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from clustersim.interop.flags import KERNELS, Fate, Flag, table
+from clustersim.interop.flags import KERNELS, Fate, Flag, flag_of
 from clustersim.interop.launch.versions import Version, has, when
 from clustersim.values import dataclass
 
@@ -36,7 +36,10 @@ class Gone:
 
 _GRAPHS: Final = "steps beyond what graphs were captured for take their gaps from graph_max_tokens"
 _SEVERAL: Final = "several steps that are scheduled at once"
+_SWAP: Final = "K/V of preempted requests is computed anew, unless serving.preemption says swap"
 _DRAFT: Final = "speculative decoding is not simulated"
+_LOGS: Final = "logs, metrics and profiles"
+_CONFIG: Final = "give a config.json with it as --model"
 _TEXT: Final = "text, templates and parsers; only lengths in tokens are simulated"
 _PROCESSES: Final = "how processes are started and find each other"
 _RENAMED: Final = "it has another name now"
@@ -50,12 +53,7 @@ _TABLE: Final[Mapping[str, tuple[tuple[str, Fate, str, str], ...]]] = {
         ("--disable-async-output-proc", "left_out", "output that is handled beside the next step", ""),
         ("--scheduler-delay-factor=#0|0.0", "left_out", "prompts that wait for a while", ""),
         ("--preemption-mode=recompute", "left_out", "serving.preemption decides", ""),
-        (
-            "--swap-space=#",
-            "left_out",
-            "K/V of preempted requests is computed anew, unless serving.preemption says swap",
-            "",
-        ),
+        ("--swap-space=#", "left_out", _SWAP, ""),
         ("--use-v2-block-manager", "ignored", "how blocks are kept", ""),
         ("--num-lookahead-slots=#0", "refused", _DRAFT, "--speculative-config"),
         ("--speculative-model=", "refused", _DRAFT, "--speculative-config"),
@@ -65,8 +63,8 @@ _TABLE: Final[Mapping[str, tuple[tuple[str, Fate, str, str], ...]]] = {
         ("--ngram-prompt-lookup-min=#", "refused", _DRAFT, "--speculative-config"),
         ("--guided-decoding-backend=", "ignored", _TEXT, "--structured-outputs-config"),
         ("--enable-reasoning", "ignored", _TEXT, "--reasoning-parser"),
-        ("--rope-scaling=", "refused", "give a config.json with it as --model", "--hf-overrides"),
-        ("--rope-theta=#", "refused", "give a config.json with it as --model", "--hf-overrides"),
+        ("--rope-scaling=", "refused", _CONFIG, "--hf-overrides"),
+        ("--rope-theta=#", "refused", _CONFIG, "--hf-overrides"),
         ("--worker-use-ray", "ignored", _PROCESSES, "--distributed-executor-backend ray"),
         ("--engine-use-ray", "ignored", _PROCESSES, ""),
         ("--device=", "ignored", _PROCESSES, ""),
@@ -113,13 +111,8 @@ _TABLE: Final[Mapping[str, tuple[tuple[str, Fate, str, str], ...]]] = {
         ("--disable-jump-forward", "ignored", _TEXT, ""),
         ("--disable-nan-detection", "ignored", _TEXT, ""),
         ("--enable-nan-detection", "ignored", _TEXT, ""),
-        ("--collect-tokens-histogram", "ignored", "logs, metrics and profiles", "--enable-metrics"),
-        (
-            "--enable-expert-distribution-metrics",
-            "ignored",
-            "logs, metrics and profiles",
-            "--expert-balancedness-report-mode",
-        ),
+        ("--collect-tokens-histogram", "ignored", _LOGS, "--enable-metrics"),
+        ("--enable-expert-distribution-metrics", "ignored", _LOGS, "--expert-balancedness-report-mode"),
         ("--load-watch-interval=#", "ignored", _PROCESSES, ""),
         ("--prefill-round-robin-balance", "ignored", _PROCESSES, ""),
         ("--pdlb-url=", "ignored", _PROCESSES, ""),
@@ -128,13 +121,7 @@ _TABLE: Final[Mapping[str, tuple[tuple[str, Fate, str, str], ...]]] = {
 
 
 def _gone(engine: str, text: str, fate: Fate, words: str, instead: str) -> Gone:
-    told: dict[Fate, Mapping[str, str]] = {fate: {words: text}}
-    none: Mapping[str, str] = {}
-    (flag,) = table(
-        read="", ignored=told.get("ignored", none), left_out=told.get("left_out", none),
-        refused=told.get("refused", none),
-    ).values()  # fmt: skip
-    return Gone(engine=engine, flag=flag, instead=instead, is_renamed=words == _RENAMED)
+    return Gone(engine=engine, flag=flag_of(text, fate, words), instead=instead, is_renamed=words == _RENAMED)
 
 
 GONE: Final[Mapping[str, Mapping[str, Gone]]] = {

@@ -24,6 +24,8 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "NCCL_(?!DEBUG|SOCKET)": f"{KERNELS}; so do collectives",
 }  # fmt: skip
 """Beginning of a variable of the environment → what is not simulated."""
+_STORES: Final = ("lmcache", "offloading", "mooncakestore", "sharedstorage", "hf3fs", "flexkv")
+"""In names of connectors that keep K/V beyond the device, not for another pool."""
 
 
 def whole(text: str) -> int:
@@ -92,7 +94,7 @@ class Options:
         """Refuse what a scenario cannot say, and note what it leaves out."""
         for choice in self.command.choices.values():
             flag = choice.flag
-            if flag.stores and self._only_stores(flag):
+            if flag.name == "--kv-transfer-config" and self._only_stores(flag):
                 draft.leave_out(choice.name, STORED)
             elif flag.fate == "refused" and choice.asks:
                 self.wrong(choice, flag.words)
@@ -108,7 +110,7 @@ class Options:
         """Tell whether all connectors that an option names keep K/V for the same server, and none is of two pools."""
         said = " ".join(f"{one.part} {one.text}" for one in self.command.choices.values() if one.flag is flag)
         named = [name for name in re.findall(r"kv_connector\W+(\w+)", said) if name != "MultiConnector"]
-        stores = all(any(store.lower() in name.lower() for store in flag.stores) for name in named)
+        stores = all(any(store in name.lower() for store in _STORES) for name in named)
         return bool(named) and stores and re.search("kv_(producer|consumer)", said) is None
 
     def engine(self, profile: str, origin: str, draft: Draft) -> None:
