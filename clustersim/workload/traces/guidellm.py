@@ -18,7 +18,6 @@ from clustersim.workload.traces.json_text import (
     Fault,
     Step,
     json_words,
-    not_json,
     parsed,
     placed,
     placed_error,
@@ -57,10 +56,7 @@ def read(file: TraceText, *, benchmark: int | None = None) -> TraceColumns:
     InputError
         When it is no such object, or has several benchmarks or another number of them, or a request is none.
     """
-    try:
-        result = parsed(file.text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(not_json(file, error, None, "one object")) from None
+    result = parsed(file, file.text, "one object")
     all_of_them = result.get("benchmarks") if isinstance(result, dict) else None
     if not isinstance(all_of_them, list) or not all(isinstance(one, dict) for one in all_of_them) or not all_of_them:
         raise InputError(placed(file, ["benchmarks"], "expected a list of benchmarks with their requests"))

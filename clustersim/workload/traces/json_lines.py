@@ -16,7 +16,7 @@ from typing import Any, Final
 from clustersim.errors import InputError, Problem
 from clustersim.workload.traces.failed import ERRORS, SUCCESSES
 from clustersim.workload.traces.json_records import Complaint, RecordKeys, RecordReader
-from clustersim.workload.traces.json_text import json_words, not_json, offset_of, parsed, steps_to
+from clustersim.workload.traces.json_text import json_words, offset_of, parsed, steps_to
 from clustersim.workload.traces.plain_csv import NamedColumns
 from clustersim.workload.traces.text import MAX_PROBLEMS, TraceColumns, TraceText
 
@@ -121,14 +121,17 @@ def read(file: TraceText, keys: RecordKeys, *, block_tokens: int | None = None) 
     total = 0
     lines = file.text.rstrip().split("\n")
     for number, line in enumerate(lines, start=1):
-        record, unread = _record(file, number, line)
-        complaints = [] if unread else reader.read(record)
-        total += len(complaints) + bool(unread)
-        if len(problems) < MAX_PROBLEMS:
-            problems += [unread] if unread else _located(file, number, line, record, complaints)
+        try:
+            record = _record(file, number, line)
+            found = _located(file, number, line, record, reader.read(record))
+        except InputError as error:
+            found = list(error.problems)
+        total += len(found)
+        problems += found[: MAX_PROBLEMS - len(problems)]
     if not total and (sparse := reader.uncovered()):
         number, complaint = sparse
-        problems = _located(file, number, lines[number - 1], parsed(lines[number - 1]), [complaint])
+        line = lines[number - 1]
+        problems = _located(file, number, line, _record(file, number, line), [complaint])
         total = 1
     lacking = [file.problem(f"no line has a key {key!r}", line=1) for key in sorted(reader.lacking)]
     if lacking or total:
@@ -136,16 +139,13 @@ def read(file: TraceText, keys: RecordKeys, *, block_tokens: int | None = None) 
     return reader.columns()
 
 
-def _record(file: TraceText, number: int, line: str) -> tuple[dict[str, Any], Problem | None]:
+def _record(file: TraceText, number: int, line: str) -> dict[str, Any]:
     if not line.strip():
-        return {}, file.problem("empty line; expected a JSON object", line=number)
-    try:
-        record = parsed(line)
-    except (ValueError, RecursionError) as error:
-        return {}, not_json(file, error, number, "an object")
+        raise InputError(file.problem("empty line; expected a JSON object", line=number))
+    record = parsed(file, line, "an object", line=number)
     if not isinstance(record, dict):
-        return {}, file.problem(f"found {json_words(record)}; expected a JSON object", line=number)
-    return record, None
+        raise InputError(file.problem(f"found {json_words(record)}; expected a JSON object", line=number))
+    return record
 
 
 def _located(

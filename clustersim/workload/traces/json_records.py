@@ -7,13 +7,12 @@ allowed and not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from clustersim.errors import nearest, rename
 from clustersim.values import dataclass
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
@@ -21,13 +20,9 @@ from clustersim.workload.prefix_hashes import hash_rows
 from clustersim.workload.traces.cells import TOKENS_EXPECTED, exact_ns, is_stamp, stamps_like
 from clustersim.workload.traces.failed import ERRORS, SUCCESSES, is_error, is_failure
 from clustersim.workload.traces.json_text import ABSENT, json_words, value_at
-from clustersim.workload.traces.plain_csv import UNIT_UNSAID, Unit, ending
+from clustersim.workload.traces.plain_csv import UNIT_UNSAID, UNITS, Unit, ending
 from clustersim.workload.traces.text import TraceColumns
 
-_UNITS: Final = {
-    "s": ("seconds", NS_PER_S), "ms": ("milliseconds", NS_PER_MS), "us": ("microseconds", NS_PER_US),
-    "ns": ("nanoseconds", 1),
-}  # fmt: skip
 _MANY: Final = 4
 """Full blocks from which on a prompt in blocks of half the size can't have a hash for each."""
 _SAID: Final = "workload.trace.block_tokens; of Qwen-Bailian the format is bailian"
@@ -92,7 +87,7 @@ class RecordReader:
         self.keys = keys
         self.lacking = set(keys.wanted)
         self._arrival: str | None = None
-        self._instant: Callable[[Any], int] = _unread
+        self._instant: Callable[[Any], int] = lambda _: 0  # a unit that is not known is said once
         self._hashed: bool | None = None
         self._covered = False
         self._sparse: tuple[int, int, int] | None = None
@@ -141,7 +136,8 @@ class RecordReader:
         return number, (self.keys.hashes, f"{words} has one for each; expected another workload.trace.block_tokens")
 
     def _failed(self, record: Mapping[str, Any], complaints: list[Complaint]) -> bool:
-        failed = any(is_error(value) for value in _values(record, self.keys.error))
+        errors = (value_at(record, key) for key in self.keys.error)
+        failed = any(value is not ABSENT and is_error(value) for value in errors)
         for key in self.keys.success:
             value = value_at(record, key)
             try:
@@ -176,7 +172,7 @@ class RecordReader:
             return _dates_like(first)  # which says what is expected of a date
         if unit is None:
             raise ValueError(UNIT_UNSAID)
-        words, ns = _UNITS[unit]
+        words, ns = UNITS[unit]
         return lambda value: _instant(value, words, ns)
 
     def _tokens(
@@ -188,7 +184,7 @@ class RecordReader:
             return 0
         if key is None:
             complaints.append(_no_key(record, names[0]))
-        elif not _is_whole(value, MAX_TOKENS):
+        elif not _is_length(value):
             complaints.append((key, f"found {json_words(value)}; expected {TOKENS_EXPECTED}"))
         else:
             return int(value)
@@ -216,11 +212,6 @@ class RecordReader:
                 yield key, f"found {len(hashes)} hashes; expected {expected}"
 
 
-def _values(record: Mapping[str, Any], names: Iterable[str]) -> Iterator[Any]:
-    found = (value_at(record, name) for name in names)
-    return (value for value in found if value is not ABSENT)
-
-
 def _no_key(record: Mapping[str, Any], wanted: str) -> Complaint:
     if value_at(record, wanted) is None:
         return wanted, "found null; expected an instant"
@@ -228,11 +219,6 @@ def _no_key(record: Mapping[str, Any], wanted: str) -> Complaint:
     inside = value_at(record, before) if dot else record
     guess = nearest(last, list(inside)) if isinstance(inside, dict) else None
     return "", f"no key {wanted!r}" + (rename(wanted, f"{before}{dot}{guess}") if guess else "")
-
-
-def _unread(_: object) -> int:
-    """Read nothing more of instants whose unit is not known, which is said once."""
-    return 0
 
 
 def _instant(value: object, words: str, ns_per_unit: int) -> int:
@@ -255,8 +241,8 @@ def _dates_like(first: object) -> Callable[[Any], int]:
     return read
 
 
-def _is_whole(value: object, high: int) -> bool:
-    """Say whether a value is a whole number, perhaps written as ``550.0``."""
+def _is_length(value: object) -> bool:
+    """Say whether a value is a whole number of tokens, perhaps written as ``550.0``."""
     if type(value) is Decimal:
-        return value.is_finite() and value == value.to_integral_value() and 0 <= value <= high
-    return type(value) is int and 0 <= value <= high
+        return value.is_finite() and value == value.to_integral_value() and 0 <= value <= MAX_TOKENS
+    return type(value) is int and 0 <= value <= MAX_TOKENS

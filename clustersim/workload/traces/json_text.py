@@ -20,22 +20,21 @@ ABSENT: Final = object()
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
 
 
-def parsed(text: str) -> Any:
-    """Return what a JSON text says; no key of an object may be there twice.
+def parsed(file: TraceText, text: str, expected: str, *, line: int | None = None) -> Any:
+    """Return what a JSON text says, which is a line of a file or all of it; no key of an object may be there twice.
 
     Raises
     ------
-    ValueError, RecursionError
+    InputError
+        When it is no JSON.
     """
-    return json.loads(text, parse_float=_decimal, object_pairs_hook=_unique)
-
-
-def not_json(file: TraceText, error: ValueError | RecursionError, line: int | None, expected: str) -> Problem:
-    """Return the problem with a text that is no JSON; ``line`` is its line, None for a text that is the whole file."""
-    message, column = f"cannot be read as JSON: {unreadable(error)}; expected {expected}", None
-    if isinstance(error, json.JSONDecodeError):
-        line, column = line or error.lineno, error.colno
-    return file.problem(message, line=line, column=column)
+    try:
+        return json.loads(text, parse_float=_decimal, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        message, column = f"cannot be read as JSON: {unreadable(error)}; expected {expected}", None
+        if isinstance(error, json.JSONDecodeError):
+            line, column = line or error.lineno, error.colno
+        raise InputError(file.problem(message, line=line, column=column)) from None
 
 
 def steps_to(record: Mapping[str, Any], key: str) -> list[Step]:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from clustersim.workload.traces.cells import (
     parse_instants,
     parse_or_never,
     parse_sessions,
-    parse_stamps,
     parse_tokens,
     parse_whole,
     stamps_like,
@@ -50,29 +49,27 @@ from clustersim.workload.traces.text import TraceColumns, TraceText
 Unit = Literal["s", "ms", "us", "ns", "iso"]
 """What the numbers of a column of instants count; ``iso``: they are dates with times."""
 
-UNITS: Final[dict[str, ParseCells]] = {
-    "s": parse_instants("seconds", NS_PER_S),
-    "ms": parse_instants("milliseconds", NS_PER_MS),
-    "us": parse_instants("microseconds", NS_PER_US),
-    "ns": parse_instants("nanoseconds", 1),
-    "iso": parse_stamps,
-}
+UNITS: Final[dict[Unit, tuple[str, int]]] = {
+    "s": ("seconds", NS_PER_S), "ms": ("milliseconds", NS_PER_MS), "us": ("microseconds", NS_PER_US),
+    "ns": ("nanoseconds", 1),
+}  # fmt: skip
+"""What instants that are numbers count, in words, and in nanoseconds."""
 UNIT_UNSAID: Final = "does not say what its numbers count; add workload.trace.columns.unit: s, ms, us or ns"
 _STEMS: Final = ("arrival", "arrived_at", "timestamp", "arrival_time", "arrived")
 _REQUIRED: Final = ("arrival", "prompt_tokens", "output_tokens")
 _PRIORITY: Final = "priority"
 _FAILURES: Final[dict[str, ParseCells]] = {"error": parse_errors, "success": parse_successes}
 _SESSIONS: Final = ("session_id", "Session ID")
-_CANCELS: Final = tuple(f"cancel_after_{unit}" for unit in UNITS if unit != "iso")
+_CANCELS: Final = tuple(f"cancel_after_{unit}" for unit in UNITS)
 NAMES: Final = (
-    (*(f"{stem}_{unit}" for unit in UNITS if unit != "iso" for stem in _STEMS), *_STEMS),
+    (*(f"{stem}_{unit}" for unit in UNITS for stem in _STEMS), *_STEMS),
     ("prompt_tokens", "input_tokens", "served_prompt_tokens"),
     ("output_tokens", "generated_tokens", "served_output_tokens"),
 )
 """Usual names of the instant, of the prompt length and of the output length; a file has exactly one of each."""
 _STAMPS: Final = ("created", "created_at", "start_time", "sent_at")
 _ALSO: Final = (
-    (*_STEMS, *_STAMPS, *(f"{stem}_{unit}" for unit in UNITS if unit != "iso" for stem in (*_STEMS, *_STAMPS))),
+    (*_STEMS, *_STAMPS, *(f"{stem}_{unit}" for unit in UNITS for stem in (*_STEMS, *_STAMPS))),
     (
         *NAMES[1], "num_prompt_tokens", "num_input_tokens", "num_prefill_tokens", "prefill_tokens", "context_tokens",
         "request_tokens", "input_toks", "input_len", "input_length", "isl",
@@ -232,17 +229,18 @@ def _instants(file: TraceText, name: str, named: NamedColumns) -> ParseCells:
     first = first_cell(file, name)
     if named.unit == "iso" or (named.unit is None and is_stamp(first)):
         return stamps_like(first)
-    return UNITS[named.unit] if named.unit else UNITS[_ending(file, name)]
+    return parse_instants(*UNITS[named.unit or _ending(file, name)])
 
 
 def _durations(file: TraceText, name: str, named: NamedColumns) -> ParseCells:
-    return UNITS[named.unit if named.unit not in (None, "iso") and named.cancel_after else _ending(file, name)]
+    said = named.unit if named.cancel_after and named.unit != "iso" else None
+    return parse_instants(*UNITS[said or _ending(file, name)])
 
 
 def ending(name: str) -> Unit | None:
     """Return the unit that a name says, such as ``_ms`` at its end, or None."""
     last = _BARE.get(_letters(name), re.split(r"[\W_]|(?<=[a-z])(?=[A-Z])", name)[-1].lower())
-    return next((unit for unit in get_args(Unit) if unit == last != "iso"), None)
+    return next((unit for unit in UNITS if unit == last), None)
 
 
 def _ending(file: TraceText, name: str) -> Unit:

@@ -18,7 +18,7 @@ from clustersim.errors import InputError
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
 from clustersim.workload.traces.cells import exact_ns
 from clustersim.workload.traces.failed import is_error
-from clustersim.workload.traces.json_text import Fault, json_words, not_json, parsed, placed_error
+from clustersim.workload.traces.json_text import Fault, json_words, parsed, placed_error
 from clustersim.workload.traces.text import TraceColumns, TraceText
 
 KEYS: Final = ("start_times", "input_lens", "output_lens")
@@ -43,10 +43,7 @@ def read(file: TraceText) -> TraceColumns:
     InputError
         When it is no JSON object, or lacks a list, or an entry of one is no instant or length.
     """
-    try:
-        result = parsed(file.text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(not_json(file, error, None, "one object, the result of a benchmark")) from None
+    result = parsed(file, file.text, "one object, the result of a benchmark")
     if not isinstance(result, dict):
         raise InputError(file.problem("expected one JSON object, the result of a benchmark"))
     wrong = list(_lacking(result)) or list(_wrong(result))
