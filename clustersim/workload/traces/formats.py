@@ -88,10 +88,9 @@ def format_of(named: str | None, columns: NamedColumns | None, file: TraceText) 
     InputError
         When none fits; a file that has nothing of the one that is named is not quoted.
     """
-    if columns is not None and not file.first_line.lstrip().startswith("{"):
-        return named_format(columns)
     if columns is not None:
-        return _jsonl(json_lines.keys_of(columns, file))
+        in_json = file.first_line.lstrip().startswith("{")
+        return _jsonl(json_lines.keys_of(columns, file)) if in_json else named_format(columns)
     if named is None:
         return FORMATS[detect_format(file)]
     if not FORMATS[named].matched_share(file.head):

@@ -38,7 +38,7 @@ _STRATEGIES: Final = ("config.strategy", "args.strategy", "scheduler.strategy")
 
 def matched_share(head: str) -> float:
     """Return which share of its keys the head of a file names."""
-    keys = ("benchmarks", "requests", *OUTCOMES[::2])
+    keys = ("benchmarks", "requests", "successful", "errored")
     return sum(f'"{key}"' in head for key in keys) / len(keys) if head.lstrip().startswith("{") else 0.0
 
 

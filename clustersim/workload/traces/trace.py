@@ -6,7 +6,7 @@ requests with equal stamps keep the order of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -72,9 +72,8 @@ def read_trace(
         if columns is not None or not format or format in FORMATS:
             chosen = format_of(format, columns, file)
             told = {"block_tokens": block_tokens, "benchmark": benchmark}
-            told = {option: value for option, value in told.items() if value is not None}
             problems += _spare_problems(told, chosen)
-            found = chosen.read(file, **{option: told[option] for option in chosen.options if option in told})
+            found = chosen.read(file, **{option: told[option] for option in chosen.options})
     except InputError as error:
         problems += error.problems
     if problems or found is None:
@@ -119,14 +118,15 @@ def _option_problems(
     return problems + check_between("rate_scale", rate_scale, MIN_SCALE, MAX_SCALE)
 
 
-def _spare_problems(told: Iterable[str], chosen: TraceFormat) -> list[Problem]:
-    """Return a problem for each option of readers that the one that was chosen doesn't have."""
-    having = {option: [name for name, one in FORMATS.items() if option in one.options] for option in told}
-    return [
-        Problem(path=option, message=f"is for the trace formats {', '.join(names)}; leave it out, or say which format")
-        for option, names in having.items()
-        if option not in chosen.options
-    ]
+def _spare_problems(told: Mapping[str, int | None], chosen: TraceFormat) -> list[Problem]:
+    """Return a problem for each option of readers that is told, and that the one that was chosen doesn't have."""
+    problems = []
+    for option, value in told.items():
+        if value is not None and option not in chosen.options:
+            names = ", ".join(name for name, one in FORMATS.items() if option in one.options)
+            message = f"is for the trace formats {names}; leave it out, or say which format"
+            problems.append(Problem(path=option, message=message))
+    return problems
 
 
 def _windowed(recorded: Requests, window_ns: tuple[int, int]) -> Requests:
