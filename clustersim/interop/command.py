@@ -265,7 +265,8 @@ class _Arguments:
         if not self._grammar.is_exact and re.fullmatch(r"-O[0-3]", name):
             name, equals, value = "-O", "=", name[2:]
         flag, on = self._flag(word, name)
-        told = words[at + 1].text if name == _STORED_BOOLEAN and not equals and at + 1 < len(words) else ""
+        stored = flag is not None and flag.name == _STORED_BOOLEAN and on and not equals and at + 1 < len(words)
+        told = words[at + 1].text if stored else ""
         if told.lower() in ("true", "false") and (self._release or (1,)) < (0, 9):
             at, equals, value = at + 1, "=", told
         following = _values(words, at + 1, flag.takes if flag is not None else "optional") if not equals else []

@@ -128,6 +128,7 @@ def test_what_is_left_out_is_written_by_the_options_that_ask_for_it(command: str
         (":v0.8.5", "--num-scheduler-steps 8", "NOT SIMULATED: --num-scheduler-steps: several steps"),
         (":v0.8.5", "--speculative-model x", "speculative decoding is not simulated"),
         (":v0.6.3", "--enable-chunked-prefill False", "without chunked prefill vLLM mixes"),
+        (":v0.6.3", "--enable_chunked_prefill False", "without chunked prefill vLLM mixes"),
         (":v0.9.2", "--enable-chunked-prefill False", "expected one"),
         (":latest", "--num-scheduler-steps 8", "it was there from 0.6.0 to before 0.11.0"),
     ],

@@ -69,7 +69,7 @@ def read_trace(
     try:
         file = read_text(path)
         found = None
-        if columns is not None or not format or format in FORMATS:
+        if columns is not None or format is None or format in FORMATS:
             chosen = format_of(format, columns, file)
             told = {"block_tokens": block_tokens, "benchmark": benchmark}
             problems += _spare_problems(told, chosen)
