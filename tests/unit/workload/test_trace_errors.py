@@ -301,7 +301,11 @@ def test_missing_file_names_the_nearest(tmp_path):
         ({"rate_scale": float("inf")}, "rate_scale: found inf; expected a number from 1e-06 to 1e+06"),
         ({"window_ns": (5, 5)}, "window: found from 5 ns to 5 ns; expected 0 <= from < to"),
         ({"format": "azur"}, "format: unknown trace format 'azur'; did you mean 'azure'?"),
-        ({"format": ""}, "format: unknown trace format ''"),
+        (
+            {"format": ""},
+            "format: unknown trace format ''; known: aiperf, azure, bailian, burstgpt, csv, guidellm, mooncake, openai, "
+            "ragpulse, sharegpt, vllm_bench",
+        ),
         (
             {"window_ns": (10**9, 2 * 10**9)},
             "window: no request arrives in [1 s, 2 s) of t, whose last one arrives at 0.5 s",
