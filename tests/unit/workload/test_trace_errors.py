@@ -303,8 +303,8 @@ def test_missing_file_names_the_nearest(tmp_path):
         ({"format": "azur"}, "format: unknown trace format 'azur'; did you mean 'azure'?"),
         (
             {"format": ""},
-            "format: unknown trace format ''; known: aiperf, azure, bailian, burstgpt, csv, guidellm, mooncake, openai, "
-            "ragpulse, sharegpt, vllm_bench",
+            "format: unknown trace format ''; known: aiperf, azure, bailian, burstgpt, csv, guidellm, mooncake, "
+            "openai, ragpulse, sharegpt, vllm_bench",
         ),
         (
             {"window_ns": (10**9, 2 * 10**9)},
