@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from clustersim.clock import Int64Array
 from clustersim.replay.departures import CANCELLATION, TIMEOUT
@@ -97,8 +97,7 @@ class Patience:
 
     def _give_up(self, now: int, sequence: Sequence) -> None:
         self._withdraw(sequence)
-        waited = (now - sequence.arrived_ns) / 1e9
-        self.reject(sequence, f"not admitted for {waited:g} s, which is serving.queue_timeout")
+        self.reject(sequence, why_waited(now - sequence.arrived_ns))
 
     def _withdraw(self, sequence: Sequence) -> None:
         self.replica_of(sequence.request).withdraw(sequence)
@@ -110,10 +109,19 @@ class Patience:
             self.on_done(replica.index, (sequence,))
 
 
+WHY_GIVEN_UP: Final = (
+    "its client gave it up while it waited to be taken up",
+    "its client gave it up before its first token",
+    "its client gave it up between its first token and its last",
+)
+"""How far a request had come when its client gave it up."""
+
+
+def why_waited(ns: int) -> str:
+    """Return in words that a request has waited too long."""
+    return f"not admitted for {ns / 1e9:g} s, which is serving.queue_timeout"
+
+
 def why_given_up(sequence: Sequence) -> str:
     """Return in words how far a request had come when its client gave it up."""
-    if not sequence.admitted:
-        return "its client gave it up while it waited to be taken up"
-    if sequence.generated == 0:
-        return "its client gave it up before its first token"
-    return "its client gave it up between its first token and its last"
+    return WHY_GIVEN_UP[0 if not sequence.admitted else 1 if sequence.generated == 0 else 2]

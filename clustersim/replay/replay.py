@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
 
+from clustersim.replay.by_core import core_obstacle
 from clustersim.replay.compiled.pools.replay import replay_pools
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
@@ -44,7 +45,7 @@ def replay(
     """
     prepared = Prepared(inputs.of_replicas)
     lanes = LaneBuilder(prepared)
-    if lanes.obstacle or prepared.needs_fleet:
+    if core_obstacle(prepared) and (lanes.obstacle or prepared.needs_fleet):
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
         refused = ReplayResult.interpreted

@@ -21,10 +21,9 @@ from typing import Final
 
 from clustersim.cost.table import TableCost
 from clustersim.processes import local_pool, usable_cores
-from clustersim.replay.compiled.choice import expected_s
+from clustersim.replay.by_core import ask_nobody, core_obstacle, core_part, expected_s
 from clustersim.replay.input import Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.clocks.alone import ask_nobody
 from clustersim.replay.lanes.clocks.run import LaneReplay
 from clustersim.replay.lanes.part import Part, result_of
 from clustersim.replay.prepared import Prepared
@@ -64,6 +63,8 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         return 1, f"{inputs.decides} decides, too, what replicas do"
     if contention.stages or contention.boundaries:
         return 1, "communications can meet on a link"
+    if inputs.requests.sessions is not None:
+        return 1, "the end of a turn lets the next one of its session come, on any replica"
     if inputs.requests.concurrency is not None:
         return 1, "in a closed loop the end of one request starts another, on any replica"
     if not ask_nobody(inputs.requests, str(pool.serving.router), replicas):
@@ -74,7 +75,7 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         few = min(asked, replicas)
         return few, "there are no more replicas" if few < asked else "no more were asked for"
     cores = usable_cores()
-    worth = int(expected_s(inputs.requests) / WORTH_S)
+    worth = int(expected_s(inputs.requests, staged=pool.plan.pp > 1) / WORTH_S)
     found = max(1, min(cores, replicas, worth))
     if found == cores:
         return found, "there are no more cores to use"
@@ -114,13 +115,13 @@ def replay_lanes(
             progress(now, ended + done, total)
 
     with _submitted(inputs, others, executor) as futures:
-        parts = [LaneReplay(lanes, tell, first).part()]
+        parts = [part_of(lanes, tell, first)]
         for replicas, future in zip(others, futures, strict=True):
             ended = sum(part.ended for part in parts)
             found = None if future is None or future.exception() is not None else future.result()
             if found is None:
                 failed += 1
-                parts.append(LaneReplay(lanes, tell, replicas).part())
+                parts.append(part_of(lanes, tell, replicas))
             else:
                 parts.append(found.part)
                 absorb(prepared.recorder, found.tables)
@@ -128,6 +129,13 @@ def replay_lanes(
     if failed:
         count, undivided = count - failed, f"{failed} more could not do their part, which was done here"
     return result_of(prepared, parts, count, undivided)
+
+
+def part_of(lanes: LaneBuilder, progress: Progress | None, replicas: range) -> Part:
+    """Replay some replicas of a run: by the core where it can."""
+    if core_obstacle(lanes.prepared):
+        return LaneReplay(lanes, progress, replicas).part()
+    return core_part(lanes, progress, replicas)
 
 
 @contextmanager
@@ -166,6 +174,6 @@ def replay_share(job: bytes, replicas: range) -> Share:
     """Replay some replicas of a run; see :func:`job_of`."""
     inputs: ReplayInput = pickle.loads(job)
     prepared = Prepared(inputs)
-    part = LaneReplay(LaneBuilder(prepared), None, replicas).part()
+    part = part_of(LaneBuilder(prepared), None, replicas)
     tables = prepared.recorder.tables(prepared.layout)
     return Share(part=part, tables=replace(tables, templates=()))

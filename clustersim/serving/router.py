@@ -20,6 +20,7 @@ from typing import Final, NoReturn, Protocol
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.errors import IllegalDecisionError
 from clustersim.serving.config import PrefixRouting, RouterName, ServingConfig
 from clustersim.serving.sequence import Sequence as Request
@@ -119,6 +120,17 @@ class PowerOfTwo:
         second += second >= first
         pair = [loads[place] for place in (first, second) if place < len(loads)]
         return min(pair, key=lambda load: (load.outstanding, load.index)).index
+
+
+def drawn_pairs(seed: int, replicas: int, requests: int, stream: str = "router") -> Int64Array:
+    """Return which two replicas :class:`PowerOfTwo` compares for each request, one behind the other.
+
+    int64 of shape (2 × requests,); there are at least two replicas, and all of them can take any request.
+    """
+    bounds = np.tile([replicas, replicas - 1], requests)
+    found = named_stream(np.random.SeedSequence(seed), stream).integers(bounds)
+    found[1::2] += found[1::2] >= found[::2]
+    return found
 
 
 class PrefixAware:

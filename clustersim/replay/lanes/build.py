@@ -108,7 +108,7 @@ class LaneBuilder:
         if slowdowns is not None and any(slowdowns.by_stage):
             yield "devices or links get slower"
         if pool.input.plan.sp.degree > 1:
-            if not all(isinstance(one, SplitPrices) and one.supported for one in self._prices_of(replica)):
+            if not all(isinstance(one, SplitPrices) and one.supported for one in self.prices_of(replica)):
                 yield "experts are on all SP ranks, or ranks of one group differ"
             return
         kinds = [pool.programs[at] for at in stages]
@@ -138,7 +138,7 @@ class LaneBuilder:
     def watched_stage(self, replica: int) -> SharedStage:
         """Return where the collectives of such a replica are."""
         inputs, pool = self.prepared.input, self.prepared.pool_of(replica)
-        (prices,), devices = self._prices_of(replica), pool.stage_devices(replica, 0)
+        (prices,), devices = self.prices_of(replica), pool.stage_devices(replica, 0)
         return SharedStage(prices, pool.programs[replica, 0], inputs.comm, devices, ())
 
     def shared(self, replica: int) -> SharedLinks:
@@ -156,7 +156,7 @@ class LaneBuilder:
         pool = self.prepared.pool_of(replica)
         if pool.input.plan.is_lockstep:
             return MemberLane(scheduler, pool.input.pricer.windows, log)
-        prices = self._prices_of(replica)
+        prices = self.prices_of(replica)
         if len(prices) > 1:
             return self._pipe(replica, scheduler, prices, log)
         if isinstance(log, CopyLog):
@@ -182,7 +182,7 @@ class LaneBuilder:
             return MemberLog(replica, prepared.schedulers[replica].pool.total, prepared.recorder)
         kinds = [pool.programs[replica, stage] for stage in range(plan.pp)]
         templates = [{kind: pool.numbers[program.key] for kind, program in one.items()} for one in kinds]
-        rows = [one.rows for one in self._prices_of(replica)]
+        rows = [one.rows for one in self.prices_of(replica)]
         senders = [one["decode"] for one in kinds[:-1]]
         token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
         blocks = prepared.schedulers[replica].pool.total
@@ -191,7 +191,7 @@ class LaneBuilder:
             return kind(*told)
         return CopyLog(pool.input.host.block_bytes[0], plan.tp, *told)
 
-    def _prices_of(self, replica: int) -> list[StepPrices]:
+    def prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""
         pool = self.prepared.pool_of(replica)
         stages = range(pool.input.plan.pp)

@@ -89,15 +89,16 @@ class Intake:
 
     def reject(self, request: int, now: int) -> None:
         """Turn away a request that can never run."""
-        self._explain(request)
+        self.explain(request)
         self.end(1, now)
 
     def explain_refused(self, mine: slice) -> None:
         """Say why some of these requests can never run, where they can't."""
         for request in np.arange(self.total)[mine][self.refused[mine]].tolist():
-            self._explain(request)
+            self.explain(request)
 
-    def _explain(self, request: int) -> None:
+    def explain(self, request: int) -> None:
+        """Say why a request can never run."""
         columns = self.requests
         sequence = Sequence(request, int(columns.prompt_tokens[request]), int(columns.output_tokens[request]))
         self.reasons[request] = self.refusal(sequence) or ""

@@ -1,0 +1,239 @@
+"""Plain functions of numbers, compiled: the only module that imports numba.
+
+A function of the *subset* takes numbers and named tuples of lists, and lists hold numbers or records. It is written
+once and runs twice: as it stands over Python lists of objects (:class:`Objects`), or compiled over numpy arrays
+(:class:`Arrays`). The subset: attributes of records, places in lists of one dimension (``table[row][place]``), whole
+numbers of 64 bits, floats, ``math``. No allocation, no slices, no negative places, no product beyond 63 bits: compiled
+code does not notice any of these.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from array import array
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HOME: Final = __name__.split(".")[0]
+OPTIONS: Final[dict[str, Any]] = {"error_model": "numpy", "_nrt": False}
+"""Nothing is allocated: who counts references to each view of an array, takes as long for that as for all else."""
+INNER: Final[dict[str, Any]] = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+OUTER: Final[dict[str, Any]] = {**OPTIONS, "cache": True, "nogil": True}
+"""Of what is called from Python, whose other threads go on meanwhile."""
+READ_S: Final = 1.0
+COMPILE_S: Final = 20.0
+"""What it takes to read what was compiled, the compiler itself included, and to compile."""
+
+
+def rare(function: F) -> F:
+    """Mark a function that is called now and then, so that its code is not repeated wherever it is called."""
+    function.rare = True  # type: ignore[attr-defined]
+    return function
+
+
+@cache
+def compiled(entry: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the subset, compiled with all functions that it calls; what the compiler made stays on disk.
+
+    Parameters
+    ----------
+    entry : function
+        It takes any numbers, arrays and named tuples of them.
+    """
+    from numba import njit  # which takes a while
+
+    made: dict[FunctionType, Any] = {}
+    for function in _with_callees(entry):
+        known = {name: made[one] for name, one in _callees(function).items()}
+        copy = FunctionType(function.__code__, {**function.__globals__, **known}, function.__name__)
+        made[function] = njit(**INNER, forceinline=not getattr(function, "rare", False))(copy)
+    assert isinstance(entry, FunctionType)
+    called = FunctionType(_kept.__code__, {"_go_on": made[entry], "__name__": __name__})
+    called.__name__ = called.__qualname__ = _name_of(entry)
+    found: Callable[..., Any] = njit(**OUTER)(called)
+    _loaded.add(entry)
+    return found
+
+
+def compiler_s(entry: Callable[..., Any]) -> float:
+    """Return roughly how many seconds it takes until a function is compiled: none where it is in this process."""
+    if entry in _loaded:
+        return 0.0
+    elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
+    try:
+        places = [Path(__file__).parent / "__pycache__", *elsewhere.glob("*")]
+        tag = f"py{sys.version_info[0]}{sys.version_info[1]}"
+        found = any(list(place.glob(f"*{_name_of(entry)}-*.{tag}.nbi")) for place in places)
+    except OSError:
+        found = False
+    return READ_S if found else COMPILE_S
+
+
+@cache
+def _with_callees(entry: Callable[..., Any]) -> tuple[FunctionType, ...]:
+    """Return a function and all that it calls, each behind those that it calls."""
+    found: dict[FunctionType, None] = {}
+
+    def add(function: FunctionType) -> None:
+        if function not in found:
+            for one in _callees(function).values():
+                add(one)
+            found[function] = None
+
+    assert isinstance(entry, FunctionType)
+    add(entry)
+    return tuple(found)
+
+
+def _callees(function: FunctionType) -> dict[str, FunctionType]:
+    """Return the functions of this project that a function calls, by the name by which it does."""
+    known = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    return {
+        name: one for name, one in known.items()
+        if isinstance(one, FunctionType) and one.__module__.split(".")[0] == HOME
+    }  # fmt: skip
+
+
+@cache
+def _name_of(entry: Callable[..., Any]) -> str:
+    """Return what tells a compiled function on disk: its name, and a number that is another one when any code is.
+
+    The compiler itself would look at one file alone.
+    """
+    told = []
+    for function in _with_callees(entry):
+        code, known = function.__code__, function.__globals__
+        numbers = {name: known[name] for name in code.co_names if isinstance(known.get(name), int | float)}
+        told.append(repr((code.co_code, code.co_consts, code.co_names, numbers, getattr(function, "rare", False))))
+    return f"{entry.__module__}.{entry.__name__}-{zlib.crc32(''.join(told).encode()):08x}"
+
+
+def _go_on(*everything: Any) -> Any:
+    """Stand for what was compiled."""
+    raise NotImplementedError(everything)
+
+
+def _kept(*everything: Any) -> Any:
+    """Go on in what was compiled: what is called from Python, and kept on disk."""
+    return _go_on(*everything)
+
+
+_loaded: Final[set[Callable[..., Any]]] = set()
+"""Functions that this process has compiled or read."""
+
+
+class Record:
+    """What a list holds: whole numbers by name, all 0 at first, and floats where they are named so."""
+
+    __slots__ = ()
+    floats: tuple[str, ...] = ()
+
+
+class Storage(Protocol):
+    """Makes the lists that functions of the subset work on."""
+
+    def numbers(self, count: int, fill: int = 0) -> Any:
+        """Return so many whole numbers."""
+
+    def table(self, rows: int, count: int, fill: int = 0) -> Any:
+        """Return rows of so many whole numbers each."""
+
+    def records(self, kind: type[Record], count: int) -> Any:
+        """Return so many records."""
+
+    def grid(self, kind: type[Record], rows: int, count: int) -> Any:
+        """Return rows of so many records each."""
+
+    def column(self, numbers: Any) -> Any:
+        """Return numbers that are read alone, given as an array."""
+
+    def log(self, count: int) -> Any:
+        """Return room for so many whole numbers that :func:`logged` reads."""
+
+
+class Objects:
+    """Lists of objects, for functions as they stand."""
+
+    def numbers(self, count: int, fill: int = 0) -> list[int]:
+        """Return so many whole numbers."""
+        return [fill] * count
+
+    def table(self, rows: int, count: int, fill: int = 0) -> list[list[int]]:
+        """Return rows of so many whole numbers each."""
+        return [[fill] * count for _ in range(rows)]
+
+    def records(self, kind: type[Record], count: int) -> list[Any]:
+        """Return so many records."""
+        return [_blank(kind) for _ in range(count)]
+
+    def grid(self, kind: type[Record], rows: int, count: int) -> list[list[Any]]:
+        """Return rows of so many records each."""
+        return [self.records(kind, count) for _ in range(rows)]
+
+    def column(self, numbers: Any) -> list[Any]:
+        """Return numbers that are read alone, given as an array."""
+        found: list[Any] = numbers.tolist()
+        return found
+
+    def log(self, count: int) -> array[int]:
+        """Return room for so many whole numbers that :func:`logged` reads."""
+        return array("q", bytes(8 * count))
+
+
+class Arrays:
+    """Arrays of numbers and of records, for compiled functions."""
+
+    def numbers(self, count: int, fill: int = 0) -> Any:
+        """Return so many whole numbers."""
+        return np.full(count, fill, np.int64)
+
+    def table(self, rows: int, count: int, fill: int = 0) -> Any:
+        """Return rows of so many whole numbers each."""
+        return np.full((rows, count), fill, np.int64)
+
+    def records(self, kind: type[Record], count: int) -> Any:
+        """Return so many records."""
+        return np.zeros(count, _type_of(kind))
+
+    def grid(self, kind: type[Record], rows: int, count: int) -> Any:
+        """Return rows of so many records each."""
+        return np.zeros((rows, count), _type_of(kind))
+
+    def column(self, numbers: Any) -> Any:
+        """Return numbers that are read alone; to a compiler those that may be written to are another type."""
+        found = np.ascontiguousarray(numbers).view()
+        found.flags.writeable = False
+        return found
+
+    def log(self, count: int) -> Any:
+        """Return room for so many whole numbers that :func:`logged` reads."""
+        return np.empty(count, np.int64)
+
+
+def logged(room: Any, count: int, width: int) -> Any:
+    """Return what the first numbers of a log are, as rows of so many; a copy."""
+    return np.frombuffer(room, np.int64, count).reshape(-1, width).copy() if count else np.empty((0, width), np.int64)
+
+
+def _type_of(kind: type[Record]) -> Any:
+    return np.dtype([(name, np.float64 if name in kind.floats else np.int64) for name in _fields(kind)])
+
+
+def _fields(kind: type[Record]) -> Iterable[str]:
+    return kind.__slots__
+
+
+def _blank(kind: type[Record]) -> Record:
+    found = kind()
+    for name in _fields(kind):
+        setattr(found, name, 0.0 if name in kind.floats else 0)
+    return found

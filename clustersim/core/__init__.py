@@ -1,0 +1,1 @@
+"""The one core: who is admitted, preempted, batched, routed, cancelled; when a stage starts."""

@@ -1,0 +1,284 @@
+"""The one clock: what happens at an instant, in its order, and which instant comes next.
+
+Steps end, requests arrive, deadlines pass, schedulers decide. What happens in one phase at several replicas commutes.
+The clock stops where it needs something, and goes on from there when it is called again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustersim.compiled import rare
+from clustersim.core.events import drop_first, expect, first_kind, first_number, first_version
+from clustersim.core.queue import push, remove
+from clustersim.core.record import note, note_reason
+from clustersim.core.routing import route
+from clustersim.core.state import (
+    ARRIVALS,
+    CANCELLATION,
+    DECISIONS,
+    DEPARTURES,
+    DONE,
+    ENDS,
+    FULL,
+    GROW,
+    NEVER,
+    NOT_POOLED,
+    QUEUE_FULL,
+    REJECTED,
+    STEP_END,
+    STOPPING,
+    TIMEOUT,
+    TURN_OVER,
+    WAITED,
+)
+from clustersim.core.steps import (
+    cut,
+    decide,
+    end_turn,
+    free_sequence,
+    is_run,
+    land,
+    stop,
+    take_out,
+    taken_by_run,
+    touch,
+    weigh,
+)
+
+
+def is_full(s: Any) -> bool:
+    """Whether the logs may lack room for what one event brings."""
+    clock = s.clock[0]
+    return (
+        clock.rows_at > clock.rows_room
+        or clock.varying_at > clock.varying_room
+        or clock.chunks_at > clock.chunks_room
+        or clock.decodes_at > clock.decodes_room
+        or clock.facts_at > clock.facts_room
+        or clock.reasons_at > clock.reasons_room
+    )
+
+
+def end_steps(s: Any) -> int:
+    """Let end what ends now; return 0, or why not all has."""
+    clock = s.clock[0]
+    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) == STEP_END:
+        if is_full(s):
+            return FULL
+        r, version = first_number(s), first_version(s)
+        drop_first(s)
+        rep = s.replicas[r]
+        if version != rep.version:
+            continue
+        if rep.flying > 0:
+            flight = s.flights[r][rep.oldest]
+            if flight.end == clock.now:
+                if flight.steps < flight.limit:
+                    flight.goes_on = 1
+                else:
+                    land(s, r)
+        touch(s, r)
+    return 0
+
+
+def arrive(s: Any, p: Any) -> int:
+    """Let requests arrive that are due now; return 0, or why not all have.
+
+    Turns of sessions that had to wait for the one before them come behind all others.
+    """
+    clock = s.clock[0]
+    while True:
+        request, is_turn = clock.next, 0
+        if request < clock.total and (clock.freed > 0 if clock.closed else s.arrived[request] == clock.now):
+            if len(s.follows) > 0 and s.follows[request] >= 0 and s.turns[s.follows[request]] != TURN_OVER:
+                s.turns[s.follows[request]] = request
+                clock.held += 1
+                clock.next += 1
+                continue
+        elif clock.due > 0:
+            request, is_turn = s.due_turns[clock.due - 1], 1
+        else:
+            return 0
+        if is_full(s):
+            return FULL
+        if clock.spares == 0 or clock.events + 3 > clock.event_room:
+            return GROW
+        r = route(s)
+        if s.replicas[r].waiting + s.replicas[r].max_requests >= clock.queue_room:
+            return GROW
+        if is_turn:
+            clock.round = (clock.round if clock.round > 0 else clock.due) - 1
+            clock.due -= 1
+        else:
+            clock.next += 1
+        s.order_of_arrival[clock.turn] = request
+        clock.turn += 1
+        clock.freed -= 1
+        s.came[request], s.routed[request] = clock.now, r
+        if s.refused[request]:
+            reject(s, request)
+        elif s.replicas[r].queue_limit >= 0 and s.replicas[r].waiting >= s.replicas[r].queue_limit:
+            s.refused[request] = 1
+            note_reason(s, request, QUEUE_FULL, r)
+            reject(s, request)
+        else:
+            join_queue(s, p, r, request)
+
+
+def reject(s: Any, request: int) -> None:
+    """Let a request end that has just come."""
+    clock = s.clock[0]
+    clock.ended += 1
+    clock.freed += 1
+    if len(s.follows) > 0:
+        end_turn(s, request)
+
+
+def join_queue(s: Any, p: Any, r: int, request: int) -> None:
+    """Let a request wait at a replica; a run of steps ends with the one that is under way where it is the first."""
+    clock = s.clock[0]
+    clock.spares -= 1
+    one = s.spare[clock.spares]
+    seq = s.sequences[one]
+    seq.request, seq.prompt, seq.output, seq.replica = request, s.prompts[request], s.outputs[request], r
+    seq.arrived = clock.now
+    if s.replicas[r].ranked:
+        seq.rank, seq.then = s.ranks[request], clock.now + s.thens[request]
+    else:
+        seq.rank = seq.then = 0
+    seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = 0
+    seq.batch = seq.first_step = seq.last_step = -1
+    push(s, r, one)
+    weigh(s, r, seq.prompt + seq.output)
+    if is_run(s, r) and s.queues[r][0] == one:  # those before it are kept out as ever
+        cut(s, p, r)
+    touch(s, r)
+    if clock.timeout >= 0 or clock.cancels:
+        s.sequence_of[request] = one
+        if clock.timeout >= 0:
+            expect(s, later(clock.now, clock.timeout), TIMEOUT, request, 0)
+        if clock.cancels and s.cancel_after[request] >= 0:
+            expect(s, later(clock.now, s.cancel_after[request]), CANCELLATION, request, 0)
+
+
+def later(now: int, delay: int) -> int:
+    """Return an instant so much later; ``NEVER`` where 64 bits do not hold it."""
+    return now + delay if delay < NEVER - now else NEVER
+
+
+@rare
+def depart(s: Any, p: Any, kind: int, one: int) -> None:
+    """Let a deadline pass of a request that has not ended, after the step that ends now."""
+    seq, r = s.sequences[one], s.sequences[one].replica
+    request = seq.request
+    if kind == TIMEOUT and seq.admitted:
+        return
+    if is_run(s, r):
+        cut(s, p, r)
+        if s.sequence_of[request] != one:  # it ended with that step
+            return
+    if kind == TIMEOUT:
+        remove(s, r, one)
+        note(s, r, REJECTED, request, seq.prompt, NOT_POOLED)
+        note_reason(s, request, WAITED, s.clock[0].now - seq.arrived)
+        free_sequence(s, r, one)
+    elif seq.busy:
+        if seq.leaving == 0:
+            seq.leaving = 1
+            s.replicas[r].leaving += 1
+    else:
+        take_out(s, r, one, taken_by_run(s, p, r))
+    touch(s, r)
+
+
+def pass_deadlines(s: Any, p: Any) -> int:
+    """Let deadlines pass that are due now, and arrive who is let in by that; return 0, or why not all has happened."""
+    clock = s.clock[0]
+    while True:
+        while clock.events > 0 and s.times[0] == clock.now and first_kind(s) != STEP_END:
+            if is_full(s):
+                return FULL
+            kind, one = first_kind(s), s.sequence_of[first_number(s)]
+            drop_first(s)
+            if one >= 0:
+                depart(s, p, kind, one)
+        came = clock.turn
+        if clock.closed or clock.due > 0:
+            asked = arrive(s, p)
+            if asked:
+                return asked
+        if came == clock.turn:
+            return 0
+
+
+def decide_all(s: Any, p: Any) -> int:
+    """Let all replicas decide that something has happened to; return 0, or what is needed."""
+    clock = s.clock[0]
+    while clock.touched_at < clock.touched:
+        r = s.touched[clock.touched_at]
+        if is_full(s):
+            return FULL
+        if clock.events + 2 > clock.event_room:
+            return GROW
+        asked = decide(s, p, r)
+        if asked:
+            clock.lane = r
+            return asked
+        s.replicas[r].is_touched = 0
+        clock.touched_at += 1
+    clock.touched = clock.touched_at = 0
+    clock.asked = clock.now
+    return 0
+
+
+def next_instant(s: Any) -> int:
+    """Return when something happens next."""
+    clock = s.clock[0]
+    found = s.times[0] if clock.events > 0 else NEVER
+    if clock.closed == 0 and clock.next < clock.total:
+        found = min(found, s.arrived[clock.next])
+    return found
+
+
+def advance(s: Any, p: Any) -> int:
+    """Go on from instant to instant until there is nothing more to do, or something is needed; return why.
+
+    Parameters
+    ----------
+    s : State
+    p : Prices
+    """
+    clock = s.clock[0]
+    while True:
+        if clock.phase == ENDS:
+            asked = end_steps(s)
+            if asked:
+                return asked
+            clock.phase = ARRIVALS
+        if clock.phase == ARRIVALS:
+            asked = arrive(s, p)
+            if asked:
+                return asked
+            clock.phase = DEPARTURES
+        if clock.phase == DEPARTURES:
+            asked = pass_deadlines(s, p)
+            if asked:
+                return asked
+            clock.phase = DECISIONS
+        if clock.phase == DECISIONS:
+            asked = decide_all(s, p)
+            if asked:
+                return asked
+            now = next_instant(s)
+            if now <= clock.horizon and now != NEVER:
+                clock.now = now
+                clock.phase = ENDS
+                continue
+            clock.phase = STOPPING
+        while clock.touched_at < clock.replicas:
+            if is_full(s):
+                return FULL
+            stop(s, p, clock.touched_at)
+            clock.touched_at += 1
+        return DONE

@@ -1,0 +1,88 @@
+"""What is logged: facts, chunks of prompts, episodes of decoding, reasons, and runs of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def note(s: Any, r: int, kind: int, request: int, value: int, used: int) -> None:
+    """Log a fact of this instant."""
+    clock, facts = s.clock[0], s.facts
+    at = clock.facts_at
+    facts[at] = r
+    facts[at + 1] = clock.now
+    facts[at + 2] = kind
+    facts[at + 3] = request
+    facts[at + 4] = value
+    facts[at + 5] = used
+    clock.facts_at = at + 6
+
+
+def note_reason(s: Any, request: int, why: int, value: int) -> None:
+    """Log why a request ended without an answer."""
+    clock, reasons = s.clock[0], s.reasons
+    at = clock.reasons_at
+    reasons[at] = request
+    reasons[at + 1] = why
+    reasons[at + 2] = value
+    clock.reasons_at = at + 3
+
+
+def log_chunk(s: Any, r: int, step: int, one: int, sampled: int) -> None:
+    """Log the chunk of a prompt that a step has computed, of a sequence as it was before."""
+    clock, chunks, seq = s.clock[0], s.chunks, s.sequences[one]
+    at = clock.chunks_at
+    chunks[at] = r
+    chunks[at + 1] = step
+    chunks[at + 2] = seq.request
+    chunks[at + 3] = seq.computed - seq.taken
+    chunks[at + 4] = seq.taken
+    chunks[at + 5] = sampled
+    clock.chunks_at = at + 6
+
+
+def close_episode(s: Any, r: int, one: int) -> None:
+    """Log the decode steps that a sequence had in a row, if it had any."""
+    clock, decodes, seq = s.clock[0], s.decodes, s.sequences[one]
+    if seq.first_step >= 0 and seq.first_step <= seq.last_step:
+        at = clock.decodes_at
+        decodes[at] = r
+        decodes[at + 1] = seq.slot
+        decodes[at + 2] = seq.request
+        decodes[at + 3] = seq.first_step
+        decodes[at + 4] = seq.last_step
+        clock.decodes_at = at + 5
+    seq.first_step = -1
+
+
+def log_run(s: Any, r: int, k: int, steps: int, end: int) -> None:
+    """Log the first steps of what is under way, of which the last one ended at an instant."""
+    clock, rows, flight, rep = s.clock[0], s.rows, s.flights[r][k], s.replicas[r]
+    at = clock.rows_at
+    rows[at] = flight.start
+    rows[at + 1] = flight.kind
+    rows[at + 2] = flight.slot
+    rows[at + 3] = flight.decodes + flight.chunks
+    rows[at + 4] = flight.new
+    rows[at + 5] = flight.decodes
+    rows[at + 6] = flight.context
+    rows[at + 7] = flight.waiting
+    rows[at + 8] = flight.running
+    rows[at + 9] = flight.used
+    rows[at + 10] = steps
+    rows[at + 11] = end
+    rows[at + 12] = flight.row
+    rows[at + 13] = r
+    clock.rows_at = at + 14
+    out, size, stages = clock.varying_at, steps * flight.width, rep.stages
+    pending, first = s.pending[r], k * (len(s.pending[r]) // stages)
+    for place in range(size):
+        s.varying[out + place] = pending[first + place]
+    clock.varying_at = out + size
+    if stages > 1:
+        row = at // 14
+        for place in range(2 * stages):
+            s.all_passes[row * 2 * stages + place] = s.passes[r][k * 2 * stages + place]
+        wide = 2 * clock.senders * (stages - 1)
+        for place in range(wide):
+            s.all_sends[row * wide + place] = s.sends[r][k * wide + place]

@@ -1,0 +1,253 @@
+"""Who is in the next step: decodes and chunks of prompts, who is admitted, and who gives way for whom.
+
+- ``continuous``: prefill first, whole prompts (Yu et al., "Orca", OSDI 2022; vLLM before v1). A prompt longer than the
+  token budget is prefilled alone, in chunks of the budget.
+- ``static``: what waits becomes a batch, and nothing joins it until all of it has finished (serving before continuous
+  batching; Orca, section 3.1, names its cost). A member's place and all the blocks that it will ever need are set aside
+  when the batch is made up. A sequence that has finished leaves.
+- ``chunked_prefill``: decode first, then the rest of the token budget with prompt chunks (Agrawal et al.,
+  "Sarathi-Serve", OSDI 2024; vLLM v1).
+
+Each decision looks at everybody who runs. The sequence that came last is preempted: it gives its blocks back and later
+computes its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023, section 4.5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustersim.compiled import rare
+from clustersim.core.queue import comes_before, pop, push
+from clustersim.core.record import note
+from clustersim.core.state import ADMITTED, BEFORE_ALL, NEVER, PREEMPTED
+
+
+def decodes_next(seq: Any) -> bool:
+    """Whether the next step of a sequence is a decode step."""
+    return seq.generated > 0 and seq.prompt + seq.generated == seq.computed + 1
+
+
+def blocks_of(rep: Any, tokens: int) -> int:
+    """Return how many blocks hold so many tokens."""
+    return (tokens + rep.block_tokens - 1) // rep.block_tokens
+
+
+def most_blocks(rep: Any, seq: Any) -> int:
+    """Return how many blocks a sequence holds at its end: the K/V of its last token is not computed."""
+    return blocks_of(rep, seq.prompt + max(seq.output - 1, 0))
+
+
+@rare
+def leave(s: Any, r: int, one: int) -> None:
+    """Take a sequence from those that run, and its blocks back."""
+    rep, seq, order = s.replicas[r], s.sequences[one], s.order[r]
+    at = 0
+    while order[at] != one:
+        at += 1
+    rep.running -= 1
+    while at < rep.running:
+        order[at] = order[at + 1]
+        at += 1
+    rep.free += seq.blocks
+    rep.promised -= most_blocks(rep, seq)
+    seq.blocks = 0
+
+
+@rare
+def preempt(s: Any, r: int, one: int) -> None:
+    """Let a sequence wait again, without blocks."""
+    rep, seq = s.replicas[r], s.sequences[one]
+    rep.prefilling -= not decodes_next(seq)
+    leave(s, r, one)
+    seq.computed = 0
+    rep.evicted += 1
+    push(s, r, one)
+    note(s, r, PREEMPTED, seq.request, seq.generated, rep.blocks - rep.free)
+
+
+@rare
+def last_behind(s: Any, r: int, one: int) -> int:
+    """Return who comes last behind a sequence and can give blocks, −1 where nobody does.
+
+    Behind it are those that were admitted later, or that have a higher rank where the queue is ranked.
+    """
+    rep, order = s.replicas[r], s.order[r]
+    found, place = -1, rep.running - 1
+    while place >= 0 and (rep.ranked or order[place] != one):
+        other = order[place]
+        seq = s.sequences[other]
+        if seq.blocks > 0 and seq.busy == 0:
+            if not rep.ranked:
+                return other
+            if comes_before(s, one, other) and (found < 0 or comes_before(s, found, other)):
+                found = other
+        place -= 1
+    return found
+
+
+@rare
+def grow(s: Any, r: int, one: int, tokens: int) -> bool:
+    """Take the blocks that so many tokens need, from those behind it if need be; return whether it has them."""
+    rep, seq = s.replicas[r], s.sequences[one]
+    missing = blocks_of(rep, tokens) - seq.blocks
+    while missing > rep.free:
+        victim = last_behind(s, r, one)
+        if victim < 0:
+            return False
+        preempt(s, r, victim)
+    if missing > 0:
+        rep.free -= missing
+        seq.blocks += missing
+    return True
+
+
+@rare
+def is_last(s: Any, r: int, one: int) -> bool:
+    """Whether a sequence comes last of several that run."""
+    rep, order = s.replicas[r], s.order[r]
+    if not rep.ranked:
+        return rep.running > 1 and order[rep.running - 1] == one
+    before = 0
+    for place in range(rep.running):
+        other = order[place]
+        if other != one:
+            if comes_before(s, one, other):
+                return False
+            before += 1
+    return before > 0
+
+
+def choose_decodes(s: Any, r: int, base: int, budget: int) -> None:
+    """Choose those that decode, in order of admission; with stages an even share, so that micro-batches are alike."""
+    rep, order, ready, batch = s.replicas[r], s.order[r], s.ready, s.members[r]
+    rep.attended, rep.left = 0, NEVER
+    if rep.decodes_in_flight > 0 and rep.overlap == 0:
+        return
+    limit = min((rep.running - rep.prefilling + rep.stages - 1) // rep.stages, budget)
+    count = 0
+    for at in range(rep.running):
+        seq = s.sequences[order[at]]
+        if seq.busy == 0 and decodes_next(seq):
+            ready[count] = order[at]
+            count += 1
+    place = seen = chosen = attended = 0
+    left, size = NEVER, rep.block_tokens
+    while place < count and seen < limit and chosen < limit:
+        one = ready[place]
+        seq = s.sequences[one]
+        place += 1
+        if rep.ranked == 0:  # else who lacks a block leaves its place in the step to those behind it
+            seen += 1
+        if seq.computed < seq.blocks * size or (seq.blocks > 0 and grow(s, r, one, seq.computed + 1)):
+            seq.busy = 1
+            batch[base + chosen] = one
+            chosen += 1
+            attended += seq.computed + 1
+            left = min(left, seq.output - seq.generated)
+    rep.decodes, rep.attended, rep.left = chosen, attended, left
+
+
+def choose_begun(s: Any, r: int, base: int, budget: int, limit: int) -> int:
+    """Choose chunks of prompts that are begun; return the budget that is left, −1 where one of them lacks blocks."""
+    rep, order, ready, batch = s.replicas[r], s.order[r], s.ready, s.members[r]
+    known, short = 0, False
+    for at in range(rep.running):
+        seq = s.sequences[order[at]]
+        if seq.busy == 0 and not decodes_next(seq):
+            ready[known] = order[at]
+            known += 1
+    for at in range(known):
+        one = ready[at]
+        seq = s.sequences[one]
+        count = min(seq.prompt + seq.generated - seq.computed, budget, limit)
+        if count == 0 or seq.blocks == 0:
+            continue
+        if grow(s, r, one, seq.computed + count):
+            seq.busy, seq.taken = 1, count
+            batch[base + rep.decodes + rep.chunks] = one
+            rep.chunks += 1
+            budget -= count
+        elif rep.gives_up and rep.first_chunk and is_last(s, r, one):
+            preempt(s, r, one)
+        else:
+            short = True
+    return -1 if short else budget
+
+
+def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
+    """Choose first chunks of those that wait, in their order, as long as there are places, tokens and blocks."""
+    rep, order, batch = s.replicas[r], s.order[r], s.members[r]
+    while rep.waiting > 0 and budget > 0 and rep.running < rep.max_requests and rep.evicted == 0:
+        one = s.queues[r][0]
+        seq = s.sequences[one]
+        if rep.static and seq.batch != rep.batch:
+            break
+        need = seq.prompt + seq.generated
+        count = min(need, budget, limit)
+        if rep.chunked == 0 and count < need and not (need > rep.max_tokens and rep.chunks == 0):
+            break
+        blocks, most = blocks_of(rep, count), most_blocks(rep, seq)
+        if (blocks if rep.first_chunk else blocks_of(rep, need)) > rep.free:
+            break
+        if rep.keeps_room and rep.promised + most > rep.blocks:
+            break
+        pop(s, r)
+        rep.free -= blocks
+        rep.promised += most
+        seq.blocks, seq.busy, seq.taken, seq.admitted = blocks, 1, count, 1
+        order[rep.running] = one
+        rep.running += 1
+        rep.prefilling += 1
+        batch[base + rep.decodes + rep.chunks] = one
+        rep.chunks += 1
+        budget -= count
+        note(s, r, ADMITTED, seq.request, need, rep.blocks - rep.free)
+
+
+@rare
+def make_up_batch(s: Any, r: int) -> None:
+    """Let those that wait be the next static batch, in their order, as many as have a place and blocks to their end."""
+    rep, members, left = s.replicas[r], 0, s.replicas[r].free
+    rep.batch += 1
+    while rep.waiting > 0 and members < rep.max_requests:
+        seq = s.sequences[s.queues[r][0]]
+        if most_blocks(rep, seq) > left:
+            break
+        left -= most_blocks(rep, seq)
+        s.ready[members] = pop(s, r)
+        members += 1
+    for place in range(members):
+        seq = s.sequences[s.ready[place]]
+        seq.rank, seq.then, seq.batch = BEFORE_ALL, place, rep.batch
+        push(s, r, s.ready[place])
+
+
+def choose_prompts(s: Any, r: int, base: int, budget: int) -> None:
+    """Choose chunks of prompts: of those that are begun, then of those that wait."""
+    rep = s.replicas[r]
+    limit = budget if rep.chunked == 0 else min(budget, rep.longest)
+    if rep.prefilling > 0:
+        budget = choose_begun(s, r, base, budget, limit)
+    if budget > 0:
+        admit(s, r, base, budget, limit)
+
+
+def schedule(s: Any, r: int, base: int) -> bool:
+    """Decide the next step, whose members are at ``base`` on; return whether there is any."""
+    rep = s.replicas[r]
+    if rep.static and rep.running == 0 and rep.waiting > 0 and s.sequences[s.queues[r][0]].batch != rep.batch:
+        make_up_batch(s, r)  # anew where one came that goes before its members
+    while True:
+        rep.decodes = rep.chunks = rep.evicted = rep.attended = 0
+        if rep.chunked:
+            choose_decodes(s, r, base, rep.max_tokens)
+            if rep.evicted == 0:
+                choose_prompts(s, r, base, rep.max_tokens - rep.decodes)
+        else:
+            choose_prompts(s, r, base, rep.max_tokens)
+            if rep.chunks == 0:
+                choose_decodes(s, r, base, rep.max_tokens)
+        if rep.decodes + rep.chunks > 0 or rep.evicted == 0:
+            break  # else those that gave way may be all that there is to run
+    rep.steady = rep.chunks == 0 and rep.evicted == 0 and rep.decodes == rep.running and rep.stages == 1
+    return rep.decodes + rep.chunks > 0

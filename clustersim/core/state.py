@@ -1,0 +1,257 @@
+"""What the core works on: records, lists of them, and the numbers of events, facts and reasons.
+
+Functions of the core take ``s`` (:class:`State`) and ``p`` (:class:`~clustersim.core.prices.Prices`); ``r`` is the
+number of a replica, ``one`` that of a sequence. All instants are ns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from clustersim.compiled import Record
+
+NEVER: Final = (1 << 63) - 1
+
+DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN, TOO_LATE = range(9)
+"""Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing;
+where rows of prices have no room; where an instant is beyond 64 bits."""
+
+ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
+"""Phases of an instant, in their order."""
+
+STEP_END, TIMEOUT, CANCELLATION = range(3)
+"""Kinds of events, in their order at an instant."""
+
+REJECTED, ADMITTED, PREEMPTED, FINISHED, CANCELLED = 1, 2, 3, 4, 8
+"""``serving.decision``'s numbers of facts (a test compares them)."""
+BEFORE_ALL: Final = -1
+"""Rank of those that belong to a static batch; others have 0 or more."""
+TURN_OVER: Final = -2
+NOT_POOLED: Final = -1
+"""``timeline.record``'s: a fact that says nothing of blocks."""
+
+QUEUE_FULL, WAITED, LEFT_QUEUE, LEFT_PROMPT, LEFT_OUTPUT = range(5)
+"""Why a request ended without an answer: its replica's queue took no more; it waited too long; its client gave it up
+while it waited to be taken up, before its first token, or behind that."""
+
+PREFILL, DECODE, MIXED = range(3)
+"""Kinds of step as they are recorded (``graph.blueprint.STEP_KINDS``; a test compares them)."""
+
+ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
+ROUND_ROBIN, LEAST_OUTSTANDING, FEWEST_WAITING, POWER_OF_TWO = range(len(ROUTERS))
+
+ROW: Final = (
+    "start_ns", "kind", "slot", "batch_requests", "prefill_tokens", "decode_tokens", "context_tokens", "waiting",
+    "running", "kv_blocks_used", "count", "end_ns", "number", "replica",
+)  # fmt: skip
+"""Columns of a run of steps in the log; the last two are the row of prices and the replica."""
+CHUNK: Final = ("replica", "step", "request", "start", "count", "sampled")
+EPISODE: Final = ("replica", "slot", "request", "first_step", "last_step")
+FACT: Final = ("replica", "time_ns", "kind", "request", "value", "used")
+REASON: Final = ("request", "why", "value")
+
+
+class Clock(Record):
+    """The run as a whole.
+
+    ``next`` is the request that comes next, ``turn`` how many came. ``freed`` is how many more clients of a closed loop
+    may send; ``held`` how many turns of sessions wait for the one before them, and ``due`` how many need not any more,
+    of which ``round`` come just now. ``lane`` is whose price is asked for, ``answered`` whether it is there, and
+    ``asked`` the last instant at which schedulers were asked. Then there are places in the logs, and their room.
+    """
+
+    __slots__ = (
+        "answered",
+        "asked",
+        "cancels",
+        "chunks_at",
+        "chunks_room",
+        "closed",
+        "decodes_at",
+        "decodes_room",
+        "due",
+        "ended",
+        "event_room",
+        "events",
+        "facts_at",
+        "facts_room",
+        "freed",
+        "held",
+        "horizon",
+        "lane",
+        "max_run",
+        "next",
+        "now",
+        "phase",
+        "queue_room",
+        "reasons_at",
+        "reasons_room",
+        "replicas",
+        "round",
+        "router",
+        "rows_at",
+        "rows_room",
+        "senders",
+        "serial",
+        "spares",
+        "timeout",
+        "total",
+        "touched",
+        "touched_at",
+        "turn",
+        "varying_at",
+        "varying_room",
+    )  # fmt: skip
+
+
+class Replica(Record):
+    """One replica: what its scheduler may do, whom it has, and the step that it decides.
+
+    ``begun`` counts running sequences whose prompt is not computed, those preempted included; ``promised`` the blocks
+    that those who run hold at their ends; ``free_at`` is when its first stage is free.
+    """
+
+    __slots__ = (
+        # what is configured
+        "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
+        "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit",
+        # whom it has
+        "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
+        "flying", "oldest", "version", "is_touched", "batch",
+        # the step being decided
+        "launched", "decodes", "chunks", "evicted", "left", "steady", "new", "context", "pairs", "keys", "attended",
+        "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps", "base_ns", "row",
+    )  # fmt: skip
+
+
+class Sequence(Record):
+    """A request at a replica: its progress, and its decode steps in a row (``first_step`` to ``last_step``).
+
+    It is ``busy`` while a step carries it, and while it is chosen for the step being decided; ``place`` is where it
+    waits; ``rank`` and ``then`` order the queue before its number does.
+    """
+
+    __slots__ = (
+        "admitted",
+        "arrived",
+        "batch",
+        "blocks",
+        "busy",
+        "computed",
+        "first_step",
+        "generated",
+        "last_step",
+        "leaving",
+        "output",
+        "place",
+        "prompt",
+        "rank",
+        "replica",
+        "request",
+        "slot",
+        "taken",
+        "then",
+    )  # fmt: skip
+
+
+class Flight(Record):
+    """A step, or run of steps, that is under way.
+
+    ``ends`` says whether members have their last token with it; ``previous`` is the step that used its slot before.
+    """
+
+    __slots__ = (
+        "attended",
+        "base_ns",
+        "chunks",
+        "context",
+        "decodes",
+        "end",
+        "goes_on",
+        "graph",
+        "kind",
+        "limit",
+        "near",
+        "near_growth",
+        "new",
+        "previous",
+        "row",
+        "running",
+        "slot",
+        "start",
+        "step",
+        "steps",
+        "terms",
+        "used",
+        "waiting",
+        "width",
+    )  # fmt: skip
+
+
+class State(NamedTuple):
+    """Everything but prices; lists by replica are ``…[r][place]``."""
+
+    clock: Any
+    replicas: Any
+    sequences: Any
+    spare: Any
+    """Sequences that are free: the first ``clock.spares``."""
+    queues: Any
+    """A heap of those that wait."""
+    order: Any
+    """Those that run, in order of admission."""
+    ready: Any
+    """Room for those that one decision looks at."""
+    flights: Any
+    """A ring of what is under way, the oldest at ``replica.oldest``."""
+    members: Any
+    """Whom each flight carries: its decodes, then its chunks, ``flight × width`` on."""
+    pending: Any
+    """What varies in each flight, class by class and step by step."""
+    passes: Any
+    """Start and row of each stage's pass of each flight, where there are stages."""
+    sends: Any
+    """Starts of each boundary's sends, then ends, of each flight."""
+    free_at: Any
+    """When each stage is free."""
+    sent_at: Any
+    """When each rank has sent all that it was told to, boundary by boundary."""
+    slots: Any
+    """The last step of each slot of decodes."""
+    phases: Any
+    times: Any
+    whats: Any
+    """A heap of events: instants, and kind, number and version in one."""
+    touched: Any
+    """Replicas that are to decide at this instant."""
+    load_tree: Any
+    """A tournament of replicas by outstanding tokens."""
+    pairs: Any
+    """Two replicas for each request, drawn at random, where the router asks for them."""
+    arrived: Any
+    prompts: Any
+    outputs: Any
+    ranks: Any
+    thens: Any
+    cancel_after: Any
+    refused: Any
+    came: Any
+    routed: Any
+    sequence_of: Any
+    """Request → its sequence, −1 before and behind; of all where any may leave."""
+    order_of_arrival: Any
+    """The requests that came."""
+    follows: Any
+    """The turn before each request, −1 for none; of all where there are sessions."""
+    turns: Any
+    """Of each request ``TURN_OVER`` when it has ended, else the turn that is due and waits for it, −1 for none."""
+    due_turns: Any
+    """Turns that need not wait any more, and have not come."""
+    rows: Any
+    varying: Any
+    chunks: Any
+    decodes: Any
+    facts: Any
+    all_passes: Any
+    all_sends: Any
+    reasons: Any

@@ -1,0 +1,90 @@
+"""The replay by the core: which runs it can simulate, and the replicas of one of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from clustersim.compiled import compiler_s
+from clustersim.core import state as st
+from clustersim.core.clock import advance
+from clustersim.replay.core_replicas import CoreReplicas
+from clustersim.replay.input import Progress, ReplayInput
+from clustersim.replay.lanes.build import LaneBuilder
+from clustersim.replay.lanes.part import Part
+from clustersim.replay.outcome import Outcome
+from clustersim.replay.prepared import Prepared
+from clustersim.workload.requests import Requests
+
+REQUEST_S: Final = 60e-6
+TOKEN_S: Final = 0.2e-6
+"""Roughly what a request and an output token cost the core as it stands, where many tokens share a step."""
+STAGED: Final = 5.0
+"""How many times that of one stage several cost: each of their steps is decided."""
+
+
+def core_obstacle(prepared: Prepared) -> str:
+    """Return why the core can't simulate a run; empty if it can."""
+    inputs, contention = prepared.input, prepared.contention
+    pool, serving = inputs.entry, inputs.entry.serving
+    found = {
+        "every operator is an event": inputs.mode == "full",
+        "there are two pools": len(inputs.pools) > 1,
+        "replicas fail, or something gets slower": bool(inputs.faults),
+        "sequences are swapped to host memory": pool.host is not None,
+        "replicas that share experts take their steps together": pool.plan.is_lockstep,
+        "steps run as two halves that overlap": pool.plan.is_two_batch,
+        "prompts are split over SP ranks": pool.plan.sp.degree > 1,
+        "prompts share cached prefixes": serving.prefix_caching,
+        "a user's class decides": not (isinstance(serving.scheduler, str) and serving.router in st.ROUTERS),
+        "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
+        "communications can meet on a link": bool(contention.stages or contention.boundaries),
+        "operators of a pass overlap, or ranks of one group differ": not all(
+            program.even and program.template.is_chain for one in prepared.pools for program in one.distinct.values()
+        ),
+    }
+    return next((why for why, is_so in found.items() if is_so), "")
+
+
+def expected_s(requests: Requests, *, staged: bool) -> float:
+    """Return roughly how many seconds the core takes as it stands."""
+    return (REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())) * (STAGED if staged else 1.0)
+
+
+def is_interpreted(inputs: ReplayInput) -> bool:
+    """Whether the core runs as it stands, since the compiler would take longer than it saves."""
+    if inputs.compiled != "auto":
+        return inputs.compiled == "never"
+    work = inputs.behind_s + expected_s(inputs.requests, staged=inputs.entry.plan.pp > 1)
+    return work < compiler_s(advance)
+
+
+def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
+    """Whether where a request goes, and when, depends on no replica: then each can be replayed alone."""
+    return requests.concurrency is None and requests.sessions is None and (router == "round_robin" or replicas == 1)
+
+
+def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) -> Part:
+    """Let the core simulate some replicas of a run; what they record is in the recorder.
+
+    Parameters
+    ----------
+    builder : LaneBuilder
+    progress : callable or None
+    replicas : range
+        All, or some where the router asks nobody.
+    """
+    prepared = builder.prepared
+    inputs, count = prepared.input, prepared.input.entry.plan.dp
+    outcome = Outcome(inputs.requests, prepared.schedulers[0], progress)
+    alone = ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
+    shares = [([r], slice(r, None, count)) for r in replicas] if alone else [([*replicas], slice(None))]
+    interpreted = is_interpreted(inputs)
+    unfinished: list[str] = []
+    for mine, requests in shares:
+        core = CoreReplicas(builder, outcome, mine, requests, interpreted=interpreted)
+        core.run()
+        unfinished += core.unfinished()
+    return Part(
+        replica=outcome.replica_of, arrived_ns=outcome.arrived, reasons=outcome.reasons, ended=outcome.ended,
+        unfinished=tuple(unfinished), interpreted="it would save less than the compiler takes" if interpreted else "",
+    )  # fmt: skip

@@ -1,0 +1,491 @@
+"""What drives the core: its state, requests, prices and log, and when it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array, too_late
+from clustersim.compiled import Arrays, Objects, Storage, compiled, logged
+from clustersim.copies import several
+from clustersim.core import state as st
+from clustersim.core.clock import advance
+from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
+from clustersim.core.state import Clock, Flight, Replica, State
+from clustersim.core.steps import TOGETHER
+from clustersim.core.tables import PriceTables
+from clustersim.graph.prices.steps import StepPrices
+from clustersim.replay.events import decode_run
+from clustersim.replay.lanes.build import LaneBuilder
+from clustersim.replay.outcome import Outcome
+from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
+from clustersim.serving.order import UNLIMITED
+from clustersim.serving.router import drawn_pairs
+from clustersim.serving.scheduler import Scheduler
+from clustersim.timeline.columns import shelved
+from clustersim.workload.requests import Requests
+
+ROOM: Final = 1 << 15
+"""Runs of steps between two times that what was logged is handed on."""
+FEW: Final = 1 << 8
+"""Sequences, events and places in queues at first."""
+REQUEST_AT: Final = {
+    name: columns.index("request")
+    for name, columns in (("chunks", st.CHUNK), ("decodes", st.EPISODE), ("facts", st.FACT), ("reasons", st.REASON))
+}
+"""Where requests are told in the logs."""
+TABLES: Final = np.array([OF_PREFILL, OF_DECODE, OF_MIXED])
+"""Kind of step as it is logged → its table of prices."""
+
+
+class CoreReplicas:
+    """Replicas of one pool and the requests that come to them, until the last token or the horizon.
+
+    Parameters
+    ----------
+    builder : LaneBuilder
+        Says what steps cost, and makes what records replicas.
+    outcome : Outcome
+        What becomes of requests.
+    replicas : sequence of int
+        With nothing in them.
+    mine : slice
+        The requests that come to them.
+    interpreted : bool
+        Whether the core runs as it stands; the result does not depend on it.
+    """
+
+    def __init__(
+        self, builder: LaneBuilder, outcome: Outcome, replicas: Sequence[int], mine: slice, *, interpreted: bool
+    ) -> None:
+        prepared = builder.prepared
+        self.outcome = outcome
+        self.inputs = prepared.input
+        self.replicas = np.array(replicas)
+        self.logs = [builder.log(replica) for replica in replicas]
+        self.requests = np.arange(len(self.inputs.requests))[mine]
+        self.storage: Storage = Objects() if interpreted else Arrays()
+        self.interpreted = interpreted
+        self.advance = advance if interpreted else compiled(advance)
+        self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
+        self.stages = self.scheduler.stages
+        self.windows = self.inputs.entry.pricer.windows
+        self.tables = self._tables([builder.prices_of(replica) for replica in replicas])
+        self.thread: ThreadPoolExecutor | None = None
+        self.dealt: Future[None] | None = None
+
+    def _tables(self, stages: Sequence[Sequence[StepPrices]]) -> PriceTables:
+        """Return the prices of all replicas, those of an earlier run that came to its end where they do."""
+        most = most_counts(self.scheduler, self.inputs.requests)
+        key = "core", self.interpreted, tuple(tuple(map(id, one)) for one in stages), most
+        made = stages[0][0].pricer.made
+        found: PriceTables = made.pop(key, None) or PriceTables(stages, most, self.storage)
+        found.settle()
+        return found
+
+    def _keep_tables(self) -> None:
+        """Let later runs have these prices."""
+        stages = [[self.tables.kinds[kind] for kind in one] for one in self.tables.of_stage]
+        key = "core", self.interpreted, tuple(tuple(map(id, one)) for one in stages), self.tables.most
+        stages[0][0].pricer.made[key] = self.tables
+
+    def run(self) -> None:
+        """Simulate to the end, and log it."""
+        self._make()
+        with ExitStack() as stack:
+            if not self.interpreted and len(self.logs) > 1 and several():
+                thread = stack.enter_context(ThreadPoolExecutor(1))
+                with suppress(RuntimeError):  # no room for another thread
+                    thread.submit(int).result()
+                    self.thread = thread
+            self._run()
+
+    def _make(self) -> None:
+        """Make the state."""
+        storage, requests = self.storage, self.inputs.requests
+        config, count, stages = self.scheduler.config, len(self.logs), self.stages
+        width = max(1, min(config.max_batch_requests, self.scheduler.pool.total))
+        whole = self.tables.whole
+        classes, ranks = whole["classes"], whole["ranks"]
+        varying = decode_run.MAX_RUN * classes + TOGETHER if stages == 1 else stages * stages * classes
+        self.widths = {
+            "rows": len(st.ROW), "chunks": len(st.CHUNK), "decodes": len(st.EPISODE), "facts": len(st.FACT),
+            "reasons": len(st.REASON), "varying": 1, "all_passes": 2 * stages * (stages > 1),
+            "all_sends": 2 * ranks * (stages - 1),
+        }  # fmt: skip
+        spare = {
+            "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width,
+            "reasons": width + 2,
+        }  # fmt: skip
+        much = {"rows": ROOM, "varying": 4 * ROOM * classes, "facts": 2 * ROOM}
+        self.rooms = {name: much.get(name, ROOM) for name in spare}
+        logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
+        steps = ROOM + 2 if stages > 1 else 0
+        logs["all_passes"] = storage.log(steps * self.widths["all_passes"])
+        logs["all_sends"] = storage.log(steps * self.widths["all_sends"])
+        self._room = {name: self.rooms[name] * self.widths[name] for name in spare}
+        mine, total = self.requests, len(self.requests)
+        patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None
+        nothing = np.zeros(0, np.int64)
+        ranks_of, thens = _order(self.scheduler, requests)
+        pairs = (
+            drawn_pairs(self.inputs.seed, count, total)
+            if str(config.router) == "power_of_two" and count > 1
+            else nothing
+        )
+        cancels = nothing if requests.cancel_after_ns is None else requests.cancel_after_ns[mine]
+        self.s = State(
+            clock=storage.records(Clock, 1),
+            replicas=storage.records(Replica, count),
+            sequences=storage.records(st.Sequence, FEW),
+            spare=storage.numbers(FEW),
+            queues=storage.table(count, FEW + width),
+            order=storage.table(count, width + 1),
+            ready=storage.numbers(width + 1),
+            flights=storage.grid(Flight, count, stages),
+            members=storage.table(count, stages * width),
+            pending=storage.table(count, varying),
+            passes=storage.table(count, 2 * stages * stages),
+            sends=storage.table(count, stages * 2 * ranks * (stages - 1)),
+            free_at=storage.table(count, stages),
+            sent_at=storage.table(count, ranks * (stages - 1)),
+            slots=storage.table(count, stages, -1),
+            phases=storage.numbers(config.kv_block_tokens),
+            times=storage.numbers(FEW + 4 * count),
+            whats=storage.numbers(FEW + 4 * count),
+            touched=storage.numbers(count),
+            load_tree=storage.numbers(0),
+            pairs=storage.column(pairs),
+            arrived=storage.column(requests.arrived_at_ns[mine]),
+            prompts=storage.column(requests.prompt_tokens[mine]),
+            outputs=storage.column(requests.output_tokens[mine]),
+            ranks=storage.column(ranks_of[mine] if len(ranks_of) else nothing),
+            thens=storage.column(thens[mine] if len(thens) else nothing),
+            cancel_after=storage.column(cancels),
+            refused=storage.numbers(total),
+            came=storage.numbers(total, -1),
+            routed=storage.numbers(total, -1),
+            sequence_of=storage.numbers(0 if patient else total, -1),
+            order_of_arrival=storage.numbers(total),
+            follows=storage.column(nothing if requests.follows is None else requests.follows[mine]),
+            turns=storage.numbers(0 if requests.follows is None else total, -1),
+            due_turns=storage.numbers(0 if requests.follows is None else total),
+            **logs,
+        )
+        for place in range(FEW):
+            self.s.spare[place] = FEW - 1 - place
+        for kind in range(whole["kinds"]):
+            self.tables.p.priced[kind] = 0
+        self._fill_loads(count)
+        self._fill(width, ranks)
+
+    def _fill(self, width: int, ranks: int) -> None:
+        """Say what replicas may do, and where the clock begins."""
+        requests, scheduler = self.inputs.requests, self.scheduler
+        config, pool = scheduler.config, scheduler.pool
+        chunked = config.scheduler == "chunked_prefill"
+        refused = np.flatnonzero(self.outcome.refused[self.requests])
+        for request in refused.tolist():
+            self.s.refused[request] = 1
+        values = {
+            "block_tokens": pool.block_tokens, "blocks": pool.total, "max_tokens": config.max_batch_tokens,
+            "max_requests": config.max_batch_requests,
+            "longest": (config.long_prompt_tokens if chunked else None) or config.max_batch_tokens,
+            "chunked": int(chunked), "static": int(config.scheduler == "static"),
+            "ranked": int(config.order.by != "arrival"),
+            "keeps_room": int(config.preemption == "never"), "first_chunk": int(config.admits_first_chunks),
+            "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
+            "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
+            "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
+        }  # fmt: skip
+        for r in range(len(self.logs)):
+            for name, value in values.items():
+                _set(self.s.replicas, r, name, value)
+        router = st.ROUTERS.index(str(config.router)) if len(self.logs) > 1 else st.ROUND_ROBIN
+        cancels = requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any())
+        clock = {
+            "phase": st.ENDS, "total": len(self.requests),
+            "freed": requests.concurrency or 0, "closed": int(requests.concurrency is not None),
+            "horizon": st.NEVER - 1 if self.inputs.horizon_ns is None else self.inputs.horizon_ns,
+            "router": router, "replicas": len(self.logs), "asked": -1,
+            "spares": FEW, "queue_room": FEW + width, "event_room": FEW + 4 * len(self.logs),
+            "timeout": -1 if config.queue_timeout_ns is None else config.queue_timeout_ns, "cancels": int(cancels),
+            "max_run": decode_run.MAX_RUN, "senders": ranks,
+            **{f"{name}_room": room for name, room in self._room.items()},
+        }  # fmt: skip
+        for name, value in clock.items():
+            _set(self.s.clock, 0, name, value)
+
+    def _fill_loads(self, count: int) -> None:
+        size = 1 << max(count - 1, 0).bit_length()
+        tree = self.storage.numbers(2 * size, -1)
+        for r in range(count):
+            tree[size + r] = r
+        for at in range(size - 1, 0, -1):
+            tree[at] = tree[2 * at]
+        self.s = self.s._replace(load_tree=tree)
+
+    def _run(self) -> None:
+        status, now, ended = st.FULL, 0, 0
+        while status != st.DONE:
+            status = self.advance(self.s, self.tables.p)
+            if status in (st.FULL, st.DONE):
+                now = self._hand_on(now)
+                ended = self._tell(ended, now)
+            elif status == st.GROW:
+                self._grow()
+            elif status == st.WIDEN:
+                self.tables.widen()
+            elif status == st.TOO_LATE:
+                raise too_late()
+            else:
+                self._answer(status)
+        self._wait()
+        self._finish()
+
+    def _of_clock(self, name: str) -> int:
+        return int(_get(self.s.clock, 0, name))
+
+    def _tell(self, before: int, now: int) -> int:
+        """Report progress; return how many requests have ended."""
+        ended = self._of_clock("ended")
+        if ended > before:
+            self.outcome.end(ended - before, now)
+        return ended
+
+    def _finish(self) -> None:
+        """Tell when and where requests came, and hand on what replicas recorded."""
+        outcome, s = self.outcome, self.s
+        at = np.asarray(s.order_of_arrival, np.int64)[: self._of_clock("turn")]
+        mine = self.requests[at]
+        outcome.arrived[mine] = np.asarray(s.came, np.int64)[at]
+        outcome.replica_of[mine] = self.replicas[np.asarray(s.routed, np.int64)[at]]
+        for request in mine[outcome.refused[mine]].tolist():
+            outcome.explain(request)
+        outcome.refused[mine] |= np.asarray(s.refused, np.int64)[at] != 0
+        order, cuts = by_replica(np.asarray(s.routed, np.int64)[at], len(self.logs))
+        for r, log in enumerate(self.logs):
+            outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
+        self._keep_tables()
+
+    def unfinished(self) -> Iterator[str]:
+        """Yield what is left, for people to read."""
+        for r, replica in enumerate(self.replicas.tolist()):
+            waiting, running, free, blocks = (
+                int(_get(self.s.replicas, r, name)) for name in ("waiting", "running", "free", "blocks")
+            )
+            if waiting or running:
+                yield f"replica {replica}: {waiting} waiting, {running} running, {free} of {blocks} K/V blocks free"
+            if waiting:
+                head = self.s.queues[r][0]
+                request = int(self.requests[_get(self.s.sequences, head, "request")])
+                tokens = int(_get(self.s.sequences, head, "prompt") + _get(self.s.sequences, head, "generated"))
+                needed = self.scheduler.pool.needed(tokens)
+                yield f"request {request} waits for {needed} K/V blocks and a place in the batch"
+
+    # ---- what the core asks for -------------------------------------------------------------------------------------
+    def _grow(self) -> None:
+        """Make room for more sequences, events, or places in queues."""
+        s = self.s
+        if self._of_clock("spares") == 0:
+            before = len(s.sequences)
+            self.s = s = s._replace(
+                sequences=_longer(s.sequences, self.storage.records(st.Sequence, before)),
+                spare=_longer(s.spare, self.storage.numbers(before)),
+            )
+            for place in range(before):
+                s.spare[place] = 2 * before - 1 - place
+            _set(s.clock, 0, "spares", before)
+        elif self._of_clock("events") + 3 > self._of_clock("event_room"):
+            more = len(s.times)
+            self.s = s._replace(
+                times=_longer(s.times, self.storage.numbers(more)), whats=_longer(s.whats, self.storage.numbers(more))
+            )
+            _set(s.clock, 0, "event_room", 2 * more)
+        else:
+            width = len(s.queues[0])
+            more_places = self.storage.table(len(self.logs), width)
+            if isinstance(s.queues, np.ndarray):
+                self.s = s._replace(queues=np.concatenate([s.queues, more_places], axis=1))
+            else:
+                for row, more_row in zip(s.queues, more_places, strict=True):
+                    row.extend(more_row)
+            _set(s.clock, 0, "queue_room", 2 * width)
+
+    def _answer(self, status: int) -> None:
+        """Find the price that the core asks for."""
+        r = self._of_clock("lane")
+        rep = {name: int(_get(self.s.replicas, r, name)) for name in Replica.__slots__}
+        chunks, new, context, decodes = rep["chunks"], rep["new"], rep["context"], rep["decodes"]
+        counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])
+        mixed = int(decodes > 0)
+        if status == st.ASK_DECODE:
+            self.tables.learn_decode(decodes)
+        elif status == st.ASK_PART:
+            self.tables.learn_parts(mixed, counts)
+        elif status == st.ASK_ROW:
+            self.tables.learn_rows(r, mixed, counts)
+        else:
+            self._answer_step(r, rep, counts)
+
+    def _answer_step(self, r: int, rep: Mapping[str, int], counts: tuple[int, ...]) -> None:
+        """Price attention of a step by arrays, where the core can't."""
+        tables, decodes = self.tables, rep["decodes"]
+        tables.settle()
+        for kind in tables.kinds_of(r):
+            one = tables.kinds[kind]
+            if rep["chunks"]:
+                near = rep["near_pairs"], rep["near_keys"], rep["near_attended"] if decodes else 0
+                varying: Sequence[int] = one.prompts(
+                    rep["chunks"], counts[2], counts[4], rep["pairs"], counts[6], decodes, rep["attended"],
+                    dict.fromkeys(self.windows, near),
+                )[2]  # fmt: skip
+            else:
+                price = one.decode(decodes)
+                flying = int(_get(self.s.flights[r], 0, "steps")) if self.stages == 1 else 0
+                keys, seen = rep["attended"] + flying * decodes, rep["near_attended"] + flying * rep["near_growth"]
+                pairs = zip(price.ns, price.windows, strict=True)
+                varying = [ns(keys if window is None else seen) for ns, window in pairs]
+            base = kind * tables.whole["classes"]
+            if self.stages == 1 and not rep["chunks"]:
+                base = 0
+            for core, ns in enumerate(varying):
+                tables.p.answer[base + core] = ns
+        tables.settle()
+        _set(self.s.clock, 0, "answered", 1)
+
+    # ---- what it logged ---------------------------------------------------------------------------------------------
+    def _hand_on(self, now: int) -> int:
+        """Hand on what was logged since the last time; return when the last step of it ends."""
+        s = self.s
+        taken: dict[str, Any] = {}
+        for name in self._room:
+            taken[name] = logged(getattr(s, name), self._of_clock(f"{name}_at"), self.widths[name])
+            _set(s.clock, 0, f"{name}_at", 0)
+        rows = len(taken["rows"])
+        for name in ("all_passes", "all_sends"):
+            taken[name] = logged(getattr(s, name), rows * self.widths[name], max(self.widths[name], 1))
+        self.tables.settle()
+        for name, columns in (
+            ("chunks", st.CHUNK),
+            ("decodes", st.EPISODE),
+            ("facts", st.FACT),
+            ("reasons", st.REASON),
+        ):
+            at = columns.index("request")
+            taken[name][:, at] = self.requests[taken[name][:, at]]
+        for request, why, value in taken["reasons"].tolist():
+            self.outcome.reasons[request] = self._reason(why, value)
+        if rows:
+            now = max(now, int(taken["rows"][:, st.ROW.index("end_ns")].max()))
+        self._wait()
+        if self.thread is None:
+            self._deal(taken)
+        else:
+            self.dealt = self.thread.submit(self._deal, taken)
+        return now
+
+    def _reason(self, why: int, value: int) -> str:
+        if why == st.QUEUE_FULL:
+            limit = self.scheduler.config.queue_limit
+            return f"the queue of replica {self.replicas[value]} is full: serving.queue_limit is {limit}"
+        return why_waited(value) if why == st.WAITED else WHY_GIVEN_UP[why - st.LEFT_QUEUE]
+
+    def _wait(self) -> None:
+        """Wait for the thread that hands on what was logged."""
+        if self.dealt is not None:
+            self.dealt.result()
+            self.dealt = None
+
+    def _deal(self, taken: Mapping[str, Any]) -> None:
+        """Give each replica what it logged."""
+        rows, count = taken["rows"], len(self.logs)
+        order, cuts = by_replica(rows[:, -1], count)
+        rows = rows[order]
+        logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
+        sizes = self.tables.values_of(taken["rows"][:, -1], TABLES[taken["rows"][:, 1]]) * taken["rows"][:, 10]
+        varying, ends = spread(taken["varying"].ravel(), sizes, order, cuts)
+        into = self.logs[0].tables()
+        many = []
+        for name, one in zip(("chunks", "decodes", "facts"), into, strict=True):
+            table = taken[name]
+            mine, places = by_replica(table[:, 0], count)
+            many.append((shelved(one.typed([column[mine] for column in table[:, 1:].T])), places))
+        of_stages = []
+        if self.stages > 1:
+            passes = taken["all_passes"][order].reshape(-1, self.stages, 2)
+            sends = taken["all_sends"][order].reshape(-1, self.stages - 1, 2, self.tables.whole["ranks"])
+            ranks = self.logs[0].ranks
+            if sends.shape[3] != ranks:
+                sends = np.repeat(sends, ranks, axis=3)
+            of_stages = [passes, sends]
+        for r, log in enumerate(self.logs):
+            mine_rows = {name: column[cuts[r] : cuts[r + 1]].copy() for name, column in logged_rows.items()}
+            parts = [{name: column[at[r] : at[r + 1]] for name, column in columns.items()} for columns, at in many]
+            besides = [table[cuts[r] : cuts[r + 1]] for table in of_stages]
+            log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
+
+
+def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:
+    """Return what orders requests in the queue before their numbers do (``serving.order``): rank, then delay."""
+    order = scheduler.config.order
+    if order.by == "arrival":
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    numbers = requests.prompt_tokens
+    if order.by == "priority":
+        numbers = np.zeros(len(requests), np.int64) if requests.priorities is None else requests.priorities
+    if order.patience_ns == UNLIMITED:
+        return numbers, np.zeros(len(requests), np.int64)
+    return np.zeros(len(requests), np.int64), order.patience_ns * numbers
+
+
+def most_counts(scheduler: Scheduler, requests: Requests) -> tuple[int, ...]:
+    """Return the most that each count of a step can be, in the order of ``graph.prices.parts.ALIASES``.
+
+    Limits are rounded up to powers of two, so that runs with others nearby have prices in common.
+    """
+    config = scheduler.config
+    tokens, each = ((1 << limit.bit_length()) - 1 for limit in (config.max_batch_tokens, config.max_batch_requests))
+    longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
+    context = each << longest.bit_length()
+    return tokens, each, tokens, each, context, context + tokens, context + tokens
+
+
+def by_replica(column: Any, replicas: int) -> tuple[Int64Array, Int64Array]:
+    """Return the order of rows by their replica, and where each replica begins."""
+    order = np.argsort(column, kind="stable")
+    return order, np.searchsorted(column[order], np.arange(replicas + 1))
+
+
+def spread(
+    varying: Int64Array, sizes: Int64Array, order: Int64Array, cuts: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return what varies in rows of so many values in another order of rows, and where each replica begins."""
+    begin, mine = np.cumsum(sizes) - sizes, sizes[order]
+    places = np.repeat(begin[order] - (np.cumsum(mine) - mine), mine)
+    return varying[places + np.arange(len(places))], np.concatenate([[0], np.cumsum(mine)])[cuts]
+
+
+def _longer(before: Any, more: Any) -> Any:
+    """Return a list with as much behind it."""
+    if isinstance(before, np.ndarray):
+        return np.concatenate([before, more])
+    before.extend(more)
+    return before
+
+
+def _set(records: Any, at: int, name: str, value: int) -> None:
+    """Set an attribute of one of the records of a list."""
+    if isinstance(records, np.ndarray):
+        records[name][at] = value
+    else:
+        setattr(records[at], name, value)
+
+
+def _get(records: Any, at: int, name: str) -> Any:
+    """Return an attribute of one of the records of a list."""
+    return records[name][at] if isinstance(records, np.ndarray) else getattr(records[at], name)

@@ -1,0 +1,73 @@
+"""What becomes of requests: when and where each came, and why it was rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.replay.input import UNREACHED, Progress
+from clustersim.replay.lanes.intake import refused_by
+from clustersim.replay.lanes.log import LaneLog
+from clustersim.serving.decision import ARRIVED, REJECTED
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+from clustersim.workload.requests import Requests
+
+REPORTS: Final = 1000
+"""About how often progress is reported in a run."""
+
+
+class Outcome:
+    """What becomes of all requests of a run, or of those that come to some of its replicas.
+
+    Parameters
+    ----------
+    requests : Requests
+    scheduler : Scheduler
+        Of any replica, with nothing in it: it says which requests can never run.
+    progress : callable or None
+
+    Attributes
+    ----------
+    replica_of, arrived : int64 array of shape (requests,)
+        Where each request went and when it arrived; ``UNREACHED`` where it did not.
+    refused : bool array of shape (requests,)
+        Whether it was turned away as it came.
+    reasons : dict
+        Request → why it was rejected, or left.
+    ended : int
+        Requests that finished, left or were rejected.
+    """
+
+    def __init__(self, requests: Requests, scheduler: Scheduler, progress: Progress | None) -> None:
+        self.requests = requests
+        self.refusal: Callable[[Sequence], str | None] = scheduler.refusal
+        self.progress = progress
+        self.replica_of: Int64Array = np.full(len(requests), UNREACHED, np.int64)
+        self.arrived: Int64Array = np.full(len(requests), UNREACHED, np.int64)
+        self.refused = refused_by(scheduler, requests.prompt_tokens, requests.output_tokens)
+        self.reasons: dict[int, str] = {}
+        self.ended = self.reported = 0
+
+    def explain(self, request: int) -> None:
+        """Say why a request can never run."""
+        columns = self.requests
+        sequence = Sequence(request, int(columns.prompt_tokens[request]), int(columns.output_tokens[request]))
+        self.reasons[request] = self.refusal(sequence) or ""
+
+    def end(self, count: int, now: int) -> None:
+        """Count requests that are accounted for."""
+        self.ended += count
+        total = len(self.requests)
+        if self.progress is not None and self.ended >= min(self.reported + total // REPORTS, total):
+            self.reported = self.ended
+            self.progress(now, self.ended, total)
+
+    def record(self, log: LaneLog, came: Int64Array) -> None:
+        """Hand on what a replica did: the arrivals of these requests, then the rest."""
+        kinds = np.where(self.refused[came], REJECTED, ARRIVED)
+        log.arrivals(self.arrived[came], kinds, came, self.requests.prompt_tokens[came])
+        log.flush()
