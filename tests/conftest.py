@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     set_factor(config.getoption("--long"))
     config.pluginmanager.register(SpentTime())
     if config.option.markexpr != "benchmark":  # what is measured is what users have
-        os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # the kernel of compiled lanes as Python: needs no compiler
+        os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # functions that a search compiles, as Python
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # in processes of xdist: there is one per core already
     for finder in sys.meta_path:  # pytest rewrites asserts of whatever package brings a plugin: here, of 600 modules
         getattr(finder, "_must_rewrite", set()).discard("clustersim")

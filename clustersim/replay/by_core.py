@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
-from clustersim.compiled import compiler_s
+from clustersim.compiled import COMPILE_S, compiler_s
 from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.replay.core_replicas import CoreReplicas
@@ -22,8 +23,14 @@ STAGED: Final = 5.0
 """How many times that of one stage several cost: each of their steps is decided."""
 
 
+refused = ""
+"""Why the core simulates nothing at all, where the law of agreement asks for other lanes."""
+
+
 def core_obstacle(prepared: Prepared) -> str:
     """Return why the core can't simulate a run; empty if it can."""
+    if refused:
+        return refused
     inputs, contention = prepared.input, prepared.contention
     pool, serving = inputs.entry, inputs.entry.serving
     found = {
@@ -52,10 +59,15 @@ def expected_s(requests: Requests, *, staged: bool) -> float:
 
 def is_interpreted(inputs: ReplayInput) -> bool:
     """Whether the core runs as it stands, since the compiler would take longer than it saves."""
-    if inputs.compiled != "auto":
-        return inputs.compiled == "never"
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return True
     work = inputs.behind_s + expected_s(inputs.requests, staged=inputs.entry.plan.pp > 1)
     return work < compiler_s(advance)
+
+
+def waits_for_compiler(requests: Requests, *, staged: bool) -> bool:
+    """Whether a run that the core can simulate waits until it is compiled, once on a machine."""
+    return compiler_s(advance) == COMPILE_S <= expected_s(requests, staged=staged)
 
 
 def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
@@ -86,5 +98,5 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
         unfinished += core.unfinished()
     return Part(
         replica=outcome.replica_of, arrived_ns=outcome.arrived, reasons=outcome.reasons, ended=outcome.ended,
-        unfinished=tuple(unfinished), interpreted="it would save less than the compiler takes" if interpreted else "",
+        unfinished=tuple(unfinished),
     )  # fmt: skip

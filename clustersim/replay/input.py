@@ -23,7 +23,6 @@ from clustersim.values import dataclass
 from clustersim.workload.requests import Requests
 
 Mode = Literal["full", "folded"]
-CompiledMode = Literal["auto", "always", "never"]
 Progress = Callable[[int, int, int], None]
 """(now in ns, requests accounted for, requests)"""
 
@@ -106,10 +105,8 @@ class ReplayInput:
         What fails or gets slower when.
     first_token : str
         Where a client's first token comes from, where there are two pools.
-    compiled : str
-        Which lanes are compiled (``replay.compiled.choice``); the result does not depend on it.
     behind_s : float
-        Seconds of work, as expected, that this process had with runs before and lanes that were not compiled.
+        Seconds of work, as expected, that this process had with runs before.
     """
 
     topology: Topology
@@ -122,7 +119,6 @@ class ReplayInput:
     shards: tuple[Shard, ...] = ()
     faults: tuple[Fault, ...] = ()
     first_token: FirstToken = "prefill"
-    compiled: CompiledMode = "auto"
     behind_s: float = 0.0
 
     @property
@@ -184,8 +180,6 @@ class ReplayResult:
         How many processes took part.
     undivided : str
         Why there were not more; empty where there was one per replica.
-    interpreted : str
-        Why lanes were not compiled; empty where all were.
     calls : int
         What its clock was told to do; 0 without one.
     """
@@ -199,5 +193,4 @@ class ReplayResult:
     obstacle: str
     processes: int = 1
     undivided: str = "all replicas share one clock"
-    interpreted: str = "replicas that share a clock are not"
     calls: int = 0

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import replace
 
 from clustersim.replay.by_core import core_obstacle
-from clustersim.replay.compiled.pools.replay import replay_pools
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.prepared import Prepared
@@ -48,15 +46,9 @@ def replay(
     if core_obstacle(prepared) and (lanes.obstacle or prepared.needs_fleet):
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
-        refused = ReplayResult.interpreted
-        if len(inputs.pools) > 1 and not lanes.obstacle:
-            found = replay_pools(lanes, progress)
-            if isinstance(found, ReplayResult):
-                return found
-            refused = found
         if lanes.obstacle and by_events is not None and inputs.mode != "full":
             by_events(lanes.obstacle)
-        return replace(EventReplay(prepared, progress, lanes.obstacle, lanes).run(), interpreted=refused)
+        return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
     return replay_lanes(lanes, progress, processes, executor)
 
 

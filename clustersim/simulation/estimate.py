@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import NS_PER_S
+from clustersim.compiled import COMPILE_S
 from clustersim.graph.blueprint import Blueprint, StepKind
 from clustersim.graph.expand import step_blueprints
 from clustersim.limits import Limits
-from clustersim.replay.compiled.choice import COMPILE_S, compiler_obstacle
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.legality import pool_blocks, scenario_memory
 from clustersim.values import dataclass
@@ -35,10 +35,10 @@ FULL_S_PER_STEP: Final = 0.4e-3
 FOLDED_S_PER_REQUEST: Final = 30e-6
 """Of ``folded``, what checks and report take: a million requests 20 to 30 s, of one node and of a fleet."""
 FOLDED_S_PER_STEP: Final = 5e-6
-"""2 to 10 µs a step where lanes jump, and less where they are compiled."""
+"""2 to 10 µs a step where the core is not compiled, or can't simulate them."""
 COMPILED_S_PER_STEP: Final = 0.1e-6
 COMPILED_S_PER_PASS: Final = 5e-6
-"""Of lanes that are compiled, which those are that would take ``COMPILE_S``: some 0.05 µs a step with one stage, and
+"""Of the core where it is compiled, as where it would take ``COMPILE_S`` else: some 0.05 µs a step with one stage, and
 with stages 3.6 and 9 µs of a pass of each, on PP 8 and 2."""
 STAGED_S_PER_PASS: Final = 12e-6
 """With stages, of a pass of each: 7 to 17 µs for 40 to 1,000 requests on PP 2, 4 and 8 of the quickstart."""
@@ -154,7 +154,12 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         rows += taken * (one.plan.pp if full or one.plan.pp > 1 else anew)
         per_pass_s = SHORT_STAGES_S_PER_PASS if anew else STAGED_S_PER_PASS
         lanes_s = taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
-        if lanes_s + FOLDED_S_PER_REQUEST * count > COMPILE_S and not anew and _may_be_compiled(one, requests):
+        if (
+            lanes_s + FOLDED_S_PER_REQUEST * count > COMPILE_S
+            and not anew
+            and len(pools) == 1
+            and _may_be_compiled(one)
+        ):
             lanes_s = taken * (one.plan.pp * COMPILED_S_PER_PASS if one.plan.pp > 1 else COMPILED_S_PER_STEP)
         folded_s += lanes_s
     slowed_s = slowed * SLOWED_S_PER_STEP * steps + (1 - slowed) * folded_s
@@ -169,15 +174,12 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
     )
 
 
-def _may_be_compiled(scenario: Scenario, requests: Requests) -> bool:
-    """Return whether lanes of a pool may be compiled here, as far as a scenario tells."""
+def _may_be_compiled(scenario: Scenario) -> bool:
+    """Return whether the core may simulate a pool, as far as a scenario tells."""
     serving = scenario.serving
-    plain = serving.router in ("round_robin", "least_outstanding", "prefix_aware") and serving.order.by == "arrival"
-    waits = serving.queue_limit is not None or serving.queue_timeout_ns is not None
-    return (
-        not compiler_obstacle("auto") and serving.scheduler in ("continuous", "chunked_prefill") and plain
-        and not waits and requests.cancel_after_ns is None and not scenario.faults and _is_chain(scenario)
-    )  # fmt: skip
+    named = isinstance(serving.scheduler, str) and isinstance(serving.router, str)
+    alone = not serving.prefix_caching and serving.preemption != "swap" and not scenario.faults
+    return named and alone and _is_chain(scenario)
 
 
 def _slowed_share(scenario: Scenario, requests: Requests, count: int) -> float:

@@ -48,7 +48,7 @@ class KeptPrices:
     Attributes
     ----------
     behind_s : float
-        Seconds of work, as expected, of the runs before: where there are many, lanes are compiled.
+        Seconds of work, as expected, of the runs before: where there are many, the core is compiled.
     """
 
     def __init__(self) -> None:

@@ -17,8 +17,7 @@ from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError
 from clustersim.memory import drop_cycles
-from clustersim.replay.compiled.choice import python_s
-from clustersim.replay.input import CompiledMode
+from clustersim.replay.by_core import expected_s
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.user_class import UserClass
@@ -153,7 +152,6 @@ def simulate(
     processes: int | None = 1,
     requests: Requests | None = None,
     executor: Executor | None = None,
-    compiled: CompiledMode = "auto",
     kept: KeptPrices | None = None,
     by_events: Callable[[str], None] | None = None,
 ) -> RunResult:
@@ -171,9 +169,6 @@ def simulate(
         Those of the scenario, where they are at hand.
     executor : Executor, optional
         Where these processes are, but for this one; by default they are started on this machine.
-    compiled : str
-        Which lanes are compiled, where they can be: ``auto`` (where it pays), ``always`` or ``never``. The result does
-        not depend on it.
     kept : KeptPrices, optional
         Prices of earlier runs, for those that are priced alike, and of this one for later ones. The result does not
         depend on it.
@@ -195,7 +190,7 @@ def simulate(
     requests = scenario.requests() if requests is None else requests
     try:
         behind_s = 0.0 if kept is None else kept.behind_s
-        inputs = replace(replay_input(scenario, requests, kept), compiled=compiled, behind_s=behind_s)
+        inputs = replace(replay_input(scenario, requests, kept), behind_s=behind_s)
         started = time.perf_counter()
         replayed = replay(inputs, progress, processes, executor, by_events)
     except (ArithmeticError, LookupError, ValueError):  # an illegal plan may have no shape at all
@@ -212,10 +207,7 @@ def simulate(
     took = time.perf_counter() - started
     drop_cycles(len(requests))
     if kept is not None:
-        staged = any(pool.plan.pp > 1 for pool in inputs.pools)
-        transfer = inputs.pools[0].serving.transfer if len(inputs.pools) > 1 else None
-        cached = inputs.pools[0].serving.prefix_caching and requests.prefix_hashes is not None
-        kept.behind_s += python_s(requests, staged=staged, pools=transfer, cached=cached)
+        kept.behind_s += expected_s(requests, staged=any(pool.plan.pp > 1 for pool in inputs.pools))
     times = _times_of(replayed, inputs)
     return RunResult(
         scenario=scenario,

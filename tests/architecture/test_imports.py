@@ -28,6 +28,7 @@ LAYERS: Final = (
     ("scenario",),
     ("replay",),
     ("serving",),
+    ("core",),
     ("proof",),
     ("legality",),
     ("timeline",),
@@ -48,6 +49,7 @@ LAYERS: Final = (
         "values",
         "memory",
         "column",
+        "compiled",
     ),
 )
 """From top to bottom: a package imports only from lower rows. Packages of one row cannot see each other; the
@@ -57,7 +59,7 @@ LIBRARIES: Final = {
     "yaml": {"scenario"},
     "pydantic": {"scenario"},
     "pydantic_core": {"scenario"},
-    "numba": {"replay", "search"},
+    "numba": {"compiled", "search"},
     "simpy": {"replay"},
     "plotly": {"report"},
     "networkx": {"cluster", "graph"},

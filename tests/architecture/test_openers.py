@@ -29,7 +29,6 @@ NAMED: Final = re.compile(rf"\b(?:{'|'.join(sorted({*READS, *RUNS, *map('.'.join
 PLACES: Final = {
     ("inputs.py", "open"), ("inputs.py", "fdopen"), ("inputs.py", "ParquetFile"),  # the one place
     ("report/page_files.py", "read_text"),  # pages that ship
-    ("replay/compiled/sources.py", "read_bytes"),  # our own source, by which what was compiled is known
     ("legality/rulebook/examples.py", "read_text"),  # examples that ship
     ("scenario/keys/json_schema.py", "read_text"),  # meanings that ship
     ("cli/streams.py", "open"),  # /dev/null

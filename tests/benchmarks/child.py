@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clustersim.replay.replay import replay
 from clustersim.scenario.load import load
 from clustersim.simulation.replay_input import replay_input
+from tests.core_storage import core
 
 STATUS = Path("/proc/self/status")
 
@@ -85,9 +86,10 @@ def measured(order: Mapping[str, Any]) -> dict[str, Any]:
     """Replay in this process."""
     scenario = load(order["name"], order["overrides"], allow_code=True)  # a scheduler of this repository
     before = peak_bytes()
-    given = replace(replay_input(scenario, scenario.requests()), compiled="never")
+    given = replay_input(scenario, scenario.requests())
     wall, cpu = time.perf_counter(), time.process_time()
-    result = replay(given)
+    with core("interpreted"):
+        result = replay(given)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     peak = peak_bytes()
     steps = result.timeline.steps

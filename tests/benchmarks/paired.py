@@ -8,16 +8,16 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
 from clustersim.cli.memory import keep_memory
-from clustersim.replay.input import CompiledMode, ReplayInput
-from clustersim.replay.replay import ReplayResult, replay
+from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.scenario.load import load
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.replay_input import replay_input
+from tests.core_storage import Storage, core
 
 PAIRS: Final = 3
 PLAIN_REQUESTS: Final = 3_000
@@ -36,13 +36,13 @@ class Pair:
     Parameters
     ----------
     share : float
-        Requests per CPU second over those of plain Python lanes: the median of pairs.
+        Requests per CPU second over those of the plain case, interpreted: the median of pairs.
     requests : int
     cpu_s, plain_cpu_s : float
         Of the case, and of so many requests of the plain case.
     steps : int
-    obstacle, interpreted : str
-        Why lanes were not used, or not compiled.
+    obstacle : str
+        Why it was replayed by events; empty where it was not.
     """
 
     share: float
@@ -51,7 +51,6 @@ class Pair:
     plain_cpu_s: float
     steps: int
     obstacle: str
-    interpreted: str
 
     def __str__(self) -> str:
         plain = self.requests / self.plain_cpu_s
@@ -60,10 +59,10 @@ class Pair:
             f"plain {plain:,.0f} requests"
         )
         by_events = f"; by events: {self.obstacle}" if self.obstacle else ""
-        return told + by_events + (f"; not compiled: {self.interpreted}" if self.interpreted else "")
+        return told + by_events
 
 
-def beside_plain(mode: CompiledMode, name: str, *overrides: str) -> Pair:
+def beside_plain(mode: Storage, name: str, *overrides: str) -> Pair:
     """Replay a shipped scenario and the plain case in a new process."""
     order = json.dumps({"mode": mode, "name": name, "overrides": overrides})
     done = subprocess.run(
@@ -74,32 +73,33 @@ def beside_plain(mode: CompiledMode, name: str, *overrides: str) -> Pair:
     return Pair(**json.loads(done.stdout))
 
 
-def given(kept: KeptPrices, mode: CompiledMode, name: str, *overrides: str) -> ReplayInput:
+def given(kept: KeptPrices, name: str, *overrides: str) -> ReplayInput:
     """What the replay of a case is a function of; prices are those that are kept."""
     scenario = load(name, overrides, allow_code=True)  # a scheduler of this repository
-    return replace(replay_input(scenario, scenario.requests(), kept), compiled=mode)
+    return replay_input(scenario, scenario.requests(), kept)
 
 
-def timed(start: ReplayInput) -> tuple[float, ReplayResult]:
+def timed(start: ReplayInput, storage: Storage) -> tuple[float, ReplayResult]:
     """Return the CPU seconds of a replay, and its result."""
     gc.collect()
-    began = time.process_time()
-    result = replay(start)
+    with core(storage):
+        began = time.process_time()
+        result = replay(start)
     return time.process_time() - began, result
 
 
-def measured(mode: CompiledMode, name: str, *overrides: str) -> dict[str, Any]:
+def measured(mode: Storage, name: str, *overrides: str) -> dict[str, Any]:
     """Replay both alternately in this process; first once each, so that prices are known.
 
     Requests that are drawn are others each time, so that nothing is known but what all have in common.
     """
-    kept, plain = KeptPrices(), given(KeptPrices(), "never", *PLAIN)
-    first, *cases = [given(kept, mode, name, *overrides, f"seed={seed}") for seed in range(PAIRS + 1)]
-    _, result = timed(first)
-    steps, obstacle, interpreted = result.timeline.num_steps, result.obstacle, result.interpreted
+    kept, plain = KeptPrices(), given(KeptPrices(), *PLAIN)
+    first, *cases = [given(kept, name, *overrides, f"seed={seed}") for seed in range(PAIRS + 1)]
+    _, result = timed(first, mode)
+    steps, obstacle = result.timeline.num_steps, result.obstacle
     del result  # whose memory those that are timed take
-    timed(plain)
-    each = [(timed(plain)[0], timed(case)[0]) for case in cases]
+    timed(plain, "interpreted")
+    each = [(timed(plain, "interpreted")[0], timed(case, mode)[0]) for case in cases]
     count = len(first.requests)
     took, beside = median(mine for _, mine in each), median(other for other, _ in each)
     return {
@@ -109,7 +109,6 @@ def measured(mode: CompiledMode, name: str, *overrides: str) -> dict[str, Any]:
         "plain_cpu_s": beside * count / PLAIN_REQUESTS,
         "steps": steps,
         "obstacle": obstacle,
-        "interpreted": "" if mode == "never" else interpreted,
     }
 
 

@@ -2,7 +2,7 @@
 
 ``pytest tests/benchmarks -m benchmark -s`` prints them. Nothing here passes or fails by time. Each run is simulated and
 audited several times and the median is told, as a machine that does other things too tells another ratio each time.
-Lanes are those in Python, of which the aim speaks; what they take compiled, where that pays, is told beside it. The
+The core is interpreted, of which the aim speaks; what it takes compiled, where that pays, is told beside it. The
 table of requests, which each run writes and the audit reads, is the run's; the ratio where it is the audit's is told.
 ``CLUSTERSIM_BENCHMARK_AUDITED`` says how many requests each has.
 """
@@ -22,6 +22,7 @@ import pytest
 from clustersim.scenario.load import load
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
+from tests.core_storage import core
 
 pytestmark = pytest.mark.benchmark
 T = TypeVar("T")
@@ -63,17 +64,18 @@ def test_audit_over_simulation(benchmark: Any, case: str) -> None:
     scenario = load(name, (*repeated, many, "expect={}", *more))
     took = []
     for _ in range(TIMES):
-        result, simulated = cpu(partial(simulate, scenario, compiled="never"))
+        with core("interpreted"):
+            result, simulated = cpu(partial(simulate, scenario))
         _, table = cpu(partial(getattr, result, "table"))
         verdict, audited = cpu(partial(audit_run, result))
         took.append((audited / (simulated + table), (audited + table) / simulated, simulated, audited))
         assert verdict.verdict == "legal"
-    _, compiled = cpu(partial(simulate, scenario, compiled="auto"))
+    _, compiled = cpu(partial(simulate, scenario))
     ratio, with_table, simulated, audited = (median(column) for column in zip(*took, strict=True))
     benchmark.pedantic(audit_run, (result,), rounds=1, iterations=1)
     benchmark.extra_info["ratio"] = ratio
     print(
         f"\n  {case}: {ratio:.2f}, with the table {with_table:.2f}  "
         f"(simulated in {simulated:.2f} s, audited in {audited:.2f} s; {requests:,} requests; "
-        f"{audited / compiled:.2f} of the {compiled:.2f} s where lanes are compiled as it pays)"
+        f"{audited / compiled:.2f} of the {compiled:.2f} s where the core is compiled as it pays)"
     )

@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from statistics import median
 from typing import Final
 
 import pytest
 
 from clustersim.limits import Limits
-from clustersim.replay.input import CompiledMode
 from clustersim.report.files.summary import summary_of
 from clustersim.search.load import load_of
 from clustersim.search.plans.grid import step_of
@@ -28,6 +26,7 @@ from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import simulate
 from tests.benchmarks.plain_loop import plain_loop
 from tests.benchmarks.test_replay_speed import report
+from tests.core_storage import BOTH, Storage, core
 
 pytestmark = pytest.mark.benchmark
 
@@ -39,7 +38,7 @@ PLANS: Final = {
     "two pools": ("plan={prefill: {tp: 4}, decode: {tp: 4}}", "serving.scheduler=disaggregated"),
 }
 WARM: Final = {plan: 44 if plan == "one stage" else 8 for plan in PLANS}
-"""Candidates before those that are counted: lanes of one stage are compiled after so many."""
+"""Candidates before those that are counted: the core is compiled after so many."""
 COUNTED: Final = 7
 
 
@@ -48,14 +47,12 @@ def changes(number: int) -> tuple[str, ...]:
     return f"workload.trace.rate_scale={1.0 + number % 30 / 100:g}", f"serving.max_batch_requests={200 + number}"
 
 
-@pytest.mark.parametrize("compiled", ["never", "always"])
+@pytest.mark.parametrize("storage", BOTH)
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_warm_candidate_over_a_plain_loop(benchmark, plan: str, compiled: CompiledMode) -> None:
-    """CPU of a candidate over CPU of a loop that only counts steps; asked: 50 ms in Python, 10 ms compiled."""
-    if compiled == "always" and plan not in ("one stage", "two stages"):
-        pytest.skip("replicas that share a clock, and prompts split over SP ranks, are not compiled")
-    if compiled == "always" and (find_spec("numba") is None or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"):
-        pytest.skip("there is no compiler, or NUMBA_DISABLE_JIT is not 0")
+def test_a_warm_candidate_over_a_plain_loop(benchmark, plan: str, storage: Storage) -> None:
+    """CPU of a candidate over CPU of a loop that only counts steps; asked: 50 ms interpreted, 10 ms compiled."""
+    if storage == "compiled" and plan not in ("one stage", "two stages"):
+        pytest.skip("prompts split over SP ranks are not compiled")
     variants = Variants("quickstart", (*PLANS[plan], "topology.nodes=1"), limits=Limits())
     kept, took, loops = KeptPrices(), [], []
     for number in range(WARM[plan] + COUNTED):
@@ -63,7 +60,8 @@ def test_a_warm_candidate_over_a_plain_loop(benchmark, plan: str, compiled: Comp
         scenario = variants.scenario(changes(number))
         requests = variants.requests(scenario)
         verdict = check_scenario_plan(scenario)
-        summary_of(simulate(scenario, requests=requests, kept=kept, compiled=compiled), verdict)
+        with core(storage):
+            summary_of(simulate(scenario, requests=requests, kept=kept), verdict)
         took.append(time.process_time() - started)
         started = time.process_time()
         plain_loop(requests, scenario.serving.max_batch_requests, scenario.serving.max_batch_tokens)
@@ -80,8 +78,8 @@ def test_a_warm_candidate_over_a_plain_loop(benchmark, plan: str, compiled: Comp
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_warm_candidate_of_a_search_over_a_plain_loop(benchmark, plan: str) -> None:
     """CPU of a rate that is tried, of which a search looks at the share alone, over CPU of a loop that counts steps."""
-    if find_spec("numba") is None or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
-        pytest.skip("there is no compiler, or NUMBA_DISABLE_JIT is not 0")
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        pytest.skip("NUMBA_DISABLE_JIT is not 0")
     variants = Variants("quickstart", (*PLANS[plan], "topology.nodes=1"), limits=Limits())
     base = variants.scenario()
     load, took, loops = load_of(base, variants.requests, 0.0), [], []

@@ -10,7 +10,6 @@ import gc
 import time
 import tracemalloc
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from statistics import median
 from typing import Any, TypeVar
 
@@ -31,7 +30,7 @@ TIMEOUTS = 1_000_000
 def given(name: str, *overrides: str) -> ReplayInput:
     """What a replay of a shipped scenario is a function of."""
     scenario = load(name, overrides)
-    return replace(replay_input(scenario, scenario.requests()), compiled="never")
+    return replay_input(scenario, scenario.requests())
 
 
 def timed(action: Callable[[], T]) -> tuple[T, float]:

@@ -1,4 +1,4 @@
-"""What people deploy at the speed of the plain case: requests per CPU second over those of plain Python lanes.
+"""What people deploy at the speed of the plain case: requests per CPU second over those of the plain case, interpreted.
 
 Plain is Llama-3.1-70B on TP 8 under the Azure trace. ``pytest tests/benchmarks -m benchmark -s -k shares`` prints a row
 per case: medians of three pairs of CPU times in a process of their own, each after one of both, so that prices are
@@ -9,15 +9,14 @@ not another machine.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 
-from clustersim.replay.input import CompiledMode
 from tests.benchmarks.paired import beside_plain
 from tests.benchmarks.test_replay_speed import report
+from tests.core_storage import Storage
 
 pytestmark = pytest.mark.benchmark
 
@@ -85,17 +84,17 @@ class Case(NamedTuple):
     overrides: tuple[str, ...]
     asked: float
     was: float
-    mode: CompiledMode = "never"
+    mode: Storage = "interpreted"
 
 
 CASES: Final = {
-    "plain, compiled": Case(BASE, (azure(300_000),), 60, 30, "always"),
+    "plain, compiled": Case(BASE, (azure(300_000),), 60, 30, "compiled"),
     "PP 2 on one node": Case(BASE, (azure(2_000), nodes(1), "plan={tp: 4, pp: 2}"), 0.5, 0.14),
-    "PP 2 on one node, compiled": Case(BASE, (azure(5_000), nodes(1), "plan={tp: 4, pp: 2}"), 0.5, 0.5, "always"),
+    "PP 2 on one node, compiled": Case(BASE, (azure(5_000), nodes(1), "plan={tp: 4, pp: 2}"), 0.5, 0.5, "compiled"),
     "PP 2 on two nodes": Case(BASE, (azure(2_000), nodes(2), "plan={tp: 8, pp: 2}"), 0.5, 0.14),
-    "PP 2 on two nodes, compiled": Case(BASE, (azure(5_000), nodes(2), "plan={tp: 8, pp: 2}"), 0.5, 1, "always"),
+    "PP 2 on two nodes, compiled": Case(BASE, (azure(5_000), nodes(2), "plan={tp: 8, pp: 2}"), 0.5, 1, "compiled"),
     "PP 8": Case(BASE, (azure(2_000), nodes(1), "plan={pp: 8}"), 0.25, 0.14),
-    "PP 8, compiled": Case(BASE, (azure(5_000), nodes(1), "plan={pp: 8}"), 0.25, 1, "always"),
+    "PP 8, compiled": Case(BASE, (azure(5_000), nodes(1), "plan={pp: 8}"), 0.25, 1, "compiled"),
     "in order of priority": Case(BASE, (azure(3_000), "serving.order={by: priority, patience: 1 s}"), 0.5, 0.6),
     "shortest prompts first": Case(BASE, (azure(3_000), "serving.order={by: shortest_prompt}"), 0.5, 0.6),
     "limits of the queue": Case(BASE, (azure(3_000), *LIMITS), 0.5, 0.6),
@@ -105,19 +104,19 @@ CASES: Final = {
     "router prefix-aware": Case(BASE, (*FOUR_APART, "serving.router=prefix_aware"), 0.5, 0.4),
     "shared prefixes": Case("shared-prefixes", ("workload.requests=4000",), 0.3, 0.29),
     "shared prefixes, Mooncake": Case("mooncake-conversation", (), 0.3, 0.2),
-    "shared prefixes, compiled": Case("shared-prefixes", ("workload.requests=4000",), 0.3, 1.7, "always"),
-    "shared prefixes, Mooncake, compiled": Case("mooncake-conversation", (), 0.3, 0.6, "always"),
+    "shared prefixes, compiled": Case("shared-prefixes", ("workload.requests=4000",), 0.3, 1.7, "compiled"),
+    "shared prefixes, Mooncake, compiled": Case("mooncake-conversation", (), 0.3, 0.6, "compiled"),
     "prefix caching, nothing shared": Case(BASE, (azure(3_000), "serving.prefix_caching=true"), 0.9, 0.85),
     "two pools on one node": Case(POOLS, ("workload.requests=2000",), 0.3, 0.14),
     "two pools of TP 4 on one node": Case(BASE, (azure(1_000), *FOUR_AND_FOUR), 0.3, 0.1),
     "two pools apart": Case(POOLS, ("workload.requests=2000", *APART), 0.3, 0.3),
     "layerwise on one node": Case(POOLS, ("workload.requests=200", LAYERWISE), 0.15, 0.015),
     "layerwise apart": Case(POOLS, ("workload.requests=1000", LAYERWISE, *APART), 0.15, 0.12),
-    "two pools on one node, compiled": Case(POOLS, ("workload.requests=20000",), 0.3, 3, "always"),
-    "two pools of TP 4 on one node, compiled": Case(BASE, (azure(10_000), *FOUR_AND_FOUR), 0.3, 1, "always"),
-    "two pools apart, compiled": Case(POOLS, ("workload.requests=20000", *APART), 0.3, 3, "always"),
-    "layerwise on one node, compiled": Case(POOLS, ("workload.requests=2000", LAYERWISE), 0.15, 0.4, "always"),
-    "layerwise apart, compiled": Case(POOLS, ("workload.requests=5000", LAYERWISE, *APART), 0.15, 1, "always"),
+    "two pools on one node, compiled": Case(POOLS, ("workload.requests=20000",), 0.3, 3, "compiled"),
+    "two pools of TP 4 on one node, compiled": Case(BASE, (azure(10_000), *FOUR_AND_FOUR), 0.3, 1, "compiled"),
+    "two pools apart, compiled": Case(POOLS, ("workload.requests=20000", *APART), 0.3, 3, "compiled"),
+    "layerwise on one node, compiled": Case(POOLS, ("workload.requests=2000", LAYERWISE), 0.15, 0.4, "compiled"),
+    "layerwise apart, compiled": Case(POOLS, ("workload.requests=5000", LAYERWISE, *APART), 0.15, 1, "compiled"),
     "SP 2, ring": Case(BASE, (azure(2_000), nodes(2), ring("tp: 8", 2, "idle")), 0.3, 0.5),
     "SP 4 × TP 8, ring": Case(BASE, (azure(2_000), nodes(4), ring("tp: 8", 4, "idle")), 0.3, 0.3),
     "SP 2, ring, each rank decodes": Case(BASE, (azure(2_000), nodes(2), ring("tp: 8", 2, "dp")), 0.3, 0.3),
@@ -142,31 +141,29 @@ CASES: Final = {
         0.3, 0.8,
     ),
     "short of blocks, recompute": Case(BASE, SHORT, 0.5, 0.15),
-    "short of blocks, recompute, compiled": Case(BASE, SHORT, 0.5, 3, "always"),
+    "short of blocks, recompute, compiled": Case(BASE, SHORT, 0.5, 3, "compiled"),
     "short of blocks, swap": Case(BASE, (*SHORT, "serving.preemption=swap"), 0.3, 0.18),
-    "short of blocks, swap, compiled": Case(BASE, (*SHORT, "serving.preemption=swap"), 0.3, 3, "always"),
+    "short of blocks, swap, compiled": Case(BASE, (*SHORT, "serving.preemption=swap"), 0.3, 3, "compiled"),
     "own scheduler": Case(BASE, (azure(2_000), f"serving={{{OWN}}}"), 0.15, 0.12),
     "a cost table": Case(BASE, (azure(3_000), "cost={table: TABLE}"), 0.7, 0.8),
-    "a cost table, compiled": Case(BASE, (azure(30_000), "cost={table: TABLE}"), 0.7, 3, "always"),
+    "a cost table, compiled": Case(BASE, (azure(30_000), "cost={table: TABLE}"), 0.7, 3, "compiled"),
     "gpt-oss": Case(BASE, (azure(3_000), "model=gpt-oss-120b"), 0.7, 0.44),
-    "gpt-oss, compiled": Case(BASE, (azure(5_000), "model=gpt-oss-120b"), 0.7, 5, "always"),
+    "gpt-oss, compiled": Case(BASE, (azure(5_000), "model=gpt-oss-120b"), 0.7, 5, "compiled"),
     "Vidur's workload, 8B on TP 1": Case(BASE, vidur(5_000, "model=llama-3.1-8b", "plan={tp: 1}"), 1, 1),
     "Vidur's workload, 8B on TP 1, compiled": Case(
-        BASE, vidur(50_000, "model=llama-3.1-8b", "plan={tp: 1}"), 1, 10, "always"
+        BASE, vidur(50_000, "model=llama-3.1-8b", "plan={tp: 1}"), 1, 10, "compiled"
     ),
     "Vidur's workload, 70B on TP 4": Case(BASE, vidur(5_000, "plan={tp: 4}"), 1, 1),
     "Vidur's workload, TP 4 × PP 2": Case(BASE, vidur(1_000, "plan={tp: 4, pp: 2}"), 0.5, 0.1),
-    "Vidur's workload, TP 4 × PP 2, compiled": Case(BASE, vidur(5_000, "plan={tp: 4, pp: 2}"), 0.5, 1, "always"),
+    "Vidur's workload, TP 4 × PP 2, compiled": Case(BASE, vidur(5_000, "plan={tp: 4, pp: 2}"), 0.5, 1, "compiled"),
 }  # fmt: skip
 """What is replayed → how, the share that is wanted, and the share when this was written."""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_shares_of_the_plain_case(benchmark, tmp_path: Path, case: str) -> None:
-    """Requests per CPU second of a case over those of plain Python lanes."""
+    """Requests per CPU second of a case over those of the plain case, interpreted."""
     name, overrides, asked, was, mode = CASES[case]
-    if mode == "always" and find_spec("numba") is None:
-        pytest.skip("there is no compiler")
     table = tmp_path / "points.csv"
     table.write_text(TABLE, encoding="utf-8")
     said = ["expect={}", *(one.replace("TABLE", str(table)) for one in overrides)]

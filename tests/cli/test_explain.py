@@ -37,10 +37,9 @@ def test_lanes_are_explained_in_a_few_lines():
     told = run("azure-hour-fleet", "--set", "workload.requests=80", "--set", "expect={legal: true}", "--quiet")
     lines = told.stderr.splitlines()
     assert lines[0] == "replayed by lanes: nothing disturbs a replica, so steps are sums of prices and need no events"
-    assert lines[1] == "lanes: not compiled, NUMBA_DISABLE_JIT is set"
-    assert lines[2].startswith("folded: ")
-    assert lines[3].startswith("stretched: 0 of ")
-    assert lines[4:] == ["processes: 1, since router least_outstanding compares the loads of all replicas"]
+    assert lines[1].startswith("folded: ")
+    assert lines[2].startswith("stretched: 0 of ")
+    assert lines[3:] == ["processes: 1, since router least_outstanding compares the loads of all replicas"]
 
 
 def test_what_can_meet_is_told_with_its_place():
@@ -52,9 +51,7 @@ def test_what_can_meet_is_told_with_its_place():
     assert any(" can meet on " in line for line in lines)
     assert lines[-1] == "processes: 1, since all replicas share one clock"
     static = ("quickstart", "--set", "serving.scheduler=static", "--set", "workload.trace.requests=20", "--quiet")
-    told = run(*static, "--set", "expect={legal: true}").stderr
-    assert "by events: every step is decided by the scheduler static, and there are several stages" in told
-    assert "replayed by lanes" in run(*static, "--set", "expect={legal: true}", "--set", "plan={tp: 8}").stderr
+    assert "replayed by lanes" in run(*static, "--set", "expect={legal: true}").stderr
 
 
 def test_json_has_the_key_only_when_it_is_asked_for():

@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
-from clustersim.replay.compiled.choice import COMPILE_S, READ_S, waits_for_compiler
+from clustersim.compiled import COMPILE_S, READ_S
+from clustersim.replay.by_core import waits_for_compiler
 from clustersim.scenario import load
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -145,27 +146,16 @@ def test_a_folder_whose_name_is_not_utf_8_is_refused_before_the_work(here: Path)
     assert (result.exit_code, "its name is not UTF-8" in result.stderr) == (2, True), result.output
 
 
-def test_a_compiler_that_is_not_there_is_told_of_the_option_and_one_that_takes_long_beforehand(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("clustersim.replay.compiled.choice.find_spec", lambda name: None)
-    workload = "{arrivals: all_at_once, prompt_tokens: 8, output_tokens: 2, requests: 1}"
-    result = invoke(
-        "run", "tp-on-one-node", "--set", f"workload={workload}", "--set", "expect={}", "--compiled", "always", "--json"
-    )
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("--compiled always: there is no compiler: pip install 'clustersim[fast]'")
-    monkeypatch.undo()
-    pytest.importorskip("numba")
+def test_a_compiler_that_takes_long_is_told_of_beforehand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    scenario = load("tp-on-one-node", (f"workload={workload}", "expect={}"))
-    for kept_s, always in ((READ_S, False), (COMPILE_S, True)):  # where a compiler kept what it made, nobody waits
-        monkeypatch.setattr("clustersim.replay.compiled.choice.compiler_s", lambda *_, kept_s=kept_s: kept_s)
-        waits = [
-            waits_for_compiler(scenario.requests(), mode, staged=False, pools=None, cached=False)
-            for mode in ("always", "auto", "never")
-        ]
-        assert waits == [always, False, False]
+    workload = "{arrivals: all_at_once, prompt_tokens: 8, output_tokens: 2, requests: 1}"
+    requests = load("tp-on-one-node", (f"workload={workload}", "expect={}")).requests()
+    for kept_s, work_s, waits in ((READ_S, 1e9, False), (COMPILE_S, 1e9, True), (COMPILE_S, 1.0, False)):
+        monkeypatch.setattr("clustersim.replay.by_core.compiler_s", lambda _, kept_s=kept_s: kept_s)
+        monkeypatch.setattr("clustersim.replay.by_core.expected_s", lambda _, work_s=work_s, **_named: work_s)
+        assert waits_for_compiler(requests, staged=False) is waits
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("clustersim.cli.commands.run.waits_for_compiler", lambda *_, **_named: True)
     result = invoke("run", "tp-on-one-node", "--set", f"workload={workload}", "--set", "expect={}", "--out", "out")
-    assert "kernels may be compiled first, once on a machine" in result.stderr
+    assert "the simulator may be compiled first, once on a machine" in result.stderr

@@ -18,6 +18,7 @@ from clustersim.report.layouts import overview
 from clustersim.simulation.audit import check_run, violation_line
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.simulate import RunResult, simulate
+from tests.core_storage import core
 from tests.laws.agreement import figures_agree, left_by, others_than
 from tests.laws.random_scenarios import scenario_of
 
@@ -33,11 +34,13 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
     requests, before = full.input.requests, left_by(full.input.requests)
     if before is not None:
         kept = KeptPrices()
-        simulate(scenario, requests=others_than(requests), compiled=before, kept=kept)
+        with core(before):
+            simulate(scenario, requests=others_than(requests), kept=kept)
     folded = simulate(scenario, kept=kept)
     assert folded.timeline.digest == full.timeline.digest
     if kept is not None or "trace" in document["workload"]:  # of others ``agreement`` compares each way
-        assert simulate(scenario, compiled="always", kept=kept).timeline.digest == full.timeline.digest
+        with core("compiled"):
+            assert simulate(scenario, kept=kept).timeline.digest == full.timeline.digest
     assert folded.timeline.num_spans == full.timeline.num_spans
     for column in folded.table:
         assert np.array_equal(*(np.ma.filled(one.table[column], -1) for one in (folded, full))), column

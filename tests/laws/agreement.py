@@ -1,4 +1,4 @@
-"""Whether ``full``, ``folded`` (compiled or not) and ``folded`` by events say the same, and what a run was like."""
+"""Whether ``full``, ``folded`` (by the core, compiled or not, where it can) and ``folded`` by events say the same."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from unittest import mock
 
 import numpy as np
 
+from clustersim.replay.by_core import core_obstacle
 from clustersim.replay.events import decode_run
 from clustersim.replay.events.decode_run import MAX_RUN
-from clustersim.replay.input import CompiledMode
-from clustersim.replay.replay import ReplayInput, ReplayResult, replay
+from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult, replay
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
 from clustersim.report.layouts import overview
@@ -22,11 +22,12 @@ from clustersim.timeline.spans import SPAN_COLUMNS, Spans
 from clustersim.timeline.tokens import token_times
 from clustersim.workload.requests import Requests
 from tests.audit import audit
+from tests.core_storage import Storage, core
 from tests.laws.lane_cases import by_events, ends_of
 
 SAME_IN_A_ROW = ("replica", "batch_requests", "prefill_tokens", "decode_tokens", "waiting", "running")
 """Columns of steps that are alike in all steps of a row."""
-LEFT_BY: Final[tuple[CompiledMode | None, ...]] = (None, "always", None, "never")
+LEFT_BY: Final[tuple[Storage | None, ...]] = (None, "compiled", None, "interpreted")
 """How other requests were replayed with the same prices before; None: there were none."""
 
 
@@ -37,7 +38,7 @@ class Seen:
     Parameters
     ----------
     how : str
-        ``lane``, ``pipe lane``, either of them ``compiled``, ``split lane`` (prompts over SP ranks), ``shared lane``
+        ``core``, ``lane``, ``pipe lane``, ``split lane`` (prompts over SP ranks), ``shared lane``
         (one whose sends meet its collectives), ``lane beside events`` or ``events``.
     preempted, contended : bool
     arrived_at_an_end : bool
@@ -67,9 +68,12 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     """
     full = replay(replace(given, mode="full"))
     given = on_kept_prices(given)
+    is_core = not core_obstacle(Prepared(replace(given, mode="folded")))
     with mock.patch.object(decode_run, "MAX_RUN", most):
-        folded, third = replay(replace(given, mode="folded", compiled="never")), by_events(given)
-        compiled = replay(replace(given, mode="folded", compiled="always"))
+        with core("interpreted"):
+            folded, third = replay(replace(given, mode="folded")), by_events(given)
+        with core("compiled"):
+            compiled = replay(replace(given, mode="folded")) if is_core else folded
     same(full, folded, "folded")
     same(full, third, "folded by events")
     same(full, compiled, "compiled")
@@ -86,7 +90,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     if given.entry.plan.sp.degree > 1:
         kind = f"split {kind}"
     return Seen(
-        how=_how(folded.obstacle, kind if compiled.interpreted else f"compiled {kind}"),
+        how="core" if is_core else _how(folded.obstacle, kind),
         preempted=bool(folded.preemptions.sum()),
         contended=bool(folded.contention.stages or folded.contention.boundaries),
         arrived_at_an_end=not ends_of(full.timeline).isdisjoint(folded.arrived_ns[came].tolist()),
@@ -99,16 +103,17 @@ def on_kept_prices(given: ReplayInput) -> ReplayInput:
 
     Whether there were any, and whether their lanes were compiled, follows from how long the requests are.
     """
-    compiled = left_by(given.requests)
-    if compiled is None:
+    storage = left_by(given.requests)
+    if storage is None:
         return given
     pools = tuple(replace(pool, pricer=replace(pool.pricer, memory={}, groups={})) for pool in given.pools)
     kept = replace(given, pools=pools)
-    replay(replace(kept, requests=others_than(given.requests), mode="folded", compiled=compiled))
+    with core(storage):
+        replay(replace(kept, requests=others_than(given.requests), mode="folded"))
     return kept
 
 
-def left_by(requests: Requests) -> CompiledMode | None:
+def left_by(requests: Requests) -> Storage | None:
     """Return how others are to be replayed before some requests."""
     return LEFT_BY[int(requests.prompt_tokens.sum() + requests.output_tokens.sum()) % len(LEFT_BY)]
 

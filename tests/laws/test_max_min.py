@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations
-from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.replay.compiled.pools import flows as compiled
-from clustersim.replay.compiled.pools.links import no_flows
-from clustersim.replay.compiled.pools.prices import LinkPlans
-from clustersim.replay.links.fair_rates import Load, fair_rates, needed_ns, solo_rate
-from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
+from clustersim.replay.links.fair_rates import Load, fair_rates
 from tests.effort import examples
 
 NUM_LINKS = 8
@@ -29,29 +24,6 @@ def activities(draw: st.DrawFn, *, plain: bool = False) -> list[Load]:
         size = [size[0]] * len(links) if plain else size
         loads.append((np.array(links, np.int64), np.array(size)))
     return loads
-
-
-@given(activities(), capacities)
-def test_compiled_flows_share_links_as_those_of_lanes(loads, capacity):
-    """Bit for bit, while one after the other leaves."""
-    loads = list({links.tobytes(): (links, size) for links, size in loads}.values())
-    plans, lanes, ends = LinkPlans(capacity), SharedFlows(capacity), np.zeros(len(loads), np.int64)
-    for links, size in loads:
-        plans.number(SimpleNamespace(links=links, load_per_byte=size))
-    flows, shares, work, room, each, told = no_flows(plans.arrays, len(loads))
-    for number, load in enumerate(loads):
-        ns = ends[number] = needed_ns(1.0, solo_rate(load, capacity), 1)
-        lanes.enter(number, Use(transfer_ns=int(ns), links=frozenset(load[0].tolist()), loads=(load,)), 0, int(ns))
-        compiled.enter(flows, shares, work, told, number, number, 1.0, ns, 0, ns)
-    now = 0
-    while lanes.present:
-        lanes.solve(now)
-        compiled.solve(flows, shares, work, room, each, told, ends, now)
-        for number, flow in lanes.present.items():
-            assert (flow.end, flow.rate) == (ends[number], shares[number, compiled.RATE])
-        now, first = min((flow.end, number) for number, flow in lanes.present.items())
-        lanes.leave(first)
-        compiled.leave(flows, work, told, first)
 
 
 def use_of_links(loads: list[Load], rates: np.ndarray) -> np.ndarray:

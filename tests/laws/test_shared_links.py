@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
-from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.replay import replay
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.effort import examples
@@ -84,11 +82,9 @@ def crowded_documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def both(document: dict[str, Any]) -> tuple[RunResult, RunResult]:
-    """Run a document in both replays, and hold what is compiled to them."""
+    """Run a document in both replays."""
     full = simulate(scenario_of(document, replay="full"))
-    folded, compiled = (simulate(scenario_of(document), compiled=mode) for mode in ("never", "always"))
-    assert compiled.timeline.digest == full.timeline.digest
-    return folded, full
+    return simulate(scenario_of(document)), full
 
 
 @examples(20, sieved=True)
@@ -130,15 +126,11 @@ def round_deployments(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @examples(20, sieved=True)
-@given(round_deployments(), st.sampled_from((1, 3, 1 << 15)))
-def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any], room: int) -> None:
+@given(round_deployments())
+def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any]) -> None:
     folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))
     assert folded.timeline.digest == full.timeline.digest
     assert folded.obstacle == ""
-    with mock.patch.object(compiled_lanes, "ROOM", room):
-        compiled = replay(replace(deployment(**drawn), compiled="always"))
-    assert compiled.timeline.digest == full.timeline.digest
-    assert compiled.interpreted == ""
 
 
 @st.composite
@@ -164,15 +156,3 @@ def test_full_and_lanes_agree_where_sp_ranks_send_and_meet_collectives(drawn: di
     folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))
     assert folded.obstacle == ""
     assert folded.timeline.digest == full.timeline.digest
-
-
-def test_passes_in_flight_may_have_lost_time_in_more_places_than_there_is_room_for() -> None:
-    """What is in flight can't be handed on, so that room has to be made."""
-    arrivals = [(200 * i, 1 + 7 * i % 24, 1 + i % 9) for i in range(27)]
-    given_ = deployment(
-        arrivals, plan=ParallelPlan(dp=2, tp=2, pp=4), layers=6, max_batch_requests=2, max_batch_tokens=64, kv_blocks=8,
-        scheduler="chunked_prefill", router="least_outstanding",
-    )  # fmt: skip
-    with mock.patch.object(compiled_lanes, "ROOM", 1):
-        compiled = replay(replace(given_, compiled="always"))
-    assert compiled.timeline.digest == replay(replace(given_, compiled="never")).timeline.digest

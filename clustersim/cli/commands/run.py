@@ -21,8 +21,7 @@ from clustersim.copies import at_once, beside
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
 from clustersim.memory import give_back
-from clustersim.replay.compiled.choice import waits_for_compiler
-from clustersim.replay.input import CompiledMode
+from clustersim.replay.by_core import waits_for_compiler
 from clustersim.report.files.run_directory import check_writable, write_run
 from clustersim.report.files.summary import ALSO, legality_of, summary_of
 from clustersim.report.files.vllm_bench import write_vllm_bench
@@ -56,10 +55,6 @@ _MANY: Final = 1 << 14
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
 @click.option("--processes", type=options.Whole(1, 1024), metavar="N", help="How many may work at once [cores].")
 @click.option("--executor", help="Where the others are: dask[:ADDRESS] or ray[:ADDRESS].")
-@click.option(
-    "--compiled", type=options.Choice(["auto", "always", "never"]), default="auto",
-    help="Which lanes are machine code [auto: where it pays].",
-)  # fmt: skip
 @click.option("--vllm-json", type=options.Written(), help="Write results as vLLM's serving benchmark does.")
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @options.allow_code
@@ -79,7 +74,6 @@ def run(
     explain: bool,
     processes: int | None,
     executor: str | None,
-    compiled: CompiledMode,
     vllm_json: Path | None,
     save_detailed: bool,
     allow_code: bool,
@@ -108,12 +102,9 @@ def run(
     with _elsewhere(executor, processes) as (pool, count), ProgressBar() as progress:
         shown, by_events = (None, None) if as_json or quiet else (progress, progress.by_events)
         each = loaded.each_pool()
-        staged = any(one.plan.pp > 1 for one in each)
-        pools = each[0].serving.transfer if len(each) > 1 else None
-        cached = each[0].serving.prefix_caching and requests.prefix_hashes is not None
-        if shown is not None and waits_for_compiler(requests, compiled, staged=staged, pools=pools, cached=cached):
-            click.echo("kernels may be compiled first, once on a machine: some 20 to 80 s (--compiled never)", err=True)
-        result = simulate(loaded, shown, count, requests, pool, compiled=compiled, by_events=by_events)
+        if shown is not None and len(each) == 1 and waits_for_compiler(requests, staged=each[0].plan.pp > 1):
+            click.echo("the simulator may be compiled first, once on a machine: some 20 s", err=True)
+        result = simulate(loaded, shown, count, requests, pool, by_events=by_events)
     layout, above = overview() if dashboard else None, 1 if script == "beside" else None
     with _audited(result) if audit else nullcontext(_unasked) as answer:
         summary = summary_of(result, also=ALSO)

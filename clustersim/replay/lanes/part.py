@@ -31,8 +31,6 @@ class Part:
         Requests that finished or were rejected.
     unfinished : tuple of str
         What is left on these replicas, for people to read.
-    interpreted : str
-        Why lanes were not compiled; empty where all were.
     """
 
     replica: Int64Array
@@ -40,7 +38,6 @@ class Part:
     reasons: dict[int, str]
     ended: int
     unfinished: tuple[str, ...]
-    interpreted: str
 
 
 def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, undivided: str = "") -> ReplayResult:
@@ -84,5 +81,4 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
         obstacle="",
         processes=processes,
         undivided=undivided,
-        interpreted=next(filter(None, (part.interpreted for part in parts)), ""),
     )

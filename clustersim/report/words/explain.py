@@ -18,9 +18,8 @@ _MOST_PLACES: Final = 20
 def explanation_of(replayed: ReplayResult, plans: Sequence[ParallelPlan]) -> dict[str, Any]:
     """Return the object ``explain`` of ``clustersim run --explain --json``.
 
-    ``by`` says whether replicas were lanes or events, and ``obstacle`` why they were not lanes; ``interpreted`` why
-    lanes were not ``compiled``. ``runs`` of equal
-    steps stand for all ``steps``. Of the ``passes`` of a stage in a step, ``stretched`` took longer than alone.
+    ``by`` says whether replicas were lanes or events, and ``obstacle`` why they were not lanes. ``runs`` of
+    equal steps stand for all ``steps``. Of the ``passes`` of a stage in a step, ``stretched`` took longer than alone.
     """
     timeline, contention = replayed.timeline, replayed.contention
     return {
@@ -37,8 +36,6 @@ def explanation_of(replayed: ReplayResult, plans: Sequence[ParallelPlan]) -> dic
         "meetings": list(contention.shared),
         "processes": replayed.processes,
         "undivided": replayed.undivided,
-        "compiled": not replayed.interpreted,
-        "interpreted": replayed.interpreted,
     }
 
 
@@ -50,7 +47,6 @@ def explanation_lines(explained: Mapping[str, Any]) -> list[str]:
         disturbed = "only its own sends and collectives, or K/V on its way, disturb a replica, so passes that meet none"
         who = disturbed if explained["meetings"] else "nothing disturbs a replica, so steps"
         lines = [f"replayed by lanes: {who} are sums of prices and need no events"]
-        lines.append("lanes: compiled" if explained["compiled"] else f"lanes: not compiled, {explained['interpreted']}")
     steps, runs = explained["steps"], explained["runs"]
     each = f", {number(steps / runs, 3)} each" if runs else ""
     lines.append(f"folded: {plural(steps, 'step')} in {plural(runs, 'run')} of equal steps{each}")

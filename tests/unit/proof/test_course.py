@@ -144,7 +144,7 @@ def test_steps_that_were_recorded_wrongly_are_not_executed(
 
 def test_prove_says_that_nothing_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     chunks(lambda *told: [told, told])(monkeypatch)
-    result = CliRunner().invoke(main, ["prove", "quickstart"])
+    result = CliRunner().invoke(main, ["prove", "quickstart", "--set", "run.replay=full"])
     lines = result.stdout.splitlines()
     assert result.exit_code == 1
     assert lines[0].startswith("illegal: the steps of a small run of quickstart can't be executed")

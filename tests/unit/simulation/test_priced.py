@@ -8,13 +8,14 @@ from unittest import mock
 
 import pytest
 
-from clustersim.replay.compiled.choice import STAGED, expected_s
+from clustersim.replay.by_core import expected_s
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation import priced as under_test
 from clustersim.simulation.priced import KeptPrices
 from clustersim.simulation.replay_input import replay_input
 from clustersim.simulation.simulate import RunResult, simulate
+from tests.core_storage import BOTH, Storage, core
 
 ONE = ("plan.pp=1", "plan.tp=8", "workload.trace.requests=30", "expect=null", "targets=null")
 VARIANTS = {
@@ -33,9 +34,10 @@ def scenario(name: str, *more: str) -> Scenario:
 
 
 @cache
-def fresh(name: str, compiled: str) -> RunResult:
+def fresh(name: str, storage: Storage) -> RunResult:
     """Return a run that nothing was kept for."""
-    return simulate(scenario(name), compiled=compiled)
+    with core(storage):
+        return simulate(scenario(name))
 
 
 def tables(result: RunResult) -> dict[str, bytes]:
@@ -47,11 +49,13 @@ def tables(result: RunResult) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("compiled", ["never", "always"])
-def test_a_run_is_the_same_whatever_was_kept(compiled: str) -> None:
+@pytest.mark.parametrize("storage", BOTH)
+def test_a_run_is_the_same_whatever_was_kept(storage: Storage) -> None:
     kept = KeptPrices()
     for name in (*VARIANTS, *reversed(VARIANTS)):
-        first, again = fresh(name, compiled), simulate(scenario(name), compiled=compiled, kept=kept)
+        first = fresh(name, storage)
+        with core(storage):
+            again = simulate(scenario(name), kept=kept)
         assert first.timeline.digest == again.timeline.digest, name
         assert tables(first) == tables(again), name  # rows are numbered in order of use, not of what was known
 
@@ -93,8 +97,9 @@ def test_the_oldest_and_the_largest_are_dropped() -> None:
         second = pricer()
     assert second is not first
     simulate(one, kept=kept)
-    simulate(two, kept=kept)  # its lanes take so much longer in Python
-    assert kept.behind_s == pytest.approx(expected_s(one.requests()) + STAGED * expected_s(two.requests()))
+    simulate(two, kept=kept)
+    works = expected_s(one.requests(), staged=False), expected_s(two.requests(), staged=True)
+    assert kept.behind_s == pytest.approx(sum(works))
     with mock.patch.object(under_test, "MOST_ROWS", 1):
         assert pricer() is not second
 

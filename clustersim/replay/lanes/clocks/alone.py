@@ -10,39 +10,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.replay.compiled.choice import Compiled
-from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.serving.sequence import Sequence
-from clustersim.workload.requests import Requests
 
 
-def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
-    """Whether where a request goes, and when, depends on no replica: then each can be replayed alone."""
-    return requests.concurrency is None and (router == "round_robin" or replicas == 1)
-
-
-def run_alone(intake: Intake, mode: CompiledMode = "auto", behind_s: float = 0.0) -> str:
-    """Simulate one lane after the other to its end, or until the horizon, and hand on what each recorded.
-
-    Returns
-    -------
-    str
-        Why lanes were not compiled; empty where all were.
-    """
-    compiled = Compiled(intake, mode, behind_s)
+def run_alone(intake: Intake) -> None:
+    """Simulate one lane after the other to its end, or until the horizon, and hand on what each recorded."""
     for index, lane in zip(intake.replicas, intake.lanes, strict=True):
-        count = compiled.run([lane], index, intake.of)
-        mine = _run(intake, lane, index) if count is None else slice(index, index + count * intake.of, intake.of)
+        mine = _run(intake, lane, index)
         intake.arrived[mine] = intake.requests.arrived_at_ns[mine]
         intake.replica_of[mine] = index
-        if count is None:
-            lane.stop(intake.horizon)
-        else:
-            intake.explain_refused(mine)
+        lane.stop(intake.horizon)
         intake.record(lane, np.arange(mine.start, mine.stop, mine.step))
-    return compiled.refused
 
 
 def _run(intake: Intake, lane: Lane, index: int) -> slice:

@@ -8,13 +8,10 @@ two pools, and what is no lane: :mod:`clustersim.replay.events.run`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final, TypeVar
 
 from clustersim.clock import in_time
-from clustersim.replay.compiled.choice import Compiled
-from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER, Lane
@@ -61,7 +58,7 @@ class DecisionClock(SharedClock):
         for lane in run.lanes:
             lane.alone = not leaves
 
-    def run(self, mode: CompiledMode = "auto", behind_s: float = 0.0) -> str:
+    def run(self) -> None:
         """Simulate as :meth:`SharedClock.run` does.
 
         Raises
@@ -71,31 +68,12 @@ class DecisionClock(SharedClock):
         InputError
             When that is so because a user's own scheduler chooses nothing.
         """
-        compiled = Compiled(self.all, mode, behind_s)
-        count, refused = self._compiled(compiled)
-        if count is None:
-            self._run()
-        else:
-            self.request = count
-            self.all.explain_refused(slice(count))
-        self._record()
+        super().run()
         left = self.all.total - self.all.ended
         if left and self.all.horizon == NEVER - 1:
             from clustersim.replay.events.stall import stall_error  # which takes a while to import
 
             raise stall_error(self.now, left, self.loads_of)
-        return compiled.refused or refused
-
-    def _compiled(self, compiled: Compiled) -> tuple[int | None, str]:
-        """Let compiled lanes run where nothing but prefixes decides; return how many requests came, or why not."""
-        serving = self.input.entry.serving
-        router = "round_robin" if serving.router == "prefix_aware" else serving.router
-        plain = replace(self.input.entry, serving=replace(serving, prefix_caching=False, router=router))
-        decides = replace(self.input, pools=(plain,)).decides
-        if self.keys is None or decides:
-            return None, f"replicas are not where {decides or self.input.decides} decides"
-        routing = None if router == serving.router else serving.prefix_routing
-        return compiled.run(self.lanes, 0, 1, self.keys, routing), ""
 
     def change(self, index: int, change: Callable[[int, Sequence], _T], sequence: Sequence) -> _T:
         """Change what a lane has, after the step that ends now; what it decides next is due when that one has ended."""

@@ -17,7 +17,6 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.prices.lockstep_parts import Brought
 from clustersim.graph.prices.lockstep_prices import LockstepPrices
 from clustersim.replay.events.lockstep import SHORT
-from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import DECODE, MIXED, NEVER, PREFILL
@@ -127,13 +126,6 @@ class LockstepClock(SharedClock):
     def __init__(self, run: Intake, passes: LockstepPasses) -> None:
         super().__init__(run)
         self.passes = passes
-
-    def run(self, mode: CompiledMode = "auto", behind_s: float = 0.0) -> str:
-        """Simulate as :meth:`SharedClock.run` does."""
-        del mode, behind_s
-        self._run()
-        self._record()
-        return "replicas that share experts are not"
 
     def _run(self) -> None:
         run, passes = self.all, self.passes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clustersim.replay.by_core import ask_nobody
 from clustersim.replay.input import Progress
 from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.clocks.alone import ask_nobody, run_alone
+from clustersim.replay.lanes.clocks.alone import run_alone
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
@@ -38,27 +39,26 @@ class LaneReplay:
         """Simulate these replicas to the end; what they record is in the recorder."""
         run = self.intake
         if self.passes is not None:
-            interpreted = LockstepClock(run, self.passes).run()
+            LockstepClock(run, self.passes).run()
         elif self.input.decides:
-            interpreted = self._decided()
+            self._decided()
         elif ask_nobody(self.input.requests, self.router, self.count):
-            interpreted = run_alone(run, self.input.compiled, self.input.behind_s)
+            run_alone(run)
         else:
-            interpreted = SharedClock(run).run(self.input.compiled, self.input.behind_s)
+            SharedClock(run).run()
         return Part(
             replica=run.replica_of,
             arrived_ns=run.arrived,
             reasons=run.reasons,
             ended=run.ended,
             unfinished=tuple(self._unfinished()),
-            interpreted=interpreted,
         )
 
-    def _decided(self) -> str:
+    def _decided(self) -> None:
         """Simulate where more than lengths and loads decides."""
         from clustersim.replay.lanes.clocks.decision_clock import DecisionClock  # with routers and deadlines
 
-        return DecisionClock(self.intake, self.prepared).run(self.input.compiled, self.input.behind_s)
+        DecisionClock(self.intake, self.prepared).run()
 
     def _unfinished(self) -> Iterator[str]:
         for index, lane in zip(self.intake.replicas, self.lanes, strict=True):

@@ -12,8 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.replay.compiled.choice import Compiled
-from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.serving.sequence import Sequence
@@ -47,23 +45,10 @@ class SharedClock:
         self.landed = 0
         """Runs of steps since then."""
 
-    def run(self, mode: CompiledMode = "auto", behind_s: float = 0.0) -> str:
-        """Simulate until every request is accounted for, until nothing can happen, or until the horizon.
-
-        Returns
-        -------
-        str
-            Why lanes were not compiled; empty where they were.
-        """
-        compiled = Compiled(self.all, mode, behind_s)
-        count = compiled.run(self.lanes, 0, 1)
-        if count is None:
-            self._run()
-        else:
-            self.request = count
-            self.all.explain_refused(slice(count))
+    def run(self) -> None:
+        """Simulate until every request is accounted for, until nothing can happen, or until the horizon."""
+        self._run()
         self._record()
-        return compiled.refused
 
     def _run(self) -> None:
         run, ends, lanes = self.all, self.ends, self.lanes
