@@ -94,6 +94,15 @@ def run() -> Callable[[ReplayInput], ReplayResult]:
 
 
 @pytest.fixture
+def without_core() -> Iterator[None]:
+    """Replay by lanes and events alone, for tests that break their code."""
+    from tests.core_storage import no_core
+
+    with no_core():
+        yield
+
+
+@pytest.fixture
 def checked_figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give each figure that is written into a page to plotly's own objects; there must be some."""
     from checked_figure import checked

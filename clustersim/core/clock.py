@@ -147,7 +147,7 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
         seq.rank, seq.then = s.ranks[request], clock.now + s.thens[request]
     else:
         seq.rank = seq.then = 0
-    seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = 0
+    seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.decodes = 0
     seq.batch = seq.first_step = seq.last_step = -1
     push(s, r, one)
     weigh(s, r, seq.prompt + seq.output)
@@ -249,7 +249,7 @@ def advance(s: Any, p: Any) -> int:
     s : State
     p : Prices
     """
-    clock = s.clock[0]
+    clock, times = s.clock[0], s.times
     while True:
         if clock.phase == ENDS:
             asked = end_steps(s)
@@ -257,12 +257,13 @@ def advance(s: Any, p: Any) -> int:
                 return asked
             clock.phase = ARRIVALS
         if clock.phase == ARRIVALS:
-            asked = arrive(s, p)
+            coming = clock.next < clock.total and s.arrived[clock.next] == clock.now
+            asked = arrive(s, p) if coming or clock.closed or clock.due > 0 else 0
             if asked:
                 return asked
             clock.phase = DEPARTURES
         if clock.phase == DEPARTURES:
-            asked = pass_deadlines(s, p)
+            asked = pass_deadlines(s, p) if clock.events > 0 and times[0] == clock.now else 0
             if asked:
                 return asked
             clock.phase = DECISIONS

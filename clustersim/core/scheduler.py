@@ -57,9 +57,9 @@ def leave(s: Any, r: int, one: int) -> None:
 def preempt(s: Any, r: int, one: int) -> None:
     """Let a sequence wait again, without blocks."""
     rep, seq = s.replicas[r], s.sequences[one]
-    rep.prefilling -= not decodes_next(seq)
+    rep.prefilling -= 1 - seq.decodes
     leave(s, r, one)
-    seq.computed = 0
+    seq.computed = seq.decodes = 0
     rep.evicted += 1
     push(s, r, one)
     note(s, r, PREEMPTED, seq.request, seq.generated, rep.blocks - rep.free)
@@ -119,31 +119,37 @@ def is_last(s: Any, r: int, one: int) -> bool:
 
 def choose_decodes(s: Any, r: int, base: int, budget: int) -> None:
     """Choose those that decode, in order of admission; with stages an even share, so that micro-batches are alike."""
-    rep, order, ready, batch = s.replicas[r], s.order[r], s.ready, s.members[r]
+    rep, order, batch = s.replicas[r], s.order[r], s.members[r]
     rep.attended, rep.left = 0, NEVER
     if rep.decodes_in_flight > 0 and rep.overlap == 0:
         return
     limit = min((rep.running - rep.prefilling + rep.stages - 1) // rep.stages, budget)
-    count = 0
-    for at in range(rep.running):
-        seq = s.sequences[order[at]]
-        if seq.busy == 0 and decodes_next(seq):
-            ready[count] = order[at]
-            count += 1
-    place = seen = chosen = attended = 0
-    left, size = NEVER, rep.block_tokens
-    while place < count and seen < limit and chosen < limit:
-        one = ready[place]
-        seq = s.sequences[one]
-        place += 1
-        if rep.ranked == 0:  # else who lacks a block leaves its place in the step to those behind it
+    sequences, ranked, size = s.sequences, rep.ranked, rep.block_tokens
+    if ranked:  # whoever gives way leaves the order, perhaps before those that are still to be looked at
+        order = s.ready
+        for at in range(rep.running):
+            order[at] = s.order[r][at]
+    at = seen = chosen = attended = 0
+    last, left = rep.running, NEVER
+    while at < last and seen < limit and chosen < limit:
+        one = order[at]
+        seq = sequences[one]
+        at += 1
+        if seq.busy or seq.decodes == 0:
+            continue
+        if ranked == 0:  # else who lacks a block leaves its place in the step to those behind it
             seen += 1
-        if seq.computed < seq.blocks * size or (seq.blocks > 0 and grow(s, r, one, seq.computed + 1)):
-            seq.busy = 1
-            batch[base + chosen] = one
-            chosen += 1
-            attended += seq.computed + 1
-            left = min(left, seq.output - seq.generated)
+        computed = seq.computed
+        if computed >= seq.blocks * size:
+            if not grow(s, r, one, computed + 1):
+                last = last if ranked else rep.running
+                continue
+            last = last if ranked else rep.running
+        seq.busy = 1
+        batch[base + chosen] = one
+        chosen += 1
+        attended += computed + 1
+        left = min(left, seq.output - seq.generated)
     rep.decodes, rep.attended, rep.left = chosen, attended, left
 
 
@@ -153,7 +159,7 @@ def choose_begun(s: Any, r: int, base: int, budget: int, limit: int) -> int:
     known, short = 0, False
     for at in range(rep.running):
         seq = s.sequences[order[at]]
-        if seq.busy == 0 and not decodes_next(seq):
+        if seq.busy == 0 and seq.decodes == 0:
             ready[known] = order[at]
             known += 1
     for at in range(known):

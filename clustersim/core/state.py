@@ -127,14 +127,16 @@ class Replica(Record):
 class Sequence(Record):
     """A request at a replica: its progress, and its decode steps in a row (``first_step`` to ``last_step``).
 
-    It is ``busy`` while a step carries it, and while it is chosen for the step being decided; ``place`` is where it
-    waits; ``rank`` and ``then`` order the queue before its number does.
+    It ``decodes`` where its next step is a decode step. It is ``busy`` while a step carries it, and while it is chosen
+    for the step being decided; ``place`` is where it waits; ``rank`` and ``then`` order the queue before its number
+    does.
     """
 
     __slots__ = (
         "admitted",
         "arrived",
         "batch",
+        "decodes",
         "blocks",
         "busy",
         "computed",
@@ -157,7 +159,7 @@ class Sequence(Record):
 class Flight(Record):
     """A step, or run of steps, that is under way.
 
-    ``ends`` says whether members have their last token with it; ``previous`` is the step that used its slot before.
+    ``left`` is how many steps the first member to end has left; ``previous`` the step that used its slot before.
     """
 
     __slots__ = (
@@ -170,6 +172,7 @@ class Flight(Record):
         "goes_on",
         "graph",
         "kind",
+        "left",
         "limit",
         "near",
         "near_growth",

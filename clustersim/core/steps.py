@@ -129,7 +129,7 @@ def take_out(s: Any, r: int, one: int, taken: int) -> None:
     """Let a sequence go that no step carries, and whose client gave it up; a run has taken so many blocks meanwhile."""
     rep, seq = s.replicas[r], s.sequences[one]
     if seq.blocks > 0:
-        rep.prefilling -= not decodes_next(seq)
+        rep.prefilling -= 1 - seq.decodes
         leave(s, r, one)
     else:
         remove(s, r, one)
@@ -154,13 +154,12 @@ def compute_chunk(s: Any, r: int, step: int, one: int) -> None:
     seq.computed += seq.taken
     close_episode(s, r, one)  # of one that is computed anew
     known, sampled = seq.prompt + seq.generated, 0
-    if seq.computed == known:
+    if seq.computed == known and seq.generated < seq.output:
+        seq.generated += 1
+        sampled = 1
+    if seq.computed == known or decodes_next(seq):  # the last token of what it computes anew is a decode step
         rep.prefilling -= 1
-        if seq.generated < seq.output:
-            seq.generated += 1
-            sampled = 1
-    elif decodes_next(seq):  # the last token of what it computes anew is a decode step
-        rep.prefilling -= 1
+        seq.decodes = 1
     log_chunk(s, r, step, one, sampled)
     if seq.computed == known and seq.generated >= seq.output:
         finish(s, r, one)
@@ -169,14 +168,15 @@ def compute_chunk(s: Any, r: int, step: int, one: int) -> None:
 def advance_decodes(s: Any, r: int, base: int, flight: Any, steps: int) -> None:
     """Give all that decode their tokens of so many steps, and the blocks that they entered."""
     rep, batch, size = s.replicas[r], s.members[r], s.replicas[r].block_tokens
-    last = flight.step + steps - 1
+    last, sequences = flight.step + steps - 1, s.sequences
     for place in range(base, base + flight.decodes):
-        seq = s.sequences[batch[place]]
-        seq.computed += steps
+        seq = sequences[batch[place]]
+        seq.busy = 0
         seq.generated += steps
         seq.last_step = last
-        if seq.computed > seq.blocks * size:
-            more = blocks_of(rep, seq.computed) - seq.blocks
+        seq.computed = computed = seq.computed + steps
+        if computed > seq.blocks * size:
+            more = blocks_of(rep, computed) - seq.blocks
             rep.free -= more
             seq.blocks += more
 
@@ -195,9 +195,8 @@ def land(s: Any, r: int) -> None:
         if rep.stages == 1:
             s.slots[r][0] = flight.step + steps - 1
         advance_decodes(s, r, base, flight, steps)
-        for place in range(base, base + decodes):
+        for place in range(base, base + decodes if steps >= flight.left else base):
             one = batch[place]
-            s.sequences[one].busy = 0
             if s.sequences[one].generated >= s.sequences[one].output:
                 finish(s, r, one)
     for place in range(base + decodes, base + decodes + chunks):
@@ -391,13 +390,13 @@ def open_episodes(s: Any, r: int, base: int) -> int:
             for other in range(rep.stages):
                 if slots[other] < slots[slot]:
                     slot = other
-    last = slots[slot]
+    last, sequences = slots[slot], s.sequences
     for place in range(base, base + rep.decodes):
         one = batch[place]
-        seq = s.sequences[one]
-        if seq.first_step >= 0 and (seq.slot != slot or seq.last_step != last):
-            close_episode(s, r, one)
-        if seq.first_step < 0:
+        seq = sequences[one]
+        if seq.last_step != last or seq.slot != slot or seq.first_step < 0:
+            if seq.first_step >= 0:
+                close_episode(s, r, one)
             seq.first_step, seq.slot = rep.step, slot
     return slot
 
@@ -414,7 +413,7 @@ def describe(s: Any, r: int, k: int, base: int) -> None:
     add_up_near(s, r, base)
     add_up_chunks(s, r, base)
     flight.start, flight.step, flight.steps, flight.limit, flight.goes_on = s.clock[0].now, rep.step, 0, 1, 0
-    flight.decodes, flight.chunks, flight.new = rep.decodes, rep.chunks, rep.new
+    flight.decodes, flight.chunks, flight.new, flight.left = rep.decodes, rep.chunks, rep.new, rep.left
     flight.kind = (MIXED if rep.decodes > 0 else PREFILL) if rep.chunks > 0 else DECODE
     flight.context, flight.attended = rep.context + rep.attended, rep.attended
     flight.near, flight.near_growth = rep.near_attended, rep.near_growth

@@ -22,6 +22,8 @@ from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_replay_mutations import document
 from tests.legality.timeline.test_start_mutations import crowd_of, swapped
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 RUNS: Final = ("dense TP", "MoE EP", "faults", "faults of a decode pool", "cancellation", "prefix caching")
 
 

@@ -16,6 +16,8 @@ from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import document_of
 from tests.legality.timeline.test_hand_over_mutations import GIVEN_UP
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 Change = Callable[[Int64Array], Int64Array]
 SMALL = document_of("cancellation")
 GIVEN = {"one pool": SMALL, "two pools": GIVEN_UP}

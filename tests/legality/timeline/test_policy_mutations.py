@@ -38,6 +38,8 @@ from tests.effort import some
 from tests.laws.random_scenarios import LLAMA, scenario_of
 from tests.legality.timeline.test_replay_mutations import EVENTS, FOLDED, PIPE, broken_by, document, nothing
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 

@@ -53,6 +53,8 @@ from tests.legality.timeline.asked import broken, replay_by_events
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document, patched
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 LOCKSTEP_ROW = LockstepSteps.row
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]

@@ -32,6 +32,8 @@ from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_link_mutations import LONG, RACKS, SHARED, WIDE
 from tests.legality.timeline.test_replay_mutations import EXPERTS, FOLDED, FULL, RING, document
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 SCENARIOS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "one stage": ({}, FULL),
     "rings": ({"plan": RING}, FULL),

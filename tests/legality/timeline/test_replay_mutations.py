@@ -34,6 +34,8 @@ from tests.laws.random_scenarios import LLAMA, MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken, replay_by_events
 from tests.legality.timeline.golden import compare_lines, holds
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 Patch = pytest.MonkeyPatch
 MATRIX: Final = Path(__file__).with_name("replay_mutations.txt")
 

@@ -20,6 +20,8 @@ from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import EXPERTS, document
 from tests.legality.timeline.test_start_mutations import CROWDS, SWAPS
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 DEEP: Final = SWAPS["model"] | {"config": SWAPS["model"]["config"] | {"num_hidden_layers": 40}}
 SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "by layer": CROWDS["by layer, from stages"],

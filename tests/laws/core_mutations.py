@@ -1,0 +1,163 @@
+"""Ways to break the core: each replaces a piece of one function, wherever it is called, for as long as a test runs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+from clustersim.core import clock, prices, queue, record, routing, scheduler, steps
+
+
+class Mutation(NamedTuple):
+    """One function of a module, in which ``old`` becomes ``new``."""
+
+    module: Any
+    function: str
+    old: str
+    new: str
+
+
+@contextmanager
+def broken(mutation: Mutation) -> Iterator[None]:
+    """Break something; raise AssertionError where ``old`` is not in the function exactly once."""
+    function = getattr(mutation.module, mutation.function)
+    source = inspect.getsource(function)
+    assert source.count(mutation.old) == 1, f"{mutation.old!r} is {source.count(mutation.old)} times in {function}"
+    found: dict[str, Any] = {}
+    exec(source.replace(mutation.old, mutation.new), function.__globals__, found)
+    with ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("clustersim.core.") and getattr(module, mutation.function, None) is function:
+                stack.enter_context(mock.patch.object(module, mutation.function, found[mutation.function]))
+        yield
+
+
+MUTATIONS: Final[dict[str, Mutation]] = {
+    # queue, events
+    "the queue is last in, first out": Mutation(
+        queue, "comes_before", "mine.request < theirs", "mine.request > theirs"
+    ),
+    "a rank counts the other way": Mutation(queue, "comes_before", "mine.rank < theirs", "mine.rank > theirs"),
+    "patience counts for nothing": Mutation(
+        queue, "comes_before", "mine.then < theirs.then", "mine.then > theirs.then"
+    ),
+    "who leaves the queue takes another's place": Mutation(queue, "remove", "at > 0 and", "at > 1 << 40 and"),
+    # scheduler
+    "a victim keeps its tokens": Mutation(scheduler, "preempt", "seq.computed = seq.decodes = 0", "seq.decodes = 0"),
+    "the next one behind gives way, not the last": Mutation(scheduler, "last_behind", "return other", "found = other"),
+    "the lowest rank gives way": Mutation(
+        scheduler, "last_behind", "comes_before(s, found, other)", "comes_before(s, other, found)"
+    ),
+    "a block too few is taken for enough": Mutation(scheduler, "grow", "missing > rep.free", "missing > rep.free + 1"),
+    "who lacks blocks takes none": Mutation(scheduler, "grow", "rep.free -= missing", "pass"),
+    "decodes take more than their share": Mutation(
+        scheduler, "choose_decodes", "+ rep.stages - 1) // rep.stages", "+ rep.stages - 1) // 1"
+    ),
+    "decodes overlap though they may not": Mutation(scheduler, "choose_decodes", "rep.overlap == 0", "rep.overlap < 0"),
+    "who lacks a block keeps its place in the step": Mutation(
+        scheduler, "choose_decodes", "if ranked == 0:", "if True:"
+    ),
+    "keys are counted without the new one": Mutation(
+        scheduler, "choose_decodes", "computed + 1\n        left", "computed\n        left"
+    ),
+    "a prompt that lacks blocks lets others in": Mutation(
+        scheduler, "choose_begun", "return -1 if short", "return budget if short"
+    ),
+    "no prompt gives up its own": Mutation(scheduler, "choose_begun", "is_last(s, r, one)", "False"),
+    "the only one gives up its own": Mutation(scheduler, "is_last", "rep.running > 1 and", "True and"),
+    "others are admitted after somebody gave way": Mutation(scheduler, "admit", " and rep.evicted == 0", ""),
+    "one too many runs": Mutation(
+        scheduler, "admit", "rep.running < rep.max_requests", "rep.running <= rep.max_requests - 2"
+    ),
+    "a prompt is cut though whole ones come": Mutation(scheduler, "admit", "if rep.chunked == 0 and", "if False and"),
+    "a long prompt waits for ever": Mutation(
+        scheduler, "admit", "need > rep.max_tokens", "need > 2 * rep.max_tokens + 9"
+    ),
+    "blocks of a first chunk are enough": Mutation(
+        scheduler, "admit", "blocks if rep.first_chunk else", "blocks if True else"
+    ),
+    "a first chunk is never enough": Mutation(
+        scheduler, "admit", "blocks if rep.first_chunk else", "blocks if False else"
+    ),
+    "room is kept for nobody": Mutation(scheduler, "admit", "rep.promised += most", "pass"),
+    "room is kept for a token more": Mutation(scheduler, "most_blocks", "max(seq.output - 1, 0)", "seq.output"),
+    "anybody joins a static batch": Mutation(scheduler, "admit", "seq.batch != rep.batch", "False"),
+    "a static batch has a member more than blocks": Mutation(
+        scheduler, "make_up_batch", "left -= most", "left -= 0 * most"
+    ),
+    "long prompts are not limited": Mutation(scheduler, "choose_prompts", "min(budget, rep.longest)", "budget"),
+    "nobody is asked again after all gave way": Mutation(scheduler, "schedule", "or rep.evicted == 0:", "or True:"),
+    "a step goes on after somebody gave way": Mutation(scheduler, "schedule", "and rep.evicted == 0 and", "and"),
+    # steps
+    "turns come by the highest number": Mutation(
+        steps, "end_turn", "s.due_turns[at - 1] < after", "s.due_turns[at - 1] > after"
+    ),
+    "blocks of a run are not taken": Mutation(steps, "advance_decodes", "rep.free -= more", "pass"),
+    "a run ends a step too late": Mutation(steps, "cut", "clock.now + (clock.asked == clock.now)", "clock.now + 1"),
+    "a run is not cut": Mutation(steps, "cut", "flight.steps = flight.limit = ended + 1", "return"),
+    "what a run has taken is forgotten": Mutation(steps, "taken_by_run", "computed + ended + 1", "computed + 1"),
+    "a run jumps over the step that lacks a block": Mutation(steps, "horizon_of", "if free < 0:", "if free < -1:"),
+    "a run jumps over a window that is full": Mutation(
+        steps, "horizon_of", "min(steps, rep.near_steps)", "min(steps, 1 << 40)"
+    ),
+    "a run begins with the second block": Mutation(
+        steps, "horizon_of", "size - within if within > 0 else 0", "size - within - 1"
+    ),
+    "runs take the gap of what is not captured": Mutation(
+        steps, "extend", "whole.graph_gap_s if flight.graph else", "whole.gap_s if True else"
+    ),
+    "an episode goes on in another slot": Mutation(steps, "open_episodes", "seq.slot != slot or", "False or"),
+    "the slot used last is taken": Mutation(
+        steps, "open_episodes", "slots[other] < slots[slot]", "slots[other] > slots[slot]"
+    ),
+    "a stage takes two micro-batches at a time": Mutation(steps, "pass_stages", "at = max(at, free_at[stage])", "pass"),
+    "a boundary sends two at a time": Mutation(steps, "pass_stages", "max(at, sent_at[stage * ranks + rank])", "at"),
+    "the first stage takes the next one late": Mutation(steps, "arm", "s.clock[0].now < s.free_at[r][0]", "False"),
+    "more micro-batches than stages": Mutation(steps, "decide", "rep.flying == rep.stages or", "False or"),
+    "a chunk samples nothing": Mutation(steps, "compute_chunk", "sampled = 1", "sampled = 0"),
+    "who was given up in a step stays": Mutation(steps, "land", "if rep.leaving > 0:", "if rep.leaving > 99:"),
+    "a window is a token wider": Mutation(
+        steps, "add_up_chunks", "max(window - 1 - start, 0)", "max(window - start, 0)"
+    ),
+    "decodes see beyond the window": Mutation(steps, "add_up_near", "keys += min(seen, window)", "keys += seen"),
+    "the step in flight has happened at the horizon": Mutation(
+        steps, "stop", "if end > clock.horizon:", "if end > clock.horizon + 7000:"
+    ),
+    "who leaves gives no load back": Mutation(steps, "free_sequence", "-(seq.prompt + seq.output)", "0"),
+    # clock
+    "a queue takes one more": Mutation(
+        clock,
+        "arrive",
+        "s.replicas[r].waiting >= s.replicas[r].queue_limit",
+        "s.replicas[r].waiting > s.replicas[r].queue_limit",
+    ),
+    "turns do not wait": Mutation(clock, "arrive", "s.follows[request] >= 0 and", "False and"),
+    "arrivals do not end runs": Mutation(clock, "join_queue", "if is_run(s, r) and", "if False and"),
+    "who was admitted is timed out": Mutation(clock, "depart", "kind == TIMEOUT and seq.admitted", "False"),
+    "deadlines do not end runs": Mutation(clock, "depart", "if is_run(s, r):", "if False:"),
+    "who is in a step is given up at once": Mutation(clock, "depart", "elif seq.busy:", "elif False:"),
+    "a closed loop has a client more": Mutation(clock, "arrive", "clock.freed > 0 if", "clock.freed >= 0 if"),
+    # routing, prices, record
+    "the heavier of two is taken": Mutation(
+        routing, "route", "s.replicas[more].outstanding <", "s.replicas[more].outstanding >"
+    ),
+    "those that run weigh more": Mutation(
+        routing, "_crowd", "4 * rep.waiting + rep.running", "rep.waiting + 4 * rep.running"
+    ),
+    "mixed steps are priced as if they prefilled": Mutation(
+        prices, "price_prompts", "mixed = 1 if rep.decodes > 0 else 0", "mixed = 0"
+    ),
+    "a mixed step attends within no window": Mutation(
+        prices, "price_prompts", "rep.near_pairs, rep.near_keys) if t.near else", "rep.pairs, rep.keys) if t.near else"
+    ),
+    "stages that cost otherwise cost the same": Mutation(
+        prices, "price_decodes", "p.decode_ns[kind][count]", "p.decode_ns[0][count]"
+    ),
+    "an episode of a step in flight is logged": Mutation(
+        record, "close_episode", " and seq.first_step <= seq.last_step", ""
+    ),
+}
