@@ -78,7 +78,7 @@ def leave_swapped(s: Any, r: int, one: int) -> None:
 def swap_in(s: Any, r: int) -> None:
     """Let come back whoever was swapped out and has room, in the order of the queue."""
     rep = s.replicas[r]
-    while rep.swapped > 0 and rep.running + rep.away - rep.swapped < rep.max_requests:
+    while rep.swapped > 0:  # for whom there are places: nobody was admitted meanwhile
         one = s.swapped[r][0]
         seq = s.sequences[one]
         spare = rep.blocks // SPARE if rep.running + rep.away > rep.swapped else 0

@@ -94,15 +94,16 @@ def test_nobody_overtakes_the_first_that_was_swapped_out():
     assert rep.swapped == 2  # request 1 would have room
 
 
-def test_one_block_in_a_hundred_stays_free_while_others_run():
-    s = state_of(4, blocks=200)
+def test_one_block_in_a_hundred_stays_free_while_others_run_or_come_back():
+    s = state_of(4, 4, blocks=200)
     rep = s.replicas[0]
     rep.free = 200
-    swap_out(s, 0, 0, 1)
-    end_copy(s, 0, 0)
-    rep.free, rep.running = 3, 1  # two for its five tokens, and two to spare
+    for one in (0, 1):
+        swap_out(s, 0, one, 1)
+        end_copy(s, 0, one)
+    rep.free, rep.running = 3, 1  # two for five tokens, and two to spare
     swap_in(s, 0)
-    assert rep.swapped == 1
+    assert rep.swapped == 2
     rep.running = 0
     swap_in(s, 0)
-    assert rep.swapped == 0
+    assert (rep.swapped, rep.free) == (1, 2)  # the other one would have room without any to spare
