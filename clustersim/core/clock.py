@@ -16,6 +16,7 @@ from clustersim.core.routing import route
 from clustersim.core.state import (
     ARRIVALS,
     CANCELLATION,
+    COPY_END,
     DECISIONS,
     DEPARTURES,
     DONE,
@@ -26,7 +27,6 @@ from clustersim.core.state import (
     NOT_POOLED,
     QUEUE_FULL,
     REJECTED,
-    STEP_END,
     STOPPING,
     TIMEOUT,
     TURN_OVER,
@@ -45,6 +45,7 @@ from clustersim.core.steps import (
     touch,
     weigh,
 )
+from clustersim.core.swapping import end_copy
 
 
 def is_full(s: Any) -> bool:
@@ -57,15 +58,19 @@ def is_full(s: Any) -> bool:
         or clock.decodes_at > clock.decodes_room
         or clock.facts_at > clock.facts_room
         or clock.reasons_at > clock.reasons_room
+        or clock.copies_at > clock.copies_room
     )
 
 
 def end_steps(s: Any) -> int:
-    """Let end what ends now; return 0, or why not all has."""
+    """Let end what ends now: steps, then copies; return 0, or why not all has."""
     clock = s.clock[0]
-    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) == STEP_END:
+    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) <= COPY_END:
         if is_full(s):
             return FULL
+        if first_kind(s) == COPY_END:
+            end_first_copy(s)
+            continue
         r, version = first_number(s), first_version(s)
         drop_first(s)
         rep = s.replicas[r]
@@ -80,6 +85,20 @@ def end_steps(s: Any) -> int:
                     land(s, r)
         touch(s, r)
     return 0
+
+
+@rare
+def end_first_copy(s: Any) -> None:
+    """Let the copy end that comes first; who was given up meanwhile leaves with it."""
+    one = s.sequence_of[first_number(s)]
+    seq, r = s.sequences[one], s.sequences[one].replica
+    drop_first(s)
+    end_copy(s, r, one)
+    if seq.leaving:
+        seq.leaving = 0
+        s.replicas[r].leaving -= 1
+        take_out(s, r, one, 0)
+    touch(s, r)
 
 
 def arrive(s: Any, p: Any) -> int:
@@ -118,7 +137,7 @@ def arrive(s: Any, p: Any) -> int:
         s.came[request], s.routed[request] = clock.now, r
         if s.refused[request]:
             reject(s, request)
-        elif s.replicas[r].queue_limit >= 0 and s.replicas[r].waiting >= s.replicas[r].queue_limit:
+        elif 0 <= s.replicas[r].queue_limit <= s.replicas[r].waiting + s.replicas[r].away:
             s.refused[request] = 1
             note_reason(s, request, QUEUE_FULL, r)
             reject(s, request)
@@ -147,7 +166,7 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
         seq.rank, seq.then = s.ranks[request], clock.now + s.thens[request]
     else:
         seq.rank = seq.then = 0
-    seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.decodes = 0
+    seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.decodes = seq.away = 0
     seq.batch = seq.first_step = seq.last_step = -1
     push(s, r, one)
     weigh(s, r, seq.prompt + seq.output)
@@ -196,7 +215,7 @@ def pass_deadlines(s: Any, p: Any) -> int:
     """Let deadlines pass that are due now, and arrive who is let in by that; return 0, or why not all has happened."""
     clock = s.clock[0]
     while True:
-        while clock.events > 0 and s.times[0] == clock.now and first_kind(s) != STEP_END:
+        while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > COPY_END:
             if is_full(s):
                 return FULL
             kind, one = first_kind(s), s.sequence_of[first_number(s)]

@@ -55,6 +55,21 @@ def close_episode(s: Any, r: int, one: int) -> None:
     seq.first_step = -1
 
 
+def log_copy(s: Any, r: int, stage: int, one: int, out: int, blocks: int, start: int, end: int) -> None:
+    """Log the copy of a sequence's blocks between a stage and its hosts, which begins now or later."""
+    clock, copies, seq = s.clock[0], s.copies, s.sequences[one]
+    at = clock.copies_at
+    copies[at] = r
+    copies[at + 1] = stage
+    copies[at + 2] = seq.request
+    copies[at + 3] = out
+    copies[at + 4] = seq.computed
+    copies[at + 5] = blocks
+    copies[at + 6] = start
+    copies[at + 7] = end
+    clock.copies_at = at + 8
+
+
 def log_run(s: Any, r: int, k: int, steps: int, end: int) -> None:
     """Log the first steps of what is under way, of which the last one ended at an instant."""
     clock, rows, flight, rep = s.clock[0], s.rows, s.flights[r][k], s.replicas[r]

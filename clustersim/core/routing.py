@@ -27,4 +27,4 @@ def route(s: Any) -> int:
 
 
 def _crowd(rep: Any) -> int:
-    return 4 * rep.waiting + rep.running
+    return 4 * (rep.waiting + rep.away) + rep.running

@@ -9,7 +9,8 @@
   "Sarathi-Serve", OSDI 2024; vLLM v1).
 
 Each decision looks at everybody who runs. The sequence that came last is preempted: it gives its blocks back and later
-computes its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023, section 4.5).
+computes its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023, section 4.5), but where the host has
+room for them (``core.swapping``).
 """
 
 from __future__ import annotations
@@ -17,24 +18,11 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.compiled import rare
+from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import comes_before, pop, push
-from clustersim.core.record import note
+from clustersim.core.record import close_episode, note
 from clustersim.core.state import ADMITTED, BEFORE_ALL, NEVER, PREEMPTED
-
-
-def decodes_next(seq: Any) -> bool:
-    """Whether the next step of a sequence is a decode step."""
-    return seq.generated > 0 and seq.prompt + seq.generated == seq.computed + 1
-
-
-def blocks_of(rep: Any, tokens: int) -> int:
-    """Return how many blocks hold so many tokens."""
-    return (tokens + rep.block_tokens - 1) // rep.block_tokens
-
-
-def most_blocks(rep: Any, seq: Any) -> int:
-    """Return how many blocks a sequence holds at its end: the K/V of its last token is not computed."""
-    return blocks_of(rep, seq.prompt + max(seq.output - 1, 0))
+from clustersim.core.swapping import swap_in, swap_out
 
 
 @rare
@@ -55,12 +43,16 @@ def leave(s: Any, r: int, one: int) -> None:
 
 @rare
 def preempt(s: Any, r: int, one: int) -> None:
-    """Let a sequence wait again, without blocks."""
-    rep, seq = s.replicas[r], s.sequences[one]
+    """Let a sequence wait again, without blocks, or leave for the host."""
+    rep, seq, blocks = s.replicas[r], s.sequences[one], s.sequences[one].blocks
     rep.prefilling -= 1 - seq.decodes
     leave(s, r, one)
-    seq.computed = seq.decodes = 0
     rep.evicted += 1
+    if seq.computed > 0 and blocks <= rep.host:
+        close_episode(s, r, one)
+        swap_out(s, r, one, blocks)
+        return
+    seq.computed = seq.decodes = 0
     push(s, r, one)
     note(s, r, PREEMPTED, seq.request, seq.generated, rep.blocks - rep.free)
 
@@ -87,10 +79,18 @@ def last_behind(s: Any, r: int, one: int) -> int:
 
 @rare
 def grow(s: Any, r: int, one: int, tokens: int) -> bool:
-    """Take the blocks that so many tokens need, from those behind it if need be; return whether it has them."""
+    """Take the blocks that so many tokens need, from those behind it if need be; return whether it has them.
+
+    Where they have to be copied out first, it waits for that, and until then nobody after it takes free ones.
+    """
     rep, seq = s.replicas[r], s.sequences[one]
     missing = blocks_of(rep, tokens) - seq.blocks
+    if missing > 0 and rep.short:
+        return False
     while missing > rep.free:
+        if rep.coming > 0 and missing <= rep.free + rep.coming:
+            rep.short = 1
+            return False
         victim = last_behind(s, r, one)
         if victim < 0:
             return False
@@ -183,7 +183,8 @@ def choose_begun(s: Any, r: int, base: int, budget: int, limit: int) -> int:
 def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
     """Choose first chunks of those that wait, in their order, as long as there are places, tokens and blocks."""
     rep, order, batch = s.replicas[r], s.order[r], s.members[r]
-    while rep.waiting > 0 and budget > 0 and rep.running < rep.max_requests and rep.evicted == 0:
+    places = rep.max_requests - rep.away if rep.swapped == 0 else 0
+    while rep.waiting > 0 and budget > 0 and rep.running < places and rep.evicted == 0:
         one = s.queues[r][0]
         seq = s.sequences[one]
         if rep.static and seq.batch != rep.batch:
@@ -243,8 +244,9 @@ def schedule(s: Any, r: int, base: int) -> bool:
     rep = s.replicas[r]
     if rep.static and rep.running == 0 and rep.waiting > 0 and s.sequences[s.queues[r][0]].batch != rep.batch:
         make_up_batch(s, r)  # anew where one came that goes before its members
+    away = rep.swapped
     while True:
-        rep.decodes = rep.chunks = rep.evicted = rep.attended = 0
+        rep.decodes = rep.chunks = rep.evicted = rep.attended = rep.short = 0
         if rep.chunked:
             choose_decodes(s, r, base, rep.max_tokens)
             if rep.evicted == 0:
@@ -253,7 +255,13 @@ def schedule(s: Any, r: int, base: int) -> bool:
             choose_prompts(s, r, base, rep.max_tokens)
             if rep.chunks == 0:
                 choose_decodes(s, r, base, rep.max_tokens)
-        if rep.decodes + rep.chunks > 0 or rep.evicted == 0:
-            break  # else those that gave way may be all that there is to run
-    rep.steady = rep.chunks == 0 and rep.evicted == 0 and rep.decodes == rep.running and rep.stages == 1
+        if rep.swapped > 0 and rep.evicted == 0 and (rep.chunked or rep.chunks == 0):
+            swap_in(s, r)  # decodes have their blocks before
+        if rep.decodes + rep.chunks > 0:
+            break
+        if rep.evicted == 0:  # else those that gave way may be all that there is to run
+            if away == 0 or rep.swapped > 0:
+                break
+            away = 0  # others may be admitted again
+    rep.steady = rep.chunks + rep.evicted + rep.copies == 0 and rep.decodes == rep.running and rep.stages == 1
     return rep.decodes + rep.chunks > 0

@@ -19,10 +19,10 @@ where rows of prices have no room; where an instant is beyond 64 bits."""
 ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
 """Phases of an instant, in their order."""
 
-STEP_END, TIMEOUT, CANCELLATION = range(3)
+STEP_END, COPY_END, TIMEOUT, CANCELLATION = range(4)
 """Kinds of events, in their order at an instant."""
 
-REJECTED, ADMITTED, PREEMPTED, FINISHED, CANCELLED = 1, 2, 3, 4, 8
+REJECTED, ADMITTED, PREEMPTED, FINISHED, SWAPPED_OUT, SWAPPED_IN, CANCELLED = 1, 2, 3, 4, 6, 7, 8
 """``serving.decision``'s numbers of facts (a test compares them)."""
 BEFORE_ALL: Final = -1
 """Rank of those that belong to a static batch; others have 0 or more."""
@@ -49,6 +49,8 @@ CHUNK: Final = ("replica", "step", "request", "start", "count", "sampled")
 EPISODE: Final = ("replica", "slot", "request", "first_step", "last_step")
 FACT: Final = ("replica", "time_ns", "kind", "request", "value", "used")
 REASON: Final = ("request", "why", "value")
+COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns")
+"""Columns of a copy to host memory, or back from there; it is logged when it is decided."""
 
 
 class Clock(Record):
@@ -67,6 +69,8 @@ class Clock(Record):
         "chunks_at",
         "chunks_room",
         "closed",
+        "copies_at",
+        "copies_room",
         "decodes_at",
         "decodes_room",
         "due",
@@ -108,7 +112,9 @@ class Replica(Record):
     """One replica: what its scheduler may do, whom it has, and the step that it decides.
 
     ``begun`` counts running sequences whose prompt is not computed, those preempted included; ``promised`` the blocks
-    that those who run hold at their ends; ``free_at`` is when its first stage is free.
+    that those who run hold at their ends; ``free_at`` is when its first stage is free. ``away`` counts those in host
+    memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way, which give
+    ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
     """
 
     __slots__ = (
@@ -117,24 +123,26 @@ class Replica(Record):
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
-        "flying", "oldest", "version", "is_touched", "batch",
+        "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
         # the step being decided
-        "launched", "decodes", "chunks", "evicted", "left", "steady", "new", "context", "pairs", "keys", "attended",
-        "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps", "base_ns", "row",
+        "launched", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs", "keys",
+        "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps", "base_ns", "row",
     )  # fmt: skip
 
 
 class Sequence(Record):
     """A request at a replica: its progress, and its decode steps in a row (``first_step`` to ``last_step``).
 
-    It ``decodes`` where its next step is a decode step. It is ``busy`` while a step carries it, and while it is chosen
-    for the step being decided; ``place`` is where it waits; ``rank`` and ``then`` order the queue before its number
-    does.
+    It ``decodes`` where its next step is a decode step. It is ``busy`` while a step carries it, while it is chosen for
+    the step being decided, and while it is copied;
+    ``place`` is where it waits, ``away`` where it is between the pool and host memory (``core.swapping``); ``rank`` and
+    ``then`` order the queue before its number does.
     """
 
     __slots__ = (
         "admitted",
         "arrived",
+        "away",
         "batch",
         "decodes",
         "blocks",
@@ -205,6 +213,12 @@ class State(NamedTuple):
     """Those that run, in order of admission."""
     ready: Any
     """Room for those that one decision looks at."""
+    swapped: Any
+    """Those that leave for host memory or are at rest there, in the order of the queue."""
+    copies_end: Any
+    """When copies end that are under way or wait for that, of each stage: in, then out."""
+    copies_ns: Any
+    """What copies of so many blocks take on each stage: in, then out."""
     flights: Any
     """A ring of what is under way, the oldest at ``replica.oldest``."""
     members: Any
@@ -241,7 +255,7 @@ class State(NamedTuple):
     came: Any
     routed: Any
     sequence_of: Any
-    """Request → its sequence, −1 before and behind; of all where any may leave."""
+    """Request → its sequence, −1 before and behind; of all where any may leave or be copied."""
     order_of_arrival: Any
     """The requests that came."""
     follows: Any
@@ -258,3 +272,4 @@ class State(NamedTuple):
     all_passes: Any
     all_sends: Any
     reasons: Any
+    copies: Any

@@ -18,9 +18,10 @@ from clustersim.compiled import rare
 from clustersim.core.attention import decode_ns, decode_steps_ns
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.prices import OF_DECODE, price_step
+from clustersim.core.progress import blocks_of, decodes_next
 from clustersim.core.queue import remove
 from clustersim.core.record import close_episode, log_chunk, log_run, note
-from clustersim.core.scheduler import blocks_of, decodes_next, leave, schedule
+from clustersim.core.scheduler import leave, schedule
 from clustersim.core.state import (
     ASK_DECODE,
     ASK_STEP,
@@ -38,6 +39,7 @@ from clustersim.core.state import (
     TOO_LATE,
     TURN_OVER,
 )
+from clustersim.core.swapping import give_up_swapped
 
 TOGETHER: Final = 8
 """Decode steps that are priced at once."""
@@ -131,6 +133,8 @@ def take_out(s: Any, r: int, one: int, taken: int) -> None:
     if seq.blocks > 0:
         rep.prefilling -= 1 - seq.decodes
         leave(s, r, one)
+    elif seq.away:
+        give_up_swapped(s, r, one)
     else:
         remove(s, r, one)
     close_episode(s, r, one)
@@ -417,7 +421,7 @@ def describe(s: Any, r: int, k: int, base: int) -> None:
     flight.kind = (MIXED if rep.decodes > 0 else PREFILL) if rep.chunks > 0 else DECODE
     flight.context, flight.attended = rep.context + rep.attended, rep.attended
     flight.near, flight.near_growth = rep.near_attended, rep.near_growth
-    flight.waiting, flight.running, flight.used = rep.waiting, rep.running, rep.blocks - rep.free
+    flight.waiting, flight.running, flight.used = rep.waiting + rep.away, rep.running, rep.blocks - rep.free
     rep.step += 1
     rep.launched = 1
 

@@ -33,11 +33,12 @@ def core_obstacle(prepared: Prepared) -> str:
         return refused
     inputs, contention = prepared.input, prepared.contention
     pool, serving = inputs.entry, inputs.entry.serving
+    copies_differ = pool.host is not None and prepared.copies_of_stages is None
     found = {
         "every operator is an event": inputs.mode == "full",
         "there are two pools": len(inputs.pools) > 1,
         "replicas fail, or something gets slower": bool(inputs.faults),
-        "sequences are swapped to host memory": pool.host is not None,
+        "copies to host memory meet others on a link, or differ": copies_differ,
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,

@@ -21,6 +21,7 @@ from clustersim.core.tables import PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
+from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
 from clustersim.serving.order import UNLIMITED
@@ -33,11 +34,14 @@ ROOM: Final = 1 << 15
 """Runs of steps between two times that what was logged is handed on."""
 FEW: Final = 1 << 8
 """Sequences, events and places in queues at first."""
-REQUEST_AT: Final = {
-    name: columns.index("request")
-    for name, columns in (("chunks", st.CHUNK), ("decodes", st.EPISODE), ("facts", st.FACT), ("reasons", st.REASON))
+LOGGED: Final = {
+    "chunks": st.CHUNK,
+    "decodes": st.EPISODE,
+    "facts": st.FACT,
+    "reasons": st.REASON,
+    "copies": st.COPY,
 }
-"""Where requests are told in the logs."""
+"""Logs that tell of requests, and their columns."""
 TABLES: Final = np.array([OF_PREFILL, OF_DECODE, OF_MIXED])
 """Kind of step as it is logged → its table of prices."""
 
@@ -74,6 +78,7 @@ class CoreReplicas:
         self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
         self.stages = self.scheduler.stages
         self.windows = self.inputs.entry.pricer.windows
+        self.copies = prepared.copies_of_stages
         self.tables = self._tables([builder.prices_of(replica) for replica in replicas])
         self.thread: ThreadPoolExecutor | None = None
         self.dealt: Future[None] | None = None
@@ -111,17 +116,18 @@ class CoreReplicas:
         width = max(1, min(config.max_batch_requests, self.scheduler.pool.total))
         whole = self.tables.whole
         classes, ranks = whole["classes"], whole["ranks"]
+        copied = 0 if self.copies is None else width  # as many may be copied as run
         varying = decode_run.MAX_RUN * classes + TOGETHER if stages == 1 else stages * stages * classes
         self.widths = {
             "rows": len(st.ROW), "chunks": len(st.CHUNK), "decodes": len(st.EPISODE), "facts": len(st.FACT),
-            "reasons": len(st.REASON), "varying": 1, "all_passes": 2 * stages * (stages > 1),
+            "reasons": len(st.REASON), "copies": len(st.COPY), "varying": 1, "all_passes": 2 * stages * (stages > 1),
             "all_sends": 2 * ranks * (stages - 1),
         }  # fmt: skip
         spare = {
             "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width,
-            "reasons": width + 2,
+            "reasons": width + 2, "copies": 0 if self.copies is None else width * stages,
         }  # fmt: skip
-        much = {"rows": ROOM, "varying": 4 * ROOM * classes, "facts": 2 * ROOM}
+        much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": 0 if self.copies is None else ROOM}
         self.rooms = {name: much.get(name, ROOM) for name in spare}
         logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
         steps = ROOM + 2 if stages > 1 else 0
@@ -145,6 +151,9 @@ class CoreReplicas:
             spare=storage.numbers(FEW),
             queues=storage.table(count, FEW + width),
             order=storage.table(count, width + 1),
+            swapped=storage.table(count, copied and width),
+            copies_end=storage.table(count, copied and 2 * stages),
+            copies_ns=storage.column(self._copies_ns()),
             ready=storage.numbers(width + 1),
             flights=storage.grid(Flight, count, stages),
             members=storage.table(count, stages * width),
@@ -155,8 +164,8 @@ class CoreReplicas:
             sent_at=storage.table(count, ranks * (stages - 1)),
             slots=storage.table(count, stages, -1),
             phases=storage.numbers(config.kv_block_tokens),
-            times=storage.numbers(FEW + 4 * count),
-            whats=storage.numbers(FEW + 4 * count),
+            times=storage.numbers(FEW + 4 * count + copied),
+            whats=storage.numbers(FEW + 4 * count + copied),
             touched=storage.numbers(count),
             load_tree=storage.numbers(0),
             pairs=storage.column(pairs),
@@ -169,7 +178,7 @@ class CoreReplicas:
             refused=storage.numbers(total),
             came=storage.numbers(total, -1),
             routed=storage.numbers(total, -1),
-            sequence_of=storage.numbers(0 if patient else total, -1),
+            sequence_of=storage.numbers(0 if patient and self.copies is None else total, -1),
             order_of_arrival=storage.numbers(total),
             follows=storage.column(nothing if requests.follows is None else requests.follows[mine]),
             turns=storage.numbers(0 if requests.follows is None else total, -1),
@@ -201,6 +210,7 @@ class CoreReplicas:
             "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
             "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
+            "host": 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks,
         }  # fmt: skip
         for r in range(len(self.logs)):
             for name, value in values.items():
@@ -219,6 +229,15 @@ class CoreReplicas:
         }  # fmt: skip
         for name, value in clock.items():
             _set(self.s.clock, 0, name, value)
+
+    def _copies_ns(self) -> Int64Array:
+        """Return what copies of so many blocks take, as many as a sequence can have: stage by stage in, then out."""
+        if self.copies is None:
+            return np.zeros(0, np.int64)
+        requests, pool = self.inputs.requests, self.scheduler.pool
+        longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
+        most = min(pool.total, pool.needed(longest))
+        return np.concatenate([one[:, : most + 1] for one in self.copies]).ravel()
 
     def _fill_loads(self, count: int) -> None:
         size = 1 << max(count - 1, 0).bit_length()
@@ -275,11 +294,12 @@ class CoreReplicas:
     def unfinished(self) -> Iterator[str]:
         """Yield what is left, for people to read."""
         for r, replica in enumerate(self.replicas.tolist()):
-            waiting, running, free, blocks = (
-                int(_get(self.s.replicas, r, name)) for name in ("waiting", "running", "free", "blocks")
+            waiting, away, running, free, blocks = (
+                int(_get(self.s.replicas, r, name)) for name in ("waiting", "away", "running", "free", "blocks")
             )
-            if waiting or running:
-                yield f"replica {replica}: {waiting} waiting, {running} running, {free} of {blocks} K/V blocks free"
+            if waiting or away or running:
+                many = f"{waiting + away} waiting, {running} running"
+                yield f"replica {replica}: {many}, {free} of {blocks} K/V blocks free"
             if waiting:
                 head = self.s.queues[r][0]
                 request = int(self.requests[_get(self.s.sequences, head, "request")])
@@ -305,7 +325,7 @@ class CoreReplicas:
             self.s = s._replace(
                 times=_longer(s.times, self.storage.numbers(more)), whats=_longer(s.whats, self.storage.numbers(more))
             )
-            _set(s.clock, 0, "event_room", 2 * more)
+            _set(s.clock, 0, "event_room", more + self._of_clock("event_room"))
         else:
             width = len(s.queues[0])
             more_places = self.storage.table(len(self.logs), width)
@@ -370,12 +390,7 @@ class CoreReplicas:
         for name in ("all_passes", "all_sends"):
             taken[name] = logged(getattr(s, name), rows * self.widths[name], max(self.widths[name], 1))
         self.tables.settle()
-        for name, columns in (
-            ("chunks", st.CHUNK),
-            ("decodes", st.EPISODE),
-            ("facts", st.FACT),
-            ("reasons", st.REASON),
-        ):
+        for name, columns in LOGGED.items():
             at = columns.index("request")
             taken[name][:, at] = self.requests[taken[name][:, at]]
         for request, why, value in taken["reasons"].tolist():
@@ -404,6 +419,7 @@ class CoreReplicas:
     def _deal(self, taken: Mapping[str, Any]) -> None:
         """Give each replica what it logged."""
         rows, count = taken["rows"], len(self.logs)
+        self._deal_copies(taken["copies"])
         order, cuts = by_replica(rows[:, -1], count)
         rows = rows[order]
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
@@ -428,6 +444,25 @@ class CoreReplicas:
             parts = [{name: column[at[r] : at[r + 1]] for name, column in columns.items()} for columns, at in many]
             besides = [table[cuts[r] : cuts[r + 1]] for table in of_stages]
             log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
+
+    def _deal_copies(self, copies: Int64Array) -> None:
+        """Give each replica its copies that have ended by the horizon.
+
+        Raises
+        ------
+        InputError
+            When one that begins by then ends later than int64 can tell.
+        """
+        horizon = st.NEVER - 1 if self.inputs.horizon_ns is None else self.inputs.horizon_ns
+        starts, ends = copies[:, st.COPY.index("start_ns")], copies[:, st.COPY.index("end_ns")]
+        if ((ends == st.NEVER) & (starts <= horizon)).any():
+            raise too_late()
+        copies = copies[ends <= horizon]
+        for r, log in enumerate(self.logs):
+            if isinstance(log, CopyLog):
+                mine = copies[copies[:, 0] == r]
+                for stage in range(self.stages):
+                    log.hand_copies(mine[mine[:, 1] == stage, 2:], stage)
 
 
 def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:

@@ -198,14 +198,24 @@ class Prepared:
         return self.pool_of(replica).new_scheduler()
 
     @cached_property
-    def copies_ns(self) -> Int64Array | None:
-        """What copies in from hosts and out there take, by blocks; None where nobody copies, or others change that."""
-        pool = self.pools[0]
+    def copies_of_stages(self) -> tuple[Int64Array, ...] | None:
+        """What copies in from hosts and out there take on each stage of the first pool, by blocks.
+
+        None where nobody copies, where others change that, or where it differs between ranks.
+        """
+        pool, found = self.pools[0], []
         if pool.input.host is None or self.contention.copies_meet:
             return None
-        devices = [device for replica in pool.replicas for device in pool.stage_devices(replica, 0)]
-        payloads = np.arange(pool.input.kv_blocks + 1) * pool.input.host.block_bytes[0]
-        return copies_ns(self.input.topology, devices, payloads)
+        for stage, block_bytes in enumerate(pool.input.host.block_bytes):
+            devices = [device for replica in pool.replicas for device in pool.stage_devices(replica, stage)]
+            payloads = np.arange(pool.input.kv_blocks + 1) * block_bytes
+            found.append(copies_ns(self.input.topology, devices, payloads))
+        return tuple(one for one in found if one is not None) if all(one is not None for one in found) else None
+
+    @property
+    def copies_ns(self) -> Int64Array | None:
+        """Those of the first stage."""
+        return None if self.copies_of_stages is None else self.copies_of_stages[0]
 
     @property
     def needs_fleet(self) -> bool:

@@ -189,7 +189,7 @@ class LaneBuilder:
         told = replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder
         if pool.input.host is None or kind is not LaneLog:  # on a clock that follows copies
             return kind(*told)
-        return CopyLog(pool.input.host.block_bytes[0], plan.tp, *told)
+        return CopyLog(pool.input.host.block_bytes, plan.tp, *told)
 
     def prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,13 @@ class CopyLog(LaneLog):
 
     Parameters
     ----------
-    block_bytes : int
-        Of a K/V block, on each rank …
+    block_bytes : sequence of int
+        Of a K/V block, on each rank of each stage …
     keeping : int
         … that keeps entries: the first ones. SP ranks that idle while others decode keep none.
     """
 
-    def __init__(self, block_bytes: int, keeping: int, *args: Any) -> None:
+    def __init__(self, block_bytes: Sequence[int], keeping: int, *args: Any) -> None:
         super().__init__(*args)
         self.block_bytes = block_bytes
         self.keeping = keeping
@@ -45,16 +46,17 @@ class CopyLog(LaneLog):
         super().flush()
         self.hand_copies(taken_rows(self._copies, 6))
 
-    def hand_copies(self, table: Int64Array) -> None:
-        """Hand on rows of what :meth:`copied` appends."""
+    def hand_copies(self, table: Int64Array, stage: int = 0) -> None:
+        """Hand on rows of what :meth:`copied` appends, of a stage."""
         each = np.repeat(table, self.keeping, axis=0)
         request, out, tokens, blocks, start, end = each.T
-        rank, rows = np.tile(self.replica * self.ranks + np.arange(self.keeping), len(table)), len(each)
+        first, rows = (self.replica * self.stages + stage) * self.ranks, len(each)
+        rank = np.tile(first + np.arange(self.keeping), len(table))
         here = same(self.replica, rows)
         self.recorder.moves.extend_columns(
             request=request, from_replica=here, from_rank=np.where(out, rank, HOST), to_replica=here,
             to_rank=np.where(out, HOST, rank), layer=same(ALL_LAYERS, rows), head=same(ALL_HEADS, rows),
-            heads=same(ALL_HEADS, rows), first=same(0, rows), tokens=tokens, bytes=blocks * self.block_bytes,
+            heads=same(ALL_HEADS, rows), first=same(0, rows), tokens=tokens, bytes=blocks * self.block_bytes[stage],
             start_ns=start, end_ns=end,
         )  # fmt: skip
 

@@ -1,0 +1,122 @@
+"""Preemption by swap: a victim's blocks are copied to host memory, and back before it goes on.
+
+Kwon et al., "PagedAttention", SOSP 2023, section 4.5; what is decided here, and why: ``serving.swapping``. ::
+
+    running ── gives way ──► leaving ── copied out ──► at rest ── there is room ──► arriving ──► running
+                             host blocks taken         blocks given back            blocks taken host blocks given back
+
+A replica copies one sequence at a time in each direction, stage by stage, and nothing else is on the links between. So
+when a copy ends is known as it is decided. Who is copied is ``busy``: given up meanwhile, it leaves when that ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from clustersim.compiled import rare
+from clustersim.core.events import expect
+from clustersim.core.progress import blocks_of, most_blocks
+from clustersim.core.queue import comes_before
+from clustersim.core.record import log_copy, note
+from clustersim.core.state import COPY_END, NEVER, SWAPPED_IN, SWAPPED_OUT
+
+IN, OUT = 0, 1
+LEAVING, AT_REST, ARRIVING = 1, 2, 3
+"""Where a sequence is that neither runs nor waits to be admitted."""
+SPARE: Final = 100
+"""``serving.swapping``'s: one in so many blocks stays free when a sequence comes back."""
+
+
+@rare
+def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
+    """Begin a copy now, or when those before it in its direction have ended, on each stage."""
+    clock, rep, seq, free_at = s.clock[0], s.replicas[r], s.sequences[one], s.copies_end[r]
+    size, last = len(s.copies_ns) // (2 * rep.stages), clock.now
+    for stage in range(rep.stages):
+        start, took = max(clock.now, free_at[2 * stage + out]), s.copies_ns[(2 * stage + out) * size + blocks]
+        end = start + took if took < NEVER - start else NEVER
+        log_copy(s, r, stage, one, out, blocks, start, end)
+        free_at[2 * stage + out] = end
+        last = max(last, end)
+    rep.copies += 1
+    seq.busy = 1
+    s.sequence_of[seq.request] = one
+    expect(s, last, COPY_END, seq.request, 0)
+
+
+def swap_out(s: Any, r: int, one: int, blocks: int) -> None:
+    """Let a victim leave for the host that has left those who run; its blocks are not free before it is copied."""
+    rep, seq, swapped = s.replicas[r], s.sequences[one], s.swapped[r]
+    rep.free -= blocks
+    rep.coming += blocks
+    rep.host -= blocks
+    seq.away = LEAVING
+    at = rep.swapped
+    while at > 0 and comes_before(s, one, swapped[at - 1]):
+        swapped[at] = swapped[at - 1]
+        at -= 1
+    swapped[at] = one
+    rep.swapped += 1
+    rep.away += 1
+    copy(s, r, one, blocks, OUT)
+
+
+@rare
+def leave_swapped(s: Any, r: int, one: int) -> None:
+    """Take a sequence from those that leave or are at rest."""
+    rep, swapped = s.replicas[r], s.swapped[r]
+    at = 0
+    while swapped[at] != one:
+        at += 1
+    rep.swapped -= 1
+    while at < rep.swapped:
+        swapped[at] = swapped[at + 1]
+        at += 1
+
+
+@rare
+def swap_in(s: Any, r: int) -> None:
+    """Let come back whoever was swapped out and has room, in the order of the queue."""
+    rep = s.replicas[r]
+    while rep.swapped > 0:  # for whom there are places: nobody was admitted meanwhile
+        one = s.swapped[r][0]
+        seq = s.sequences[one]
+        spare = rep.blocks // SPARE if rep.running + rep.away > rep.swapped else 0
+        if seq.away == LEAVING or rep.short or blocks_of(rep, seq.computed + 1) + spare > rep.free:
+            return
+        leave_swapped(s, r, one)
+        seq.away, seq.blocks = ARRIVING, blocks_of(rep, seq.computed)
+        rep.free -= seq.blocks
+        copy(s, r, one, seq.blocks, IN)
+        note(s, r, SWAPPED_IN, seq.request, seq.computed, rep.blocks - rep.free)
+
+
+@rare
+def end_copy(s: Any, r: int, one: int) -> None:
+    """Account for the end of a copy: the blocks at its source are free."""
+    rep, seq = s.replicas[r], s.sequences[one]
+    rep.copies -= 1
+    seq.busy = 0
+    if seq.away == LEAVING:
+        blocks = blocks_of(rep, seq.computed)
+        seq.away = AT_REST
+        rep.free += blocks
+        rep.coming -= blocks
+        note(s, r, SWAPPED_OUT, seq.request, seq.computed, rep.blocks - rep.free)
+        return
+    seq.away = 0
+    rep.away -= 1
+    rep.host += seq.blocks
+    s.order[r][rep.running] = one
+    rep.running += 1
+    rep.prefilling += 1 - seq.decodes
+    rep.promised += most_blocks(rep, seq)
+
+
+@rare
+def give_up_swapped(s: Any, r: int, one: int) -> None:
+    """Forget a sequence that is at rest."""
+    rep, seq = s.replicas[r], s.sequences[one]
+    leave_swapped(s, r, one)
+    rep.away -= 1
+    rep.host += blocks_of(rep, seq.computed)
