@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from clustersim.core import clock, prices, queue, record, routing, scheduler, steps
+from clustersim.core import clock, prices, queue, routing, scheduler, steps
 
 
 class Mutation(NamedTuple):
@@ -45,7 +45,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "patience counts for nothing": Mutation(
         queue, "comes_before", "mine.then < theirs.then", "mine.then > theirs.then"
     ),
-    "who leaves the queue takes another's place": Mutation(queue, "remove", "at > 0 and", "at > 1 << 40 and"),
     # scheduler
     "a victim keeps its tokens": Mutation(scheduler, "preempt", "seq.computed = seq.decodes = 0", "seq.decodes = 0"),
     "the next one behind gives way, not the last": Mutation(scheduler, "last_behind", "return other", "found = other"),
@@ -64,11 +63,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "keys are counted without the new one": Mutation(
         scheduler, "choose_decodes", "computed + 1\n        left", "computed\n        left"
     ),
-    "a prompt that lacks blocks lets others in": Mutation(
-        scheduler, "choose_begun", "return -1 if short", "return budget if short"
-    ),
     "no prompt gives up its own": Mutation(scheduler, "choose_begun", "is_last(s, r, one)", "False"),
-    "the only one gives up its own": Mutation(scheduler, "is_last", "rep.running > 1 and", "True and"),
     "others are admitted after somebody gave way": Mutation(scheduler, "admit", " and rep.evicted == 0", ""),
     "one too many runs": Mutation(
         scheduler, "admit", "rep.running < rep.max_requests", "rep.running <= rep.max_requests - 2"
@@ -90,14 +85,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         scheduler, "make_up_batch", "left -= most", "left -= 0 * most"
     ),
     "long prompts are not limited": Mutation(scheduler, "choose_prompts", "min(budget, rep.longest)", "budget"),
-    "nobody is asked again after all gave way": Mutation(scheduler, "schedule", "or rep.evicted == 0:", "or True:"),
     "a step goes on after somebody gave way": Mutation(scheduler, "schedule", "and rep.evicted == 0 and", "and"),
     # steps
-    "turns come by the highest number": Mutation(
-        steps, "end_turn", "s.due_turns[at - 1] < after", "s.due_turns[at - 1] > after"
-    ),
     "blocks of a run are not taken": Mutation(steps, "advance_decodes", "rep.free -= more", "pass"),
-    "a run ends a step too late": Mutation(steps, "cut", "clock.now + (clock.asked == clock.now)", "clock.now + 1"),
     "a run is not cut": Mutation(steps, "cut", "flight.steps = flight.limit = ended + 1", "return"),
     "what a run has taken is forgotten": Mutation(steps, "taken_by_run", "computed + ended + 1", "computed + 1"),
     "a run jumps over the step that lacks a block": Mutation(steps, "horizon_of", "if free < 0:", "if free < -1:"),
@@ -107,10 +97,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a run begins with the second block": Mutation(
         steps, "horizon_of", "size - within if within > 0 else 0", "size - within - 1"
     ),
-    "runs take the gap of what is not captured": Mutation(
-        steps, "extend", "whole.graph_gap_s if flight.graph else", "whole.gap_s if True else"
-    ),
-    "an episode goes on in another slot": Mutation(steps, "open_episodes", "seq.slot != slot or", "False or"),
     "the slot used last is taken": Mutation(
         steps, "open_episodes", "slots[other] < slots[slot]", "slots[other] > slots[slot]"
     ),
@@ -120,9 +106,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "more micro-batches than stages": Mutation(steps, "decide", "rep.flying == rep.stages or", "False or"),
     "a chunk samples nothing": Mutation(steps, "compute_chunk", "sampled = 1", "sampled = 0"),
     "who was given up in a step stays": Mutation(steps, "land", "if rep.leaving > 0:", "if rep.leaving > 99:"),
-    "a window is a token wider": Mutation(
-        steps, "add_up_chunks", "max(window - 1 - start, 0)", "max(window - start, 0)"
-    ),
     "decodes see beyond the window": Mutation(steps, "add_up_near", "keys += min(seen, window)", "keys += seen"),
     "the step in flight has happened at the horizon": Mutation(
         steps, "stop", "if end > clock.horizon:", "if end > clock.horizon + 7000:"
@@ -135,7 +118,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "s.replicas[r].waiting >= s.replicas[r].queue_limit",
         "s.replicas[r].waiting > s.replicas[r].queue_limit",
     ),
-    "turns do not wait": Mutation(clock, "arrive", "s.follows[request] >= 0 and", "False and"),
     "arrivals do not end runs": Mutation(clock, "join_queue", "if is_run(s, r) and", "if False and"),
     "who was admitted is timed out": Mutation(clock, "depart", "kind == TIMEOUT and seq.admitted", "False"),
     "deadlines do not end runs": Mutation(clock, "depart", "if is_run(s, r):", "if False:"),
@@ -145,19 +127,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "the heavier of two is taken": Mutation(
         routing, "route", "s.replicas[more].outstanding <", "s.replicas[more].outstanding >"
     ),
-    "those that run weigh more": Mutation(
-        routing, "_crowd", "4 * rep.waiting + rep.running", "rep.waiting + 4 * rep.running"
-    ),
-    "mixed steps are priced as if they prefilled": Mutation(
-        prices, "price_prompts", "mixed = 1 if rep.decodes > 0 else 0", "mixed = 0"
-    ),
-    "a mixed step attends within no window": Mutation(
-        prices, "price_prompts", "rep.near_pairs, rep.near_keys) if t.near else", "rep.pairs, rep.keys) if t.near else"
-    ),
     "stages that cost otherwise cost the same": Mutation(
         prices, "price_decodes", "p.decode_ns[kind][count]", "p.decode_ns[0][count]"
-    ),
-    "an episode of a step in flight is logged": Mutation(
-        record, "close_episode", " and seq.first_step <= seq.last_step", ""
     ),
 }
