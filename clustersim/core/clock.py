@@ -244,6 +244,9 @@ def decide_all(s: Any, p: Any) -> int:
         if asked:
             clock.lane = r
             return asked
+        if s.replicas[r].again:
+            s.replicas[r].again = 0
+            continue
         s.replicas[r].is_touched = 0
         clock.touched_at += 1
     clock.touched = clock.touched_at = 0

@@ -244,7 +244,6 @@ def schedule(s: Any, r: int, base: int) -> bool:
     rep = s.replicas[r]
     if rep.static and rep.running == 0 and rep.waiting > 0 and s.sequences[s.queues[r][0]].batch != rep.batch:
         make_up_batch(s, r)  # anew where one came that goes before its members
-    away = rep.swapped
     while True:
         rep.decodes = rep.chunks = rep.evicted = rep.attended = rep.short = 0
         if rep.chunked:
@@ -255,13 +254,9 @@ def schedule(s: Any, r: int, base: int) -> bool:
             choose_prompts(s, r, base, rep.max_tokens)
             if rep.chunks == 0:
                 choose_decodes(s, r, base, rep.max_tokens)
-        if rep.swapped > 0 and rep.evicted == 0 and (rep.chunked or rep.chunks == 0):
-            swap_in(s, r)  # decodes have their blocks before
-        if rep.decodes + rep.chunks > 0:
-            break
-        if rep.evicted == 0:  # else those that gave way may be all that there is to run
-            if away == 0 or rep.swapped > 0:
-                break
-            away = 0  # others may be admitted again
+        if rep.decodes + rep.chunks > 0 or rep.evicted == 0:
+            break  # else those that gave way may be all that there is to run
+    if rep.swapped > 0:
+        swap_in(s, r)
     rep.steady = rep.chunks + rep.evicted + rep.copies == 0 and rep.decodes == rep.running and rep.stages == 1
     return rep.decodes + rep.chunks > 0

@@ -125,8 +125,8 @@ class Replica(Record):
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
         # the step being decided
-        "launched", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs", "keys",
-        "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps", "base_ns", "row",
+        "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
+        "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps", "base_ns", "row",
     )  # fmt: skip
 
 

@@ -76,8 +76,13 @@ def leave_swapped(s: Any, r: int, one: int) -> None:
 
 @rare
 def swap_in(s: Any, r: int) -> None:
-    """Let come back whoever was swapped out and has room, in the order of the queue."""
+    """Let come back whoever was swapped out and has room, in the order of the queue, once decodes have their blocks.
+
+    Where all do and nothing is to run, the replica decides again: others may be admitted.
+    """
     rep = s.replicas[r]
+    if rep.evicted > 0 or (rep.chunks > 0 and rep.chunked == 0):
+        return
     while rep.swapped > 0:  # for whom there are places: nobody was admitted meanwhile
         one = s.swapped[r][0]
         seq = s.sequences[one]
@@ -89,6 +94,7 @@ def swap_in(s: Any, r: int) -> None:
         rep.free -= seq.blocks
         copy(s, r, one, seq.blocks, IN)
         note(s, r, SWAPPED_IN, seq.request, seq.computed, rep.blocks - rep.free)
+    rep.again = rep.decodes + rep.chunks == 0
 
 
 @rare
