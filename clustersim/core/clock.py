@@ -212,23 +212,16 @@ def depart(s: Any, p: Any, kind: int, one: int) -> None:
 
 
 def pass_deadlines(s: Any, p: Any) -> int:
-    """Let deadlines pass that are due now, and arrive who is let in by that; return 0, or why not all has happened."""
+    """Let deadlines pass that are due now; return 0, or why not all have."""
     clock = s.clock[0]
-    while True:
-        while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > COPY_END:
-            if is_full(s):
-                return FULL
-            kind, one = first_kind(s), s.sequence_of[first_number(s)]
-            drop_first(s)
-            if one >= 0:
-                depart(s, p, kind, one)
-        came = clock.turn
-        if clock.closed or clock.due > 0:
-            asked = arrive(s, p)
-            if asked:
-                return asked
-        if came == clock.turn:
-            return 0
+    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > COPY_END:
+        if is_full(s):
+            return FULL
+        kind, one = first_kind(s), s.sequence_of[first_number(s)]
+        drop_first(s)
+        if one >= 0:
+            depart(s, p, kind, one)
+    return 0
 
 
 def decide_all(s: Any, p: Any) -> int:
@@ -288,6 +281,9 @@ def advance(s: Any, p: Any) -> int:
             asked = pass_deadlines(s, p) if clock.events > 0 and times[0] == clock.now else 0
             if asked:
                 return asked
+            if clock.due > 0 or (clock.closed and clock.freed > 0 and clock.next < clock.total):
+                clock.phase = ARRIVALS  # of those who are let in by that
+                continue
             clock.phase = DECISIONS
         if clock.phase == DECISIONS:
             asked = decide_all(s, p)
