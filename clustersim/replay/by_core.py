@@ -29,7 +29,7 @@ def core_obstacle(prepared: Prepared) -> str:
     found = {
         "every operator is an event": inputs.mode == "full",
         "there are two pools": len(inputs.pools) > 1,
-        "replicas fail, or something gets slower": bool(inputs.faults),
+        "devices or links get slower": bool(prepared.slowing),
         "sequences are swapped to host memory": pool.host is not None,
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
@@ -76,7 +76,7 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     prepared = builder.prepared
     inputs, count = prepared.input, prepared.input.entry.plan.dp
     outcome = Outcome(inputs.requests, prepared.schedulers[0], progress)
-    alone = ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
+    alone = not prepared.outages and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
     shares = [([r], slice(r, None, count)) for r in replicas] if alone else [([*replicas], slice(None))]
     interpreted = is_interpreted(inputs)
     unfinished: list[str] = []
