@@ -136,7 +136,7 @@ def lose(s: Any, one: int) -> None:
 def retry(s: Any, p: Any, r: int, one: int) -> None:
     """Let a sequence wait at another replica; no fact says so, so that a run of steps ends there."""
     clock, seq = s.clock[0], s.sequences[one]
-    seq.replica, seq.displaced = r, 0
+    seq.replica, seq.displaced, seq.last_step = r, 0, -1
     s.retried[seq.request] = r
     clock.choices += 1
     rank_in_queue(s, one)
