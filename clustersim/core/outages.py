@@ -78,7 +78,6 @@ def forget_flights(s: Any, p: Any, r: int) -> None:
         s.sent_at[r][place] = 0
 
 
-@rare
 def fail(s: Any, p: Any, number: int) -> None:
     """Let a replica fail, after the step that ends now."""
     outage = s.outages[number]
@@ -103,14 +102,13 @@ def fail(s: Any, p: Any, number: int) -> None:
     arm(s, r)
     rep.outage = number
     s.clock[0].gone += outage.until < 0
-    change_life(s, r, 0)
 
 
-def change_life(s: Any, r: int, lives: int) -> None:
-    """Let a replica live or not; one that does not has the largest load."""
+def mark(s: Any, r: int, is_down: bool) -> None:
+    """Say whether a replica is down; its load is the largest then, so that nobody goes there."""
     clock, rep = s.clock[0], s.replicas[r]
-    rep.is_down = 1 - lives
-    rep.outstanding = 0 if lives else NEVER
+    rep.is_down = is_down
+    rep.outstanding = NEVER if is_down else 0
     if clock.router == LEAST_OUTSTANDING:
         settle(s, r)
     clock.living = 0
@@ -122,7 +120,6 @@ def change_life(s: Any, r: int, lives: int) -> None:
         clock.drawn = clock.choices
 
 
-@rare
 def lose(s: Any, one: int) -> None:
     """End a sequence that no replica takes over."""
     seq = s.sequences[one]
@@ -132,7 +129,6 @@ def lose(s: Any, one: int) -> None:
     free_sequence(s, seq.replica, one)
 
 
-@rare
 def retry(s: Any, p: Any, r: int, one: int) -> None:
     """Let a sequence wait at another replica; no fact says so, so that a run of steps ends there."""
     clock, seq = s.clock[0], s.sequences[one]
@@ -145,7 +141,6 @@ def retry(s: Any, p: Any, r: int, one: int) -> None:
     decide_anew(s, p, r)
 
 
-@rare
 def place_displaced(s: Any, p: Any) -> int:
     """Send all that are displaced to replicas that live, or let them wait or end; return 0, or what is needed.
 
@@ -175,6 +170,7 @@ def place_displaced(s: Any, p: Any) -> int:
     return 0
 
 
+@rare
 def begin_and_end_outages(s: Any, p: Any) -> int:
     """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened."""
     clock = s.clock[0]
@@ -185,9 +181,9 @@ def begin_and_end_outages(s: Any, p: Any) -> int:
             return GROW
         number = first_number(s)
         drop_first(s)
-        if s.outages[number].until == clock.now:
-            change_life(s, s.outages[number].replica, 1)
-        else:
+        begins = s.outages[number].until != clock.now
+        if begins:
             fail(s, p, number)
+        mark(s, s.outages[number].replica, begins)
         clock.displaced_at = clock.displaced_from
     return place_displaced(s, p) if clock.displaced_at < NEVER else 0
