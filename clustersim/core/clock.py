@@ -100,7 +100,7 @@ def arrive(s: Any, p: Any) -> int:
         if clock.choices == clock.drawn and clock.living > 0:
             return ASK_PAIRS
         r = route(s) if clock.living > 0 else 0
-        if lacks_room(s, r):
+        if lacks_room(clock, s.replicas[r]):
             return GROW
         if is_turn:
             clock.round = (clock.round if clock.round > 0 else clock.due) - 1
@@ -147,7 +147,7 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
     seq.first_step = seq.last_step = -1
     rank_in_queue(s, one)
     if clock.living == 0:
-        displace(s, one, WAITS)
+        displace(clock, seq, WAITS)
     else:
         push(s, r, one)
         weigh(s, r, seq.prompt + seq.output)

@@ -42,9 +42,8 @@ from clustersim.core.steps import (
 )
 
 
-def displace(s: Any, one: int, why: int) -> None:
+def displace(clock: Any, seq: Any, why: int) -> None:
     """Let a sequence be without a replica."""
-    clock, seq = s.clock[0], s.sequences[one]
     seq.displaced = why
     clock.displaced_from = min(clock.displaced_from, seq.request)
     clock.displaced_to = max(clock.displaced_to, seq.request)
@@ -97,54 +96,18 @@ def fail(s: Any, p: Any, number: int) -> None:
         else:
             preempt(s, r, one)
     for place in range(rep.waiting):
-        displace(s, s.queues[r][place], AT_ONCE if outage.loses else WAITS)
+        displace(s.clock[0], s.sequences[s.queues[r][place]], AT_ONCE if outage.loses else WAITS)
     rep.waiting = 0
     arm(s, r)
     rep.outage = number
     s.clock[0].gone += outage.until < 0
 
 
-def mark(s: Any, r: int, is_down: bool) -> None:
-    """Say whether a replica is down; its load is the largest then, so that nobody goes there."""
-    clock, rep = s.clock[0], s.replicas[r]
-    rep.is_down = is_down
-    rep.outstanding = NEVER if is_down else 0
-    if clock.router == LEAST_OUTSTANDING:
-        settle(s, r)
-    clock.living = 0
-    for other in range(clock.replicas):
-        if s.replicas[other].is_down == 0:
-            s.living[clock.living] = other
-            clock.living += 1
-    if clock.router == POWER_OF_TWO:
-        clock.drawn = clock.choices
-
-
-def lose(s: Any, one: int) -> None:
-    """End a sequence that no replica takes over."""
-    seq = s.sequences[one]
-    note(s, seq.replica, LOST, seq.request, seq.generated, 0)
-    why = LOST_IN_FAILURE if seq.displaced == AT_ONCE else LOST_WAITING
-    note_reason(s, seq.request, why, s.replicas[seq.replica].outage)
-    free_sequence(s, seq.replica, one)
-
-
-def retry(s: Any, p: Any, r: int, one: int) -> None:
-    """Let a sequence wait at another replica; no fact says so, so that a run of steps ends there."""
-    clock, seq = s.clock[0], s.sequences[one]
-    seq.replica, seq.displaced, seq.last_step = r, 0, -1
-    s.retried[seq.request] = r
-    clock.choices += 1
-    rank_in_queue(s, one)
-    push(s, r, one)
-    weigh(s, r, seq.prompt + seq.output)
-    decide_anew(s, p, r)
-
-
 def place_displaced(s: Any, p: Any) -> int:
     """Send all that are displaced to replicas that live, or let them wait or end; return 0, or what is needed.
 
-    Whoever was accepted once can run on any replica, since all of a pool are alike.
+    Whoever was accepted once can run on any replica, since all of a pool are alike. No fact says when it is sent to
+    another one, so that a run of steps ends there.
     """
     clock = s.clock[0]
     while clock.displaced_at <= clock.displaced_to:
@@ -152,17 +115,26 @@ def place_displaced(s: Any, p: Any) -> int:
         if one >= 0 and s.sequences[one].displaced > 0:
             if is_full(s):
                 return FULL
-            seq = s.sequences[one]
-            close_episode(s, seq.replica, one)
+            seq, r = s.sequences[one], s.sequences[one].replica
+            close_episode(s, r, one)
             if seq.displaced == AT_ONCE or clock.gone == clock.replicas:
-                lose(s, one)
+                note(s, r, LOST, seq.request, seq.generated, 0)
+                why = LOST_IN_FAILURE if seq.displaced == AT_ONCE else LOST_WAITING
+                note_reason(s, seq.request, why, s.replicas[r].outage)
+                free_sequence(s, r, one)
             elif clock.living > 0:
                 if clock.choices == clock.drawn:
                     return ASK_PAIRS
                 r = route(s)
-                if lacks_room(s, r):
+                if lacks_room(clock, s.replicas[r]):
                     return GROW
-                retry(s, p, r, one)
+                clock.choices += 1
+                s.retried[seq.request] = r
+                seq.replica, seq.displaced, seq.last_step = r, 0, -1
+                rank_in_queue(s, one)
+                push(s, r, one)
+                weigh(s, r, seq.prompt + seq.output)
+                decide_anew(s, p, r)
         clock.displaced_at += 1
     clock.displaced_at = NEVER
     if clock.living > 0:
@@ -181,9 +153,19 @@ def begin_and_end_outages(s: Any, p: Any) -> int:
             return GROW
         number = first_number(s)
         drop_first(s)
-        begins = s.outages[number].until != clock.now
-        if begins:
+        r = s.outages[number].replica
+        rep = s.replicas[r]
+        rep.is_down = s.outages[number].until != clock.now
+        if rep.is_down:
             fail(s, p, number)
-        mark(s, s.outages[number].replica, begins)
-        clock.displaced_at = clock.displaced_from
+        rep.outstanding = NEVER if rep.is_down else 0  # so that nobody goes there
+        if clock.router == LEAST_OUTSTANDING:
+            settle(s, r)
+        clock.living, clock.displaced_at = 0, clock.displaced_from
+        for other in range(clock.replicas):
+            if s.replicas[other].is_down == 0:
+                s.living[clock.living] = other
+                clock.living += 1
+        if clock.router == POWER_OF_TWO:
+            clock.drawn = clock.choices
     return place_displaced(s, p) if clock.displaced_at < NEVER else 0

@@ -27,9 +27,8 @@ def route(s: Any) -> int:
     return living[turn % clock.living]
 
 
-def lacks_room(s: Any, r: int) -> bool:
+def lacks_room(clock: Any, rep: Any) -> bool:
     """Whether there may be no room for another request at a replica, or for what it lets happen."""
-    clock, rep = s.clock[0], s.replicas[r]
     return clock.events + 3 > clock.event_room or rep.waiting + rep.max_requests >= clock.queue_room
 
 
