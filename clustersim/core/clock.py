@@ -10,8 +10,7 @@ from typing import Any
 
 from clustersim.compiled import rare
 from clustersim.core.events import drop_first, expect, first_kind, first_number, first_version
-from clustersim.core.outages import begin_and_end_outages, displace
-from clustersim.core.queue import push, remove
+from clustersim.core.queue import displace, push, remove
 from clustersim.core.record import is_full, note, note_reason
 from clustersim.core.routing import lacks_room, route
 from clustersim.core.state import (
@@ -23,10 +22,12 @@ from clustersim.core.state import (
     DEPARTURES,
     DONE,
     ENDS,
+    FAULT,
     FULL,
     GROW,
     NEVER,
     NOT_POOLED,
+    OUTAGES,
     QUEUE_FULL,
     REJECTED,
     STEP_END,
@@ -195,10 +196,8 @@ def pass_departures(s: Any, p: Any) -> int:
     """Let happen what departs now, failures first, and arrive who is let in by that; return 0, or why not all has."""
     clock = s.clock[0]
     while True:
-        if len(s.outages) > 0:
-            asked = begin_and_end_outages(s, p)
-            if asked:
-                return asked
+        if (clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT) or clock.displaced_at < NEVER:
+            return OUTAGES
         while clock.events > 0 and s.times[0] == clock.now and first_kind(s) != STEP_END:
             if is_full(s):
                 return FULL

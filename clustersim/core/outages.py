@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.events import drop_first, first_kind, first_number
-from clustersim.core.queue import push
+from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
 from clustersim.core.routing import lacks_room, route
 from clustersim.core.scheduler import blocks_of, preempt
@@ -40,13 +39,6 @@ from clustersim.core.steps import (
     take_out,
     weigh,
 )
-
-
-def displace(clock: Any, seq: Any, why: int) -> None:
-    """Let a sequence be without a replica."""
-    seq.displaced = why
-    clock.displaced_from = min(clock.displaced_from, seq.request)
-    clock.displaced_to = max(clock.displaced_to, seq.request)
 
 
 def forget_flights(s: Any, p: Any, r: int) -> None:
@@ -142,9 +134,11 @@ def place_displaced(s: Any, p: Any) -> int:
     return 0
 
 
-@rare
 def begin_and_end_outages(s: Any, p: Any) -> int:
-    """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened."""
+    """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened.
+
+    It is compiled by itself, since most runs need none of it.
+    """
     clock = s.clock[0]
     while clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT:
         if is_full(s):
@@ -168,4 +162,4 @@ def begin_and_end_outages(s: Any, p: Any) -> int:
                 clock.living += 1
         if clock.router == POWER_OF_TWO:
             clock.drawn = clock.choices
-    return place_displaced(s, p) if clock.displaced_at < NEVER else 0
+    return place_displaced(s, p)

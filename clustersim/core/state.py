@@ -12,9 +12,10 @@ from clustersim.compiled import Record
 
 NEVER: Final = (1 << 63) - 1
 
-DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, TOO_LATE = range(10)
+DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
 """Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
-or pairs to choose from; where rows of prices have no room; where an instant is beyond 64 bits."""
+or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
+64 bits."""
 
 ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
 """Phases of an instant, in their order."""

@@ -7,6 +7,7 @@ from typing import Final
 from clustersim.compiled import compiler_s
 from clustersim.core import state as st
 from clustersim.core.clock import advance
+from clustersim.core.outages import begin_and_end_outages
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.input import Progress, ReplayInput
 from clustersim.replay.lanes.build import LaneBuilder
@@ -55,7 +56,7 @@ def is_interpreted(inputs: ReplayInput) -> bool:
     if inputs.compiled != "auto":
         return inputs.compiled == "never"
     work = inputs.behind_s + expected_s(inputs.requests, staged=inputs.entry.plan.pp > 1)
-    return work < compiler_s(advance)
+    return work < compiler_s(advance) + (compiler_s(begin_and_end_outages) if inputs.faults else 0.0)
 
 
 def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:

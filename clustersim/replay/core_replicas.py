@@ -15,6 +15,7 @@ from clustersim.copies import several
 from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.core.events import KIND_BITS, VERSION_BITS
+from clustersim.core.outages import begin_and_end_outages
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
 from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
@@ -75,6 +76,9 @@ class CoreReplicas:
         self.storage: Storage = Objects() if interpreted else Arrays()
         self.interpreted = interpreted
         self.advance = advance if interpreted else compiled(advance)
+        self.begin_and_end_outages = begin_and_end_outages
+        if prepared.outages and not interpreted:
+            self.begin_and_end_outages = compiled(begin_and_end_outages)
         self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
         self.stages = self.scheduler.stages
         self.windows = self.inputs.entry.pricer.windows
@@ -257,6 +261,8 @@ class CoreReplicas:
         status, now, ended = st.FULL, 0, 0
         while status != st.DONE:
             status = self.advance(self.s, self.tables.p)
+            if status == st.OUTAGES:
+                status = self.begin_and_end_outages(self.s, self.tables.p) or status
             if status in (st.FULL, st.DONE):
                 now = self._hand_on(now)
                 ended = self._tell(ended, now)
@@ -264,6 +270,8 @@ class CoreReplicas:
                 self._grow()
             elif status == st.ASK_PAIRS:
                 self._draw()
+            elif status == st.OUTAGES:
+                continue  # all of this instant have happened
             elif status == st.WIDEN:
                 self.tables.widen()
             elif status == st.TOO_LATE:
