@@ -80,7 +80,6 @@ def fail(s: Any, p: Any, number: int) -> None:
         one = order[0]
         seq = s.sequences[one]
         seq.busy = 0
-        close_episode(s, r, one)
         if seq.leaving:
             rep.leaving -= 1
             seq.leaving = 0

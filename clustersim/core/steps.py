@@ -118,8 +118,7 @@ def free_sequence(s: Any, r: int, one: int) -> None:
         s.sequence_of[seq.request] = -1
     if len(s.follows) > 0:
         end_turn(s, seq.request)
-    if seq.displaced == 0:
-        weigh(s, r, -(seq.prompt + seq.output))
+    weigh(s, r, -(seq.prompt + seq.output))
 
 
 def finish(s: Any, r: int, one: int) -> None:
