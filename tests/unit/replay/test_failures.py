@@ -87,7 +87,7 @@ def test_who_is_moved_goes_before_members_of_a_static_batch_that_came_later(mode
 
 @MODES
 def test_a_request_that_comes_while_no_replica_lives_takes_no_turn(mode):
-    # Request 0 took the first turn; 1 comes while both are down. When they are back, 0 has the second turn, 1 the third.
+    # Request 0 took the first turn; 1 comes while both are down. When they are back, 0 has the second turn.
     faults = tuple(Fault(at_ns=1_000, until_ns=50_000, devices=(one,)) for one in (0, 1))
     result = run([(0, 4, 2), (2_000, 4, 2)], faults, mode=mode, plan=TWO)
     assert result.replica.tolist() == [1, 0]
