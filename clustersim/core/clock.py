@@ -10,35 +10,42 @@ from typing import Any
 
 from clustersim.compiled import rare
 from clustersim.core.events import drop_first, expect, first_kind, first_number, first_version
-from clustersim.core.queue import push, remove
-from clustersim.core.record import note, note_reason
-from clustersim.core.routing import route
+from clustersim.core.queue import displace, push, remove
+from clustersim.core.record import is_full, note, note_reason
+from clustersim.core.routing import lacks_room, route
 from clustersim.core.state import (
+    ALL_FAILED,
     ARRIVALS,
+    ASK_PAIRS,
     CANCELLATION,
     COPY_END,
     DECISIONS,
     DEPARTURES,
     DONE,
     ENDS,
+    FAULT,
     FULL,
     GROW,
     NEVER,
     NOT_POOLED,
+    OUTAGES,
     QUEUE_FULL,
     REJECTED,
     STOPPING,
     TIMEOUT,
     TURN_OVER,
     WAITED,
+    WAITS,
 )
 from clustersim.core.steps import (
     cut,
     decide,
+    decide_anew,
     end_turn,
     free_sequence,
     is_run,
     land,
+    rank_in_queue,
     stop,
     take_out,
     taken_by_run,
@@ -46,20 +53,6 @@ from clustersim.core.steps import (
     weigh,
 )
 from clustersim.core.swapping import end_copy
-
-
-def is_full(s: Any) -> bool:
-    """Whether the logs may lack room for what one event brings."""
-    clock = s.clock[0]
-    return (
-        clock.rows_at > clock.rows_room
-        or clock.varying_at > clock.varying_room
-        or clock.chunks_at > clock.chunks_room
-        or clock.decodes_at > clock.decodes_room
-        or clock.facts_at > clock.facts_room
-        or clock.reasons_at > clock.reasons_room
-        or clock.copies_at > clock.copies_room
-    )
 
 
 def end_steps(s: Any) -> int:
@@ -121,10 +114,12 @@ def arrive(s: Any, p: Any) -> int:
             return 0
         if is_full(s):
             return FULL
-        if clock.spares == 0 or clock.events + 3 > clock.event_room:
+        if clock.spares == 0:
             return GROW
-        r = route(s)
-        if s.replicas[r].waiting + s.replicas[r].max_requests >= clock.queue_room:
+        if clock.choices == clock.drawn and clock.living > 0:
+            return ASK_PAIRS
+        r = route(s) if clock.living > 0 else 0
+        if lacks_room(clock, s.replicas[r]):
             return GROW
         if is_turn:
             clock.round = (clock.round if clock.round > 0 else clock.due) - 1
@@ -133,9 +128,14 @@ def arrive(s: Any, p: Any) -> int:
             clock.next += 1
         s.order_of_arrival[clock.turn] = request
         clock.turn += 1
+        clock.choices += clock.living > 0
         clock.freed -= 1
         s.came[request], s.routed[request] = clock.now, r
         if s.refused[request]:
+            reject(s, request)
+        elif clock.gone == clock.replicas:
+            s.refused[request] = 1
+            note_reason(s, request, ALL_FAILED, 0)
             reject(s, request)
         elif 0 <= s.replicas[r].queue_limit <= s.replicas[r].waiting + s.replicas[r].away:
             s.refused[request] = 1
@@ -162,18 +162,19 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
     seq = s.sequences[one]
     seq.request, seq.prompt, seq.output, seq.replica = request, s.prompts[request], s.outputs[request], r
     seq.arrived = clock.now
-    if s.replicas[r].ranked:
-        seq.rank, seq.then = s.ranks[request], clock.now + s.thens[request]
+    seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.displaced = 0
+    seq.decodes = seq.away = 0
+    seq.first_step = seq.last_step = -1
+    rank_in_queue(s, one)
+    if clock.living == 0:
+        displace(clock, seq, WAITS)
     else:
-        seq.rank = seq.then = 0
-    seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.decodes = seq.away = 0
-    seq.batch = seq.first_step = seq.last_step = -1
-    push(s, r, one)
-    weigh(s, r, seq.prompt + seq.output)
-    if is_run(s, r) and s.queues[r][0] == one:  # those before it are kept out as ever
-        cut(s, p, r)
-    touch(s, r)
-    if clock.timeout >= 0 or clock.cancels:
+        push(s, r, one)
+        weigh(s, r, seq.prompt + seq.output)
+        if is_run(s, r) and s.queues[r][0] == one:  # those before it are kept out as ever
+            cut(s, p, r)
+        touch(s, r)
+    if len(s.sequence_of) > 0:
         s.sequence_of[request] = one
         if clock.timeout >= 0:
             expect(s, later(clock.now, clock.timeout), TIMEOUT, request, 0)
@@ -193,12 +194,12 @@ def depart(s: Any, p: Any, kind: int, one: int) -> None:
     request = seq.request
     if kind == TIMEOUT and seq.admitted:
         return
-    if is_run(s, r):
-        cut(s, p, r)
-        if s.sequence_of[request] != one:  # it ended with that step
-            return
+    decide_anew(s, p, r)
+    if s.sequence_of[request] != one:  # it ended with the step that ends now
+        return
     if kind == TIMEOUT:
-        remove(s, r, one)
+        if seq.displaced == 0:
+            remove(s, r, one)
         note(s, r, REJECTED, request, seq.prompt, NOT_POOLED)
         note_reason(s, request, WAITED, s.clock[0].now - seq.arrived)
         free_sequence(s, r, one)
@@ -208,15 +209,18 @@ def depart(s: Any, p: Any, kind: int, one: int) -> None:
             s.replicas[r].leaving += 1
     else:
         take_out(s, r, one, taken_by_run(s, p, r))
-    touch(s, r)
 
 
-def pass_deadlines(s: Any, p: Any) -> int:
-    """Let deadlines pass that are due now; return 0, or why not all have."""
+def pass_departures(s: Any, p: Any) -> int:
+    """Let happen what departs now, failures first; return 0, or why not all has."""
     clock = s.clock[0]
+    if (clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT) or clock.displaced_at < NEVER:
+        return OUTAGES
     while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > COPY_END:
         if is_full(s):
             return FULL
+        if clock.events + 3 > clock.event_room:
+            return GROW
         kind, one = first_kind(s), s.sequence_of[first_number(s)]
         drop_first(s)
         if one >= 0:
@@ -278,7 +282,8 @@ def advance(s: Any, p: Any) -> int:
                 return asked
             clock.phase = DEPARTURES
         if clock.phase == DEPARTURES:
-            asked = pass_deadlines(s, p) if clock.events > 0 and times[0] == clock.now else 0
+            departs = (clock.events > 0 and times[0] == clock.now) or clock.displaced_at < NEVER
+            asked = pass_departures(s, p) if departs else 0
             if asked:
                 return asked
             if clock.due > 0 or (clock.closed and clock.freed > 0 and clock.next < clock.total):

@@ -68,3 +68,10 @@ def _sink(s: Any, queue: Any, at: int, one: int, size: int) -> None:
         at = below
     queue[at] = one
     s.sequences[one].place = at
+
+
+def displace(clock: Any, seq: Any, why: int) -> None:
+    """Let a sequence be without a replica."""
+    seq.displaced = why
+    clock.displaced_from = min(clock.displaced_from, seq.request)
+    clock.displaced_to = max(clock.displaced_to, seq.request)

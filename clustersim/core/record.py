@@ -101,3 +101,17 @@ def log_run(s: Any, r: int, k: int, steps: int, end: int) -> None:
         wide = 2 * clock.senders * (stages - 1)
         for place in range(wide):
             s.all_sends[row * wide + place] = s.sends[r][k * wide + place]
+
+
+def is_full(s: Any) -> bool:
+    """Whether the logs may lack room for what one event brings."""
+    clock = s.clock[0]
+    return (
+        clock.rows_at > clock.rows_room
+        or clock.varying_at > clock.varying_room
+        or clock.chunks_at > clock.chunks_room
+        or clock.decodes_at > clock.decodes_room
+        or clock.facts_at > clock.facts_room
+        or clock.reasons_at > clock.reasons_room
+        or clock.copies_at > clock.copies_room
+    )

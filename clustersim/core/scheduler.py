@@ -225,7 +225,9 @@ def make_up_batch(s: Any, r: int) -> None:
         members += 1
     for place in range(members):
         seq = s.sequences[s.ready[place]]
-        seq.rank, seq.then, seq.batch = BEFORE_ALL, place, rep.batch
+        seq.batch = rep.batch
+        if rep.ranked:  # else one that was at another replica, and came before them, goes before them
+            seq.rank, seq.then = BEFORE_ALL, place
         push(s, r, s.ready[place])
 
 

@@ -12,17 +12,18 @@ from clustersim.compiled import Record
 
 NEVER: Final = (1 << 63) - 1
 
-DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN, TOO_LATE = range(9)
-"""Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing;
-where rows of prices have no room; where an instant is beyond 64 bits."""
+DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
+"""Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
+or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
+64 bits."""
 
 ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
 """Phases of an instant, in their order."""
 
-STEP_END, COPY_END, TIMEOUT, CANCELLATION = range(4)
+STEP_END, COPY_END, FAULT, TIMEOUT, CANCELLATION = range(5)
 """Kinds of events, in their order at an instant."""
 
-REJECTED, ADMITTED, PREEMPTED, FINISHED, SWAPPED_OUT, SWAPPED_IN, CANCELLED = 1, 2, 3, 4, 6, 7, 8
+REJECTED, ADMITTED, PREEMPTED, FINISHED, SWAPPED_OUT, SWAPPED_IN, CANCELLED, LOST = 1, 2, 3, 4, 6, 7, 8, 9
 """``serving.decision``'s numbers of facts (a test compares them)."""
 BEFORE_ALL: Final = -1
 """Rank of those that belong to a static batch; others have 0 or more."""
@@ -30,15 +31,19 @@ TURN_OVER: Final = -2
 NOT_POOLED: Final = -1
 """``timeline.record``'s: a fact that says nothing of blocks."""
 
-QUEUE_FULL, WAITED, LEFT_QUEUE, LEFT_PROMPT, LEFT_OUTPUT = range(5)
+QUEUE_FULL, WAITED, LEFT_QUEUE, LEFT_PROMPT, LEFT_OUTPUT, ALL_FAILED, LOST_IN_FAILURE, LOST_WAITING = range(8)
 """Why a request ended without an answer: its replica's queue took no more; it waited too long; its client gave it up
-while it waited to be taken up, before its first token, or behind that."""
+while it waited to be taken up, before its first token, or behind that; every replica had failed when it came; it was
+lost with its replica, or since nothing took it over."""
 
 PREFILL, DECODE, MIXED = range(3)
 """Kinds of step as they are recorded (``graph.blueprint.STEP_KINDS``; a test compares them)."""
 
 ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
 ROUND_ROBIN, LEAST_OUTSTANDING, FEWEST_WAITING, POWER_OF_TWO = range(len(ROUTERS))
+
+WAITS, AT_ONCE = 1, 2
+"""Whether a sequence that is displaced waits for a replica that lives, or is lost at once."""
 
 ROW: Final = (
     "start_ns", "kind", "slot", "batch_requests", "prefill_tokens", "decode_tokens", "context_tokens", "waiting",
@@ -58,14 +63,18 @@ class Clock(Record):
 
     ``next`` is the request that comes next, ``turn`` how many came. ``freed`` is how many more clients of a closed loop
     may send; ``held`` how many turns of sessions wait for the one before them, and ``due`` how many need not any more,
-    of which ``round`` come just now. ``lane`` is whose price is asked for, ``answered`` whether it is there, and
-    ``asked`` the last instant at which schedulers were asked. Then there are places in the logs, and their room.
+    of which ``round`` come just now. ``choices`` counts what the router chose; pairs are there from ``first_pair`` to
+    ``drawn``. ``gone`` counts replicas that never come back; requests that are displaced are in [``displaced_from``,
+    ``displaced_to``], and are placed from ``displaced_at`` on. ``lane`` is whose price is asked for, ``answered``
+    whether it is there, and ``asked`` the last instant at which schedulers were asked. Then there are places in the
+    logs, and their room.
     """
 
     __slots__ = (
         "answered",
         "asked",
         "cancels",
+        "choices",
         "chunks_at",
         "chunks_room",
         "closed",
@@ -73,16 +82,23 @@ class Clock(Record):
         "copies_room",
         "decodes_at",
         "decodes_room",
+        "displaced_at",
+        "displaced_from",
+        "displaced_to",
+        "drawn",
         "due",
         "ended",
         "event_room",
         "events",
         "facts_at",
         "facts_room",
+        "first_pair",
         "freed",
+        "gone",
         "held",
         "horizon",
         "lane",
+        "living",
         "max_run",
         "next",
         "now",
@@ -115,6 +131,7 @@ class Replica(Record):
     that those who run hold at their ends; ``free_at`` is when its first stage is free. ``away`` counts those in host
     memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way, which give
     ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
+    ``outage`` is its last one.
     """
 
     __slots__ = (
@@ -124,6 +141,7 @@ class Replica(Record):
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
+        "is_down", "outage",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps", "base_ns", "row",
@@ -136,7 +154,7 @@ class Sequence(Record):
     It ``decodes`` where its next step is a decode step. It is ``busy`` while a step carries it, while it is chosen for
     the step being decided, and while it is copied;
     ``place`` is where it waits, ``away`` where it is between the pool and host memory (``core.swapping``); ``rank`` and
-    ``then`` order the queue before its number does.
+    ``then`` order the queue before its number does. It is ``displaced`` while it has no replica.
     """
 
     __slots__ = (
@@ -148,6 +166,7 @@ class Sequence(Record):
         "blocks",
         "busy",
         "computed",
+        "displaced",
         "first_step",
         "generated",
         "last_step",
@@ -199,6 +218,12 @@ class Flight(Record):
     )  # fmt: skip
 
 
+class Outage(Record):
+    """A replica that is down until an instant, −1: for good; ``loses`` says whether what it served is lost."""
+
+    __slots__ = ("replica", "until", "loses")
+
+
 class State(NamedTuple):
     """Everything but prices; lists by replica are ``…[r][place]``."""
 
@@ -244,7 +269,13 @@ class State(NamedTuple):
     load_tree: Any
     """A tournament of replicas by outstanding tokens."""
     pairs: Any
-    """Two replicas for each request, drawn at random, where the router asks for them."""
+    """Two places of ``living`` for each request, drawn at random, where the router asks for them."""
+    living: Any
+    """Replicas that live."""
+    outages: Any
+    """Of all replicas."""
+    retried: Any
+    """The last replica that each request was sent to when its own had failed, −1 for none; of all where any fails."""
     arrived: Any
     prompts: Any
     outputs: Any

@@ -20,7 +20,7 @@ from clustersim.core.events import VERSIONS, expect
 from clustersim.core.prices import OF_DECODE, price_step
 from clustersim.core.progress import blocks_of, decodes_next
 from clustersim.core.queue import remove
-from clustersim.core.record import close_episode, log_chunk, log_run, note
+from clustersim.core.record import close_episode, log_chunk, log_run, note, note_reason
 from clustersim.core.scheduler import leave, schedule
 from clustersim.core.state import (
     ASK_DECODE,
@@ -72,6 +72,15 @@ def touch(s: Any, r: int) -> None:
         rep.is_touched = 1
         s.touched[clock.touched] = r
         clock.touched += 1
+
+
+def rank_in_queue(s: Any, one: int) -> None:
+    """Say where a sequence comes in the order of a queue."""
+    seq = s.sequences[one]
+    seq.rank = seq.then = 0
+    seq.batch = -1
+    if s.replicas[seq.replica].ranked:
+        seq.rank, seq.then = s.ranks[seq.request], seq.arrived + s.thens[seq.request]
 
 
 def arm(s: Any, r: int) -> None:
@@ -135,19 +144,16 @@ def take_out(s: Any, r: int, one: int, taken: int) -> None:
         leave(s, r, one)
     elif seq.away:
         give_up_swapped(s, r, one)
-    else:
+    elif seq.displaced == 0:
         remove(s, r, one)
     close_episode(s, r, one)
     note(s, r, CANCELLED, seq.request, seq.generated, rep.blocks - rep.free + taken)
-    clock, why = s.clock[0], LEFT_OUTPUT
+    why = LEFT_OUTPUT
     if seq.admitted == 0:
         why = LEFT_QUEUE
     elif seq.generated == 0:
         why = LEFT_PROMPT
-    reasons = s.reasons
-    at = clock.reasons_at
-    reasons[at], reasons[at + 1], reasons[at + 2] = seq.request, why, 0
-    clock.reasons_at = at + 3
+    note_reason(s, seq.request, why, 0)
     free_sequence(s, r, one)
 
 
@@ -245,12 +251,20 @@ def cut(s: Any, p: Any, r: int) -> None:
     before = clock.now + (clock.asked == clock.now)
     ended, end = ended_before(s, p, r, before)
     flight.steps = flight.limit = ended + 1
-    if end != flight.end:
-        flight.end = end
-        arm(s, r)
+    sooner = end != flight.end
+    flight.end = end
     if end == clock.now:
         land(s, r)
+    if sooner or end == clock.now:
         arm(s, r)
+
+
+@rare
+def decide_anew(s: Any, p: Any, r: int) -> None:
+    """Let a replica decide when the step that is under way has ended."""
+    if is_run(s, r):
+        cut(s, p, r)
+    touch(s, r)
 
 
 @rare

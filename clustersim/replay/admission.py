@@ -111,7 +111,7 @@ class Admission:
     def _why_lost(self, now: int, replica: int, loses: bool) -> str:
         """Return why a request is lost that was at a replica when that failed, or waited for it to come back."""
         last = max((one for one in self.outages if one.replica == replica and one.at_ns <= now), key=_BEGINNING)
-        return f"{last.words}, and {'what it served was lost' if loses else 'nothing took it over'}"
+        return last.why_lost(at_once=loses)
 
     def cancel(self, now: int, replica: int, sequence: Request) -> None:
         """Let a sequence go that waits here; ``replica`` is the one that it was at."""

@@ -8,6 +8,7 @@ from typing import Final
 from clustersim.compiled import COMPILE_S, compiler_s
 from clustersim.core import state as st
 from clustersim.core.clock import advance
+from clustersim.core.outages import begin_and_end_outages
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.input import Progress, ReplayInput
 from clustersim.replay.lanes.build import LaneBuilder
@@ -37,8 +38,9 @@ def core_obstacle(prepared: Prepared) -> str:
     found = {
         "every operator is an event": inputs.mode == "full",
         "there are two pools": len(inputs.pools) > 1,
-        "replicas fail, or something gets slower": bool(inputs.faults),
+        "devices or links get slower": bool(prepared.slowing),
         "copies to host memory meet others on a link, or differ": copies_differ,
+        "replicas fail whose sequences are in host memory": bool(inputs.faults) and pool.host is not None,
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,
@@ -63,7 +65,7 @@ def is_interpreted(inputs: ReplayInput) -> bool:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return True
     work = inputs.behind_s + expected_s(inputs.requests, staged=inputs.entry.plan.pp > 1)
-    return work < compiler_s(advance)
+    return work < compiler_s(advance) + (compiler_s(begin_and_end_outages) if inputs.faults else 0.0)
 
 
 def waits_for_compiler(requests: Requests, *, staged: bool) -> bool:
@@ -89,7 +91,7 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     prepared = builder.prepared
     inputs, count = prepared.input, prepared.input.entry.plan.dp
     outcome = Outcome(inputs.requests, prepared.schedulers[0], progress)
-    alone = ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
+    alone = not prepared.outages and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
     shares = [([r], slice(r, None, count)) for r in replicas] if alone else [([*replicas], slice(None))]
     interpreted = is_interpreted(inputs)
     unfinished: list[str] = []

@@ -14,6 +14,8 @@ from clustersim.compiled import Arrays, Objects, Storage, compiled, logged
 from clustersim.copies import several
 from clustersim.core import state as st
 from clustersim.core.clock import advance
+from clustersim.core.events import KIND_BITS, VERSION_BITS
+from clustersim.core.outages import begin_and_end_outages
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
 from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
@@ -22,16 +24,19 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
+from clustersim.replay.outages import ALL_FAILED
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
 from clustersim.serving.order import UNLIMITED
-from clustersim.serving.router import drawn_pairs
+from clustersim.serving.router import DrawnPairs
 from clustersim.serving.scheduler import Scheduler
 from clustersim.timeline.columns import shelved
 from clustersim.workload.requests import Requests
 
 ROOM: Final = 1 << 15
 """Runs of steps between two times that what was logged is handed on."""
+PAIRS: Final = 1 << 12
+"""Pairs of replicas drawn at once where replicas fail: what is left is drawn anew when others live."""
 FEW: Final = 1 << 8
 """Sequences, events and places in queues at first."""
 LOGGED: Final = {
@@ -75,11 +80,17 @@ class CoreReplicas:
         self.storage: Storage = Objects() if interpreted else Arrays()
         self.interpreted = interpreted
         self.advance = advance if interpreted else compiled(advance)
+        self.begin_and_end_outages = begin_and_end_outages
+        if prepared.outages and not interpreted:
+            self.begin_and_end_outages = compiled(begin_and_end_outages)
         self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
         self.stages = self.scheduler.stages
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
         self.tables = self._tables([builder.prices_of(replica) for replica in replicas])
+        self.outages = prepared.outages
+        self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
+        self.pairs = DrawnPairs(self.inputs.seed)
         self.thread: ThreadPoolExecutor | None = None
         self.dealt: Future[None] | None = None
 
@@ -135,14 +146,9 @@ class CoreReplicas:
         logs["all_sends"] = storage.log(steps * self.widths["all_sends"])
         self._room = {name: self.rooms[name] * self.widths[name] for name in spare}
         mine, total = self.requests, len(self.requests)
-        patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None
+        patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None and not self.outages
         nothing = np.zeros(0, np.int64)
         ranks_of, thens = _order(self.scheduler, requests)
-        pairs = (
-            drawn_pairs(self.inputs.seed, count, total)
-            if str(config.router) == "power_of_two" and count > 1
-            else nothing
-        )
         cancels = nothing if requests.cancel_after_ns is None else requests.cancel_after_ns[mine]
         self.s = State(
             clock=storage.records(Clock, 1),
@@ -164,11 +170,14 @@ class CoreReplicas:
             sent_at=storage.table(count, ranks * (stages - 1)),
             slots=storage.table(count, stages, -1),
             phases=storage.numbers(config.kv_block_tokens),
-            times=storage.numbers(FEW + 4 * count + copied),
-            whats=storage.numbers(FEW + 4 * count + copied),
+            times=storage.numbers(self.events + copied),
+            whats=storage.numbers(self.events + copied),
             touched=storage.numbers(count),
             load_tree=storage.numbers(0),
-            pairs=storage.column(pairs),
+            pairs=storage.column(nothing),
+            living=storage.numbers(count),
+            outages=storage.records(st.Outage, len(self.outages)),
+            retried=storage.numbers(total if self.outages else 0, -1),
             arrived=storage.column(requests.arrived_at_ns[mine]),
             prompts=storage.column(requests.prompt_tokens[mine]),
             outputs=storage.column(requests.output_tokens[mine]),
@@ -191,6 +200,7 @@ class CoreReplicas:
             self.tables.p.priced[kind] = 0
         self._fill_loads(count)
         self._fill(width, ranks)
+        self._fill_outages()
 
     def _fill(self, width: int, ranks: int) -> None:
         """Say what replicas may do, and where the clock begins."""
@@ -222,7 +232,9 @@ class CoreReplicas:
             "freed": requests.concurrency or 0, "closed": int(requests.concurrency is not None),
             "horizon": st.NEVER - 1 if self.inputs.horizon_ns is None else self.inputs.horizon_ns,
             "router": router, "replicas": len(self.logs), "asked": -1,
-            "spares": FEW, "queue_room": FEW + width, "event_room": FEW + 4 * len(self.logs),
+            "spares": FEW, "queue_room": FEW + width, "event_room": len(self.s.times),
+            "living": len(self.logs), "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
+            "displaced_at": st.NEVER, "displaced_from": st.NEVER, "displaced_to": -1,
             "timeout": -1 if config.queue_timeout_ns is None else config.queue_timeout_ns, "cancels": int(cancels),
             "max_run": decode_run.MAX_RUN, "senders": ranks,
             **{f"{name}_room": room for name, room in self._room.items()},
@@ -239,6 +251,22 @@ class CoreReplicas:
         most = min(pool.total, pool.needed(longest))
         return np.concatenate([one[:, : most + 1] for one in self.copies]).ravel()
 
+    def _fill_outages(self) -> None:
+        """Say which replicas live, which fail, and when."""
+        for r in range(len(self.logs)):
+            self.s.living[r] = r
+        due = []
+        for number, outage in enumerate(self.outages):
+            until = -1 if outage.until_ns is None else outage.until_ns
+            for name, value in (("replica", outage.replica), ("until", until), ("loses", int(outage.loses))):
+                _set(self.s.outages, number, name, value)
+            due += [
+                (time, st.FAULT << KIND_BITS | number << VERSION_BITS) for time in (outage.at_ns, until) if time >= 0
+            ]
+        for at, (time, what) in enumerate(sorted(due)):  # which is a heap
+            self.s.times[at], self.s.whats[at] = time, what
+        _set(self.s.clock, 0, "events", len(due))
+
     def _fill_loads(self, count: int) -> None:
         size = 1 << max(count - 1, 0).bit_length()
         tree = self.storage.numbers(2 * size, -1)
@@ -252,11 +280,17 @@ class CoreReplicas:
         status, now, ended = st.FULL, 0, 0
         while status != st.DONE:
             status = self.advance(self.s, self.tables.p)
+            if status == st.OUTAGES:
+                status = self.begin_and_end_outages(self.s, self.tables.p) or status
             if status in (st.FULL, st.DONE):
                 now = self._hand_on(now)
                 ended = self._tell(ended, now)
             elif status == st.GROW:
                 self._grow()
+            elif status == st.ASK_PAIRS:
+                self._draw()
+            elif status == st.OUTAGES:
+                continue  # all of this instant have happened
             elif status == st.WIDEN:
                 self.tables.widen()
             elif status == st.TOO_LATE:
@@ -282,11 +316,13 @@ class CoreReplicas:
         at = np.asarray(s.order_of_arrival, np.int64)[: self._of_clock("turn")]
         mine = self.requests[at]
         outcome.arrived[mine] = np.asarray(s.came, np.int64)[at]
-        outcome.replica_of[mine] = self.replicas[np.asarray(s.routed, np.int64)[at]]
+        routed = np.asarray(s.routed, np.int64)[at]
+        last = np.asarray(s.retried, np.int64)[at] if self.outages else routed
+        outcome.replica_of[mine] = self.replicas[np.where(last < 0, routed, last)]
         for request in mine[outcome.refused[mine]].tolist():
             outcome.explain(request)
         outcome.refused[mine] |= np.asarray(s.refused, np.int64)[at] != 0
-        order, cuts = by_replica(np.asarray(s.routed, np.int64)[at], len(self.logs))
+        order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
         self._keep_tables()
@@ -335,6 +371,15 @@ class CoreReplicas:
                 for row, more_row in zip(s.queues, more_places, strict=True):
                     row.extend(more_row)
             _set(s.clock, 0, "queue_room", 2 * width)
+
+    def _draw(self) -> None:
+        """Draw pairs of replicas: as many as there are requests where the same ones live to the end."""
+        first, drawn = self._of_clock("choices"), self._of_clock("first_pair")
+        more = min(len(self.requests), PAIRS) if self.outages else len(self.requests)
+        pairs = self.pairs.next(first - drawn, self._of_clock("living"), more)
+        self.s = self.s._replace(pairs=self.storage.column(pairs))
+        _set(self.s.clock, 0, "first_pair", first)
+        _set(self.s.clock, 0, "drawn", first + more)
 
     def _answer(self, status: int) -> None:
         """Find the price that the core asks for."""
@@ -408,6 +453,10 @@ class CoreReplicas:
         if why == st.QUEUE_FULL:
             limit = self.scheduler.config.queue_limit
             return f"the queue of replica {self.replicas[value]} is full: serving.queue_limit is {limit}"
+        if why == st.ALL_FAILED:
+            return ALL_FAILED
+        if why in (st.LOST_IN_FAILURE, st.LOST_WAITING):
+            return self.outages[value].why_lost(at_once=why == st.LOST_IN_FAILURE)
         return why_waited(value) if why == st.WAITED else WHY_GIVEN_UP[why - st.LEFT_QUEUE]
 
     def _wait(self) -> None:

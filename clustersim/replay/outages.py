@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from clustersim.clock import NS_PER_S
 from clustersim.cluster.fault import Fault
@@ -30,6 +31,14 @@ class Outage:
     def words(self) -> str:
         """What failed when."""
         return f"{self.cause}, which replica {self.replica} needs, failed at {self.at_ns / NS_PER_S:g} s"
+
+    def why_lost(self, *, at_once: bool) -> str:
+        """Return why a request is lost that was at the replica, or that waited for one to come back."""
+        return f"{self.words}, and {'what it served was lost' if at_once else 'nothing took it over'}"
+
+
+ALL_FAILED: Final = "every replica has failed, and none comes back"
+"""Why a request is rejected then."""
 
 
 def outages(

@@ -63,6 +63,8 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         return 1, f"{inputs.decides} decides, too, what replicas do"
     if contention.stages or contention.boundaries:
         return 1, "communications can meet on a link"
+    if prepared.outages:
+        return 1, "what a replica served that fails goes to others"
     if inputs.requests.sessions is not None:
         return 1, "the end of a turn lets the next one of its session come, on any replica"
     if inputs.requests.concurrency is not None:

@@ -122,15 +122,40 @@ class PowerOfTwo:
         return min(pair, key=lambda load: (load.outstanding, load.index)).index
 
 
-def drawn_pairs(seed: int, replicas: int, requests: int, stream: str = "router") -> Int64Array:
-    """Return which two replicas :class:`PowerOfTwo` compares for each request, one behind the other.
+class DrawnPairs:
+    """Which two replicas :class:`PowerOfTwo` compares for each request, drawn ahead.
 
-    int64 of shape (2 × requests,); there are at least two replicas, and all of them can take any request.
+    Parameters
+    ----------
+    seed : int
+    stream : str
     """
-    bounds = np.tile([replicas, replicas - 1], requests)
-    found = named_stream(np.random.SeedSequence(seed), stream).integers(bounds)
-    found[1::2] += found[1::2] >= found[::2]
-    return found
+
+    def __init__(self, seed: int, stream: str = "router") -> None:
+        self.draw = named_stream(np.random.SeedSequence(seed), stream)
+        self.state = self.draw.bit_generator.state
+        self.replicas = 2
+
+    def next(self, used: int, replicas: int, requests: int) -> Int64Array:
+        """Return the places of two replicas for each of the next requests, one behind the other.
+
+        Parameters
+        ----------
+        used : int
+            How many of the pairs before were asked for; the others are drawn anew.
+        replicas : int
+            How many there are to choose from; where it is one, nothing is drawn.
+        requests : int
+        """
+        self.draw.bit_generator.state = self.state
+        self._draw(self.replicas, used)
+        self.state, self.replicas = self.draw.bit_generator.state, replicas
+        found = self._draw(replicas, requests)
+        found[1::2] += found[1::2] >= found[::2]
+        return found
+
+    def _draw(self, replicas: int, requests: int) -> Int64Array:
+        return self.draw.integers(np.tile([replicas, max(1, replicas - 1)], requests))
 
 
 class PrefixAware:

@@ -21,6 +21,7 @@ from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.links.sharing_by_events import Network
+from clustersim.replay.outages import ALL_FAILED
 from clustersim.replay.patience import why_given_up
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.prepared import Prepared
@@ -219,7 +220,7 @@ class EventReplay:
         """Return why a replica's queue takes no more, or None."""
         limit, now = self.input.entry.serving.queue_limit, now_ns(self.env)
         if not replica.alive and not self.admission.comes_back(now):
-            return "every replica has failed, and none comes back"
+            return ALL_FAILED
         if limit is None or replica.waiting < limit:
             return None
         return f"the queue of replica {replica.index} is full: serving.queue_limit is {limit}"

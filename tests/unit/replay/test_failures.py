@@ -75,6 +75,25 @@ def test_who_is_moved_behind_others_waits_in_both_replays():
 
 
 @MODES
+def test_who_is_moved_goes_before_members_of_a_static_batch_that_came_later(mode):
+    # Requests 0 and 2 are a batch, of which 2 has to wait: 1 + 8 tokens exceed the budget. 1 comes before it, and is
+    # no member, so nobody joins until 0 has finished: 1 token takes 6,610 ns, its decode step 6,620. Then 1 is first.
+    given = {"mode": mode, "plan": TWO, "scheduler": "static", "max_batch_requests": 2, "max_batch_tokens": 8}
+    result = run([(0, 1, 2), (0, 3, 1), (0, 8, 1)], (Fault(at_ns=3_000, devices=(1,)),), **given)
+    assert sorted(row[1:4] for row in told(result, "admitted")) == [
+        (0, 0, 0), (1, 0, 1), (1, 13_230, 0), (2, 19_890, 0),
+    ]  # fmt: skip  # 3 tokens: 6 pairs, 6,660 ns
+
+
+@MODES
+def test_a_request_that_comes_while_no_replica_lives_takes_no_turn(mode):
+    # Request 0 took the first turn; 1 comes while both are down. When they are back, 0 has the second turn.
+    faults = tuple(Fault(at_ns=1_000, until_ns=50_000, devices=(one,)) for one in (0, 1))
+    result = run([(0, 4, 2), (2_000, 4, 2)], faults, mode=mode, plan=TWO)
+    assert result.replica.tolist() == [1, 0]
+
+
+@MODES
 def test_a_step_that_ends_as_something_fails_has_ended(mode):
     result = run([(0, 4, 4)], (Fault(at_ns=13_350, devices=(0,)),), mode=mode, plan=TWO)
     assert step_ends(result.timeline, 0) == [6_700, 13_350]

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from clustersim.cost import Precision, RooflineCost
 from clustersim.errors import InputError
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.scenario.load import load
@@ -18,7 +19,8 @@ from clustersim.serving.decision import FACT_KINDS
 from clustersim.serving.order import Order
 from clustersim.workload.clients import Patience, Priorities
 from clustersim.workload.traces.trace import read_trace
-from tests.round_numbers import deployment
+from tests.round_numbers import deployment, step_ends
+from tests.shipped import device
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
 
@@ -78,6 +80,15 @@ def test_a_request_that_is_not_admitted_in_time_is_rejected(mode, arrives, expec
 def test_what_a_step_carries_leaves_with_that_step(mode, gives_up, expected):
     given = with_clients(deployment([(0, 4, 4)], mode=mode), cancel_after_ns=[gives_up])
     assert told(replay(given), "cancelled", "finished") == [expected]
+
+
+@MODES
+def test_two_that_are_given_up_as_one_step_ends_leave_together(mode):
+    # A roofline prices many steps ahead, so that the run which the first one cuts short was to end later.
+    given = deployment([(0, 4, 30)] * 3, mode=mode, cost=RooflineCost(device("h100-sxm-80gb"), Precision()))
+    third = step_ends(replay(given).timeline)[2]
+    result = replay(with_clients(given, cancel_after_ns=[third, third, -1]))
+    assert told(result, "cancelled") == [("cancelled", 0, third, 4), ("cancelled", 1, third, 2)]
 
 
 @MODES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.router import make_router
+from clustersim.serving.router import DrawnPairs, make_router
 from clustersim.serving.sequence import Sequence
 from tests.round_numbers import deployment
 
@@ -47,6 +47,17 @@ def test_power_of_two_takes_the_less_loaded_of_two_that_are_drawn():
     assert 2 not in chosen  # it loses against either
     assert 150 < chosen.count(0) < 250  # two of three pairs have it: 200 of 300, σ = 8
     assert routed("power_of_two", loads[:1]) == [0]
+
+
+def test_pairs_drawn_ahead_are_those_that_are_drawn_one_by_one_as_replicas_fail():
+    # Each stretch: how many live, how many requests come, and how many pairs are drawn for them at least.
+    router, pairs, used = make_router(ServingConfig(router="power_of_two"), 5), DrawnPairs(5), 0
+    for living, count, drawn in [(3, 5, 9), (1, 4, 6), (2, 3, 3), (3, 0, 4), (4, 6, 8)]:
+        loads = [Loaded(index, 10 - index) for index in range(living)]  # the later one of a pair is chosen
+        expected = [router.route(0, REQUEST, loads) for _ in range(count)]
+        ahead = pairs.next(used, living, drawn)[: 2 * count].reshape(-1, 2)
+        assert expected == ([0] * count if living == 1 else ahead.max(axis=1).tolist())
+        used = count
 
 
 def test_least_outstanding_counts_prompt_and_output_tokens_of_what_has_not_finished(run, two_replicas):

@@ -1,0 +1,165 @@
+"""Replicas that fail and come back: who is moved, who waits for one that lives, and who is lost.
+
+A replica that fails loses its K/V and its steps in flight: they are as if they had never begun. What it served goes
+through the router again, in order of requests, and keeps the tokens that it has generated (or is lost, where the fault
+says so). It is *displaced* until then: where no replica lives it waits, and where none comes back it is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustersim.core.events import drop_first, first_kind, first_number
+from clustersim.core.progress import blocks_of
+from clustersim.core.queue import displace, push
+from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
+from clustersim.core.routing import lacks_room, route
+from clustersim.core.scheduler import preempt
+from clustersim.core.state import (
+    ASK_PAIRS,
+    AT_ONCE,
+    FAULT,
+    FULL,
+    GROW,
+    LEAST_OUTSTANDING,
+    LOST,
+    LOST_IN_FAILURE,
+    LOST_WAITING,
+    NEVER,
+    POWER_OF_TWO,
+    WAITS,
+)
+from clustersim.core.steps import (
+    advance_decodes,
+    arm,
+    decide_anew,
+    free_sequence,
+    rank_in_queue,
+    settle,
+    step_ns,
+    take_out,
+    weigh,
+)
+
+
+def forget_flights(s: Any, p: Any, r: int) -> None:
+    """Account for the steps of a run that have ended, and forget what is under way but for the blocks that it took."""
+    rep, ended = s.replicas[r], 0
+    if rep.stages == 1 and rep.flying > 0:
+        flight = s.flights[r][0]
+        ended = flight.steps - 1
+        if ended > 0:
+            log_run(s, r, 0, ended, flight.end - step_ns(p, flight, s.pending[r], ended))
+            advance_decodes(s, r, 0, flight, ended)
+            for place in range(flight.decodes):
+                seq = s.sequences[s.members[r][place]]
+                more = blocks_of(rep, seq.computed + 1) - seq.blocks
+                rep.free -= more
+                seq.blocks += more
+    while rep.flying > 0:
+        rep.flying -= 1
+        k = rep.oldest + rep.flying
+        flight = s.flights[r][k - rep.stages if k >= rep.stages else k]
+        rep.step = flight.step + ended
+        if flight.slot >= 0:
+            s.slots[r][flight.slot] = flight.previous
+    rep.decodes_in_flight = 0
+    for stage in range(rep.stages):
+        s.free_at[r][stage] = 0
+    for place in range(len(s.sent_at[r])):
+        s.sent_at[r][place] = 0
+
+
+def fail(s: Any, p: Any, number: int) -> None:
+    """Let a replica fail, after the step that ends now."""
+    outage = s.outages[number]
+    r = outage.replica
+    rep, order = s.replicas[r], s.order[r]
+    decide_anew(s, p, r)
+    forget_flights(s, p, r)
+    while rep.running > 0:
+        one = order[0]
+        seq = s.sequences[one]
+        seq.busy = 0
+        if seq.leaving:
+            rep.leaving -= 1
+            seq.leaving = 0
+            take_out(s, r, one, 0)
+        else:
+            preempt(s, r, one)
+    for place in range(rep.waiting):
+        displace(s.clock[0], s.sequences[s.queues[r][place]], AT_ONCE if outage.loses else WAITS)
+    rep.waiting = 0
+    arm(s, r)
+    rep.outage = number
+    s.clock[0].gone += outage.until < 0
+
+
+def place_displaced(s: Any, p: Any) -> int:
+    """Send all that are displaced to replicas that live, or let them wait or end; return 0, or what is needed.
+
+    Whoever was accepted once can run on any replica, since all of a pool are alike. No fact says when it is sent to
+    another one, so that a run of steps ends there.
+    """
+    clock = s.clock[0]
+    while clock.displaced_at <= clock.displaced_to:
+        one = s.sequence_of[clock.displaced_at]
+        if one >= 0 and s.sequences[one].displaced > 0:
+            if is_full(s):
+                return FULL
+            seq, r = s.sequences[one], s.sequences[one].replica
+            close_episode(s, r, one)
+            if seq.displaced == AT_ONCE or clock.gone == clock.replicas:
+                note(s, r, LOST, seq.request, seq.generated, 0)
+                why = LOST_IN_FAILURE if seq.displaced == AT_ONCE else LOST_WAITING
+                note_reason(s, seq.request, why, s.replicas[r].outage)
+                free_sequence(s, r, one)
+            elif clock.living > 0:
+                if clock.choices == clock.drawn:
+                    return ASK_PAIRS
+                r = route(s)
+                if lacks_room(clock, s.replicas[r]):
+                    return GROW
+                clock.choices += 1
+                s.retried[seq.request] = r
+                seq.replica, seq.displaced, seq.last_step = r, 0, -1
+                rank_in_queue(s, one)
+                push(s, r, one)
+                weigh(s, r, seq.prompt + seq.output)
+                decide_anew(s, p, r)
+        clock.displaced_at += 1
+    clock.displaced_at = NEVER
+    if clock.living > 0:
+        clock.displaced_from, clock.displaced_to = NEVER, -1
+    return 0
+
+
+def begin_and_end_outages(s: Any, p: Any) -> int:
+    """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened.
+
+    It is compiled by itself, since most runs need none of it.
+    """
+    clock = s.clock[0]
+    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT:
+        if is_full(s):
+            return FULL
+        if clock.events + 3 > clock.event_room:
+            return GROW
+        number = first_number(s)
+        drop_first(s)
+        r = s.outages[number].replica
+        rep = s.replicas[r]
+        rep.is_down = s.outages[number].until != clock.now
+        if rep.is_down:
+            fail(s, p, number)
+        rep.outstanding = NEVER if rep.is_down else 0  # so that nobody goes there
+        if clock.router == LEAST_OUTSTANDING:
+            settle(s, r)
+        clock.living, clock.displaced_at = 0, clock.displaced_from
+        for other in range(clock.replicas):
+            if s.replicas[other].is_down == 0:
+                s.living[clock.living] = other
+                clock.living += 1
+        if clock.router == POWER_OF_TWO:
+            clock.drawn = clock.choices
+    return place_displaced(s, p)
