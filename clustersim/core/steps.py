@@ -245,11 +245,11 @@ def cut(s: Any, p: Any, r: int) -> None:
     before = clock.now + (clock.asked == clock.now)
     ended, end = ended_before(s, p, r, before)
     flight.steps = flight.limit = ended + 1
-    if end != flight.end:
-        flight.end = end
-        arm(s, r)
+    sooner = end != flight.end
+    flight.end = end
     if end == clock.now:
         land(s, r)
+    if sooner or end == clock.now:
         arm(s, r)
 
 
