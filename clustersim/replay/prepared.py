@@ -204,7 +204,7 @@ class Prepared:
         None where nobody copies, where others change that, or where it differs between ranks.
         """
         pool, found = self.pools[0], []
-        if pool.input.host is None or self.contention.copies_meet:
+        if pool.input.host is None or pool.input.plan.is_lockstep or self.contention.copies_meet:
             return None
         for stage, block_bytes in enumerate(pool.input.host.block_bytes):
             devices = [device for replica in pool.replicas for device in pool.stage_devices(replica, stage)]
