@@ -65,9 +65,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "no prompt gives up its own": Mutation(scheduler, "choose_begun", "is_last(s, r, one)", "False"),
     "others are admitted after somebody gave way": Mutation(scheduler, "admit", " and rep.evicted == 0", ""),
-    "one too many runs": Mutation(
-        scheduler, "admit", "rep.running < rep.max_requests", "rep.running <= rep.max_requests - 2"
-    ),
+    "one too many runs": Mutation(scheduler, "admit", "rep.running < places", "rep.running < places - 1"),
     "a prompt is cut though whole ones come": Mutation(scheduler, "admit", "if rep.chunked == 0 and", "if False and"),
     "a long prompt waits for ever": Mutation(
         scheduler, "admit", "need > rep.max_tokens", "need > 2 * rep.max_tokens + 9"
@@ -85,7 +83,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         scheduler, "make_up_batch", "left -= most", "left -= 0 * most"
     ),
     "long prompts are not limited": Mutation(scheduler, "choose_prompts", "min(budget, rep.longest)", "budget"),
-    "a step goes on after somebody gave way": Mutation(scheduler, "schedule", "and rep.evicted == 0 and", "and"),
+    "a step goes on after somebody gave way": Mutation(
+        scheduler, "schedule", "rep.chunks + rep.evicted + rep.copies", "rep.chunks + rep.copies"
+    ),
     # steps
     "blocks of a run are not taken": Mutation(steps, "advance_decodes", "rep.free -= more", "pass"),
     "a run is not cut": Mutation(steps, "cut", "flight.steps = flight.limit = ended + 1", "return"),
@@ -115,12 +115,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a queue takes one more": Mutation(
         clock,
         "arrive",
-        "s.replicas[r].waiting >= s.replicas[r].queue_limit",
-        "s.replicas[r].waiting > s.replicas[r].queue_limit",
+        "s.replicas[r].queue_limit <= s.replicas[r].waiting",
+        "s.replicas[r].queue_limit < s.replicas[r].waiting",
     ),
     "arrivals do not end runs": Mutation(clock, "join_queue", "if is_run(s, r) and", "if False and"),
     "who was admitted is timed out": Mutation(clock, "depart", "kind == TIMEOUT and seq.admitted", "False"),
-    "deadlines do not end runs": Mutation(clock, "depart", "if is_run(s, r):", "if False:"),
+    "deadlines do not end runs": Mutation(steps, "decide_anew", "if is_run(s, r):", "if False:"),
     "who is in a step is given up at once": Mutation(clock, "depart", "elif seq.busy:", "elif False:"),
     "a closed loop has a client more": Mutation(clock, "arrive", "clock.freed > 0 if", "clock.freed >= 0 if"),
     # routing, prices, record

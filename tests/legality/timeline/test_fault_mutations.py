@@ -19,6 +19,8 @@ from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_replay_mutations import document
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 Patch = pytest.MonkeyPatch
 
 

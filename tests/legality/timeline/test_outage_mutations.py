@@ -32,6 +32,8 @@ from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import document
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]
 MS = 1_000_000
