@@ -32,6 +32,8 @@ from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
 from tests.legality.timeline.test_replay_mutations import document
 
+pytestmark = pytest.mark.usefixtures("without_core")
+
 Patch = pytest.MonkeyPatch
 FAST: Final = {"arrivals": {"process": "constant", "rate": "20000/s"}, "requests": 16}
 
