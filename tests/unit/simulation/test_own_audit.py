@@ -87,6 +87,7 @@ def _counted_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sequence, "__init__", wrong)
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize("mistake", [_uncounted, _counted_before])
 def test_a_run_and_its_directory_have_one_verdict(
     mistake: Mistake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
