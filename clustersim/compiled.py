@@ -34,9 +34,12 @@ COMPILE_S: Final = 20.0
 """What it takes to read what was compiled, the compiler itself included, and to compile."""
 
 
+_rare: Final[set[Callable[..., Any]]] = set()
+
+
 def rare(function: F) -> F:
     """Mark a function that is called now and then, so that its code is not repeated wherever it is called."""
-    function.rare = True  # type: ignore[attr-defined]
+    _rare.add(function)
     return function
 
 
@@ -55,7 +58,7 @@ def compiled(entry: Callable[..., Any]) -> Callable[..., Any]:
     for function in _with_callees(entry):
         known = {name: made[one] for name, one in _callees(function).items()}
         copy = FunctionType(function.__code__, {**function.__globals__, **known}, function.__name__)
-        made[function] = njit(**INNER, forceinline=not getattr(function, "rare", False))(copy)
+        made[function] = njit(**INNER, forceinline=function not in _rare)(copy)
     assert isinstance(entry, FunctionType)
     called = FunctionType(_kept.__code__, {"_go_on": made[entry], "__name__": __name__})
     called.__name__ = called.__qualname__ = _name_of(entry)
@@ -105,21 +108,20 @@ def _callees(function: FunctionType) -> dict[str, FunctionType]:
 
 @cache
 def _name_of(entry: Callable[..., Any]) -> str:
-    """Return what tells a compiled function on disk: its name, and a number that is another one when any code is.
+    """Return the name of a compiled function on disk: its own, and a number that changes with any of the code.
 
     The compiler itself would look at one file alone.
     """
-    told = []
+    parts = []
     for function in _with_callees(entry):
         code, known = function.__code__, function.__globals__
         numbers = {name: known[name] for name in code.co_names if isinstance(known.get(name), int | float)}
-        told.append(repr((code.co_code, code.co_consts, code.co_names, numbers, getattr(function, "rare", False))))
-    return f"{entry.__module__}.{entry.__name__}-{zlib.crc32(''.join(told).encode()):08x}"
+        parts.append(repr((code.co_code, code.co_consts, code.co_names, numbers, function in _rare)))
+    return f"{entry.__module__}.{entry.__name__}-{zlib.crc32(''.join(parts).encode()):08x}"
 
 
-def _go_on(*everything: Any) -> Any:
-    """Stand for what was compiled."""
-    raise NotImplementedError(everything)
+_go_on: Any = None
+"""In its place stands what was compiled."""
 
 
 def _kept(*everything: Any) -> Any:
@@ -237,3 +239,16 @@ def _blank(kind: type[Record]) -> Record:
     for name in _fields(kind):
         setattr(found, name, 0.0 if name in kind.floats else 0)
     return found
+
+
+def set_field(records: Any, at: int, name: str, value: float) -> None:
+    """Set an attribute of one of the records of a list, of whichever storage."""
+    if isinstance(records, np.ndarray):
+        records[name][at] = value
+    else:
+        setattr(records[at], name, value)
+
+
+def field_of(records: Any, at: int, name: str) -> Any:
+    """Return an attribute of one of the records of a list, of whichever storage."""
+    return records[name][at] if isinstance(records, np.ndarray) else getattr(records[at], name)

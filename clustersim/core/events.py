@@ -1,6 +1,6 @@
 """What will happen when: a heap by instant, then kind, then number, so that the order at one instant is data.
 
-An event that no longer counts is told by its version: it stays until it comes up.
+An event that no longer counts is known by its version: it stays until it comes up.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from clustersim.core.state import ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN
 OF_PREFILL, OF_MIXED, OF_DECODE = range(3)
 """Tables of attention of a kind of stage."""
 COUNTS: Final = 7
-"""What a step without SP is told by (``graph.prices.parts.ALIASES``)."""
+"""What describes a step without SP (``graph.prices.parts.ALIASES``)."""
 
 
 class Whole(Record):
@@ -34,7 +34,7 @@ class Prices(NamedTuple):
     priced: Any
     """The last step for which each kind was priced."""
     weights: Any
-    """What each count is worth in the number that tells a row; 0 of those that tell none."""
+    """What each count is worth in the key of a row; 0 of those that do not count."""
     keys: Any
     """Those numbers, −1 where there is none, in a table with open addresses …"""
     row_ns: Any
@@ -78,7 +78,7 @@ class Prices(NamedTuple):
 
 
 def count_of(rep: Any, place: int) -> int:
-    """Return one of the counts that a step is told by."""
+    """Return one of the counts that describe a step."""
     if place == 0:
         return rep.new + rep.decodes
     if place == 1:
@@ -95,7 +95,7 @@ def count_of(rep: Any, place: int) -> int:
 
 
 def key_of(rep: Any, weights: Any) -> int:
-    """Return the number that tells the row of a step."""
+    """Return the key of the row of a step."""
     found = 0
     for place in range(COUNTS):
         if weights[place] > 0:

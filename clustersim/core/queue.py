@@ -42,6 +42,16 @@ def remove(s: Any, r: int, one: int) -> None:
         _sink(s, queue, at, last, rep.waiting)
 
 
+def drop(items: Any, size: int, one: int) -> None:
+    """Take a number out of a list of so many, which keeps its order."""
+    at = 0
+    while items[at] != one:
+        at += 1
+    while at + 1 < size:
+        items[at] = items[at + 1]
+        at += 1
+
+
 def _rise(s: Any, queue: Any, at: int, one: int) -> None:
     while at > 0:
         above = (at - 1) >> 1

@@ -1,4 +1,4 @@
-"""Who is in the next step: decodes and chunks of prompts, who is admitted, and who gives way for whom.
+"""Who is in the next step: decodes and chunks of prompts, who is admitted, and who is preempted.
 
 - ``continuous``: prefill first, whole prompts (Yu et al., "Orca", OSDI 2022; vLLM before v1). A prompt longer than the
   token budget is prefilled alone, in chunks of the budget.
@@ -9,7 +9,7 @@
   "Sarathi-Serve", OSDI 2024; vLLM v1).
 
 Each decision looks at everybody who runs. The sequence that came last is preempted: it gives its blocks back and later
-computes its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023, section 4.5), but where the host has
+recomputes its tokens (recomputation, Kwon et al., "PagedAttention", SOSP 2023, section 4.5), but where the host has
 room for them (``core.swapping``).
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from clustersim.compiled import rare
 from clustersim.core.progress import blocks_of, most_blocks
-from clustersim.core.queue import comes_before, pop, push
+from clustersim.core.queue import comes_before, drop, pop, push
 from clustersim.core.record import close_episode, note
 from clustersim.core.state import ADMITTED, BEFORE_ALL, NEVER, PREEMPTED
 from clustersim.core.swapping import swap_in, swap_out
@@ -28,14 +28,9 @@ from clustersim.core.swapping import swap_in, swap_out
 @rare
 def leave(s: Any, r: int, one: int) -> None:
     """Take a sequence from those that run, and its blocks back."""
-    rep, seq, order = s.replicas[r], s.sequences[one], s.order[r]
-    at = 0
-    while order[at] != one:
-        at += 1
+    rep, seq = s.replicas[r], s.sequences[one]
+    drop(s.order[r], rep.running, one)
     rep.running -= 1
-    while at < rep.running:
-        order[at] = order[at + 1]
-        at += 1
     rep.free += seq.blocks
     rep.promised -= most_blocks(rep, seq)
     seq.blocks = 0
@@ -125,7 +120,7 @@ def choose_decodes(s: Any, r: int, base: int, budget: int) -> None:
         return
     limit = min((rep.running - rep.prefilling + rep.stages - 1) // rep.stages, budget)
     sequences, ranked, size = s.sequences, rep.ranked, rep.block_tokens
-    if ranked:  # whoever gives way leaves the order, perhaps before those that are still to be looked at
+    if ranked:  # a preempted one leaves the order, perhaps before those that come later here
         order = s.ready
         for at in range(rep.running):
             order[at] = s.order[r][at]
@@ -245,7 +240,7 @@ def schedule(s: Any, r: int, base: int) -> bool:
     """Decide the next step, whose members are at ``base`` on; return whether there is any."""
     rep = s.replicas[r]
     if rep.static and rep.running == 0 and rep.waiting > 0 and s.sequences[s.queues[r][0]].batch != rep.batch:
-        make_up_batch(s, r)  # anew where one came that goes before its members
+        make_up_batch(s, r)  # once more where one came that goes before its members
     while True:
         rep.decodes = rep.chunks = rep.evicted = rep.attended = rep.short = 0
         if rep.chunked:
@@ -257,7 +252,7 @@ def schedule(s: Any, r: int, base: int) -> bool:
             if rep.chunks == 0:
                 choose_decodes(s, r, base, rep.max_tokens)
         if rep.decodes + rep.chunks > 0 or rep.evicted == 0:
-            break  # else those that gave way may be all that there is to run
+            break  # else those preempted may be all that there is to run
     if rep.swapped > 0:
         swap_in(s, r)
     rep.steady = rep.chunks + rep.evicted + rep.copies == 0 and rep.decodes == rep.running and rep.stages == 1

@@ -33,7 +33,7 @@ NOT_POOLED: Final = -1
 
 QUEUE_FULL, WAITED, LEFT_QUEUE, LEFT_PROMPT, LEFT_OUTPUT, ALL_FAILED, LOST_IN_FAILURE, LOST_WAITING = range(8)
 """Why a request ended without an answer: its replica's queue took no more; it waited too long; its client gave it up
-while it waited to be taken up, before its first token, or behind that; every replica had failed when it came; it was
+while it waited to be admitted, before its first token, or behind that; every replica had failed when it came; it was
 lost with its replica, or since nothing took it over."""
 
 PREFILL, DECODE, MIXED = range(3)
@@ -144,7 +144,7 @@ class Replica(Record):
         "is_down", "outage",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
-        "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps", "base_ns", "row",
+        "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
     )  # fmt: skip
 
 
@@ -257,7 +257,7 @@ class State(NamedTuple):
     free_at: Any
     """When each stage is free."""
     sent_at: Any
-    """When each rank has sent all that it was told to, boundary by boundary."""
+    """When each rank has sent all that it had to, boundary by boundary."""
     slots: Any
     """The last step of each slot of decodes."""
     phases: Any

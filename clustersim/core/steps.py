@@ -162,12 +162,12 @@ def compute_chunk(s: Any, r: int, step: int, one: int) -> None:
     rep, seq = s.replicas[r], s.sequences[one]
     seq.busy = 0
     seq.computed += seq.taken
-    close_episode(s, r, one)  # of one that is computed anew
+    close_episode(s, r, one)  # of one that is recomputed
     known, sampled = seq.prompt + seq.generated, 0
     if seq.computed == known and seq.generated < seq.output:
         seq.generated += 1
         sampled = 1
-    if seq.computed == known or decodes_next(seq):  # the last token of what it computes anew is a decode step
+    if seq.computed == known or decodes_next(seq):  # the last token that it recomputes is a decode step
         rep.prefilling -= 1
         seq.decodes = 1
     log_chunk(s, r, step, one, sampled)

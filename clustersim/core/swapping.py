@@ -2,7 +2,7 @@
 
 Kwon et al., "PagedAttention", SOSP 2023, section 4.5; what is decided here, and why: ``serving.swapping``. ::
 
-    running ── gives way ──► leaving ── copied out ──► at rest ── there is room ──► arriving ──► running
+    running ── preempted ──► leaving ── copied out ──► at rest ── there is room ──► arriving ──► running
                              host blocks taken         blocks given back            blocks taken host blocks given back
 
 A replica copies one sequence at a time in each direction, stage by stage, and nothing else is on the links between. So
@@ -16,7 +16,7 @@ from typing import Any, Final
 from clustersim.compiled import rare
 from clustersim.core.events import expect
 from clustersim.core.progress import blocks_of, most_blocks
-from clustersim.core.queue import comes_before
+from clustersim.core.queue import comes_before, drop
 from clustersim.core.record import log_copy, note
 from clustersim.core.state import COPY_END, NEVER, SWAPPED_IN, SWAPPED_OUT
 
@@ -64,14 +64,9 @@ def swap_out(s: Any, r: int, one: int, blocks: int) -> None:
 @rare
 def leave_swapped(s: Any, r: int, one: int) -> None:
     """Take a sequence from those that leave or are at rest."""
-    rep, swapped = s.replicas[r], s.swapped[r]
-    at = 0
-    while swapped[at] != one:
-        at += 1
+    rep = s.replicas[r]
+    drop(s.swapped[r], rep.swapped, one)
     rep.swapped -= 1
-    while at < rep.swapped:
-        swapped[at] = swapped[at + 1]
-        at += 1
 
 
 @rare

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.compiled import Storage
+from clustersim.compiled import Storage, field_of, set_field
 from clustersim.core.attention import UNKNOWN, Terms
 from clustersim.core.prices import COUNTS, OF_DECODE, OF_MIXED, OF_PREFILL, Prices, Whole
 from clustersim.cost.curves import Curves
@@ -115,7 +115,7 @@ class PriceTables:
         }  # fmt: skip
         self.whole = values
         for name, value in values.items():
-            _set(whole, 0, name, value)
+            set_field(whole, 0, name, value)
         p = Prices(
             whole=whole,
             of_stage=storage.table(len(self.of_stage), len(self.of_stage[0])),
@@ -202,7 +202,7 @@ class PriceTables:
             if measured.curves is not None:
                 found |= _placed(measured.curves, measured.known, curves)
         for name, value in found.items():
-            _set(terms, core, name, value)
+            set_field(terms, core, name, value)
 
     def learn_decode(self, count: int) -> None:
         """Fill in what steps of so many decodes cost."""
@@ -215,7 +215,7 @@ class PriceTables:
                 p.decode_send[kind][count * ranks + rank] = price.sends[rank]
 
     def learn_parts(self, of: int, counts: Sequence[int]) -> None:
-        """Fill in what the parts of a step that are not known cost; ``of`` tells steps that prefill from mixed ones."""
+        """Fill in unknown costs of the parts of a step; ``of``: 0 of steps that prefill, 1 of mixed ones."""
         p, ranks, width = self.p, self.whole["ranks"], self.whole["width"]
         for table in range(of, len(self.prompts), 2):
             prompts = self.prompts[table]
@@ -278,7 +278,7 @@ class PriceTables:
             row_number=storage.table(tables, size),
         )
         self.whole["size"] = size
-        _set(self.p.whole, 0, "size", size)
+        set_field(self.p.whole, 0, "size", size)
         for table in range(tables):
             keys = np.asarray(old.keys[table])
             for at in np.flatnonzero(keys != UNKNOWN).tolist():
@@ -313,8 +313,8 @@ class PriceTables:
         if isinstance(cost, TableCost):
             for of, classes in enumerate(self.classes):
                 for core, (cls, _) in enumerate(classes):
-                    cost.count_outside(cls.node.op, int(_get(self.p.terms[of], core, "outside")))
-                    _set(self.p.terms[of], core, "outside", 0)
+                    cost.count_outside(cls.node.op, int(field_of(self.p.terms[of], core, "outside")))
+                    set_field(self.p.terms[of], core, "outside", 0)
 
 
 def _placed(curves: Curves, known: bool, numbers: list[float]) -> dict[str, int]:
@@ -325,16 +325,3 @@ def _placed(curves: Curves, known: bool, numbers: list[float]) -> dict[str, int]
     for each in (curves.outer, curves.starts, curves.place, curves.inner, curves.ratio):
         numbers += np.asarray(each, np.float64).tolist()
     return found
-
-
-def _set(records: Any, at: int, name: str, value: float) -> None:
-    """Set an attribute of one of the records of a list."""
-    if isinstance(records, np.ndarray):
-        records[name][at] = value
-    else:
-        setattr(records[at], name, value)
-
-
-def _get(records: Any, at: int, name: str) -> Any:
-    """Return an attribute of one of the records of a list."""
-    return records[name][at] if isinstance(records, np.ndarray) else getattr(records[at], name)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array, too_late
-from clustersim.compiled import Arrays, Objects, Storage, compiled, logged
+from clustersim.compiled import Arrays, Objects, Storage, compiled, field_of, logged, set_field
 from clustersim.copies import several
 from clustersim.core import state as st
 from clustersim.core.clock import advance
@@ -36,7 +36,7 @@ from clustersim.workload.requests import Requests
 ROOM: Final = 1 << 15
 """Runs of steps between two times that what was logged is handed on."""
 PAIRS: Final = 1 << 12
-"""Pairs of replicas drawn at once where replicas fail: what is left is drawn anew when others live."""
+"""Pairs of replicas drawn at once where replicas fail: what is left is drawn again when others live."""
 FEW: Final = 1 << 8
 """Sequences, events and places in queues at first."""
 LOGGED: Final = {
@@ -224,7 +224,7 @@ class CoreReplicas:
         }  # fmt: skip
         for r in range(len(self.logs)):
             for name, value in values.items():
-                _set(self.s.replicas, r, name, value)
+                set_field(self.s.replicas, r, name, value)
         router = st.ROUTERS.index(str(config.router)) if len(self.logs) > 1 else st.ROUND_ROBIN
         cancels = requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any())
         clock = {
@@ -240,7 +240,7 @@ class CoreReplicas:
             **{f"{name}_room": room for name, room in self._room.items()},
         }  # fmt: skip
         for name, value in clock.items():
-            _set(self.s.clock, 0, name, value)
+            set_field(self.s.clock, 0, name, value)
 
     def _copies_ns(self) -> Int64Array:
         """Return what copies of so many blocks take, as many as a sequence can have: stage by stage in, then out."""
@@ -259,13 +259,13 @@ class CoreReplicas:
         for number, outage in enumerate(self.outages):
             until = -1 if outage.until_ns is None else outage.until_ns
             for name, value in (("replica", outage.replica), ("until", until), ("loses", int(outage.loses))):
-                _set(self.s.outages, number, name, value)
+                set_field(self.s.outages, number, name, value)
             due += [
                 (time, st.FAULT << KIND_BITS | number << VERSION_BITS) for time in (outage.at_ns, until) if time >= 0
             ]
         for at, (time, what) in enumerate(sorted(due)):  # which is a heap
             self.s.times[at], self.s.whats[at] = time, what
-        _set(self.s.clock, 0, "events", len(due))
+        set_field(self.s.clock, 0, "events", len(due))
 
     def _fill_loads(self, count: int) -> None:
         size = 1 << max(count - 1, 0).bit_length()
@@ -301,7 +301,7 @@ class CoreReplicas:
         self._finish()
 
     def _of_clock(self, name: str) -> int:
-        return int(_get(self.s.clock, 0, name))
+        return int(field_of(self.s.clock, 0, name))
 
     def _tell(self, before: int, now: int) -> int:
         """Report progress; return how many requests have ended."""
@@ -331,15 +331,15 @@ class CoreReplicas:
         """Yield what is left, for people to read."""
         for r, replica in enumerate(self.replicas.tolist()):
             waiting, away, running, free, blocks = (
-                int(_get(self.s.replicas, r, name)) for name in ("waiting", "away", "running", "free", "blocks")
+                int(field_of(self.s.replicas, r, name)) for name in ("waiting", "away", "running", "free", "blocks")
             )
             if waiting or away or running:
                 many = f"{waiting + away} waiting, {running} running"
                 yield f"replica {replica}: {many}, {free} of {blocks} K/V blocks free"
             if waiting:
                 head = self.s.queues[r][0]
-                request = int(self.requests[_get(self.s.sequences, head, "request")])
-                tokens = int(_get(self.s.sequences, head, "prompt") + _get(self.s.sequences, head, "generated"))
+                request = int(self.requests[field_of(self.s.sequences, head, "request")])
+                tokens = int(field_of(self.s.sequences, head, "prompt") + field_of(self.s.sequences, head, "generated"))
                 needed = self.scheduler.pool.needed(tokens)
                 yield f"request {request} waits for {needed} K/V blocks and a place in the batch"
 
@@ -355,13 +355,13 @@ class CoreReplicas:
             )
             for place in range(before):
                 s.spare[place] = 2 * before - 1 - place
-            _set(s.clock, 0, "spares", before)
+            set_field(s.clock, 0, "spares", before)
         elif self._of_clock("events") + 3 > self._of_clock("event_room"):
             more = len(s.times)
             self.s = s._replace(
                 times=_longer(s.times, self.storage.numbers(more)), whats=_longer(s.whats, self.storage.numbers(more))
             )
-            _set(s.clock, 0, "event_room", more + self._of_clock("event_room"))
+            set_field(s.clock, 0, "event_room", more + self._of_clock("event_room"))
         else:
             width = len(s.queues[0])
             more_places = self.storage.table(len(self.logs), width)
@@ -370,7 +370,7 @@ class CoreReplicas:
             else:
                 for row, more_row in zip(s.queues, more_places, strict=True):
                     row.extend(more_row)
-            _set(s.clock, 0, "queue_room", 2 * width)
+            set_field(s.clock, 0, "queue_room", 2 * width)
 
     def _draw(self) -> None:
         """Draw pairs of replicas: as many as there are requests where the same ones live to the end."""
@@ -378,13 +378,13 @@ class CoreReplicas:
         more = min(len(self.requests), PAIRS) if self.outages else len(self.requests)
         pairs = self.pairs.next(first - drawn, self._of_clock("living"), more)
         self.s = self.s._replace(pairs=self.storage.column(pairs))
-        _set(self.s.clock, 0, "first_pair", first)
-        _set(self.s.clock, 0, "drawn", first + more)
+        set_field(self.s.clock, 0, "first_pair", first)
+        set_field(self.s.clock, 0, "drawn", first + more)
 
     def _answer(self, status: int) -> None:
         """Find the price that the core asks for."""
         r = self._of_clock("lane")
-        rep = {name: int(_get(self.s.replicas, r, name)) for name in Replica.__slots__}
+        rep = {name: int(field_of(self.s.replicas, r, name)) for name in Replica.__slots__}
         chunks, new, context, decodes = rep["chunks"], rep["new"], rep["context"], rep["decodes"]
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])
         mixed = int(decodes > 0)
@@ -411,7 +411,7 @@ class CoreReplicas:
                 )[2]  # fmt: skip
             else:
                 price = one.decode(decodes)
-                flying = int(_get(self.s.flights[r], 0, "steps")) if self.stages == 1 else 0
+                flying = int(field_of(self.s.flights[r], 0, "steps")) if self.stages == 1 else 0
                 keys, seen = rep["attended"] + flying * decodes, rep["near_attended"] + flying * rep["near_growth"]
                 pairs = zip(price.ns, price.windows, strict=True)
                 varying = [ns(keys if window is None else seen) for ns, window in pairs]
@@ -421,7 +421,7 @@ class CoreReplicas:
             for core, ns in enumerate(varying):
                 tables.p.answer[base + core] = ns
         tables.settle()
-        _set(self.s.clock, 0, "answered", 1)
+        set_field(self.s.clock, 0, "answered", 1)
 
     # ---- what it logged ---------------------------------------------------------------------------------------------
     def _hand_on(self, now: int) -> int:
@@ -430,7 +430,7 @@ class CoreReplicas:
         taken: dict[str, Any] = {}
         for name in self._room:
             taken[name] = logged(getattr(s, name), self._of_clock(f"{name}_at"), self.widths[name])
-            _set(s.clock, 0, f"{name}_at", 0)
+            set_field(s.clock, 0, f"{name}_at", 0)
         rows = len(taken["rows"])
         for name in ("all_passes", "all_sends"):
             taken[name] = logged(getattr(s, name), rows * self.widths[name], max(self.widths[name], 1))
@@ -560,16 +560,3 @@ def _longer(before: Any, more: Any) -> Any:
         return np.concatenate([before, more])
     before.extend(more)
     return before
-
-
-def _set(records: Any, at: int, name: str, value: int) -> None:
-    """Set an attribute of one of the records of a list."""
-    if isinstance(records, np.ndarray):
-        records[name][at] = value
-    else:
-        setattr(records[at], name, value)
-
-
-def _get(records: Any, at: int, name: str) -> Any:
-    """Return an attribute of one of the records of a list."""
-    return records[name][at] if isinstance(records, np.ndarray) else getattr(records[at], name)

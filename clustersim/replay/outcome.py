@@ -9,11 +9,11 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.input import UNREACHED, Progress
-from clustersim.replay.lanes.intake import refused_by
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.timeline.tokens import BoolArray
 from clustersim.workload.requests import Requests
 
 REPORTS: Final = 1000
@@ -71,3 +71,11 @@ class Outcome:
         kinds = np.where(self.refused[came], REJECTED, ARRIVED)
         log.arrivals(self.arrived[came], kinds, came, self.requests.prompt_tokens[came])
         log.flush()
+
+
+def refused_by(scheduler: Scheduler, prompts: Int64Array, outputs: Int64Array) -> BoolArray:
+    """Return which requests a replica can never run (:meth:`Scheduler.refusal`)."""
+    pool, window, discarded = scheduler.pool, scheduler.config.context_window, scheduler.config.discarded_tokens
+    none = (prompts == 0) | (outputs == 0)
+    refused: BoolArray = none | (prompts + np.maximum(outputs - 1, 0) > pool.blocks * pool.block_tokens)
+    return refused if window is None else refused | (prompts + outputs - discarded > window)

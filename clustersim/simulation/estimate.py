@@ -178,8 +178,8 @@ def _may_be_compiled(scenario: Scenario) -> bool:
     """Return whether the core may simulate a pool, as far as a scenario tells."""
     serving = scenario.serving
     named = isinstance(serving.scheduler, str) and isinstance(serving.router, str)
-    alone = not serving.prefix_caching and serving.preemption != "swap" and not scenario.faults
-    return named and alone and _is_chain(scenario)
+    slowed = any(not fault.fails for fault in scenario.faults)
+    return named and not serving.prefix_caching and not slowed and _is_chain(scenario)
 
 
 def _slowed_share(scenario: Scenario, requests: Requests, count: int) -> float:

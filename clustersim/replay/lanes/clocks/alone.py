@@ -22,7 +22,7 @@ def run_alone(intake: Intake) -> None:
         intake.arrived[mine] = intake.requests.arrived_at_ns[mine]
         intake.replica_of[mine] = index
         lane.stop(intake.horizon)
-        intake.record(lane, np.arange(mine.start, mine.stop, mine.step))
+        intake.record(lane.log, np.arange(mine.start, mine.stop, mine.step))
 
 
 def _run(intake: Intake, lane: Lane, index: int) -> slice:

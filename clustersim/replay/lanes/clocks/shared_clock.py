@@ -100,7 +100,7 @@ class SharedClock:
         order = in_order(routed)
         bounds = np.searchsorted(routed[order], np.arange(run.of + 1)).tolist()
         for lane, (first, last) in zip(self.lanes, pairwise(bounds), strict=True):
-            run.record(lane, self.recorded + order[first:last])
+            run.record(lane.log, self.recorded + order[first:last])
         self.recorded, self.landed = self.request, 0
 
     def _land(self, index: int, now: int) -> None:
