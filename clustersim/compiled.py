@@ -44,38 +44,41 @@ def rare(function: F) -> F:
 
 
 @cache
-def compiled(entry: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(entry: Callable[..., Any], **constants: bool) -> Callable[..., Any]:
     """Return a function of the subset, compiled with all functions that it calls; what the compiler made stays on disk.
 
     Parameters
     ----------
     entry : function
         It takes any numbers, arrays and named tuples of them.
+    **constants
+        What names of modules are here: what is done only ``if`` one is true is left out where it is not.
     """
     from numba import njit  # which takes a while
 
     made: dict[FunctionType, Any] = {}
     for function in _with_callees(entry):
         known = {name: made[one] for name, one in _callees(function).items()}
-        copy = FunctionType(function.__code__, {**function.__globals__, **known}, function.__name__)
+        copy = FunctionType(function.__code__, {**function.__globals__, **known, **constants}, function.__name__)
         made[function] = njit(**INNER, forceinline=function not in _rare)(copy)
     assert isinstance(entry, FunctionType)
     called = FunctionType(_kept.__code__, {"_go_on": made[entry], "__name__": __name__})
-    called.__name__ = called.__qualname__ = _name_of(entry)
+    called.__name__ = called.__qualname__ = _name_of(entry, **constants)
     found: Callable[..., Any] = njit(**OUTER)(called)
-    _loaded.add(entry)
+    _loaded.add(_name_of(entry, **constants))
     return found
 
 
-def compiler_s(entry: Callable[..., Any]) -> float:
+def compiler_s(entry: Callable[..., Any], **constants: bool) -> float:
     """Return roughly how many seconds it takes until a function is compiled: none where it is in this process."""
-    if entry in _loaded:
+    name = _name_of(entry, **constants)
+    if name in _loaded:
         return 0.0
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
         places = [Path(__file__).parent / "__pycache__", *elsewhere.glob("*")]
         tag = f"py{sys.version_info[0]}{sys.version_info[1]}"
-        found = any(list(place.glob(f"*{_name_of(entry)}-*.{tag}.nbi")) for place in places)
+        found = any(list(place.glob(f"*{name}-*.{tag}.nbi")) for place in places)
     except OSError:
         found = False
     return READ_S if found else COMPILE_S
@@ -107,14 +110,14 @@ def _callees(function: FunctionType) -> dict[str, FunctionType]:
 
 
 @cache
-def _name_of(entry: Callable[..., Any]) -> str:
+def _name_of(entry: Callable[..., Any], **constants: bool) -> str:
     """Return the name of a compiled function on disk: its own, and a number that changes with any of the code.
 
     The compiler itself would look at one file alone.
     """
     parts = []
     for function in _with_callees(entry):
-        code, known = function.__code__, function.__globals__
+        code, known = function.__code__, {**function.__globals__, **constants}
         numbers = {name: known[name] for name in code.co_names if isinstance(known.get(name), int | float)}
         parts.append(repr((code.co_code, code.co_consts, code.co_names, numbers, function in _rare)))
     return f"{entry.__module__}.{entry.__name__}-{zlib.crc32(''.join(parts).encode()):08x}"
@@ -129,7 +132,7 @@ def _kept(*everything: Any) -> Any:
     return _go_on(*everything)
 
 
-_loaded: Final[set[Callable[..., Any]]] = set()
+_loaded: Final[set[str]] = set()
 """Functions that this process has compiled or read."""
 
 
@@ -154,6 +157,9 @@ class Storage(Protocol):
 
     def grid(self, kind: type[Record], rows: int, count: int) -> Any:
         """Return rows of so many records each."""
+
+    def sparse_grid(self, kind: type[Record], rows: int, count: int) -> Any:
+        """Return rows of so many records each, most of which are never used."""
 
     def column(self, numbers: Any) -> Any:
         """Return numbers that are read alone, given as an array."""
@@ -180,6 +186,10 @@ class Objects:
     def grid(self, kind: type[Record], rows: int, count: int) -> list[list[Any]]:
         """Return rows of so many records each."""
         return [self.records(kind, count) for _ in range(rows)]
+
+    def sparse_grid(self, kind: type[Record], rows: int, count: int) -> list[Any]:
+        """Return rows of so many records each, most of which are never used: they are made when they are."""
+        return [_Sparse(kind, count) for _ in range(rows)]
 
     def column(self, numbers: Any) -> list[Any]:
         """Return numbers that are read alone, given as an array."""
@@ -209,6 +219,10 @@ class Arrays:
     def grid(self, kind: type[Record], rows: int, count: int) -> Any:
         """Return rows of so many records each."""
         return np.zeros((rows, count), _type_of(kind))
+
+    def sparse_grid(self, kind: type[Record], rows: int, count: int) -> Any:
+        """Return rows of so many records each, most of which are never used."""
+        return self.grid(kind, rows, count)
 
     def column(self, numbers: Any) -> Any:
         """Return numbers that are read alone; to a compiler those that may be written to are another type."""
@@ -252,3 +266,16 @@ def set_field(records: Any, at: int, name: str, value: float) -> None:
 def field_of(records: Any, at: int, name: str) -> Any:
     """Return an attribute of one of the records of a list, of whichever storage."""
     return records[name][at] if isinstance(records, np.ndarray) else getattr(records[at], name)
+class _Sparse(dict[int, Any]):
+    """So many records by their places, made when somebody asks for them."""
+
+    def __init__(self, kind: type[Record], count: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.count = count
+
+    def __missing__(self, place: int) -> Record:
+        if not 0 <= place < self.count:
+            raise IndexError(f"there are {self.count} records, and none at {place}")
+        found = self[place] = _blank(self.kind)
+        return found

@@ -118,7 +118,7 @@ def arrive(s: Any, p: Any) -> int:
             return GROW
         if clock.choices == clock.drawn and clock.living > 0:
             return ASK_PAIRS
-        r = route(s) if clock.living > 0 else 0
+        r = route(s, p, request, s.prompts[request]) if clock.living > 0 else 0
         if lacks_room(clock, s.replicas[r]):
             return GROW
         if is_turn:

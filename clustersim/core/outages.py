@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.core.events import drop_first, first_kind, first_number
+from clustersim.core.prefix_cache import CACHING, empty
 from clustersim.core.progress import blocks_of
 from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
@@ -90,6 +91,8 @@ def fail(s: Any, p: Any, number: int) -> None:
     for place in range(rep.waiting):
         displace(s.clock[0], s.sequences[s.queues[r][place]], AT_ONCE if outage.loses else WAITS)
     rep.waiting = 0
+    if CACHING and rep.caching:
+        empty(s, r)
     arm(s, r)
     rep.outage = number
     s.clock[0].gone += outage.until < 0
@@ -117,7 +120,7 @@ def place_displaced(s: Any, p: Any) -> int:
             elif clock.living > 0:
                 if clock.choices == clock.drawn:
                     return ASK_PAIRS
-                r = route(s)
+                r = route(s, p, seq.request, seq.prompt + seq.generated)
                 if lacks_room(clock, s.replicas[r]):
                     return GROW
                 clock.choices += 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.core.state import FEWEST_WAITING, LEAST_OUTSTANDING, POWER_OF_TWO
+from clustersim.core.prefix_cache import CACHING, cached_blocks, may_lose
+from clustersim.core.state import FEWEST_WAITING, LEAST_OUTSTANDING, NEVER, POWER_OF_TWO, PREFIX_AWARE
+from clustersim.core.steps import taken_at_most, taken_by_run
 
 
-def route(s: Any) -> int:
-    """Return the replica of the request that comes next; some lives."""
+def route(s: Any, p: Any, request: int, known: int) -> int:
+    """Return the replica of a request that comes, of which so many tokens are known; some lives."""
     clock = s.clock[0]
     turn, living = clock.choices, s.living
     if clock.router == LEAST_OUTSTANDING:
@@ -24,7 +26,32 @@ def route(s: Any) -> int:
         first, second = s.pairs[at], s.pairs[at + 1]
         less, more = living[min(first, second)], living[max(first, second)]
         return more if s.replicas[more].outstanding < s.replicas[less].outstanding else less
+    if CACHING and clock.router == PREFIX_AWARE:
+        return follow_prefix(s, p, request, known)
     return living[turn % clock.living]
+
+
+def follow_prefix(s: Any, p: Any, request: int, known: int) -> int:
+    """Return the replica that has most of a prompt cached, if that is worth it, else that with fewest tokens."""
+    clock, routing, living = s.clock[0], s.prefix_routing[0], s.living
+    most, least, emptiest = 0, NEVER, living[0]
+    for place in range(clock.living):
+        rep = s.replicas[living[place]]
+        count = rep.waiting + rep.running
+        most, least = max(most, count), min(least, count)
+        if rep.outstanding < s.replicas[emptiest].outstanding:
+            emptiest = living[place]
+    if most - least > routing.balance_abs_threshold and most > routing.balance_rel_threshold * least:
+        return emptiest
+    found, longest = emptiest, 0
+    for place in range(clock.living):
+        r = living[place]
+        taken = taken_by_run(s, p, r) if may_lose(s, r, request, taken_at_most(s, r)) else 0
+        cached = cached_blocks(s, r, request, known, taken)
+        if cached > longest or (cached == longest and s.replicas[r].outstanding < s.replicas[found].outstanding):
+            found, longest = r, cached
+    tokens = longest * s.replicas[found].block_tokens
+    return found if tokens >= routing.cache_threshold * s.prompts[request] else emptiest
 
 
 def lacks_room(clock: Any, rep: Any) -> bool:

@@ -18,16 +18,17 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.compiled import rare
+from clustersim.core.prefix_cache import CACHING, cached_blocks, count_free, count_shared, release, take_over
 from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import comes_before, drop, pop, push
 from clustersim.core.record import close_episode, note
-from clustersim.core.state import ADMITTED, BEFORE_ALL, NEVER, PREEMPTED
+from clustersim.core.state import ADMITTED, BEFORE_ALL, NEVER, PREEMPTED, REUSED
 from clustersim.core.swapping import swap_in, swap_out
 
 
 @rare
 def leave(s: Any, r: int, one: int) -> None:
-    """Take a sequence from those that run, and its blocks back."""
+    """Take a sequence from those that run, and its blocks back; where prefixes are cached these are released before."""
     rep, seq = s.replicas[r], s.sequences[one]
     drop(s.order[r], rep.running, one)
     rep.running -= 1
@@ -41,6 +42,8 @@ def preempt(s: Any, r: int, one: int) -> None:
     """Let a sequence wait again, without blocks, or leave for the host."""
     rep, seq, blocks = s.replicas[r], s.sequences[one], s.sequences[one].blocks
     rep.prefilling -= 1 - seq.decodes
+    if CACHING and rep.caching:
+        release(s, r, one)
     leave(s, r, one)
     rep.evicted += 1
     if seq.computed > 0 and blocks <= rep.host:
@@ -184,26 +187,37 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
         seq = s.sequences[one]
         if rep.static and seq.batch != rep.batch:
             break
-        need = seq.prompt + seq.generated
+        known = need = seq.prompt + seq.generated
+        cached, taken, room = 0, 0, rep.blocks
+        if CACHING and rep.caching:
+            cached = cached_blocks(s, r, seq.request, known, 0)
+            taken = count_free(s, r, seq.request, cached)
+            need -= cached * rep.block_tokens
+            if rep.keeps_room:
+                room += cached - taken + count_shared(s, r)
         count = min(need, budget, limit)
         if rep.chunked == 0 and count < need and not (need > rep.max_tokens and rep.chunks == 0):
             break
         blocks, most = blocks_of(rep, count), most_blocks(rep, seq)
-        if (blocks if rep.first_chunk else blocks_of(rep, need)) > rep.free:
+        if (blocks if rep.first_chunk else blocks_of(rep, need)) + taken > rep.free:
             break
-        if rep.keeps_room and rep.promised + most > rep.blocks:
+        if rep.keeps_room and rep.promised + most > room:
             break
         pop(s, r)
+        if CACHING and cached > 0:
+            take_over(s, r, one, cached)
         rep.free -= blocks
         rep.promised += most
-        seq.blocks, seq.busy, seq.taken, seq.admitted = blocks, 1, count, 1
+        seq.blocks, seq.busy, seq.taken, seq.admitted = cached + blocks, 1, count, 1
         order[rep.running] = one
         rep.running += 1
-        rep.prefilling += 1
+        rep.prefilling += 1 - seq.decodes
         batch[base + rep.decodes + rep.chunks] = one
         rep.chunks += 1
         budget -= count
-        note(s, r, ADMITTED, seq.request, need, rep.blocks - rep.free)
+        note(s, r, ADMITTED, seq.request, known, rep.blocks - rep.free)
+        if CACHING and cached > 0:
+            note(s, r, REUSED, seq.request, seq.computed, rep.blocks - rep.free)
 
 
 @rare
@@ -256,4 +270,6 @@ def schedule(s: Any, r: int, base: int) -> bool:
     if rep.swapped > 0:
         swap_in(s, r)
     rep.steady = rep.chunks + rep.evicted + rep.copies == 0 and rep.decodes == rep.running and rep.stages == 1
+    if CACHING and rep.caching and rep.static == 0 and rep.waiting > 0 and rep.running < rep.max_requests:
+        rep.steady = False  # where decodes take blocks that it would take over, who waits needs fewer of them
     return rep.decodes + rep.chunks > 0

@@ -23,7 +23,7 @@ ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
 STEP_END, COPY_END, FAULT, TIMEOUT, CANCELLATION = range(5)
 """Kinds of events, in their order at an instant."""
 
-REJECTED, ADMITTED, PREEMPTED, FINISHED, SWAPPED_OUT, SWAPPED_IN, CANCELLED, LOST = 1, 2, 3, 4, 6, 7, 8, 9
+REJECTED, ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN, CANCELLED, LOST = range(1, 10)
 """``serving.decision``'s numbers of facts (a test compares them)."""
 BEFORE_ALL: Final = -1
 """Rank of those that belong to a static batch; others have 0 or more."""
@@ -39,8 +39,8 @@ lost with its replica, or since nothing took it over."""
 PREFILL, DECODE, MIXED = range(3)
 """Kinds of step as they are recorded (``graph.blueprint.STEP_KINDS``; a test compares them)."""
 
-ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
-ROUND_ROBIN, LEAST_OUTSTANDING, FEWEST_WAITING, POWER_OF_TWO = range(len(ROUTERS))
+ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware")
+ROUND_ROBIN, LEAST_OUTSTANDING, FEWEST_WAITING, POWER_OF_TWO, PREFIX_AWARE = range(len(ROUTERS))
 
 WAITS, AT_ONCE = 1, 2
 """Whether a sequence that is displaced waits for a replica that lives, or is lost at once."""
@@ -137,7 +137,7 @@ class Replica(Record):
     __slots__ = (
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
-        "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit",
+        "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
@@ -154,7 +154,8 @@ class Sequence(Record):
     It ``decodes`` where its next step is a decode step. It is ``busy`` while a step carries it, while it is chosen for
     the step being decided, and while it is copied;
     ``place`` is where it waits, ``away`` where it is between the pool and host memory (``core.swapping``); ``rank`` and
-    ``then`` order the queue before its number does. It is ``displaced`` while it has no replica.
+    ``then`` order the queue before its number does. It is ``displaced`` while it has no replica. Its first ``shared``
+    blocks are cached.
     """
 
     __slots__ = (
@@ -177,6 +178,7 @@ class Sequence(Record):
         "rank",
         "replica",
         "request",
+        "shared",
         "slot",
         "taken",
         "then",
@@ -196,6 +198,7 @@ class Flight(Record):
         "context",
         "decodes",
         "end",
+        "ended",
         "goes_on",
         "graph",
         "kind",
@@ -204,6 +207,7 @@ class Flight(Record):
         "near",
         "near_growth",
         "new",
+        "next_end",
         "previous",
         "row",
         "running",
@@ -295,6 +299,20 @@ class State(NamedTuple):
     """Of each request ``TURN_OVER`` when it has ended, else the turn that is due and waits for it, −1 for none."""
     due_turns: Any
     """Turns that need not wait any more, and have not come."""
+    caches: Any
+    """What replicas keep of prompts; this and the following are empty where they keep nothing."""
+    prefix_runs: Any
+    """Runs of blocks, by replica and number."""
+    extents: Any
+    """Their queues of free blocks."""
+    prefix_first: Any
+    prefix_end: Any
+    """Where the runs of each request are …"""
+    prefix_of: Any
+    """… their numbers …"""
+    prefix_blocks: Any
+    """… and how many blocks of a run it has."""
+    prefix_routing: Any
     rows: Any
     varying: Any
     chunks: Any

@@ -17,6 +17,7 @@ from typing import Any, Final
 from clustersim.compiled import rare
 from clustersim.core.attention import decode_ns, decode_steps_ns
 from clustersim.core.events import VERSIONS, expect
+from clustersim.core.prefix_cache import CACHING, release, store
 from clustersim.core.prices import OF_DECODE, price_step
 from clustersim.core.progress import blocks_of, decodes_next
 from clustersim.core.queue import remove
@@ -126,6 +127,8 @@ def free_sequence(s: Any, r: int, one: int) -> None:
 def finish(s: Any, r: int, one: int) -> None:
     """Let a sequence go that has its last token."""
     rep, seq = s.replicas[r], s.sequences[one]
+    if CACHING and rep.caching:
+        release(s, r, one)
     leave(s, r, one)
     note(s, r, FINISHED, seq.request, seq.generated, rep.blocks - rep.free)
     close_episode(s, r, one)
@@ -141,6 +144,8 @@ def take_out(s: Any, r: int, one: int, taken: int) -> None:
     rep, seq = s.replicas[r], s.sequences[one]
     if seq.blocks > 0:
         rep.prefilling -= 1 - seq.decodes
+        if CACHING and rep.caching:
+            release(s, r, one)
         leave(s, r, one)
     elif seq.away:
         give_up_swapped(s, r, one)
@@ -167,8 +172,8 @@ def compute_chunk(s: Any, r: int, step: int, one: int) -> None:
     if seq.computed == known and seq.generated < seq.output:
         seq.generated += 1
         sampled = 1
-    if seq.computed == known or decodes_next(seq):  # the last token that it recomputes is a decode step
-        rep.prefilling -= 1
+    if seq.computed == known or decodes_next(seq):  # the last token of what it computes anew is a decode step
+        rep.prefilling -= 1 - seq.decodes
         seq.decodes = 1
     log_chunk(s, r, step, one, sampled)
     if seq.computed == known and seq.generated >= seq.output:
@@ -197,6 +202,8 @@ def land(s: Any, r: int) -> None:
     flight, batch = s.flights[r][k], s.members[r]
     base, steps, decodes, chunks = k * (len(batch) // rep.stages), flight.steps, flight.decodes, flight.chunks
     log_run(s, r, k, steps, s.clock[0].now)
+    if CACHING and rep.caching and chunks > 0:  # before anybody leaves
+        store(s, r, base + decodes, base + decodes + chunks)
     rep.oldest = k + 1 if k + 1 < rep.stages else 0
     rep.flying -= 1
     rep.step += steps - 1
@@ -230,12 +237,19 @@ def step_ns(p: Any, flight: Any, pending: Any, step: int) -> int:
 
 
 def ended_before(s: Any, p: Any, r: int, instant: int) -> tuple[int, int]:
-    """Return how many steps of a run end before an instant, but not its last one, and when the next one ends."""
+    """Return how many steps of a run end before an instant, but not its last one, and when the next one ends.
+
+    Nobody asks for an earlier instant later; a router that goes by prefixes asks again and again.
+    """
     flight = s.flights[r][0]
     ended, end = 0, flight.start + step_ns(p, flight, s.pending[r], 0)
+    if CACHING and flight.ended > 0:
+        ended, end = flight.ended, flight.next_end
     while end < instant and ended + 1 < flight.steps:
         ended += 1
         end += step_ns(p, flight, s.pending[r], ended)
+    if CACHING:
+        flight.ended, flight.next_end = ended, end
     return ended, end
 
 
@@ -277,8 +291,16 @@ def taken_by_run(s: Any, p: Any, r: int) -> int:
     found = 0
     for place in range(flight.decodes):
         seq = s.sequences[s.members[r][place]]
-        found += max(blocks_of(rep, seq.computed + ended + 1) - seq.blocks, 0)
+        tokens = seq.computed + ended + 1
+        if tokens > seq.blocks * rep.block_tokens:
+            found += blocks_of(rep, tokens) - seq.blocks
     return found
+
+
+def taken_at_most(s: Any, r: int) -> int:
+    """Return how many blocks the run under way, if any, takes in the steps that are priced, besides its first one."""
+    flight = s.flights[r][0]
+    return flight.decodes * (flight.steps // s.replicas[r].block_tokens + 1) if is_run(s, r) else 0
 
 
 def horizon_of(s: Any, r: int) -> int:
@@ -431,6 +453,7 @@ def describe(s: Any, r: int, k: int, base: int) -> None:
     add_up_near(s, r, base)
     add_up_chunks(s, r, base)
     flight.start, flight.step, flight.steps, flight.limit, flight.goes_on = s.clock[0].now, rep.step, 0, 1, 0
+    flight.ended = 0
     flight.decodes, flight.chunks, flight.new, flight.left = rep.decodes, rep.chunks, rep.new, rep.left
     flight.kind = (MIXED if rep.decodes > 0 else PREFILL) if rep.chunks > 0 else DECODE
     flight.context, flight.attended = rep.context + rep.attended, rep.attended

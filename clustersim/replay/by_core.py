@@ -44,7 +44,6 @@ def core_obstacle(prepared: Prepared) -> str:
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,
-        "prompts share cached prefixes": serving.prefix_caching,
         "a user's class decides": not (isinstance(serving.scheduler, str) and serving.router in st.ROUTERS),
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "communications can meet on a link": bool(contention.stages or contention.boundaries),
@@ -65,12 +64,15 @@ def is_interpreted(inputs: ReplayInput) -> bool:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return True
     work = inputs.behind_s + expected_s(inputs.requests, staged=inputs.entry.plan.pp > 1)
-    return work < compiler_s(advance) + (compiler_s(begin_and_end_outages) if inputs.faults else 0.0)
+    caching = inputs.entry.serving.prefix_caching and inputs.requests.prefix_hashes is not None
+    outages_s = compiler_s(begin_and_end_outages, CACHING=caching) if inputs.faults else 0.0
+    return work < compiler_s(advance, CACHING=caching) + outages_s
 
 
 def waits_for_compiler(requests: Requests, *, staged: bool) -> bool:
     """Whether a run that the core can simulate waits until it is compiled, once on a machine."""
-    return compiler_s(advance) == COMPILE_S <= expected_s(requests, staged=staged)
+    caching = requests.prefix_hashes is not None
+    return compiler_s(advance, CACHING=caching) == COMPILE_S <= expected_s(requests, staged=staged)
 
 
 def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:

@@ -16,6 +16,7 @@ from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.core.events import KIND_BITS, VERSION_BITS
 from clustersim.core.outages import begin_and_end_outages
+from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, PrefixRun
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
 from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
@@ -28,6 +29,7 @@ from clustersim.replay.outages import ALL_FAILED
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
 from clustersim.serving.order import UNLIMITED
+from clustersim.serving.prefix_keys import PrefixKeys
 from clustersim.serving.router import DrawnPairs
 from clustersim.serving.scheduler import Scheduler
 from clustersim.timeline.columns import shelved
@@ -79,10 +81,12 @@ class CoreReplicas:
         self.requests = np.arange(len(self.inputs.requests))[mine]
         self.storage: Storage = Objects() if interpreted else Arrays()
         self.interpreted = interpreted
-        self.advance = advance if interpreted else compiled(advance)
+        self.prefixes: PrefixKeys | None = prepared.prefix_keys
+        caching = self.prefixes is not None
+        self.advance = advance if interpreted else compiled(advance, CACHING=caching)
         self.begin_and_end_outages = begin_and_end_outages
         if prepared.outages and not interpreted:
-            self.begin_and_end_outages = compiled(begin_and_end_outages)
+            self.begin_and_end_outages = compiled(begin_and_end_outages, CACHING=caching)
         self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
         self.stages = self.scheduler.stages
         self.windows = self.inputs.entry.pricer.windows
@@ -192,6 +196,7 @@ class CoreReplicas:
             follows=storage.column(nothing if requests.follows is None else requests.follows[mine]),
             turns=storage.numbers(0 if requests.follows is None else total, -1),
             due_turns=storage.numbers(0 if requests.follows is None else total),
+            **self._prefix_lists(count),
             **logs,
         )
         for place in range(FEW):
@@ -201,6 +206,39 @@ class CoreReplicas:
         self._fill_loads(count)
         self._fill(width, ranks)
         self._fill_outages()
+        self._fill_caches(count)
+
+    def _prefix_lists(self, count: int) -> dict[str, Any]:
+        """Return what is kept of prompts, as lists of the state; empty where nothing is."""
+        storage, keys = self.storage, self.prefixes
+        first = end = run = blocks = np.zeros(0, np.int64)
+        runs = extents = 0
+        if keys is not None:
+            first, end, blocks = keys.bounds[:-1][self.requests], keys.bounds[1:][self.requests], keys.blocks
+            found, run = np.unique(keys.keys, return_inverse=True)
+            runs, extents = len(found) + 1, self.scheduler.pool.total + 2
+        return {
+            "caches": storage.records(PrefixCache, count),
+            "prefix_runs": storage.sparse_grid(PrefixRun, count, runs),
+            "extents": storage.sparse_grid(Extent, count, extents),
+            "prefix_first": storage.column(first),
+            "prefix_end": storage.column(end),
+            "prefix_of": storage.column(run.astype(np.int64) + 1),
+            "prefix_blocks": storage.column(blocks),
+            "prefix_routing": storage.records(PrefixRouting, 1),
+        }
+
+    def _fill_caches(self, count: int) -> None:
+        """Let all blocks be free, and without content; say how the router goes by prefixes."""
+        if self.prefixes is None:
+            return
+        for r in range(count):
+            set_field(self.s.caches, r, "free", self.scheduler.pool.total)
+            set_field(self.s.caches, r, "made", 2)
+            for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, self.scheduler.pool.total)):
+                set_field(self.s.extents[r], at, name, value)
+        for name in PrefixRouting.__slots__:
+            set_field(self.s.prefix_routing, 0, name, float(getattr(self.scheduler.config.prefix_routing, name)))
 
     def _fill(self, width: int, ranks: int) -> None:
         """Say what replicas may do, and where the clock begins."""
@@ -220,12 +258,15 @@ class CoreReplicas:
             "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
             "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
+            "caching": int(self.prefixes is not None),
             "host": 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks,
         }  # fmt: skip
         for r in range(len(self.logs)):
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
         router = st.ROUTERS.index(str(config.router)) if len(self.logs) > 1 else st.ROUND_ROBIN
+        if router == st.PREFIX_AWARE and self.prefixes is None:
+            router = st.LEAST_OUTSTANDING
         cancels = requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any())
         clock = {
             "phase": st.ENDS, "total": len(self.requests),

@@ -151,7 +151,7 @@ def test_a_compiler_that_takes_long_is_told_of_beforehand(monkeypatch: pytest.Mo
     workload = "{arrivals: all_at_once, prompt_tokens: 8, output_tokens: 2, requests: 1}"
     requests = load("tp-on-one-node", (f"workload={workload}", "expect={}")).requests()
     for kept_s, work_s, waits in ((READ_S, 1e9, False), (COMPILE_S, 1e9, True), (COMPILE_S, 1.0, False)):
-        monkeypatch.setattr("clustersim.replay.by_core.compiler_s", lambda _, kept_s=kept_s: kept_s)
+        monkeypatch.setattr("clustersim.replay.by_core.compiler_s", lambda _, kept_s=kept_s, **__: kept_s)
         monkeypatch.setattr("clustersim.replay.by_core.expected_s", lambda _, work_s=work_s, **_named: work_s)
         assert waits_for_compiler(requests, staged=False) is waits
     monkeypatch.undo()
