@@ -12,7 +12,7 @@ from clustersim.compiled import rare
 from clustersim.core.events import drop_first, expect, first_kind, first_number, first_version
 from clustersim.core.queue import displace, push, remove
 from clustersim.core.record import is_full, note, note_reason
-from clustersim.core.routing import lacks_room, route
+from clustersim.core.routing import lacks_room, route, show_replicas
 from clustersim.core.state import (
     ALL_FAILED,
     ARRIVALS,
@@ -119,6 +119,8 @@ def arrive(s: Any, p: Any) -> int:
         if clock.choices == clock.drawn and clock.living > 0:
             return ASK_PAIRS
         r = route(s, p, request, s.prompts[request]) if clock.living > 0 else 0
+        if r < 0:
+            return show_replicas(s, p, request)
         if lacks_room(clock, s.replicas[r]):
             return GROW
         if is_turn:
@@ -126,6 +128,7 @@ def arrive(s: Any, p: Any) -> int:
             clock.due -= 1
         else:
             clock.next += 1
+        clock.chosen = -1
         s.order_of_arrival[clock.turn] = request
         clock.turn += 1
         clock.choices += clock.living > 0
@@ -163,15 +166,16 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
     seq.request, seq.prompt, seq.output, seq.replica = request, s.prompts[request], s.outputs[request], r
     seq.arrived = clock.now
     seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.displaced = 0
-    seq.decodes = seq.away = 0
+    seq.decodes = seq.away = seq.preemptions = 0
     seq.first_step = seq.last_step = -1
     rank_in_queue(s, one)
     if clock.living == 0:
         displace(clock, seq, WAITS)
     else:
+        s.replicas[r].standing = 0
         push(s, r, one)
         weigh(s, r, seq.prompt + seq.output)
-        if is_run(s, r) and s.queues[r][0] == one:  # those before it are kept out as ever
+        if is_run(s, r) and (s.queues[r][0] == one or s.replicas[r].custom):  # those before it are kept out as ever
             cut(s, p, r)
         touch(s, r)
     if len(s.sequence_of) > 0:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def note(s: Any, r: int, kind: int, request: int, value: int, used: int) -> None:
-    """Log a fact of this instant."""
+    """Log a fact of this instant; what a user's scheduler chose need not be what it would choose again."""
     clock, facts = s.clock[0], s.facts
     at = clock.facts_at
     facts[at] = r
@@ -16,6 +16,7 @@ def note(s: Any, r: int, kind: int, request: int, value: int, used: int) -> None
     facts[at + 4] = value
     facts[at + 5] = used
     clock.facts_at = at + 6
+    s.replicas[r].standing = 0
 
 
 def note_reason(s: Any, request: int, why: int, value: int) -> None:

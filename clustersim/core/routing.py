@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from clustersim.compiled import rare
 from clustersim.core.prefix_cache import CACHING, cached_blocks, may_lose
-from clustersim.core.state import FEWEST_WAITING, LEAST_OUTSTANDING, NEVER, POWER_OF_TWO, PREFIX_AWARE
+from clustersim.core.state import (
+    ASK_ROUTE,
+    CUSTOM,
+    FEWEST_WAITING,
+    LEAST_OUTSTANDING,
+    NEVER,
+    POWER_OF_TWO,
+    PREFIX_AWARE,
+)
 from clustersim.core.steps import taken_at_most, taken_by_run
 
 
 def route(s: Any, p: Any, request: int, known: int) -> int:
-    """Return the replica of a request that comes, of which so many tokens are known; some lives."""
+    """Return the replica of a request that comes, of which so many tokens are known; some lives.
+
+    It is −1 where a user's router is to be asked.
+    """
     clock = s.clock[0]
     turn, living = clock.choices, s.living
     if clock.router == LEAST_OUTSTANDING:
@@ -28,7 +40,17 @@ def route(s: Any, p: Any, request: int, known: int) -> int:
         return more if s.replicas[more].outstanding < s.replicas[less].outstanding else less
     if CACHING and clock.router == PREFIX_AWARE:
         return follow_prefix(s, p, request, known)
-    return living[turn % clock.living]
+    return clock.chosen if clock.router == CUSTOM else living[turn % clock.living]
+
+
+@rare
+def show_replicas(s: Any, p: Any, request: int) -> int:
+    """Ask a user's router for the replica of a request: it is shown the blocks that runs have taken by now."""
+    clock = s.clock[0]
+    for r in range(clock.replicas):
+        s.replicas[r].taken = taken_by_run(s, p, r)
+    clock.lane = request
+    return ASK_ROUTE
 
 
 def follow_prefix(s: Any, p: Any, request: int, known: int) -> int:

@@ -45,6 +45,7 @@ def preempt(s: Any, r: int, one: int) -> None:
     if CACHING and rep.caching:
         release(s, r, one)
     leave(s, r, one)
+    seq.preemptions += 1
     rep.evicted += 1
     if seq.computed > 0 and blocks <= rep.host:
         close_episode(s, r, one)
@@ -178,9 +179,25 @@ def choose_begun(s: Any, r: int, base: int, budget: int, limit: int) -> int:
     return -1 if short else budget
 
 
+def enter(s: Any, r: int, one: int, cached: int, blocks: int) -> None:
+    """Let a sequence run that waited, with blocks that are cached, and so many others."""
+    rep, seq = s.replicas[r], s.sequences[one]
+    if CACHING and cached > 0:
+        take_over(s, r, one, cached)
+    rep.free -= blocks
+    rep.promised += most_blocks(rep, seq)
+    seq.blocks, seq.admitted = cached + blocks, 1
+    s.order[r][rep.running] = one
+    rep.running += 1
+    rep.prefilling += 1 - seq.decodes
+    note(s, r, ADMITTED, seq.request, seq.prompt + seq.generated, rep.blocks - rep.free)
+    if CACHING and cached > 0:
+        note(s, r, REUSED, seq.request, seq.computed, rep.blocks - rep.free)
+
+
 def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
     """Choose first chunks of those that wait, in their order, as long as there are places, tokens and blocks."""
-    rep, order, batch = s.replicas[r], s.order[r], s.members[r]
+    rep, batch = s.replicas[r], s.members[r]
     places = rep.max_requests - rep.away if rep.swapped == 0 else 0
     while rep.waiting > 0 and budget > 0 and rep.running < places and rep.evicted == 0:
         one = s.queues[r][0]
@@ -204,20 +221,11 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
         if rep.keeps_room and rep.promised + most > room:
             break
         pop(s, r)
-        if CACHING and cached > 0:
-            take_over(s, r, one, cached)
-        rep.free -= blocks
-        rep.promised += most
-        seq.blocks, seq.busy, seq.taken, seq.admitted = cached + blocks, 1, count, 1
-        order[rep.running] = one
-        rep.running += 1
-        rep.prefilling += 1 - seq.decodes
+        enter(s, r, one, cached, blocks)
+        seq.busy, seq.taken = 1, count
         batch[base + rep.decodes + rep.chunks] = one
         rep.chunks += 1
         budget -= count
-        note(s, r, ADMITTED, seq.request, known, rep.blocks - rep.free)
-        if CACHING and cached > 0:
-            note(s, r, REUSED, seq.request, seq.computed, rep.blocks - rep.free)
 
 
 @rare
@@ -250,8 +258,8 @@ def choose_prompts(s: Any, r: int, base: int, budget: int) -> None:
         admit(s, r, base, budget, limit)
 
 
-def schedule(s: Any, r: int, base: int) -> bool:
-    """Decide the next step, whose members are at ``base`` on; return whether there is any."""
+def schedule(s: Any, r: int, base: int) -> None:
+    """Decide the next step, whose members are at ``base`` on."""
     rep = s.replicas[r]
     if rep.static and rep.running == 0 and rep.waiting > 0 and s.sequences[s.queues[r][0]].batch != rep.batch:
         make_up_batch(s, r)  # once more where one came that goes before its members
@@ -272,4 +280,3 @@ def schedule(s: Any, r: int, base: int) -> bool:
     rep.steady = rep.chunks + rep.evicted + rep.copies == 0 and rep.decodes == rep.running and rep.stages == 1
     if CACHING and rep.caching and rep.static == 0 and rep.waiting > 0 and rep.running < rep.max_requests:
         rep.steady = False  # where decodes take blocks that it would take over, who waits needs fewer of them
-    return rep.decodes + rep.chunks > 0

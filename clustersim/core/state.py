@@ -13,9 +13,10 @@ from clustersim.compiled import Record
 NEVER: Final = (1 << 63) - 1
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
+ASK_ROUTE, ASK_BATCH = 11, 12
 """Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
 or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
-64 bits."""
+64 bits; where a user's router or scheduler decides."""
 
 ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
 """Phases of an instant, in their order."""
@@ -41,6 +42,8 @@ PREFILL, DECODE, MIXED = range(3)
 
 ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware")
 ROUND_ROBIN, LEAST_OUTSTANDING, FEWEST_WAITING, POWER_OF_TWO, PREFIX_AWARE = range(len(ROUTERS))
+CUSTOM: Final = len(ROUTERS)
+"""A user's own router."""
 
 WAITS, AT_ONCE = 1, 2
 """Whether a sequence that is displaced waits for a replica that lives, or is lost at once."""
@@ -65,9 +68,9 @@ class Clock(Record):
     may send; ``held`` how many turns of sessions wait for the one before them, and ``due`` how many need not any more,
     of which ``round`` come just now. ``choices`` counts what the router chose; pairs are there from ``first_pair`` to
     ``drawn``. ``gone`` counts replicas that never come back; requests that are displaced are in [``displaced_from``,
-    ``displaced_to``], and are placed from ``displaced_at`` on. ``lane`` is whose price is asked for, ``answered``
-    whether it is there, and ``asked`` the last instant at which schedulers were asked. Then there are places in the
-    logs, and their room.
+    ``displaced_to``], and are placed from ``displaced_at`` on. ``lane`` is whose price or decision is asked for, or
+    which request's replica; ``answered`` is whether the price is there, ``chosen`` the replica, −1 for none, and
+    ``asked`` the last instant at which schedulers were asked. Then there are places in the logs, and their room.
     """
 
     __slots__ = (
@@ -75,6 +78,7 @@ class Clock(Record):
         "asked",
         "cancels",
         "choices",
+        "chosen",
         "chunks_at",
         "chunks_room",
         "closed",
@@ -131,17 +135,19 @@ class Replica(Record):
     that those who run hold at their ends; ``free_at`` is when its first stage is free. ``away`` counts those in host
     memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way, which give
     ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
-    ``outage`` is its last one.
+    ``outage`` is its last one. ``taken`` are blocks that the run under way has taken, where a user's router is shown
+    them; ``told`` is whether a user's scheduler has chosen, and ``standing`` how many members decode again, without
+    being asked for, until something happens.
     """
 
     __slots__ = (
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
-        "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching",
+        "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
-        "is_down", "outage",
+        "is_down", "outage", "taken", "told", "standing",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
@@ -174,6 +180,7 @@ class Sequence(Record):
         "leaving",
         "output",
         "place",
+        "preemptions",
         "prompt",
         "rank",
         "replica",
@@ -188,7 +195,9 @@ class Sequence(Record):
 class Flight(Record):
     """A step, or run of steps, that is under way.
 
-    ``left`` is how many steps the first member to end has left; ``previous`` the step that used its slot before.
+    ``left`` is how many steps the first member to end has left; ``previous`` the step that used its slot before;
+    ``ended`` counts steps of a run that have ended, as far as somebody has asked, and ``next_end`` is when the one
+    behind them ends, 0 where nobody has.
     """
 
     __slots__ = (
@@ -268,6 +277,8 @@ class State(NamedTuple):
     times: Any
     whats: Any
     """A heap of events: instants, and kind, number and version in one."""
+    choice: Any
+    """Whom a user's scheduler chose."""
     touched: Any
     """Replicas that are to decide at this instant."""
     load_tree: Any

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from clustersim.compiled import rare
 from clustersim.core.attention import decode_ns, decode_steps_ns
+from clustersim.core.custom import consult
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.prefix_cache import CACHING, release, store
 from clustersim.core.prices import OF_DECODE, price_step
@@ -67,12 +68,16 @@ def weigh(s: Any, r: int, tokens: int) -> None:
 
 
 def touch(s: Any, r: int) -> None:
-    """Let a replica decide at this instant."""
-    rep, clock = s.replicas[r], s.clock[0]
+    """Let a replica decide at this instant, in the order of their numbers."""
+    rep, clock, touched = s.replicas[r], s.clock[0], s.touched
     if rep.is_touched == 0:
         rep.is_touched = 1
-        s.touched[clock.touched] = r
+        at = clock.touched
         clock.touched += 1
+        while at > 0 and touched[at - 1] > r:
+            touched[at] = touched[at - 1]
+            at -= 1
+        touched[at] = r
 
 
 def rank_in_queue(s: Any, one: int) -> None:
@@ -194,6 +199,9 @@ def advance_decodes(s: Any, r: int, base: int, flight: Any, steps: int) -> None:
             more = blocks_of(rep, computed) - seq.blocks
             rep.free -= more
             seq.blocks += more
+        if seq.generated >= seq.output:
+            ended += 1
+    return ended
 
 
 def land(s: Any, r: int) -> None:
@@ -239,17 +247,16 @@ def step_ns(p: Any, flight: Any, pending: Any, step: int) -> int:
 def ended_before(s: Any, p: Any, r: int, instant: int) -> tuple[int, int]:
     """Return how many steps of a run end before an instant, but not its last one, and when the next one ends.
 
-    Nobody asks for an earlier instant later; a router that goes by prefixes asks again and again.
+    Instants never go back, so it goes on from where it was.
     """
     flight = s.flights[r][0]
-    ended, end = 0, flight.start + step_ns(p, flight, s.pending[r], 0)
-    if CACHING and flight.ended > 0:
-        ended, end = flight.ended, flight.next_end
+    ended, end = flight.ended, flight.next_end
+    if end == 0:
+        end = flight.start + step_ns(p, flight, s.pending[r], 0)
     while end < instant and ended + 1 < flight.steps:
         ended += 1
         end += step_ns(p, flight, s.pending[r], ended)
-    if CACHING:
-        flight.ended, flight.next_end = ended, end
+    flight.ended, flight.next_end = ended, end
     return ended, end
 
 
@@ -376,7 +383,7 @@ def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
 def soonest(s: Any, r: int) -> int:
     """Return up to when a run may be priced: until somebody may come, or nothing is simulated any more."""
     clock = s.clock[0]
-    if s.replicas[r].waiting > 0 and s.replicas[r].ranked == 0:
+    if s.replicas[r].waiting > 0 and s.replicas[r].ranked == 0 and s.replicas[r].custom == 0:
         return clock.horizon + 1 if clock.horizon < NEVER - 1 else NEVER
     if clock.closed or clock.held > 0:
         return clock.now
@@ -453,7 +460,7 @@ def describe(s: Any, r: int, k: int, base: int) -> None:
     add_up_near(s, r, base)
     add_up_chunks(s, r, base)
     flight.start, flight.step, flight.steps, flight.limit, flight.goes_on = s.clock[0].now, rep.step, 0, 1, 0
-    flight.ended = 0
+    flight.ended = flight.next_end = 0
     flight.decodes, flight.chunks, flight.new, flight.left = rep.decodes, rep.chunks, rep.new, rep.left
     flight.kind = (MIXED if rep.decodes > 0 else PREFILL) if rep.chunks > 0 else DECODE
     flight.context, flight.attended = rep.context + rep.attended, rep.attended
@@ -543,7 +550,13 @@ def decide(s: Any, p: Any, r: int) -> int:
             arm(s, r)
             return 0
         base = k * (len(s.members[r]) // rep.stages)
-        if not schedule(s, r, base):
+        if rep.custom:
+            asked = consult(s, r, base)
+            if asked:
+                return asked
+        else:
+            schedule(s, r, base)
+        if rep.decodes + rep.chunks == 0:
             arm(s, r)
             return 0
         describe(s, r, k, base)

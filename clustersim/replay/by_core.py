@@ -35,6 +35,7 @@ def core_obstacle(prepared: Prepared) -> str:
     inputs, contention = prepared.input, prepared.contention
     pool, serving = inputs.entry, inputs.entry.serving
     copies_differ = pool.host is not None and prepared.copies_of_stages is None
+    own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     found = {
         "every operator is an event": inputs.mode == "full",
         "there are two pools": len(inputs.pools) > 1,
@@ -44,7 +45,8 @@ def core_obstacle(prepared: Prepared) -> str:
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,
-        "a user's class decides": not (isinstance(serving.scheduler, str) and serving.router in st.ROUTERS),
+        "a user's class decides where prefixes are cached": own and serving.prefix_caching,
+        "a user's class decides where replicas fail, or swap": own and (bool(inputs.faults) or pool.host is not None),
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "communications can meet on a link": bool(contention.stages or contention.boundaries),
         "operators of a pass overlap, or ranks of one group differ": not all(
@@ -93,7 +95,9 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     prepared = builder.prepared
     inputs, count = prepared.input, prepared.input.entry.plan.dp
     outcome = Outcome(inputs.requests, prepared.schedulers[0], progress)
-    alone = not prepared.outages and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
+    alone = isinstance(inputs.entry.serving.scheduler, str)  # else which replica errs first may depend on it
+    alone = alone and not prepared.outages
+    alone = alone and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
     shares = [([r], slice(r, None, count)) for r in replicas] if alone else [([*replicas], slice(None))]
     interpreted = is_interpreted(inputs)
     unfinished: list[str] = []

@@ -22,16 +22,20 @@ from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
 from clustersim.core.tables import PriceTables
 from clustersim.graph.prices.steps import StepPrices
+from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.outages import ALL_FAILED
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
+from clustersim.serving.custom_scheduler import CustomScheduler
 from clustersim.serving.order import UNLIMITED
 from clustersim.serving.prefix_keys import PrefixKeys
-from clustersim.serving.router import DrawnPairs
+from clustersim.serving.router import CustomRouter, DrawnPairs
 from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.standstill import standstill
+from clustersim.serving.user_class import UserClass
 from clustersim.timeline.columns import shelved
 from clustersim.workload.requests import Requests
 
@@ -91,6 +95,15 @@ class CoreReplicas:
         self.stages = self.scheduler.stages
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
+        self.schedulers = [
+            AskedScheduler(one, r, self.inputs.requests)
+            for r, one in enumerate([prepared.schedulers[replica] for replica in replicas])
+            if isinstance(one, CustomScheduler)
+        ]
+        router = self.scheduler.config.router
+        self.router = None
+        if isinstance(router, UserClass):
+            self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
         self.tables = self._tables([builder.prices_of(replica) for replica in replicas])
         self.outages = prepared.outages
         self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
@@ -176,6 +189,7 @@ class CoreReplicas:
             phases=storage.numbers(config.kv_block_tokens),
             times=storage.numbers(self.events + copied),
             whats=storage.numbers(self.events + copied),
+            choice=storage.numbers(2 * width if self.schedulers else 0),
             touched=storage.numbers(count),
             load_tree=storage.numbers(0),
             pairs=storage.column(nothing),
@@ -257,6 +271,7 @@ class CoreReplicas:
             "keeps_room": int(config.preemption == "never"), "first_chunk": int(config.admits_first_chunks),
             "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
             "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
+            "custom": int(bool(self.schedulers)),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None),
             "host": 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks,
@@ -264,7 +279,10 @@ class CoreReplicas:
         for r in range(len(self.logs)):
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
-        router = st.ROUTERS.index(str(config.router)) if len(self.logs) > 1 else st.ROUND_ROBIN
+        if isinstance(config.router, UserClass):
+            router = st.CUSTOM
+        else:
+            router = st.ROUTERS.index(config.router) if len(self.logs) > 1 else st.ROUND_ROBIN
         if router == st.PREFIX_AWARE and self.prefixes is None:
             router = st.LEAST_OUTSTANDING
         cancels = requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any())
@@ -272,7 +290,7 @@ class CoreReplicas:
             "phase": st.ENDS, "total": len(self.requests),
             "freed": requests.concurrency or 0, "closed": int(requests.concurrency is not None),
             "horizon": st.NEVER - 1 if self.inputs.horizon_ns is None else self.inputs.horizon_ns,
-            "router": router, "replicas": len(self.logs), "asked": -1,
+            "router": router, "replicas": len(self.logs), "asked": -1, "chosen": -1,
             "spares": FEW, "queue_room": FEW + width, "event_room": len(self.s.times),
             "living": len(self.logs), "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
             "displaced_at": st.NEVER, "displaced_from": st.NEVER, "displaced_to": -1,
@@ -323,7 +341,9 @@ class CoreReplicas:
             status = self.advance(self.s, self.tables.p)
             if status == st.OUTAGES:
                 status = self.begin_and_end_outages(self.s, self.tables.p) or status
-            if status in (st.FULL, st.DONE):
+            if status == st.ASK_BATCH:
+                self.schedulers[self._of_clock("lane")].decide(self.s)
+            elif status in (st.FULL, st.DONE):
                 now = self._hand_on(now)
                 ended = self._tell(ended, now)
             elif status == st.GROW:
@@ -336,9 +356,12 @@ class CoreReplicas:
                 self.tables.widen()
             elif status == st.TOO_LATE:
                 raise too_late()
+            elif status == st.ASK_ROUTE:
+                self._ask_router()
             else:
                 self._answer(status)
         self._wait()
+        self._check_stall()
         self._finish()
 
     def _of_clock(self, name: str) -> int:
@@ -421,6 +444,21 @@ class CoreReplicas:
         self.s = self.s._replace(pairs=self.storage.column(pairs))
         set_field(self.s.clock, 0, "first_pair", first)
         set_field(self.s.clock, 0, "drawn", first + more)
+
+    def _ask_router(self) -> None:
+        """Let a user's router choose."""
+        assert self.router is not None
+        request = int(self.requests[self._of_clock("lane")])
+        set_field(self.s.clock, 0, "chosen", self.router.choose(self.s, self._of_clock("now"), request))
+
+    def _check_stall(self) -> None:
+        """End a run with requests that have not ended, since a user's scheduler chooses nothing."""
+        left = len(self.requests) - self._of_clock("ended")
+        if left and self.inputs.horizon_ns is None:
+            for replica, one in zip(self.replicas.tolist(), self.schedulers, strict=False):
+                found = one.stall(self.s, self._of_clock("now"))
+                if found is not None:
+                    raise standstill(left, replica, one.blocks, found)
 
     def _answer(self, status: int) -> None:
         """Find the price that the core asks for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.custom import CustomScheduler
+from clustersim.serving.custom_scheduler import CustomScheduler
 from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.static import StaticScheduler

@@ -203,7 +203,18 @@ class CustomRouter:
         self.router: RoutesRequests = user.made()
 
     def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
-        """Return what the user's router chose.
+        """Return what the user's router chose; see :meth:`choose`."""
+        view = RouterView(
+            now_ns=now,
+            request=request.request,
+            prompt_tokens=request.prompt_tokens,
+            priority=request.priority,
+            replicas=tuple(load.view(request) for load in loads),
+        )
+        return self.choose(view)
+
+    def choose(self, view: RouterView) -> int:
+        """Return what the user's router chooses.
 
         Raises
         ------
@@ -212,21 +223,14 @@ class CustomRouter:
         InputError
             When it is no number.
         """
-        view = RouterView(
-            now_ns=now,
-            request=request.request,
-            prompt_tokens=request.prompt_tokens,
-            priority=request.priority,
-            replicas=tuple(load.view(request) for load in loads),
-        )
         chosen = self.user.asked(lambda: self.router.route(view))
-        known = [load.index for load in loads]
+        known = [one.replica for one in view.replicas]
         number = chosen if type(chosen) is int else self.user.asked(lambda: whole_number(chosen))
         if number is None:
-            message = f"sends request {request.request} to {shown(chosen)}; expected the number of a replica, one of "
-            raise self.user.wrong_answer(now, message + _listed(known))
+            message = f"sends request {view.request} to {shown(chosen)}; expected the number of a replica, one of "
+            raise self.user.wrong_answer(view.now_ns, message + _listed(known))
         if number not in known:
-            self._refuse(now, request.request, number, known)
+            self._refuse(view.now_ns, view.request, number, known)
         return number
 
     def _refuse(self, now: int, request: int, chosen: object, known: list[int]) -> NoReturn:

@@ -37,7 +37,7 @@ from tests.legality.timeline import late_replicas, test_source_mutations
 from tests.legality.timeline.source_mutations import differing, patched
 
 PACKAGES: Final = ("serving", "replay", "collective", "cost")
-APART: Final = ("serving/custom.py", "serving/user_class.py", "serving/view.py", "story", "stall")
+APART: Final = ("serving/custom", "serving/user_class.py", "serving/view.py", "story", "stall")
 """Compiled, or of users' own code, or words."""
 LIMIT_S: Final = 20
 COMPARED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {

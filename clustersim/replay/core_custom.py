@@ -1,0 +1,308 @@
+"""A user's own router and schedulers, shown what is in the state of the core, which goes on with their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from itertools import repeat
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.core.state import State
+from clustersim.serving.custom import Asked, Decider
+from clustersim.serving.custom_scheduler import CustomScheduler
+from clustersim.serving.router import CustomRouter
+from clustersim.serving.scheduler import Stall
+from clustersim.serving.view import ReplicaView, RouterView, SchedulerView, SequenceView
+from clustersim.workload.requests import Requests
+
+LOADS: Final = ("waiting", "running", "outstanding", "free", "taken", "blocks", "prefilling")
+"""Fields of replicas that a router is shown, and how many of its sequences are not through with their prompts."""
+KNOWN: Final = ("prompt", "generated", "computed")
+SHOWN: Final = ("request", "arrived", "prompt", "generated", "computed", "blocks", "preemptions", "busy")
+"""Fields of sequences that a scheduler is shown."""
+STATE: Final = ("waiting", "running", "free", "decodes_in_flight")
+ORDER: Final = ("rank", "then", "request")
+ORDERED: Final = attrgetter(*ORDER)
+REQUEST: Final = itemgetter(0)
+REMAINING: Final = attrgetter("to_compute")
+"""Of a :class:`SequenceView`."""
+
+Named = tuple[int, int, SequenceView | None]
+"""A request, the tokens of it that are asked for, and what runs of it."""
+
+
+class AskedRouter:
+    """A user's router.
+
+    Parameters
+    ----------
+    router : CustomRouter
+    requests : Requests
+    replicas : sequence of int
+        Their numbers.
+    """
+
+    def __init__(self, router: CustomRouter, requests: Requests, replicas: Sequence[int]) -> None:
+        self.router = router
+        self.requests = requests
+        self.replicas = [*replicas]
+
+    def choose(self, s: State, now: int, request: int) -> int:
+        """Return the place of the replica that takes a request."""
+        loads = zip(*fields_of(s.replicas, range(len(self.replicas)), LOADS), strict=True)
+        priorities = self.requests.priorities
+        view = RouterView(
+            now_ns=now,
+            request=request,
+            prompt_tokens=int(self.requests.prompt_tokens[request]),
+            priority=0 if priorities is None else int(priorities[request]),
+            replicas=tuple([self._view(s, r, *load) for r, load in enumerate(loads)]),
+        )
+        return self.replicas.index(self.router.choose(view))
+
+    def _view(
+        self, s: State, r: int, waiting: int, running: int, outstanding: int, free: int, taken: int, blocks: int,
+        prefilling: int,
+    ) -> ReplicaView:  # fmt: skip
+        tokens = 0
+        if waiting:
+            prompts, generated, computed = fields_of(s.sequences, s.queues[r][:waiting], KNOWN)
+            tokens = sum(prompts) + sum(generated) - sum(computed)
+        if prefilling:
+            begun = zip(*fields_of(s.sequences, s.order[r][:running], KNOWN), strict=True)
+            left = [(prompt + more - done, more) for prompt, more, done in begun]
+            tokens += sum([one for one, more in left if one > 1 or more == 0])
+        return ReplicaView(
+            replica=self.replicas[r], waiting=waiting, running=running, outstanding_tokens=outstanding,
+            waiting_tokens=tokens, free_blocks=free - taken, pool_blocks=blocks, cached_tokens=0,
+        )  # fmt: skip
+
+
+class Shown(NamedTuple):
+    """What a scheduler is shown: of sequences those that run, then those that wait.
+
+    Parameters
+    ----------
+    view : SchedulerView
+    sequences : list of SequenceView
+    numbers : list of int
+        Theirs in the state.
+    place : dict
+        Request → where it is among these.
+    """
+
+    view: SchedulerView
+    sequences: list[SequenceView]
+    numbers: list[int]
+    place: dict[int, int]
+
+    def runs(self, request: int) -> SequenceView | None:
+        """Return what runs of a request."""
+        at = self.place.get(request, -1)
+        return self.sequences[at] if 0 <= at < len(self.view.running) else None
+
+
+class AskedScheduler:
+    """A user's scheduler of one replica.
+
+    Parameters
+    ----------
+    scheduler : CustomScheduler
+        With nothing in it.
+    r : int
+        The replica's place in the state.
+    requests : Requests
+    """
+
+    def __init__(self, scheduler: CustomScheduler, r: int, requests: Requests) -> None:
+        self.own: Decider = scheduler.own
+        self.config = scheduler.config
+        self.blocks = scheduler.pool.blocks
+        self.block_tokens = scheduler.pool.block_tokens
+        self.stages = scheduler.stages
+        self.r = r
+        self.keeps_room = self.config.preemption == "never"
+        self.requests = requests
+        self.priorities = [0] * len(requests) if requests.priorities is None else requests.priorities.tolist()
+        self.asked_ns: int | None = None
+        """When it was asked last."""
+        self.decoding: dict[int, None] = {}
+        """What decodes, in the order in which it first did since it was admitted."""
+
+    def show(self, s: State, now: int) -> Shown:
+        """Return what it is shown."""
+        r, config = self.r, self.config
+        waiting, running, free, decodes = of_one(s.replicas, r, STATE)
+        numbers, found = self._shown(s.sequences, s.order[r][:running], in_order(s.sequences, s.queues[r][:waiting]))
+        view = SchedulerView(
+            now, tuple(found[running:]), tuple(found[:running]), (free,), self.blocks, self.block_tokens,
+            config.max_batch_tokens, config.max_batch_requests, self.stages, decodes,
+        )  # fmt: skip
+        return Shown(view, found, numbers, dict(zip(map(REQUEST, found), range(len(found)), strict=True)))
+
+    def _shown(self, sequences: Any, running: Any, waiting: Any) -> tuple[list[int], list[SequenceView]]:
+        """Return numbers of sequences, and what is shown of them."""
+        made, priorities = tuple.__new__, self.priorities  # in a third of the time of a call of the class
+        if isinstance(running, list):
+            numbers = running + waiting
+            return numbers, [
+                made(SequenceView, (
+                    one.request, one.arrived, priorities[one.request], one.prompt, one.generated, one.computed,
+                    one.blocks, 0, one.preemptions, one.busy > 0, 0,
+                ))
+                for one in [sequences[number] for number in numbers]
+            ]  # fmt: skip
+        found = np.concatenate((running, waiting)) if len(waiting) else running
+        request, arrived, prompt, generated, computed, blocks, preemptions, busy = fields_of(sequences, found, SHOWN)
+        columns = (
+            request, arrived, map(priorities.__getitem__, request), prompt, generated, computed, blocks, repeat(0),
+            preemptions, map(bool, busy), repeat(0),
+        )  # fmt: skip
+        return found.tolist(), [*map(partial(made, SequenceView), zip(*columns, strict=False))]
+
+    def stall(self, s: State, now: int) -> Stall | None:
+        """Return what it left alone when it decided nothing; None where there is nothing to run."""
+        view = self.show(s, now if self.asked_ns is None else self.asked_ns).view
+        if not view.waiting and not view.running:
+            return None
+        return Stall(who=self.own.who, file=self.own.user.path, view=view)
+
+    def decide(self, s: State) -> None:
+        """Ask it for the next step, and put its answer where the core goes on.
+
+        Raises
+        ------
+        IllegalDecisionError
+            When no scheduler may decide so.
+        InputError
+            When it raises, or decides nothing that can be read.
+        """
+        (now,) = of_one(s.clock, 0, ("now",))
+        self.asked_ns = now
+        shown, decoding = self.show(s, now), self.decoding
+        tokens, victims, again, counted = self.own.answer(shown.view)
+        for request in decoding.keys() - shown.place.keys():
+            del decoding[request]
+        others = self._checked(shown, tokens, victims, counted)
+        place, numbers = shown.place, shown.numbers
+        gone = [shown.sequences[place[request]] for request in victims]
+        for one in gone:
+            self.own.count_preemption(one.request, one.computed)
+            decoding.pop(one.request, None)
+        free = shown.view.free_blocks[0] + sum([one.blocks for one in gone])
+        missing = len(tokens) - len(others) + sum([self._missing(count, found) for _, count, found in others])
+        if missing > free or self.keeps_room:
+            self._check_blocks(s, shown, gone, free, tokens)
+        if len(others) > 1:  # a user names them in a mapping, whose order says nothing
+            others.sort(key=lambda one: place[one[0]])
+        chunks = []
+        for request, count, found in others:
+            if found is not None and found.decodes:
+                decoding[request] = None
+            else:
+                chunks.append((numbers[place[request]], count))
+        decodes = [numbers[place[request]] for request in decoding if request in tokens]
+        self._put(s, [numbers[place[request]] for request in victims], decodes, chunks, again)
+
+    def _checked(self, shown: Shown, tokens: dict[int, int], victims: tuple[int, ...], counted: bool) -> list[Named]:
+        """Return what is asked for besides a token of each that is known to decode, with which nothing is wrong."""
+        view = shown.view
+        known = self.decoding if counted and not view.decodes_in_flight else {}
+        others: list[Named] = [
+            (request, count, shown.runs(request))
+            for request, count in tokens.items() if request not in known or count != 1
+        ]  # fmt: skip
+        waiting = dict(zip(map(REQUEST, view.waiting), view.waiting, strict=True)) if others else {}
+        asked = Asked(shown.runs, waiting, REMAINING, others, len(view.running), view.decodes_in_flight)
+        if fault := self.own.fault(tokens, victims, asked):
+            self.own.refuse(view.now_ns, fault)
+        return others
+
+    def _check_blocks(
+        self, s: State, shown: Shown, victims: list[SequenceView], free: int, tokens: dict[int, int]
+    ) -> None:
+        """Refuse tokens whose blocks are not there.
+
+        What runs takes its blocks first, by admission, then what waits, in the order in which it waits; but all that
+        decode are first of all where they are named so, and there is room for them.
+        """
+        known, named = len(self.decoding), [(request, count, shown.runs(request)) for request, count in tokens.items()]
+        first = [found for request, count, found in named[:known] if found is not None and count == 1]
+        entering = [one for one in first if one.computed >= one.blocks * self.block_tokens]
+        ordered = [one.request for one in first] == [*self.decoding] and not shown.view.decodes_in_flight
+        if ordered and len(entering) <= free:
+            free -= len(entering)
+            named = named[known:]
+        (promised,) = of_one(s.replicas, self.r, ("promised",))
+        room = self.blocks - promised + sum([self._most(one.request) for one in victims])
+        for request, count, found in sorted(named, key=lambda one: shown.place[one[0]]):
+            more, most = self._missing(count, found), self._most(request) if found is None else 0
+            if more > free or (self.keeps_room and most > room):
+                self.own.refuse_blocks(shown.view.now_ns, request, count, more, free)
+            free -= more
+            room -= most
+
+    def _missing(self, count: int, found: SequenceView | None) -> int:
+        """Return how many more blocks tokens of what runs need, or of one that waits."""
+        computed, blocks = (0, 0) if found is None else (found.computed, found.blocks)
+        return max(-(-(computed + count) // self.block_tokens) - blocks, 0)
+
+    def _most(self, request: int) -> int:
+        """Return how many blocks a request holds at its end."""
+        prompt, output = (int(column[request]) for column in (self.requests.prompt_tokens, self.requests.output_tokens))
+        return -(-(prompt + max(output - 1, 0)) // self.block_tokens)
+
+    def _put(
+        self, s: State, victims: list[int], decodes: list[int], chunks: list[tuple[int, int]], again: bool
+    ) -> None:
+        """Put an answer where the core goes on."""
+        who = [*victims, *decodes, *[one for one, _ in chunks]]
+        s.choice[: len(who)] = who
+        told = len(victims), len(decodes), len(chunks), int(again), 1
+        if isinstance(s.sequences, np.ndarray):
+            for name, value in zip(("evicted", "decodes", "chunks", "steady", "told"), told, strict=True):
+                s.replicas[name][self.r] = value
+            taken = s.sequences["taken"]
+            for one, count in chunks:
+                taken[one] = count
+            return
+        rep = s.replicas[self.r]
+        rep.evicted, rep.decodes, rep.chunks, rep.steady, rep.told = told
+        for one, count in chunks:
+            s.sequences[one].taken = count
+
+
+def in_order(sequences: Any, heap: Any) -> Any:
+    """Return sequences that wait in the order of the queue, in which their heap is not."""
+    if len(heap) < 2:
+        return heap
+    if isinstance(sequences, np.ndarray):
+        return heap[np.lexsort(fields_of(sequences, heap, ORDER)[::-1])]
+    return sorted(heap, key=lambda one: ORDERED(sequences[one]))
+
+
+def fields_of(records: Any, places: Any, names: tuple[str, ...]) -> list[Sequence[int]]:
+    """Return fields of some of the records of a list, a column each."""
+    if isinstance(records, np.ndarray):
+        whole = records.view(np.int64).reshape(len(records), -1)
+        found: list[Sequence[int]] = whole.take(places, 0).take(places_of(records.dtype, names), 1).T.tolist()
+        return found
+    return [*zip(*map(attrgetter(*names), [records[place] for place in places]), strict=True)]
+
+
+def of_one(records: Any, at: int, names: tuple[str, ...]) -> list[int]:
+    """Return fields of one of the records of a list."""
+    if isinstance(records, np.ndarray):
+        return [records[name].item(at) for name in names]
+    return [getattr(records[at], name) for name in names]
+
+
+@cache
+def places_of(kind: np.dtype[Any], names: tuple[str, ...]) -> Int64Array:
+    """Return where fields are in a record of whole numbers."""
+    assert kind.names is not None
+    return np.array([kind.names.index(name) for name in names], np.int64)
