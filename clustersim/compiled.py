@@ -266,6 +266,8 @@ def set_field(records: Any, at: int, name: str, value: float) -> None:
 def field_of(records: Any, at: int, name: str) -> Any:
     """Return an attribute of one of the records of a list, of whichever storage."""
     return records[name][at] if isinstance(records, np.ndarray) else getattr(records[at], name)
+
+
 class _Sparse(dict[int, Any]):
     """So many records by their places, made when somebody asks for them."""
 

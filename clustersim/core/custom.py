@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.compiled import rare
-from clustersim.core.queue import remove
 from clustersim.core.progress import blocks_of
+from clustersim.core.queue import remove
 from clustersim.core.scheduler import enter, preempt
 from clustersim.core.state import ASK_BATCH, NEVER
 

@@ -199,9 +199,6 @@ def advance_decodes(s: Any, r: int, base: int, flight: Any, steps: int) -> None:
             more = blocks_of(rep, computed) - seq.blocks
             rep.free -= more
             seq.blocks += more
-        if seq.generated >= seq.output:
-            ended += 1
-    return ended
 
 
 def land(s: Any, r: int) -> None:

@@ -6,7 +6,6 @@ import os
 from typing import Final
 
 from clustersim.compiled import COMPILE_S, compiler_s
-from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.core.outages import begin_and_end_outages
 from clustersim.replay.core_replicas import CoreReplicas

@@ -76,7 +76,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a first chunk is never enough": Mutation(
         scheduler, "admit", "blocks if rep.first_chunk else", "blocks if False else"
     ),
-    "room is kept for nobody": Mutation(scheduler, "admit", "rep.promised += most", "pass"),
+    "room is kept for nobody": Mutation(scheduler, "enter", "rep.promised += most_blocks(rep, seq)", "pass"),
     "room is kept for a token more": Mutation(scheduler, "most_blocks", "max(seq.output - 1, 0)", "seq.output"),
     "anybody joins a static batch": Mutation(scheduler, "admit", "seq.batch != rep.batch", "False"),
     "a static batch has a member more than blocks": Mutation(
