@@ -31,12 +31,11 @@ def consult(s: Any, r: int, base: int) -> int:
         if rep.standing > 0 and entering(s, r) <= rep.free:
             rep.evicted = rep.chunks = 0
             decode(s, r, 0, rep.standing, s.members[r], 0)
-            hold(s, r)
+            rep.steady = 1
             return 0
         return ASK_BATCH
     carry_out(s, r, base)
-    if rep.standing > 0 and rep.evicted == 0:
-        hold(s, r)
+    rep.steady = rep.standing > 0 and rep.evicted == 0
     return ASK_BATCH if rep.evicted > 0 and rep.decodes + rep.chunks == 0 else 0
 
 
@@ -54,7 +53,7 @@ def entering(s: Any, r: int) -> int:
 def decode(s: Any, r: int, base: int, count: int, who: Any, first: int) -> None:
     """Let so many of a list decode in the step, for each of which there is a block."""
     rep, batch, sequences = s.replicas[r], s.members[r], s.sequences
-    size, attended = rep.block_tokens, count
+    size, attended, left = rep.block_tokens, count, NEVER
     for place in range(count):
         one = who[first + place]
         batch[base + place] = one
@@ -64,16 +63,8 @@ def decode(s: Any, r: int, base: int, count: int, who: Any, first: int) -> None:
             rep.free -= 1
         seq.busy = 1
         attended += seq.computed
-    rep.decodes, rep.attended = count, attended
-
-
-def hold(s: Any, r: int) -> None:
-    """Let the step be a run of steps, until one of its members has all its tokens."""
-    rep, left = s.replicas[r], NEVER
-    for place in range(rep.decodes):
-        seq = s.sequences[s.members[r][place]]
         left = min(left, seq.output - seq.generated)
-    rep.left, rep.steady = left, 1
+    rep.decodes, rep.attended, rep.left = count, attended, left
 
 
 def carry_out(s: Any, r: int, base: int) -> None:
@@ -98,4 +89,3 @@ def carry_out(s: Any, r: int, base: int) -> None:
         batch[base + decodes + rep.chunks] = one
         rep.chunks += 1
     rep.standing = decodes if again and rep.stages == 1 and chunks == 0 else 0
-    rep.steady = 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.core.state import State
-from clustersim.serving.custom import Asked, Decider
+from clustersim.serving.custom import Asked, CustomDecisions
 from clustersim.serving.custom_scheduler import CustomScheduler
 from clustersim.serving.router import CustomRouter
 from clustersim.serving.scheduler import Stall
@@ -82,7 +82,7 @@ class AskedRouter:
         )  # fmt: skip
 
 
-class Shown(NamedTuple):
+class SchedulerInput(NamedTuple):
     """What a scheduler is shown: of sequences those that run, then those that wait.
 
     Parameters
@@ -119,7 +119,7 @@ class AskedScheduler:
     """
 
     def __init__(self, scheduler: CustomScheduler, r: int, requests: Requests) -> None:
-        self.own: Decider = scheduler.own
+        self.own: CustomDecisions = scheduler.own
         self.config = scheduler.config
         self.blocks = scheduler.pool.blocks
         self.block_tokens = scheduler.pool.block_tokens
@@ -133,7 +133,7 @@ class AskedScheduler:
         self.decoding: dict[int, None] = {}
         """What decodes, in the order in which it first did since it was admitted."""
 
-    def show(self, s: State, now: int) -> Shown:
+    def show(self, s: State, now: int) -> SchedulerInput:
         """Return what it is shown."""
         r, config = self.r, self.config
         waiting, running, free, decodes = of_one(s.replicas, r, STATE)
@@ -142,7 +142,7 @@ class AskedScheduler:
             now, tuple(found[running:]), tuple(found[:running]), (free,), self.blocks, self.block_tokens,
             config.max_batch_tokens, config.max_batch_requests, self.stages, decodes,
         )  # fmt: skip
-        return Shown(view, found, numbers, dict(zip(map(REQUEST, found), range(len(found)), strict=True)))
+        return SchedulerInput(view, found, numbers, dict(zip(map(REQUEST, found), range(len(found)), strict=True)))
 
     def _shown(self, sequences: Any, running: Any, waiting: Any) -> tuple[list[int], list[SequenceView]]:
         """Return numbers of sequences, and what is shown of them."""
@@ -208,7 +208,9 @@ class AskedScheduler:
         decodes = [numbers[place[request]] for request in decoding if request in tokens]
         self._put(s, [numbers[place[request]] for request in victims], decodes, chunks, again)
 
-    def _checked(self, shown: Shown, tokens: dict[int, int], victims: tuple[int, ...], counted: bool) -> list[Named]:
+    def _checked(
+        self, shown: SchedulerInput, tokens: dict[int, int], victims: tuple[int, ...], counted: bool
+    ) -> list[Named]:
         """Return what is asked for besides a token of each that is known to decode, with which nothing is wrong."""
         view = shown.view
         known = self.decoding if counted and not view.decodes_in_flight else {}
@@ -223,7 +225,7 @@ class AskedScheduler:
         return others
 
     def _check_blocks(
-        self, s: State, shown: Shown, victims: list[SequenceView], free: int, tokens: dict[int, int]
+        self, s: State, shown: SchedulerInput, victims: list[SequenceView], free: int, tokens: dict[int, int]
     ) -> None:
         """Refuse tokens whose blocks are not there.
 

@@ -34,7 +34,7 @@ from clustersim.serving.order import UNLIMITED
 from clustersim.serving.prefix_keys import PrefixKeys
 from clustersim.serving.router import CustomRouter, DrawnPairs
 from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.standstill import standstill
+from clustersim.serving.stall import user_stall_error
 from clustersim.serving.user_class import UserClass
 from clustersim.timeline.columns import shelved
 from clustersim.workload.requests import Requests
@@ -458,7 +458,7 @@ class CoreReplicas:
             for replica, one in zip(self.replicas.tolist(), self.schedulers, strict=False):
                 found = one.stall(self.s, self._of_clock("now"))
                 if found is not None:
-                    raise standstill(left, replica, one.blocks, found)
+                    raise user_stall_error(left, replica, one.blocks, found)
 
     def _answer(self, status: int) -> None:
         """Find the price that the core asks for."""

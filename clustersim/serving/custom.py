@@ -24,7 +24,7 @@ Answer = tuple[dict[int, int], tuple[int, ...], bool, bool]
 """``Choice.tokens``, ``preempt`` and ``again``; whether all tokens are whole numbers."""
 
 
-class Known(Protocol):
+class Candidate(Protocol):
     """A sequence as answers are checked against it."""
 
     @property
@@ -43,7 +43,7 @@ class Known(Protocol):
         ...
 
 
-One = TypeVar("One", bound=Known)
+One = TypeVar("One", bound=Candidate)
 
 
 class Asked(Generic[One]):
@@ -83,7 +83,7 @@ class Asked(Generic[One]):
         self.decodes_in_flight = decodes_in_flight
 
 
-class Decider:
+class CustomDecisions:
     """A user's scheduler of one replica.
 
     Parameters

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.custom import Asked, Decider
+from clustersim.serving.custom import Asked, CustomDecisions
 from clustersim.serving.decision import CANCELLED, FINISHED, PREEMPTED, Decision
 from clustersim.serving.scheduler import Scheduler, Stall
 from clustersim.serving.sequence import Sequence
@@ -46,7 +46,7 @@ class CustomScheduler(Scheduler):
     ) -> None:
         super().__init__(config, pool, stages=stages, decode_overlap=decode_overlap)
         self.heeds_all = True
-        self.own = Decider(user, config, decode_overlap=decode_overlap)
+        self.own = CustomDecisions(user, config, decode_overlap=decode_overlap)
         self.asked_ns: int | None = None
         """When it was asked last."""
         self.standing: tuple[Sequence, ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from clustersim.errors import ClustersimError, StallError
 from clustersim.replay.lanes.lane_load import LaneLoad
 from clustersim.replay.replica import ClockReplica
-from clustersim.serving.standstill import standstill
+from clustersim.serving.stall import user_stall_error
 from clustersim.units import plural
 
 
@@ -24,7 +24,7 @@ def stall_error(
     for replica in replicas:
         found = replica.scheduler.stall(now)
         if found is not None:
-            return standstill(unfinished, replica.index, replica.scheduler.pool.total, found)
+            return user_stall_error(unfinished, replica.index, replica.scheduler.pool.total, found)
     return StallError(stall_story(now, unfinished, replicas, between))
 
 

@@ -12,7 +12,7 @@ _SHOWN: Final = 4
 """Sequences of each kind that are told one by one."""
 
 
-def standstill(unfinished: int, replica: int, blocks: int, found: Stall) -> InputError:
+def user_stall_error(unfinished: int, replica: int, blocks: int, found: Stall) -> InputError:
     """Return the error that tells what the view of a user's scheduler offers when it has chosen nothing.
 
     Parameters
