@@ -16,6 +16,7 @@ from clustersim.core.routing import lacks_room, route, show_replicas
 from clustersim.core.state import (
     ALL_FAILED,
     ARRIVALS,
+    ASK_EVENTS,
     ASK_PAIRS,
     CANCELLATION,
     COPY_END,
@@ -23,6 +24,7 @@ from clustersim.core.state import (
     DEPARTURES,
     DONE,
     ENDS,
+    EVENTS,
     FAULT,
     FULL,
     GROW,
@@ -64,6 +66,9 @@ def end_steps(s: Any) -> int:
         if first_kind(s) == COPY_END:
             end_first_copy(s)
             continue
+        if first_kind(s) == EVENTS:
+            drop_first(s)
+            return ASK_EVENTS
         r, version = first_number(s), first_version(s)
         drop_first(s)
         rep = s.replicas[r]

@@ -13,15 +13,15 @@ from clustersim.compiled import Record
 NEVER: Final = (1 << 63) - 1
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
-ASK_ROUTE, ASK_BATCH = 11, 12
+ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS = range(11, 15)
 """Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
 or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
-64 bits; where a user's router or scheduler decides."""
+64 bits; where a user's router or scheduler decides; where a step is to be run by events, and where these go on."""
 
 ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
 """Phases of an instant, in their order."""
 
-STEP_END, COPY_END, FAULT, TIMEOUT, CANCELLATION = range(5)
+EVENTS, STEP_END, COPY_END, FAULT, TIMEOUT, CANCELLATION = range(6)
 """Kinds of events, in their order at an instant."""
 
 REJECTED, ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN, CANCELLED, LOST = range(1, 10)
@@ -144,6 +144,7 @@ class Replica(Record):
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
+        "by_events",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",

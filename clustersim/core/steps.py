@@ -26,6 +26,7 @@ from clustersim.core.record import close_episode, log_chunk, log_run, note, note
 from clustersim.core.scheduler import leave, schedule
 from clustersim.core.state import (
     ASK_DECODE,
+    ASK_PASS,
     ASK_STEP,
     CANCELLED,
     DECODE,
@@ -516,10 +517,23 @@ def pass_stages(s: Any, p: Any, r: int, k: int) -> int:
     return 0
 
 
+@rare
+def run_by_events(s: Any, r: int, k: int) -> int:
+    """Ask that a step is run by events, which tell when the first stage is free again, and when the step ends."""
+    flight = s.flights[r][k]
+    if s.clock[0].answered:
+        return 0
+    flight.end, flight.steps, flight.width, flight.row = NEVER, 1, 0, -1
+    s.free_at[r][0] = NEVER
+    return ASK_PASS
+
+
 def price_launched(s: Any, p: Any, r: int, k: int) -> int:
     """Find out when the step that was decided ends; return 0, or what is to be asked for."""
     rep, clock = s.replicas[r], s.clock[0]
-    if rep.stages == 1 and rep.chunks == 0:
+    if rep.by_events:
+        asked = run_by_events(s, r, k)
+    elif rep.stages == 1 and rep.chunks == 0:
         asked = begin_run(s, p, r)
     else:
         asked = price_step(s, p, r)
@@ -570,7 +584,7 @@ def decide(s: Any, p: Any, r: int) -> int:
 def stop(s: Any, p: Any, r: int) -> None:
     """Log what has ended at the horizon, and the episodes that are open; what is under way has not happened."""
     rep, clock = s.replicas[r], s.clock[0]
-    if rep.stages == 1 and rep.flying > 0 and s.flights[r][0].kind == DECODE:
+    if rep.stages == 1 and rep.flying > 0 and s.flights[r][0].kind == DECODE and rep.by_events == 0:
         flight, ended, end = s.flights[r][0], 0, s.flights[r][0].start
         last = end
         while ended < flight.steps:

@@ -18,7 +18,7 @@ from clustersim.core.events import expect
 from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import comes_before, drop
 from clustersim.core.record import log_copy, note
-from clustersim.core.state import COPY_END, NEVER, SWAPPED_IN, SWAPPED_OUT
+from clustersim.core.state import COPY_END, EVENTS, NEVER, SWAPPED_IN, SWAPPED_OUT
 
 IN, OUT = 0, 1
 LEAVING, AT_REST, ARRIVING = 1, 2, 3
@@ -31,6 +31,13 @@ SPARE: Final = 100
 def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
     """Begin a copy now, or when those before it in its direction have ended, on each stage."""
     clock, rep, seq, free_at = s.clock[0], s.replicas[r], s.sequences[one], s.copies_end[r]
+    rep.copies += 1
+    seq.busy = 1
+    s.sequence_of[seq.request] = one
+    if rep.by_events:
+        log_copy(s, r, 0, one, out, blocks, clock.now, NEVER)
+        expect(s, clock.now, EVENTS, 0, 0)
+        return
     size, last = len(s.copies_ns) // (2 * rep.stages), clock.now
     for stage in range(rep.stages):
         start, took = max(clock.now, free_at[2 * stage + out]), s.copies_ns[(2 * stage + out) * size + blocks]
@@ -38,9 +45,6 @@ def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
         log_copy(s, r, stage, one, out, blocks, start, end)
         free_at[2 * stage + out] = end
         last = max(last, end)
-    rep.copies += 1
-    seq.busy = 1
-    s.sequence_of[seq.request] = one
     expect(s, last, COPY_END, seq.request, 0)
 
 

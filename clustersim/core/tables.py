@@ -284,6 +284,11 @@ class PriceTables:
             for at in np.flatnonzero(keys != UNKNOWN).tolist():
                 self._put(table, int(keys[at]), int(old.row_ns[table][at]), int(old.row_number[table][at]))
 
+    def forget(self) -> None:
+        """Forget for which steps kinds of stage were priced: a run begins."""
+        for kind in range(self.whole["kinds"]):
+            self.p.priced[kind] = 0
+
     def settle(self) -> None:
         """Tell the prices of rows that the core has made since."""
         p = self.p
@@ -315,6 +320,23 @@ class PriceTables:
                 for core, (cls, _) in enumerate(classes):
                     cost.count_outside(cls.node.op, int(field_of(self.p.terms[of], core, "outside")))
                     set_field(self.p.terms[of], core, "outside", 0)
+
+
+class EmptyTables(PriceTables):
+    """Stands for the table where all steps run by events."""
+
+    p: Any = None
+
+    def __init__(self) -> None:
+        self.whole = {"classes": 1, "ranks": 1, "kinds": 0}
+
+    def settle(self) -> None:
+        """No prices were made."""
+
+    def values_of(self, replicas: Int64Array, tables: Int64Array) -> Int64Array:
+        """Return how many values vary in steps: none."""
+        del tables
+        return np.zeros_like(replicas)
 
 
 def _placed(curves: Curves, known: bool, numbers: list[float]) -> dict[str, int]:

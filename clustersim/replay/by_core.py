@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Final
 
 from clustersim.compiled import COMPILE_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.core.outages import begin_and_end_outages
 from clustersim.replay.core_replicas import CoreReplicas
-from clustersim.replay.input import Progress, ReplayInput
+from clustersim.replay.input import SHARED_CLOCK, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.part import Part
+from clustersim.replay.lanes.part import Part, result_of
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.prepared import Prepared
 from clustersim.workload.requests import Requests
@@ -27,32 +28,43 @@ refused = ""
 """Why the core simulates nothing at all, where the law of agreement asks for other lanes."""
 
 
-def core_obstacle(prepared: Prepared) -> str:
-    """Return why the core can't simulate a run; empty if it can."""
+def scheduling_obstacle(prepared: Prepared) -> str:
+    """Return why the core can't schedule a run, however its steps run; empty if it can."""
     if refused:
         return refused
-    inputs, contention = prepared.input, prepared.contention
+    inputs = prepared.input
     pool, serving = inputs.entry, inputs.entry.serving
-    copies_differ = pool.host is not None and prepared.copies_of_stages is None
     own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     found = {
-        "every operator is an event": inputs.mode == "full",
         "there are two pools": len(inputs.pools) > 1,
-        "devices or links get slower": bool(prepared.slowing),
-        "copies to host memory meet others on a link, or differ": copies_differ,
         "replicas fail whose sequences are in host memory": bool(inputs.faults) and pool.host is not None,
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
-        "steps run as two halves that overlap": pool.plan.is_two_batch,
-        "prompts are split over SP ranks": pool.plan.sp.degree > 1,
+        "each SP rank keeps sequences of its own": pool.owners > 1,
         "a user's class decides where prefixes are cached": own and serving.prefix_caching,
         "a user's class decides where replicas fail, or swap": own and (bool(inputs.faults) or pool.host is not None),
+    }
+    return next((why for why, is_so in found.items() if is_so), "")
+
+
+def core_obstacle(prepared: Prepared) -> str:
+    """Return why the core can't simulate a run by itself; empty if it can."""
+    if found := scheduling_obstacle(prepared):
+        return found
+    inputs, contention, pool = prepared.input, prepared.contention, prepared.input.entry
+    copies_differ = pool.host is not None and prepared.copies_of_stages is None
+    reasons = {
+        "every operator is an event": inputs.mode == "full",
+        "devices or links get slower": bool(prepared.slowing),
+        "copies to host memory meet others on a link, or differ": copies_differ,
+        "steps run as two halves that overlap": pool.plan.is_two_batch,
+        "prompts are split over SP ranks": pool.plan.sp.degree > 1,
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "communications can meet on a link": bool(contention.stages or contention.boundaries),
         "operators of a pass overlap, or ranks of one group differ": not all(
             program.even and program.template.is_chain for one in prepared.pools for program in one.distinct.values()
         ),
     }
-    return next((why for why, is_so in found.items() if is_so), "")
+    return next((why for why, is_so in reasons.items() if is_so), "")
 
 
 def expected_s(requests: Requests, *, staged: bool) -> float:
@@ -81,6 +93,27 @@ def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
     return requests.concurrency is None and requests.sessions is None and (router == "round_robin" or replicas == 1)
 
 
+def events_obstacle(prepared: Prepared) -> str:
+    """Return why the core can't have the steps of a run as events; empty if it can."""
+    pool, meets = prepared.pools[0], prepared.contention.stages
+    alone = [replica for replica in pool.meshes if (replica, 0) not in meets and pool.is_even(replica, 0)]
+    if prepared.input.mode == "folded" and pool.input.plan.pp == 1 and alone:
+        return "runs of decode steps are one event"
+    return scheduling_obstacle(prepared)
+
+
+def replay_by_events(builder: LaneBuilder, progress: Progress | None) -> ReplayResult:
+    """Let the core schedule a run whose steps run by events."""
+    prepared = builder.prepared
+    count = prepared.input.entry.plan.dp
+    outcome = Outcome(prepared.input.requests, prepared.schedulers[0], progress)
+    core = CoreReplicas(builder, outcome, range(count), slice(None), interpreted=True, by_events=True)
+    core.run()
+    found = result_of(prepared, [_part(outcome, [*core.unfinished()])])
+    assert core.by_events is not None
+    return replace(found, obstacle=builder.obstacle, undivided=SHARED_CLOCK, calls=core.by_events.calls)
+
+
 def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) -> Part:
     """Let the core simulate some replicas of a run; what they record is in the recorder.
 
@@ -104,6 +137,10 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
         core = CoreReplicas(builder, outcome, mine, requests, interpreted=interpreted)
         core.run()
         unfinished += core.unfinished()
+    return _part(outcome, unfinished)
+
+
+def _part(outcome: Outcome, unfinished: list[str]) -> Part:
     return Part(
         replica=outcome.replica_of, arrived_ns=outcome.arrived, reasons=outcome.reasons, ended=outcome.ended,
         unfinished=tuple(unfinished),

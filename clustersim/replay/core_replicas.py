@@ -20,12 +20,15 @@ from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, Pre
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
 from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
-from clustersim.core.tables import PriceTables
+from clustersim.core.tables import EmptyTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
+from clustersim.replay.core_events import EventSteps
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
+from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.member_lane import MemberLog
 from clustersim.replay.outages import ALL_FAILED
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
@@ -75,13 +78,20 @@ class CoreReplicas:
     """
 
     def __init__(
-        self, builder: LaneBuilder, outcome: Outcome, replicas: Sequence[int], mine: slice, *, interpreted: bool
-    ) -> None:
+        self, builder: LaneBuilder, outcome: Outcome, replicas: Sequence[int], mine: slice, *, interpreted: bool,
+        by_events: bool = False,
+    ) -> None:  # fmt: skip
         prepared = builder.prepared
         self.outcome = outcome
         self.inputs = prepared.input
         self.replicas = np.array(replicas)
-        self.logs = [builder.log(replica) for replica in replicas]
+        self.by_events: EventSteps | None = None
+        if by_events:
+            self.by_events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
+            blocks, recorder = prepared.schedulers[0].pool.total, prepared.recorder
+            self.logs: list[LaneLog] = [MemberLog(replica, blocks, recorder) for replica in replicas]
+        else:
+            self.logs = [builder.log(replica) for replica in replicas]
         self.requests = np.arange(len(self.inputs.requests))[mine]
         self.storage: Storage = Objects() if interpreted else Arrays()
         self.interpreted = interpreted
@@ -95,6 +105,7 @@ class CoreReplicas:
         self.stages = self.scheduler.stages
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
+        self.copying = self.inputs.entry.host is not None
         self.schedulers = [
             AskedScheduler(one, r, self.inputs.requests)
             for r, one in enumerate([prepared.schedulers[replica] for replica in replicas])
@@ -104,7 +115,9 @@ class CoreReplicas:
         self.router = None
         if isinstance(router, UserClass):
             self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
-        self.tables = self._tables([builder.prices_of(replica) for replica in replicas])
+        self.tables: PriceTables = EmptyTables()
+        if not by_events:
+            self.tables = self._tables([builder.prices_of(replica) for replica in replicas])
         self.outages = prepared.outages
         self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
         self.pairs = DrawnPairs(self.inputs.seed)
@@ -144,7 +157,7 @@ class CoreReplicas:
         width = max(1, min(config.max_batch_requests, self.scheduler.pool.total))
         whole = self.tables.whole
         classes, ranks = whole["classes"], whole["ranks"]
-        copied = 0 if self.copies is None else width  # as many may be copied as run
+        copied = width if self.copying else 0  # as many may be copied as run
         varying = decode_run.MAX_RUN * classes + TOGETHER if stages == 1 else stages * stages * classes
         self.widths = {
             "rows": len(st.ROW), "chunks": len(st.CHUNK), "decodes": len(st.EPISODE), "facts": len(st.FACT),
@@ -153,9 +166,9 @@ class CoreReplicas:
         }  # fmt: skip
         spare = {
             "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width,
-            "reasons": width + 2, "copies": 0 if self.copies is None else width * stages,
+            "reasons": width + 2, "copies": width * stages if self.copying else 0,
         }  # fmt: skip
-        much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": 0 if self.copies is None else ROOM}
+        much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": ROOM if self.copying else 0}
         self.rooms = {name: much.get(name, ROOM) for name in spare}
         logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
         steps = ROOM + 2 if stages > 1 else 0
@@ -205,7 +218,7 @@ class CoreReplicas:
             refused=storage.numbers(total),
             came=storage.numbers(total, -1),
             routed=storage.numbers(total, -1),
-            sequence_of=storage.numbers(0 if patient and self.copies is None else total, -1),
+            sequence_of=storage.numbers(0 if patient and not self.copying else total, -1),
             order_of_arrival=storage.numbers(total),
             follows=storage.column(nothing if requests.follows is None else requests.follows[mine]),
             turns=storage.numbers(0 if requests.follows is None else total, -1),
@@ -215,8 +228,7 @@ class CoreReplicas:
         )
         for place in range(FEW):
             self.s.spare[place] = FEW - 1 - place
-        for kind in range(whole["kinds"]):
-            self.tables.p.priced[kind] = 0
+        self.tables.forget()
         self._fill_loads(count)
         self._fill(width, ranks)
         self._fill_outages()
@@ -273,7 +285,7 @@ class CoreReplicas:
             "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
             "custom": int(bool(self.schedulers)),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
-            "caching": int(self.prefixes is not None),
+            "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
             "host": 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks,
         }  # fmt: skip
         for r in range(len(self.logs)):
@@ -341,7 +353,14 @@ class CoreReplicas:
             status = self.advance(self.s, self.tables.p)
             if status == st.OUTAGES:
                 status = self.begin_and_end_outages(self.s, self.tables.p) or status
-            if status == st.ASK_BATCH:
+                if self.by_events is not None:
+                    self.by_events.break_off()
+            if self.by_events is not None and status == st.ASK_PASS:
+                self.by_events.launch(self._of_clock("lane"))
+                set_field(self.s.clock, 0, "answered", 1)
+            elif self.by_events is not None and status == st.ASK_EVENTS:
+                self.by_events.go_on()
+            elif status == st.ASK_BATCH:
                 self.schedulers[self._of_clock("lane")].decide(self.s)
             elif status in (st.FULL, st.DONE):
                 now = self._hand_on(now)
@@ -389,7 +408,8 @@ class CoreReplicas:
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
-        self._keep_tables()
+        if self.by_events is None:
+            self._keep_tables()
 
     def unfinished(self) -> Iterator[str]:
         """Yield what is left, for people to read."""
@@ -408,6 +428,11 @@ class CoreReplicas:
                 yield f"request {request} waits for {needed} K/V blocks and a place in the batch"
 
     # ---- what the core asks for -------------------------------------------------------------------------------------
+    def _make_room(self) -> None:
+        """Make room for another event."""
+        while self._of_clock("events") + 3 > self._of_clock("event_room"):
+            self._grow()
+
     def _grow(self) -> None:
         """Make room for more sequences, events, or places in queues."""
         s = self.s
@@ -505,6 +530,8 @@ class CoreReplicas:
     # ---- what it logged ---------------------------------------------------------------------------------------------
     def _hand_on(self, now: int) -> int:
         """Hand on what was logged since the last time; return when the last step of it ends."""
+        if self.by_events is not None:
+            self.by_events.begin_copies()
         s = self.s
         taken: dict[str, Any] = {}
         for name in self._room:
@@ -560,7 +587,7 @@ class CoreReplicas:
             mine, places = by_replica(table[:, 0], count)
             many.append((shelved(one.typed([column[mine] for column in table[:, 1:].T])), places))
         of_stages = []
-        if self.stages > 1:
+        if self.stages > 1 and self.by_events is None:
             passes = taken["all_passes"][order].reshape(-1, self.stages, 2)
             sends = taken["all_sends"][order].reshape(-1, self.stages - 1, 2, self.tables.whole["ranks"])
             ranks = self.logs[0].ranks

@@ -6,16 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices.step_prices import step_prices
-from clustersim.graph.prices.steps import StepPrices
-from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.events.lockstep import Lockstep, Member
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.swaps import Swaps
-from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring
+from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring, wirings_of
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_watch import LinkWatch
@@ -88,7 +84,7 @@ class Fleet:
                 if lanes is not None and index in made:
                     self.replicas.append(self._lane(index, lanes, *made[index]))
                     continue
-                self.wirings[index] = self._wirings(index, pool, shapes)
+                self.wirings[index] = wirings_of(self.prepared, pool, index, shapes)
                 self.replicas.append(self._replica(index, pool))
 
     def restart(self, replica: ClockReplica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
@@ -159,41 +155,11 @@ class Fleet:
         replica.swaps = self._swaps(replica)
         replica.attach(self._pipeline(replica))
 
-    def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
-        """Return what the stages of a replica (or of all of them in lockstep) need to know."""
-        contention = self.prepared.contention
-        full = self.prepared.input.mode == "full"
-        wirings = []
-        for stage in range(pool.input.plan.pp):
-            here = pool.programs[index, stage]
-            uneven = not all(program.even for program in here.values())
-            wirings.append(
-                StageWiring(
-                    programs=here,
-                    devices=pool.stage_devices(index, stage),
-                    as_events=full or uneven or (index, stage) in contention.stages,
-                    send_as_events=full or (index, stage) in contention.boundaries,
-                    full=full,
-                    watched=None if uneven else contention.watched.get((index, stage)),
-                    shapes=shapes,
-                    pricer=pool.input.pricer,
-                    prices=None if full else self._prices(pool, here),
-                )
-            )
-        return wirings
-
-    def _prices(self, pool: PreparedPool, programs: dict[str, StageProgram]) -> StepPrices | None:
-        """Return the prices of a stage, one object for replicas placed alike; None where they do not say all."""
-        if pool.input.pricer.sp.degree > 1 or set(programs) != set(STEP_KINDS):  # in halves
-            return None
-        found = step_prices(pool.input.pricer, programs)
-        return found if found.supported else None
-
     def _lockstep(self, pool: PreparedPool, shapes: Shapes) -> Lockstep:
         """Return all replicas of a pool as one: those that share their experts."""
         prepared = self.prepared
         first = pool.first_replica
-        (wiring,) = self.wirings[first] = self._wirings(first, pool, shapes)
+        (wiring,) = self.wirings[first] = wirings_of(prepared, pool, first, shapes)
 
         def member(index: int) -> Member:
             return Member(

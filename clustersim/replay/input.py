@@ -26,6 +26,8 @@ Mode = Literal["full", "folded"]
 Progress = Callable[[int, int, int], None]
 """(now in ns, requests accounted for, requests)"""
 
+SHARED_CLOCK: Final = "all replicas share one clock"
+"""Why one process does it all where more than replicas of one pool happens."""
 UNREACHED: Final = -1
 
 
@@ -192,5 +194,5 @@ class ReplayResult:
     contention: Contention
     obstacle: str
     processes: int = 1
-    undivided: str = "all replicas share one clock"
+    undivided: str = SHARED_CLOCK
     calls: int = 0

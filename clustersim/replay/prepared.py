@@ -61,6 +61,10 @@ class PreparedPool:
         """Numbers of its replicas that run by themselves: those in lockstep are one, with the number of the first."""
         return self.replicas[:1] if self.input.plan.is_lockstep else self.replicas
 
+    def is_even(self, replica: int, stage: int) -> bool:
+        """Whether ranks of one group do the same work on a stage."""
+        return all(program.even for program in self.programs[replica, stage].values())
+
     def stage_devices(self, replica: int, stage: int) -> tuple[int, ...]:
         """Return the devices of a stage's ranks, in rank order; none behind the last stage."""
         return self.mesh.stage_devices(replica - self.first_replica, stage) if stage < self.input.plan.pp else ()

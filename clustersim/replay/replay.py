@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from clustersim.replay.by_core import core_obstacle
+from clustersim.replay.by_core import core_obstacle, events_obstacle, replay_by_events
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.prepared import Prepared
@@ -44,6 +44,8 @@ def replay(
     prepared = Prepared(inputs.of_replicas)
     lanes = LaneBuilder(prepared)
     if core_obstacle(prepared) and (lanes.obstacle or prepared.needs_fleet):
+        if not events_obstacle(prepared):
+            return replay_by_events(lanes, progress)
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
         if lanes.obstacle and by_events is not None and inputs.mode != "full":

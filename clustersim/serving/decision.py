@@ -58,6 +58,11 @@ class Decision(NamedTuple):
         return len(self.decodes) + sum(count for _, count in self.prefills)
 
 
+def _stays(now: int, sequence: Sequence) -> bool:
+    del now, sequence
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Swap:
     """A copy of all blocks of a sequence that begins now, out to the host or back in, and what accounts for its end.
@@ -68,7 +73,7 @@ class Swap:
     sequence: Sequence
     out: bool
     blocks: int
-    copied: Callable[[int, Sequence], bool]
+    copied: Callable[[int, Sequence], bool] = _stays
 
 
 def batch_of(decision: Decision, owners: int, windows: tuple[int, ...]) -> StepBatch:

@@ -130,6 +130,7 @@ def small(folder: Path, turns: str = "wait") -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_turns_that_arrive_otherwise_are_noticed(tmp_path: Path, name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -23,6 +23,18 @@ class Clock(Environment):
 
     asked_ns: int = -1
 
+    def run_instant(self, now: int) -> None:
+        """Do all that is due at an instant, whatever that brings about at the same instant included."""
+        queue: list[Any] = self._queue
+        while queue and queue[0][0] == now:
+            first = heappop(queue)
+            if len(first) == _CALL:
+                self._now, _, _, action, value = first
+                action(value)
+            else:
+                heappush(queue, first)
+                super().step()
+
     def step(self) -> None:
         """Make the calls that come next, and process the event of SimPy's behind them."""
         queue: list[Any] = self._queue

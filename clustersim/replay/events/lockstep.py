@@ -20,6 +20,7 @@ from typing import Final
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.replay.events import decode_run
 from clustersim.replay.events.decode_run import DecodeRun, keys_of_run
+from clustersim.replay.events.pass_log import record_passes
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.wiring import MicroBatch, OnLayer
@@ -176,7 +177,10 @@ class Lockstep:
 
     def step_ended(self, micro: MicroBatch) -> None:
         """Account for and record a step that ended on all ranks."""
-        self.members[0].record_passes(micro)
+        first = self.members[0]
+        record_passes(
+            first.recorder, first.index, self.pipeline.stages, first.template_numbers, micro, now_ns(first.env)
+        )
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.complete(micro, decision)
 

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from clustersim.clock import in_time
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices.pricer import Pricer, payload_bytes
+from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.program import StageProgram
 from clustersim.plan.parallel import ExpertPlan
-from clustersim.replay.events.chain import ChainPass
+from clustersim.replay.events.pass_log import record_passes
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import MicroBatch, OnLaunch
@@ -24,7 +21,7 @@ from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.halves import halves_of
 from clustersim.serving.scheduler import Outcome, Scheduler
 from clustersim.serving.sequence import Sequence
-from clustersim.timeline.record import Durations, Recorder
+from clustersim.timeline.record import Recorder
 
 if TYPE_CHECKING:
     from simpy import Environment
@@ -137,35 +134,8 @@ class Stepper:
     def step_ended(self, micro: MicroBatch) -> None:
         """Account for and record a step that left the last stage."""
         self.in_flight -= 1
-        self.record_passes(micro)
+        record_passes(self.recorder, self.index, self._pipeline.stages, self.template_numbers, micro, now_ns(self.env))
         self.complete(micro, micro.decision)
-
-    def record_passes(self, micro: MicroBatch) -> None:
-        """Record what a step did on each stage; all of it has ended by now.
-
-        Raises
-        ------
-        InputError
-            When that is later than int64 can tell.
-        """
-        in_time(now_ns(self.env))
-        for stage, program in enumerate(self._programs(micro.program)):
-            template = self.template_numbers[program.key]
-            run, start = micro.passes[stage], micro.starts[stage]
-            if run is None or (isinstance(run, ChainPass) and not run.stretched):
-                one = Durations.of_one(micro.durations[stage])
-                self.recorder.run(self.index, stage, template, micro.step, np.array([start]), one)
-            elif isinstance(run, ChainPass) and stage not in micro.slowed:
-                self.recorder.chain(self.index, stage, template, micro.step, start, micro.durations[stage], run.lost())
-            else:
-                times = micro.slowed[stage].node_times(run) if isinstance(run, ChainPass) else run.node_times()
-                self.recorder.nodes(self.index, stage, template, micro.step, start, micro.durations[stage], *times)
-            if stage < len(micro.send_starts):
-                starts, ends = micro.send_starts[stage], micro.send_ends[stage]
-                carried = np.zeros(len(starts), np.int64)
-                for rank, cls in enumerate(program.template.send_classes):
-                    carried[rank] = round(payload_bytes(program, micro.features, cls))
-                self.recorder.transfer(self.index, stage, micro.step, starts, ends, carried)
 
     def complete(self, micro: MicroBatch, decision: Decision) -> None:
         """Account for and record what this replica brought to a step that ended now."""

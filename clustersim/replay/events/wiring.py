@@ -10,8 +10,9 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import Features, StepBatch
-from clustersim.graph.blueprint import STREAMS, StepKind
+from clustersim.graph.blueprint import STEP_KINDS, STREAMS, StepKind
 from clustersim.graph.prices.pricer import Pricer
+from clustersim.graph.prices.step_prices import step_prices
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.replay.events.chain import ChainPass, ChainShape, chain_shape
@@ -24,6 +25,7 @@ from clustersim.replay.events.pass_program import (
 )
 from clustersim.replay.events.slow_chain import SlowChain
 from clustersim.replay.events.stage_pass import EventPass
+from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.slowdown import Slowdown
 from clustersim.serving.decision import Decision
 from clustersim.serving.sequence import Sequence
@@ -152,3 +154,33 @@ def _in_rows(program: StageProgram, found: EventProgram, ranks: int) -> EventPro
     streams[found.node_of] = rank * len(STREAMS) + template.instance_stream[template.node_instance]
     told = {operator for _, nodes in template.prompt_layers for operator in found.node_of[nodes].tolist()}
     return joined(found, streams.tolist(), told)
+
+
+def wirings_of(prepared: Prepared, pool: PreparedPool, replica: int, shapes: Shapes) -> list[StageWiring]:
+    """Return what the stages of a replica (or of all of a pool in lockstep) need to know."""
+    contention, full, wirings = prepared.contention, prepared.input.mode == "full", []
+    for stage in range(pool.input.plan.pp):
+        here = pool.programs[replica, stage]
+        uneven = not pool.is_even(replica, stage)
+        wirings.append(
+            StageWiring(
+                programs=here,
+                devices=pool.stage_devices(replica, stage),
+                as_events=full or uneven or (replica, stage) in contention.stages,
+                send_as_events=full or (replica, stage) in contention.boundaries,
+                full=full,
+                watched=None if uneven else contention.watched.get((replica, stage)),
+                shapes=shapes,
+                pricer=pool.input.pricer,
+                prices=None if full else _prices(pool, here),
+            )
+        )
+    return wirings
+
+
+def _prices(pool: PreparedPool, programs: dict[str, StageProgram]) -> StepPrices | None:
+    """Return the prices of a stage, one object for replicas placed alike; None where they do not say all."""
+    if pool.input.pricer.sp.degree > 1 or set(programs) != set(STEP_KINDS):  # in halves
+        return None
+    found = step_prices(pool.input.pricer, programs)
+    return found if found.supported else None

@@ -6,9 +6,11 @@ out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
+from typing import Any
 
-from clustersim.clock import in_time
+from clustersim.clock import Int64Array, in_time
 from clustersim.graph.prices.lockstep_parts import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
@@ -36,6 +38,11 @@ class MemberLog(LaneLog):
     def flush_steps(self) -> None:
         if self._steps:
             self._hand_rows(self._taken_steps())
+
+    def _hand_steps(
+        self, rows: Mapping[str, Any], varying: Int64Array, passes: Int64Array | None, sends: Int64Array
+    ) -> None:
+        self._hand_rows(rows)
 
 
 class MemberLane(Lane):

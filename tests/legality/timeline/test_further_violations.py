@@ -29,6 +29,7 @@ def told(history: History) -> list[tuple[str, str]]:
     return [(one.rule, one.message) for one in check_history(history).violations]
 
 
+@pytest.mark.usefixtures("without_core")
 def test_a_member_of_a_static_batch_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = scenario_of(document(serving={"scheduler": "static", "max_batch_requests": 3}), replay="full")
     assert audit_run(simulate(scenario)).violations == ()

@@ -187,6 +187,7 @@ def uncopied(patch: pytest.MonkeyPatch) -> None:
     ("mutate", "host_kv", "rule"),
     [(too_early, "1 GiB", "KV-2"), (kept_block, "1 GiB", "KV-7"), (uncopied, "1 GiB", "KV-7")],
 )
+@pytest.mark.usefixtures("without_core")
 def test_audit_catches_mutated_code_of_swaps(mutate, host_kv, rule):
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
@@ -195,6 +196,7 @@ def test_audit_catches_mutated_code_of_swaps(mutate, host_kv, rule):
     assert audit_run(run(host_kv=host_kv)).violations == ()
 
 
+@pytest.mark.usefixtures("without_core")
 def test_audit_catches_a_host_that_lends_what_it_does_not_have():
     small = "60 kB"  # a few blocks
     with pytest.MonkeyPatch.context() as patch:

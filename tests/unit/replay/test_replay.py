@@ -78,6 +78,7 @@ def test_progress_is_told_when_requests_end():
     assert seen == [(56_700, 3, 3)]  # of those that the log has when it is handed on
 
 
+@pytest.mark.usefixtures("without_core")
 def test_a_stall_says_who_waits_for_what(monkeypatch):
     monkeypatch.setattr(Scheduler, "schedule", lambda self, now: None)
     with pytest.raises(StallError) as caught:

@@ -1,0 +1,193 @@
+"""Steps of the core that run by events: operators, links and collectives on SimPy's clock, which the core waits for.
+
+The core decides what a step carries and when it is launched. Here it passes the stages of its replica, operator by
+operator or in closed form where nothing can disturb it, and its end is told the core as one of its own events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Sequences
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from clustersim.compiled import logged
+from clustersim.core import state as st
+from clustersim.core.clock import next_instant
+from clustersim.core.events import expect
+from clustersim.graph.batch import StepBatch
+from clustersim.plan.mesh import Mesh
+from clustersim.replay.events.clock import Clock
+from clustersim.replay.events.pass_log import record_passes
+from clustersim.replay.events.pipeline import Pipeline
+from clustersim.replay.events.swaps import Swaps
+from clustersim.replay.events.wiring import MicroBatch, Shapes, wirings_of
+from clustersim.replay.instant import now_ns
+from clustersim.replay.links.sharing_by_events import Network
+from clustersim.replay.prepared import Prepared
+from clustersim.replay.slowdown import WeakLinks
+from clustersim.serving.decision import Decision, Swap, batch_of
+from clustersim.serving.halves import halves_of
+from clustersim.serving.sequence import Sequence
+
+NEVER: Final = st.NEVER
+
+
+class EventSteps:
+    """The steps of some replicas, and their copies to and from hosts.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    replicas : sequence of int
+        Of one pool, by their places in the state.
+    state : callable
+        Returns the state of the core, which grows.
+    make_room : callable
+        Lets the core have room for another event.
+    """
+
+    def __init__(
+        self, prepared: Prepared, replicas: Sequences[int], state: Callable[[], Any], make_room: Callable[[], None]
+    ) -> None:
+        inputs = prepared.input
+        self.prepared = prepared
+        self.pool = prepared.pools[0]
+        self.recorder = prepared.recorder
+        self.replicas = replicas
+        self.state = state
+        self.make_room = make_room
+        self.env = Clock(initial_time=0)
+        weak = WeakLinks([fault for fault in prepared.slowing if fault.links], inputs.topology.link_capacity)
+        self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
+        shapes: Shapes = {}
+        self.wirings = [wirings_of(prepared, self.pool, replica, shapes) for replica in replicas]
+        self.pipelines = [self._pipeline(r) for r in range(len(replicas))]
+        self.swaps = [self._swaps(r) for r in range(len(replicas))]
+        self.in_flight = [0] * len(replicas)
+        self.armed = NEVER
+        """When the core lets events go on, at the latest."""
+        self.told_ns = -1
+        """When something last happened that the core was told."""
+
+    @property
+    def calls(self) -> int:
+        """What the clock was told to do."""
+        return next(self.env._eid)
+
+    def _pipeline(self, r: int) -> Pipeline:
+        replica = self.replicas[r]
+        return Pipeline(
+            self.env, self.network, self.prepared.input.comm, replica, self.wirings[r],
+            on_free=partial(self._free, r), on_step=partial(self._ended, r),
+            slowdowns=self.prepared.slowdowns(replica),
+        )  # fmt: skip
+
+    def _swaps(self, r: int) -> Swaps | None:
+        inputs, plan, host = self.prepared.input, self.pool.input.plan, self.pool.input.host
+        if host is None:
+            return None
+        mesh = Mesh(plan=plan)
+        devices = [mesh.stage_devices(self.replicas[r], stage) for stage in range(plan.pp)]
+        return Swaps(
+            self.env, self.network, self.recorder, inputs.topology, host, self.replicas[r], devices, plan.tp,
+            on_end=self._copied,
+        )  # fmt: skip
+
+    # ---- what the core asks for -------------------------------------------------------------------------------------
+    def launch(self, r: int) -> None:
+        """Launch the step that a replica has decided."""
+        s = self.state()
+        rep, now = s.replicas[r], s.clock[0].now
+        k = (rep.oldest + rep.flying) % rep.stages
+        flight, first = s.flights[r][k], k * (len(s.members[r]) // rep.stages)
+        chosen = [s.sequences[one] for one in s.members[r][first : first + flight.decodes + flight.chunks]]
+        seen = [Sequence(seq.request, seq.prompt, seq.output, seq.computed, seq.generated) for seq in chosen]
+        taken = [seq.taken for seq in chosen]
+        decodes = flight.decodes
+        decision = Decision(tuple(seen[:decodes]), tuple(zip(seen[decodes:], taken[decodes:], strict=True)))
+        batch = self._batch(decision)
+        features = self.pool.input.pricer.features(batch)
+        micro = MicroBatch(
+            step=flight.step, kind=batch.kind, program=batch.program, decision=decision, features=features,
+            durations=[wiring.durations(batch, features) for wiring in self.wirings[r]], started_at=now,
+        )  # fmt: skip
+        self.env._now = now
+        self.in_flight[r] += 1
+        self.pipelines[r].launch(micro)
+        self._arm()
+
+    def _batch(self, decision: Decision) -> StepBatch:
+        """Return what a step carries, in two halves where the plan has them and it can be split."""
+        plan, windows = self.pool.input.plan, self.pool.input.pricer.windows
+        batch, halves = batch_of(decision, 1, windows), halves_of(decision, plan.ep)
+        if halves is None:
+            return batch
+        return replace(batch, halves=tuple([batch_of(half, 1, windows) for half in halves]))
+
+    def go_on(self) -> None:
+        """Let happen what is due, and what comes next as long as it is nothing to the core.
+
+        First the copies begin that were decided.
+        """
+        env, s = self.env, self.state()
+        now = env._now = s.clock[0].now
+        self.begin_copies()
+        env.run_instant(now)
+        self.armed = NEVER
+        until = min(next_instant(s), s.clock[0].horizon + 1)
+        while self.told_ns < now and env.peek() < until:
+            now = int(env.peek())
+            env.run_instant(now)
+        self._arm()
+
+    def begin_copies(self) -> None:
+        """Begin the copies that were decided at this instant."""
+        s = self.state()
+        for r, _, request, out, computed, blocks, *_ in logged(s.copies, s.clock[0].copies_at, len(st.COPY)).tolist():
+            swaps = self.swaps[r]
+            assert swaps is not None
+            swaps.begin(Swap(sequence=Sequence(request, 0, 0, computed), out=bool(out), blocks=blocks))
+        s.clock[0].copies_at = 0
+
+    def break_off(self) -> None:
+        """Forget what is under way at replicas that have failed just now."""
+        s = self.state()
+        for r, many in enumerate(self.in_flight):
+            if many > 0 and s.replicas[r].flying == 0:
+                self.pipelines[r].abandon()
+                self.pipelines[r] = self._pipeline(r)
+                self.in_flight[r] = 0
+
+    # ---- what is told the core --------------------------------------------------------------------------------------
+    def _free(self, r: int) -> None:
+        self.state().free_at[r][0] = now_ns(self.env)
+        self._tell(r)
+
+    def _ended(self, r: int, micro: MicroBatch) -> None:
+        record_passes(self.recorder, self.replicas[r], self.wirings[r], self.pool.numbers, micro, now_ns(self.env))
+        self.in_flight[r] -= 1
+        s = self.state()
+        s.flights[r][s.replicas[r].oldest].end = now_ns(self.env)
+        self._tell(r)
+
+    def _tell(self, r: int) -> None:
+        self._expect(now_ns(self.env), st.STEP_END, r, self.state().replicas[r].version)
+
+    def _copied(self, ended: list[Swap]) -> None:
+        for swap in ended:
+            self._expect(now_ns(self.env), st.COPY_END, swap.sequence.request, 0)
+
+    def _arm(self) -> None:
+        """Let the core tell when the next event is due."""
+        due = self.env.peek()
+        if due < self.armed:
+            self.armed = int(due)
+            self._expect(self.armed, st.EVENTS, 0, 0)
+
+    def _expect(self, time: int, kind: int, number: int, version: int) -> None:
+        self.make_room()
+        expect(self.state(), time, kind, number, version)
+        if kind != st.EVENTS:
+            self.told_ns = time
