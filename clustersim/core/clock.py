@@ -88,9 +88,11 @@ def end_steps(s: Any) -> int:
 @rare
 def end_first_copy(s: Any) -> None:
     """Let the copy end that comes first; who was given up meanwhile leaves with it."""
-    one = s.sequence_of[first_number(s)]
-    seq, r = s.sequences[one], s.sequences[one].replica
+    one, version = s.sequence_of[first_number(s)], first_version(s)
     drop_first(s)
+    if one < 0 or s.sequences[one].copies != version:
+        return
+    seq, r = s.sequences[one], s.sequences[one].replica
     end_copy(s, r, one)
     if seq.leaving:
         seq.leaving = 0
@@ -171,7 +173,7 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
     seq.request, seq.prompt, seq.output, seq.replica = request, s.prompts[request], s.outputs[request], r
     seq.arrived = clock.now
     seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.displaced = 0
-    seq.decodes = seq.away = seq.preemptions = 0
+    seq.decodes = seq.away = seq.preemptions = seq.copies = 0
     seq.first_step = seq.last_step = -1
     rank_in_queue(s, one)
     if clock.living == 0:

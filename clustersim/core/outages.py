@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.core.events import drop_first, first_kind, first_number
+from clustersim.compiled import rare
+from clustersim.core.events import VERSIONS, drop_first, first_kind, first_number
 from clustersim.core.prefix_cache import CACHING, empty
 from clustersim.core.progress import blocks_of
 from clustersim.core.queue import displace, push
@@ -28,6 +29,7 @@ from clustersim.core.state import (
     LOST_WAITING,
     NEVER,
     POWER_OF_TWO,
+    PREEMPTED,
     WAITS,
 )
 from clustersim.core.steps import (
@@ -41,6 +43,7 @@ from clustersim.core.steps import (
     take_out,
     weigh,
 )
+from clustersim.core.swapping import LEAVING
 
 
 def forget_flights(s: Any, p: Any, r: int) -> None:
@@ -71,6 +74,29 @@ def forget_flights(s: Any, p: Any, r: int) -> None:
         s.sent_at[r][place] = 0
 
 
+@rare
+def lose_copies(s: Any, r: int) -> None:
+    """Lose what is in host memory, and on its way: it is computed anew."""
+    rep, swapped, away = s.replicas[r], s.replicas[r].swapped, s.replicas[r].away
+    rep.swapped = rep.away = rep.copies = rep.coming = rep.short = 0
+    rep.host = rep.host_blocks
+    for place in range(away):
+        one = s.swapped[r][place] if place < swapped else s.arriving[r][place - swapped]
+        seq = s.sequences[one]
+        rep.free += blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks
+        seq.away = seq.blocks = seq.busy = seq.computed = seq.decodes = 0
+        seq.copies = (seq.copies + 1) & VERSIONS
+        push(s, r, one)
+        if seq.leaving:
+            rep.leaving -= 1
+            seq.leaving = 0
+            take_out(s, r, one, 0)
+        else:
+            note(s, r, PREEMPTED, seq.request, seq.generated, rep.blocks - rep.free)
+    for place in range(len(s.copies_end[r])):
+        s.copies_end[r][place] = 0
+
+
 def fail(s: Any, p: Any, number: int) -> None:
     """Let a replica fail, after the step that ends now."""
     outage = s.outages[number]
@@ -78,6 +104,7 @@ def fail(s: Any, p: Any, number: int) -> None:
     rep, order = s.replicas[r], s.order[r]
     decide_anew(s, p, r)
     forget_flights(s, p, r)
+    rep.host = 0
     while rep.running > 0:
         one = order[0]
         seq = s.sequences[one]
@@ -88,6 +115,7 @@ def fail(s: Any, p: Any, number: int) -> None:
             take_out(s, r, one, 0)
         else:
             preempt(s, r, one)
+    lose_copies(s, r)
     for place in range(rep.waiting):
         displace(s.clock[0], s.sequences[s.queues[r][place]], AT_ONCE if outage.loses else WAITS)
     rep.waiting = 0

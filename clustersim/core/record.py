@@ -57,7 +57,10 @@ def close_episode(s: Any, r: int, one: int) -> None:
 
 
 def log_copy(s: Any, r: int, stage: int, one: int, out: int, blocks: int, start: int, end: int) -> None:
-    """Log the copy of a sequence's blocks between a stage and its hosts, which begins now or later."""
+    """Log the copy of a sequence's blocks between a stage and its hosts, which begins now or later.
+
+    It has not happened where the replica fails before its end.
+    """
     clock, copies, seq = s.clock[0], s.copies, s.sequences[one]
     at = clock.copies_at
     copies[at] = r
@@ -68,7 +71,8 @@ def log_copy(s: Any, r: int, stage: int, one: int, out: int, blocks: int, start:
     copies[at + 5] = blocks
     copies[at + 6] = start
     copies[at + 7] = end
-    clock.copies_at = at + 8
+    copies[at + 8] = clock.now
+    clock.copies_at = at + 9
 
 
 def log_run(s: Any, r: int, k: int, steps: int, end: int) -> None:

@@ -57,7 +57,7 @@ CHUNK: Final = ("replica", "step", "request", "start", "count", "sampled")
 EPISODE: Final = ("replica", "slot", "request", "first_step", "last_step")
 FACT: Final = ("replica", "time_ns", "kind", "request", "value", "used")
 REASON: Final = ("request", "why", "value")
-COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns")
+COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns", "decided_ns")
 """Columns of a copy to host memory, or back from there; it is logged when it is decided."""
 
 
@@ -144,7 +144,7 @@ class Replica(Record):
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
-        "by_events",
+        "by_events", "host_blocks",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
@@ -174,6 +174,7 @@ class Sequence(Record):
         "blocks",
         "busy",
         "computed",
+        "copies",
         "displaced",
         "first_step",
         "generated",
@@ -254,6 +255,8 @@ class State(NamedTuple):
     """Room for those that one decision looks at."""
     swapped: Any
     """Those that leave for host memory or are at rest there, in the order of the queue."""
+    arriving: Any
+    """Those that are copied back, as they were decided."""
     copies_end: Any
     """When copies end that are under way or wait for that, of each stage: in, then out."""
     copies_ns: Any

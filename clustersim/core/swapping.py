@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from clustersim.compiled import rare
-from clustersim.core.events import expect
+from clustersim.core.events import VERSIONS, expect
 from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import comes_before, drop
 from clustersim.core.record import log_copy, note
@@ -32,6 +32,7 @@ def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
     """Begin a copy now, or when those before it in its direction have ended, on each stage."""
     clock, rep, seq, free_at = s.clock[0], s.replicas[r], s.sequences[one], s.copies_end[r]
     rep.copies += 1
+    seq.copies = (seq.copies + 1) & VERSIONS
     seq.busy = 1
     s.sequence_of[seq.request] = one
     if rep.by_events:
@@ -45,7 +46,7 @@ def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
         log_copy(s, r, stage, one, out, blocks, start, end)
         free_at[2 * stage + out] = end
         last = max(last, end)
-    expect(s, last, COPY_END, seq.request, 0)
+    expect(s, last, COPY_END, seq.request, seq.copies)
 
 
 def swap_out(s: Any, r: int, one: int, blocks: int) -> None:
@@ -90,6 +91,7 @@ def swap_in(s: Any, r: int) -> None:
             return
         leave_swapped(s, r, one)
         seq.away, seq.blocks = ARRIVING, blocks_of(rep, seq.computed)
+        s.arriving[r][rep.away - rep.swapped - 1] = one
         rep.free -= seq.blocks
         copy(s, r, one, seq.blocks, IN)
         note(s, r, SWAPPED_IN, seq.request, seq.computed, rep.blocks - rep.free)
@@ -110,6 +112,7 @@ def end_copy(s: Any, r: int, one: int) -> None:
         note(s, r, SWAPPED_OUT, seq.request, seq.computed, rep.blocks - rep.free)
         return
     seq.away = 0
+    drop(s.arriving[r], rep.away - rep.swapped, one)
     rep.away -= 1
     rep.host += seq.blocks
     s.order[r][rep.running] = one

@@ -322,7 +322,7 @@ class PriceTables:
                     set_field(self.p.terms[of], core, "outside", 0)
 
 
-class EmptyTables(PriceTables):
+class EventTables(PriceTables):
     """Stands for the table where all steps run by events."""
 
     p: Any = None

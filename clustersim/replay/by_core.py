@@ -37,7 +37,6 @@ def scheduling_obstacle(prepared: Prepared) -> str:
     own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     found = {
         "there are two pools": len(inputs.pools) > 1,
-        "replicas fail whose sequences are in host memory": bool(inputs.faults) and pool.host is not None,
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "each SP rank keeps sequences of its own": pool.owners > 1,
         "a user's class decides where prefixes are cached": own and serving.prefix_caching,

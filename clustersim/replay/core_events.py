@@ -65,7 +65,8 @@ class EventSteps:
         self.wirings = [wirings_of(prepared, self.pool, replica, shapes) for replica in replicas]
         self.pipelines = [self._pipeline(r) for r in range(len(replicas))]
         self.swaps = [self._swaps(r) for r in range(len(replicas))]
-        self.in_flight = [0] * len(replicas)
+        self.outages = [-1] * len(replicas)
+        """The last one of each replica."""
         self.armed = NEVER
         """When the core lets events go on, at the latest."""
         self.told_ns = -1
@@ -114,7 +115,6 @@ class EventSteps:
             durations=[wiring.durations(batch, features) for wiring in self.wirings[r]], started_at=now,
         )  # fmt: skip
         self.env._now = now
-        self.in_flight[r] += 1
         self.pipelines[r].launch(micro)
         self._arm()
 
@@ -154,11 +154,14 @@ class EventSteps:
     def break_off(self) -> None:
         """Forget what is under way at replicas that have failed just now."""
         s = self.state()
-        for r, many in enumerate(self.in_flight):
-            if many > 0 and s.replicas[r].flying == 0:
+        for r, before in enumerate(self.outages):
+            if s.replicas[r].outage != before:
+                self.outages[r] = s.replicas[r].outage
                 self.pipelines[r].abandon()
                 self.pipelines[r] = self._pipeline(r)
-                self.in_flight[r] = 0
+                if (swaps := self.swaps[r]) is not None:
+                    swaps.abandon()
+                    self.swaps[r] = self._swaps(r)
 
     # ---- what is told the core --------------------------------------------------------------------------------------
     def _free(self, r: int) -> None:
@@ -167,7 +170,6 @@ class EventSteps:
 
     def _ended(self, r: int, micro: MicroBatch) -> None:
         record_passes(self.recorder, self.replicas[r], self.wirings[r], self.pool.numbers, micro, now_ns(self.env))
-        self.in_flight[r] -= 1
         s = self.state()
         s.flights[r][s.replicas[r].oldest].end = now_ns(self.env)
         self._tell(r)
@@ -176,8 +178,9 @@ class EventSteps:
         self._expect(now_ns(self.env), st.STEP_END, r, self.state().replicas[r].version)
 
     def _copied(self, ended: list[Swap]) -> None:
-        for swap in ended:
-            self._expect(now_ns(self.env), st.COPY_END, swap.sequence.request, 0)
+        s = self.state()
+        for request in [swap.sequence.request for swap in ended]:
+            self._expect(now_ns(self.env), st.COPY_END, request, s.sequences[s.sequence_of[request]].copies)
 
     def _arm(self) -> None:
         """Let the core tell when the next event is due."""

@@ -20,7 +20,7 @@ from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, Pre
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
 from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
-from clustersim.core.tables import EmptyTables, PriceTables
+from clustersim.core.tables import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
@@ -115,7 +115,7 @@ class CoreReplicas:
         self.router = None
         if isinstance(router, UserClass):
             self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
-        self.tables: PriceTables = EmptyTables()
+        self.tables: PriceTables = EventTables()
         if not by_events:
             self.tables = self._tables([builder.prices_of(replica) for replica in replicas])
         self.outages = prepared.outages
@@ -188,6 +188,7 @@ class CoreReplicas:
             queues=storage.table(count, FEW + width),
             order=storage.table(count, width + 1),
             swapped=storage.table(count, copied and width),
+            arriving=storage.table(count, copied and width),
             copies_end=storage.table(count, copied and 2 * stages),
             copies_ns=storage.column(self._copies_ns()),
             ready=storage.numbers(width + 1),
@@ -271,6 +272,7 @@ class CoreReplicas:
         requests, scheduler = self.inputs.requests, self.scheduler
         config, pool = scheduler.config, scheduler.pool
         chunked = config.scheduler == "chunked_prefill"
+        hosts = 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks
         refused = np.flatnonzero(self.outcome.refused[self.requests])
         for request in refused.tolist():
             self.s.refused[request] = 1
@@ -286,7 +288,7 @@ class CoreReplicas:
             "custom": int(bool(self.schedulers)),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
-            "host": 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks,
+            "host": hosts, "host_blocks": hosts, "outage": -1,
         }  # fmt: skip
         for r in range(len(self.logs)):
             for name, value in values.items():
@@ -601,7 +603,7 @@ class CoreReplicas:
             log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
 
     def _deal_copies(self, copies: Int64Array) -> None:
-        """Give each replica its copies that have ended by the horizon.
+        """Give each replica its copies that have ended by the horizon, and before it failed.
 
         Raises
         ------
@@ -609,6 +611,9 @@ class CoreReplicas:
             When one that begins by then ends later than int64 can tell.
         """
         horizon = st.NEVER - 1 if self.inputs.horizon_ns is None else self.inputs.horizon_ns
+        for outage in self.outages:
+            decided, ends = copies[:, st.COPY.index("decided_ns")], copies[:, st.COPY.index("end_ns")]
+            copies = copies[(copies[:, 0] != outage.replica) | (decided >= outage.at_ns) | (ends <= outage.at_ns)]
         starts, ends = copies[:, st.COPY.index("start_ns")], copies[:, st.COPY.index("end_ns")]
         if ((ends == st.NEVER) & (starts <= horizon)).any():
             raise too_late()
@@ -617,7 +622,7 @@ class CoreReplicas:
             if isinstance(log, CopyLog):
                 mine = copies[copies[:, 0] == r]
                 for stage in range(self.stages):
-                    log.hand_copies(mine[mine[:, 1] == stage, 2:], stage)
+                    log.hand_copies(mine[mine[:, 1] == stage, 2:8], stage)
 
 
 def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from clustersim.core import clock, prices, queue, routing, scheduler, steps
+from clustersim.core import clock, outages, prices, queue, routing, scheduler, steps
 
 
 class Mutation(NamedTuple):
@@ -129,5 +129,19 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "stages that cost otherwise cost the same": Mutation(
         prices, "price_decodes", "p.decode_ns[kind][count]", "p.decode_ns[0][count]"
+    ),
+    # swapping and outages
+    "what is in host memory outlives a failure": Mutation(outages, "fail", "lose_copies(s, r)", "pass"),
+    "blocks of who leaves for the host are lost with the replica": Mutation(
+        outages,
+        "lose_copies",
+        "rep.free += blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks",
+        "rep.free += seq.blocks",
+    ),
+    "who gives up on the way to the host is computed anew after a failure": Mutation(
+        outages, "lose_copies", "if seq.leaving:", "if seq.leaving > 1:"
+    ),
+    "copies of a replica that is back wait for those before its failure": Mutation(
+        outages, "lose_copies", "s.copies_end[r][place] = 0", "pass"
     ),
 }
