@@ -28,6 +28,7 @@ from clustersim.cluster.topology import Topology, topology_from_edges
 from clustersim.collective import plan_collective
 from clustersim.collective.communications import CommTable
 from clustersim.collective.constants import FAMILIES
+from clustersim.collective.price import CommPlan
 from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.cost.protocol import CostModel, Shape
@@ -126,6 +127,17 @@ def hosted(count: int, *, shared: bool = False, apart: bool = False) -> Topology
     edges += [(name, "port" if shared else hosts[i % len(hosts)], GB_S, 0.0, "host") for i, name in enumerate(names)]
     edges += [("port", "host", GB_S, 0.0, "host")] if shared else []
     return topology_from_edges("hosted", device(), names, edges, vertex_kinds=[(host, "host") for host in hosts])
+
+
+def plan_over(loads: Mapping[int, float], capacity: Sequence[float]) -> CommPlan:
+    """Return a communication without start-up that puts so many bytes on links, by a byte of its payload."""
+    links = np.array(sorted(loads), np.int64)
+    load_per_byte = np.array([loads[link] for link in sorted(loads)], np.float64)
+    slowest = float((load_per_byte / np.array(capacity)[links]).max())
+    return CommPlan(
+        kind="send", algorithm="direct", group=(0, 1), alpha_s=0.0, own_seconds_per_byte=0.0, ramp_s=0.0,
+        ramp_half_s=0.0, links=links, load_per_byte=load_per_byte, seconds_per_byte=slowest,
+    )  # fmt: skip
 
 
 def requests(arrivals: Sequence[Arrival], concurrency: int | None = None) -> Requests:

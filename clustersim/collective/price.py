@@ -25,8 +25,8 @@ class CommPlan:
     """One algorithm of one collective on one group of devices.
 
     Its duration alone is ``alpha(payload) + payload × seconds_per_byte``. In the fluid network it starts
-    with ``alpha(payload)`` seconds that use no link and then carries ``loads(payload)``; without company
-    both agree, since ``seconds_per_byte = max(load_per_byte / capacity)``.
+    with ``alpha(payload)`` seconds that use no link and then carries its loads; without company both
+    agree, since ``seconds_per_byte = max(load_per_byte / capacity)``.
 
     The payload in bytes means: ``all_reduce``, ``broadcast``: the tensor; ``all_gather``, ``gather``: the
     gathered result; ``reduce_scatter``: the input of one rank; ``all_to_all``: what one rank sends, with
@@ -77,10 +77,6 @@ class CommPlan:
         """Return the seconds that a payload (any shape, bytes) takes when nothing else uses its links."""
         payload = np.asarray(payload_bytes, np.float64)
         return self.alpha(payload) + payload * self.seconds_per_byte
-
-    def loads(self, payload_bytes: float) -> tuple[Int64Array, FloatArray]:
-        """Return the links and the bytes of their capacity that a payload takes, for the fluid network."""
-        return self.links, self.load_per_byte * payload_bytes
 
 
 def price(group: Group, kind: str, algorithm: str, traffic: Traffic, constants: Family) -> CommPlan:

@@ -36,7 +36,7 @@ def ends(sends: list[Send], order: list[int]) -> list[int]:
     for number in order:
         start, pair, size = sends[number]
         (plan,) = plan_collective(TOPOLOGY, "send", pair)
-        begin = (number,), plan, size, ALPHA_NS + size, ended, number
+        begin = plan, size, ALPHA_NS + size, ended, number
         at(env, start, COMPLETION, lambda begin: network.begin(*begin), begin)
     env.run()
     return found

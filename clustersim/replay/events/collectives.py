@@ -51,7 +51,6 @@ class Collectives:
             plan = self.comm.chosen(program.classes[cls].node.communication, devices, payload)
             if stage in micro.slowdowns:
                 plan, ns = micro.slowdowns[stage].communication(plan, payload, ns)
-            key = (self.replica, stage, micro.step, 0, operator, members[0])
-            self.network.begin(key, plan, payload, ns, done, operator, started, owner=self.owner)
+            self.network.begin(plan, payload, ns, done, operator, started, owner=self.owner)
 
         return communicate

@@ -113,8 +113,7 @@ class StageSends:
         micro = self.queues[stage][rank][0]
         plan, payload, took = self.cost(stage, rank, micro)
         micro.send_starts[stage][rank] = in_time(now_ns(self.env))
-        key = (self.replica, stage, micro.step, 1, rank, 0)
-        self.network.begin(key, plan, payload, took, self._sent, (stage, rank), foreign=True, owner=self.owner)
+        self.network.begin(plan, payload, took, self._sent, (stage, rank), foreign=True, owner=self.owner)
 
     def _sent(self, ended: tuple[int, int]) -> None:
         stage, rank = ended

@@ -26,9 +26,6 @@ from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 if TYPE_CHECKING:
     from simpy import Environment
 
-OUT, IN = 2, 3
-"""Kind of a flow in its key, behind collectives and sends."""
-
 
 class Swaps:
     """Carries out the copies of one replica, and records them.
@@ -99,7 +96,6 @@ class Swaps:
         swap = self.queues[stage, rank, out][0]
         plan, payload = self._plan(stage, rank, out), swap.blocks * self.pool.block_bytes[stage]
         self.network.begin(
-            (self.replica, stage, -1, OUT if out else IN, rank, 0),
             plan,
             payload,
             to_ns(float(plan.seconds(payload))),

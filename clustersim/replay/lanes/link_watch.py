@@ -120,8 +120,7 @@ class LinkWatch:
             payload = payload_bytes(program, features, cls)
             devices = tuple([self.devices[member] for member in members])
             plan = self.comm.chosen(program.classes[cls].node.communication, devices, payload)
-            key = (self.replica, 0, step.step, 0, segment, members[0])
-            self.network.begin(key, plan, payload, ns, done, segment, started, owner=self)
+            self.network.begin(plan, payload, ns, done, segment, started, owner=self)
 
         return communicate
 

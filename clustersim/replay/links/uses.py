@@ -75,6 +75,5 @@ class Uses:
         transfer_ns = min(duration_ns, to_ns(payload * plans[0].seconds_per_byte))
         if transfer_ns == 0:
             return None
-        loads = tuple([(plan.links, plan.load_per_byte * payload) for plan in plans if plan is not None])
-        links = frozenset(link for of, _ in loads for link in of.tolist())
-        return Use(transfer_ns=transfer_ns, links=links, loads=loads)
+        links = frozenset(link for plan in plans if plan is not None for link in plan.links.tolist())
+        return Use(transfer_ns=transfer_ns, links=links, plans=tuple([plan for plan in plans if plan is not None]))

@@ -166,7 +166,6 @@ class KvMoves:
         if self.weak is not None:
             plan, duration = self.weak.slowdown(move.start_ns).communication(plan, move.payload_bytes, duration)
         self.network.begin(
-            (move.source[0], -1, move.request, move.layer, rank, to_rank),
             plan,
             move.payload_bytes,
             duration,
@@ -186,8 +185,7 @@ class KvMoves:
             transfer_ns = 0 if plan is None else min(duration, to_ns(payload_bytes * plan.seconds_per_byte))
             self.uses[key] = None
             if plan is not None and transfer_ns:
-                loads = ((plan.links, plan.load_per_byte * payload_bytes),)
-                self.uses[key] = Use(transfer_ns=transfer_ns, links=frozenset(plan.links.tolist()), loads=loads)
+                self.uses[key] = Use(transfer_ns=transfer_ns, links=frozenset(plan.links.tolist()), plans=(plan,))
         return self.uses[key]
 
     def drop(self, request: int) -> None:

@@ -13,11 +13,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from clustersim.core import flows
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.links.crowds import crowds_of
 from clustersim.replay import prepared
-from clustersim.replay.links import sharing_by_events
+from clustersim.replay.links.paths import LinkPaths
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.simulation.audit import history_of_run
@@ -69,59 +70,43 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
 }
 CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
     "a transfer never shares": (
-        Mutation(Network, "_enter", "shared = True", "shared = False"),
+        Mutation(flows, "share_component", "if count == 1:", "if True:"),
         ("sends", "lanes", "hand-overs", "layers", "swaps", "replicas", "uneven groups"),
     ),
-    "only communications of a kind share": (
-        Mutation(
-            Network, "_enter", "shared = True", "shared |= any(one.key[3:4] == flow.key[3:4] for one in found[:-1])"
-        ),
-        ("sends",),
+    "collectives do not share": (
+        Mutation(Network, "begin", "transfer_ns == 0:", "transfer_ns == 0 or not foreign:"),
+        ("sends", "lanes", "replicas", "uneven groups"),
     ),
-    "collectives do not share with what moves": (
-        Mutation(Network, "_enter", "shared = True", "shared |= all(one.foreign == flow.foreign for one in found)"),
-        ("sends",),
+    "what moves does not share": (
+        Mutation(Network, "begin", "transfer_ns == 0:", "transfer_ns == 0 or foreign:"),
+        ("sends", "lanes", "hand-overs", "layers", "swaps"),
     ),
     "links of one direction are not shared": (
-        Mutation(Network, "_enter", "shared = True", "shared |= link % 2 == 0"),
+        Mutation(flows, "offer_shares", "max(link.open", "max(n.links[number].crossed % 2 == 1 and link.open"),
         ("swaps",),
     ),
     "links of the other direction are not shared": (
-        Mutation(Network, "_enter", "shared = True", "shared |= link % 2 == 1"),
-        ("sends", "lanes", "swaps"),
+        Mutation(flows, "offer_shares", "max(link.open", "max(n.links[number].crossed % 2 == 0 and link.open"),
+        ("swaps",),
     ),
     "a route lacks its first link": (
-        Mutation(
-            Network,
-            "begin",
-            "Flow(key, plan.links.tolist(), plan.links, loads,",
-            "Flow(key, plan.links.tolist()[1:], plan.links[1:], loads[1:],",
-        ),
+        Mutation(LinkPaths, "_made", "first, places)", "first, (places[0][1:], places[1][1:]))"),
         ("sends", "lanes"),
     ),
     "a route lacks its last link": (
-        Mutation(
-            Network,
-            "begin",
-            "Flow(key, plan.links.tolist(), plan.links, loads,",
-            "Flow(key, plan.links.tolist()[:-1], plan.links[:-1], loads[:-1],",
-        ),
+        Mutation(LinkPaths, "_made", "first, places)", "first, (places[0][:-1], places[1][:-1]))"),
         ("swaps",),
     ),
     "shared links carry twice as much": (
-        Mutation(Network, "_rates_of", "= self.capacity if", "= 2 * self.capacity if"),
+        Mutation(flows, "offer_shares", "link.left // max(", "2 * link.left // max("),
         ("sends", "hand-overs", "layers", "swaps", "replicas", "uneven groups"),
     ),
     "shared links carry 5 % more": (
-        Mutation(Network, "_rates_of", "= self.capacity if", "= 1.05 * self.capacity if"),
+        Mutation(flows, "offer_shares", "link.left // max(", "link.left * 21 // 20 // max("),
         ("sends", "hand-overs", "layers", "swaps", "replicas", "uneven groups"),
     ),
-    "half of what is shared is carried": (
-        Mutation(Network, "_rates_of", "flow.loads) for", "flow.loads / 2) for"),
-        ("sends", "hand-overs", "swaps", "uneven groups"),
-    ),
     "who shares has half of it behind": (
-        Mutation(sharing_by_events, "left", "max(0.0, remaining - carried)", "min(0.5, remaining - carried)"),
+        Mutation(flows, "set_rate", "max(0, path.left - ", "min(path.left // 2, path.left - "),
         ("sends", "hand-overs", "layers", "swaps", "replicas"),
     ),
 }
@@ -135,11 +120,7 @@ CAUGHT_IN_LANES: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
         Mutation(prepared, "find_contention", "len(here) < 2", "len(here) < 3"),
         ("sends", "lanes", "replicas"),
     ),
-    "lanes do not share": (Mutation(SharedFlows, "enter", "if any(", "if False and any("), ("lanes",)),
-    "lanes carry twice as much": (
-        Mutation(SharedFlows, "_rates_of", "self.capacity)", "2 * self.capacity)"),
-        ("lanes",),
-    ),
+    "lanes do not share": (Mutation(SharedFlows, "solve", "share(n, now)", "n.traffic[0].touched = 0"), ("lanes",)),
 }
 """Mistakes of the folded replay alone."""
 
@@ -179,9 +160,9 @@ def test_lanes_that_do_not_share_are_noticed(mistake: str, name: str) -> None:
     assert "RUN-3" in broken(found, ("RUN-3",))
 
 
-def crowd(*flows: tuple[float, float, float]) -> float:
+def crowd(*transfers: tuple[float, float, float]) -> float:
     """Return what lacks most, in ns, of transfers from one instant to another that need a link so long, as if alone."""
-    enter, end, need = np.array(sorted(flows), np.float64).T
+    enter, end, need = np.array(sorted(transfers), np.float64).T
     _, _, lacks = crowds_of(enter, end, need).lacks(need)
     return max(0.0, float(lacks.max()))
 

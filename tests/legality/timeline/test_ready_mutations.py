@@ -65,8 +65,8 @@ IN_A_ROW: Final = Mutation(
     "resolved.append(tuple(dict.fromkeys([*found, *([int(number[node]) - 1] if number[node] > 0 else [])])))",
 )  # fmt: skip
 LONGER: Final = Mutation(
-    Collectives, "of", "self.network.begin(key, plan, payload, ns, done",
-    "self.network.begin(key, plan, payload, ns + 1_000, done",
+    Collectives, "of", "self.network.begin(plan, payload, ns, done",
+    "self.network.begin(plan, payload, ns + 1_000, done",
 )  # fmt: skip
 LATE: Final[dict[str, tuple[Mutation, str]]] = {
     "a kernel idles before it starts": (

@@ -74,8 +74,8 @@ def shortened_collectives(patch: Patch) -> None:
     """A collective is released before it has run for its cost."""
     begin = Network.begin
 
-    def early(self: Network, key: Any, plan: Any, payload: float, ns: int, *rest: Any, **more: Any) -> None:
-        begin(self, key, plan, payload, ns // 2, *rest, **more)
+    def early(self: Network, plan: Any, payload: float, ns: int, *rest: Any, **more: Any) -> None:
+        begin(self, plan, payload, ns // 2, *rest, **more)
 
     patch.setattr(Network, "begin", early)
 

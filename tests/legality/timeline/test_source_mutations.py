@@ -332,7 +332,7 @@ CHANGES: Final = (
     Change(LANE, HAS_ENDED, "steps = 0", "fails in the first run"),
     Change("serving.decision", "not self.decodes and not self.prefills", "not self.decodes", "slow, cut off"),
     Change(HAND_OVERS, "transfer.missing -= 1", "transfer.missing -= 0", "moves, cut off"),
-    Change("replay.links.fair_rates", "rate == 0.0 else rate *", "rate != 0.0 else rate *", "two pools"),
+    Change("core.flows", "path.left - path.rate * (", "path.left - path.rate // 2 * (", "two pools"),
     Change("collective.price", PRICED_NEAR, PRICED_NEAR.replace("==", "!="), "both pools fail"),
     Change(SWAPPING, "decision is None and len", "decision is None or len", "swaps, two stages, cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = 0", "experts, cut off"),

@@ -77,9 +77,9 @@ def faster(share: float, *, foreign: bool) -> Callable[[Patch], None]:
     own = Network.begin
 
     def mistake(patch: Patch) -> None:
-        def wrong(self: Network, key: Any, plan: Any, payload: float, ns: int, *rest: Any, **more: Any) -> None:
+        def wrong(self: Network, plan: Any, payload: float, ns: int, *rest: Any, **more: Any) -> None:
             took = max(1, int(ns * share)) if more.get("foreign", False) == foreign else ns
-            own(self, key, None if took != ns else plan, payload, took, *rest, **more)
+            own(self, None if took != ns else plan, payload, took, *rest, **more)
 
         patch.setattr(Network, "begin", wrong)
 

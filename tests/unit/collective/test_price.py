@@ -11,8 +11,10 @@ from collective_topologies import crossbar, device, pairs_on_rails
 from clustersim.collective import ALGORITHMS, CommPlan, choose, plan_collective
 from clustersim.collective.constants import family
 from clustersim.collective.price import cheapest
+from clustersim.compiled import Objects
+from clustersim.core.flows import WHOLE, enter, share
 from clustersim.errors import InputError
-from clustersim.replay.links.fair_rates import fair_rates
+from clustersim.replay.links.paths import make_flows, places_of
 
 
 def plan(**changes: object) -> CommPlan:
@@ -77,16 +79,22 @@ def test_fluid_network_and_closed_form_agree_when_nothing_else_runs(kind):
     topology = pairs_on_rails(2, ring={"efficiency": 0.7}, direct={"network_efficiency": 0.9})
     group = (0, 3) if kind == "send" else (0, 1, 2, 3)
     for candidate in plan_collective(topology, kind, group):
-        rate = fair_rates([candidate.loads(12345.0)], topology.link_capacity)[0]
-        fluid_s = float(candidate.alpha(12345.0)) + 1.0 / rate
+        _, weights = places_of([candidate], topology.link_capacity)
+        assert max(weights) == WHOLE  # it needs all of its slowest link: so it carries its bytes in this time
+        fluid_s = float(candidate.alpha(12345.0)) + 12345.0 * candidate.seconds_per_byte
         assert fluid_s == pytest.approx(float(candidate.seconds(12345.0)), rel=1e-14)
 
 
 def test_two_transfers_over_one_link_take_twice_as_long():
     topology = crossbar(3)
     first, second = (plan_collective(topology, "send", (source, 2))[0] for source in (0, 1))
-    rates = fair_rates([first.loads(1e9), second.loads(1e9)], topology.link_capacity)
-    assert list(rates) == [0.5, 0.5]
+    n = make_flows(
+        Objects(), len(topology.link_ends), [places_of([one], topology.link_capacity) for one in (first, second)]
+    )
+    for f in (0, 1):
+        enter(n, f, 0, 1000)
+    share(n, 0)
+    assert [path.due for path in n.paths] == [2000, 2000]
 
 
 def test_efficiency_is_in_the_load():

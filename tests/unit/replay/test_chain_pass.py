@@ -44,14 +44,14 @@ class Toy:
     def communicate(self, segment, cls, members, duration, done, started):
         assert (cls, members, duration) == (1, (0, 1), 3000)
         self.begun.append((self.env.now, started))
-        self.network.begin((0, segment), self.plan, 2000, duration, done, segment, started)
+        self.network.begin(self.plan, 2000, duration, done, segment, started)
 
     def foreign(self, enters, size):
         """A send that enters its links at ``enters``."""
         (plan,) = plan_collective(self.topology, "send", (0, 2))
 
         def begin(_):
-            self.network.begin((1, enters), plan, size, 1000 + size, lambda _: None, None, foreign=True)
+            self.network.begin(plan, size, 1000 + size, lambda _: None, None, foreign=True)
 
         at(self.env, enters - 1000, COMPLETION, begin)
 
@@ -117,7 +117,7 @@ def test_two_foreign_flows_leave_a_third_each():
     (plan,) = plan_collective(toy.topology, "send", (0, 2))
     at(
         toy.env, 1000, COMPLETION,
-        lambda _: toy.network.begin((2,), plan, 5000, 6000, lambda _: None, None, foreign=True),
+        lambda _: toy.network.begin(plan, 5000, 6000, lambda _: None, None, foreign=True),
     )  # fmt: skip
     assert toy.times() == [(0, 1000), (1000, 8000), (8000, 9000)]
 

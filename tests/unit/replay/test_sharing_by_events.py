@@ -27,14 +27,13 @@ class Sends:
         self.network = Network(self.env, self.topology.link_capacity)
         self.ends: dict[str, int] = {}
 
-    def send(self, name, pair, size, start=0, *, key=None, **options):
+    def send(self, name, pair, size, start=0, **options):
         (plan,) = plan_collective(self.topology, "send", pair)
         duration = to_ns(float(plan.seconds(size)))
-        key = (len(self.ends),) if key is None else key
         self.ends[name] = -1
 
         def begin(_):
-            self.network.begin(key, plan, size, duration, self._done, name, **options)
+            self.network.begin(plan, size, duration, self._done, name, **options)
 
         at(self.env, start, COMPLETION, begin)
 
@@ -115,10 +114,10 @@ def test_flows_that_meet_again_share_what_a_link_carries_then(sends):
 def test_ends_do_not_depend_on_who_begins_first_at_an_instant():
     forth, back = Sends(), Sends()
     flows = [("a", (0, 2), 700), ("b", (1, 3), 300), ("c", (0, 1), 900), ("d", (1, 2), 100)]
-    for number, flow in enumerate(flows):
-        forth.send(*flow, key=(number,))
-    for number, flow in reversed(list(enumerate(flows))):
-        back.send(*flow, key=(number,))
+    for flow in flows:
+        forth.send(*flow)
+    for flow in reversed(flows):
+        back.send(*flow)
     assert forth.run() == back.run()
 
 
@@ -132,7 +131,7 @@ def test_flows_that_join_at_one_instant_are_solved_once(sends):
 
 @pytest.mark.parametrize("size", [0, 1000])
 def test_a_communication_without_a_plan_only_takes_its_time(sends, size):
-    sends.network.begin((0,), None, size, 123, sends._done, "a")
+    sends.network.begin(None, size, 123, sends._done, "a")
     assert sends.run() == {"a": 123}
 
 
@@ -188,8 +187,8 @@ def test_a_collective_and_a_send_share_the_link_that_both_use():
     network, ends = Network(env, topology.link_capacity), {}
     (gather,) = plan_collective(topology, "all_gather", (0, 1), "ring")
     (send,) = plan_collective(topology, "send", (0, 2))
-    network.begin((0,), gather, 2000, 2000, lambda name: ends.update({name: env.now}), "gather")
-    network.begin((1,), send, 400, 1400, lambda name: ends.update({name: env.now}), "send")
+    network.begin(gather, 2000, 2000, lambda name: ends.update({name: env.now}), "gather")
+    network.begin(send, 400, 1400, lambda name: ends.update({name: env.now}), "send")
     env.run()
     # From 1,000 both have half of the link of g0: the send ends at 1,800, the all-gather has 600 bytes left.
     assert ends == {"send": 1800, "gather": 2400}

@@ -108,8 +108,8 @@ class LinkTraffic(ABC, Generic[Micro, Pass]):
             elif at == now:
                 self._change_stage(place, now)
         if self.flows.touched:
-            for flow in self.flows.solve(now):
-                changes[flow.number] = flow.end
+            for number, end in self.flows.solve(now):
+                changes[number] = end
 
     def _change_stage(self, stage: int, now: int) -> None:
         """Let a pass end, or go on with its collectives."""
@@ -131,7 +131,7 @@ class LinkTraffic(ABC, Generic[Micro, Pass]):
             self.phases[stage], self.changes[stage] = NEXT, enters
 
     def _enter(self, stage: int, use: Use, since: int, end: int) -> None:
-        self.flows.enter(stage, use, since, end)
+        self.flows.enter(stage, use, since)
         self.phases[stage], self.changes[stage] = ON, end
 
     def _change_pass(self, stage: int, now: int) -> None:
@@ -191,7 +191,7 @@ class LinkTraffic(ABC, Generic[Micro, Pass]):
         assert send.use is not None
         number = self.first_send + place
         self.states[place], self.changes[number] = SHARING, send.end
-        self.flows.enter(number, send.use, send.enters, send.end)
+        self.flows.enter(number, send.use, send.enters)
         for stage in self.meets[place]:
             self.near[stage] += 1
             run = self.passes[stage]

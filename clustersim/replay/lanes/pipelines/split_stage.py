@@ -74,8 +74,7 @@ class SplitStage:
             self._uses[key] = None
             if plan is not None and transfer_ns:
                 links = frozenset(plan.links.tolist())
-                loads = ((plan.links, plan.load_per_byte * payload),)
-                self._uses[key] = Use(transfer_ns=transfer_ns, links=links, loads=loads)
+                self._uses[key] = Use(transfer_ns=transfer_ns, links=links, plans=(plan,))
         return self._uses[key]
 
     def _payload(self, micro: SplitMicro, cls: int) -> float:
