@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.compiled import rare
-from clustersim.core.events import drop_first, expect, first_kind, first_number, first_version
+from clustersim.core.events import VERSIONS, drop_first, expect, first_kind, first_number, first_version
 from clustersim.core.queue import displace, push, remove
 from clustersim.core.record import is_full, note, note_reason
 from clustersim.core.routing import lacks_room, route, show_replicas
+from clustersim.core.stages import go_on_stage, go_on_transfer
 from clustersim.core.state import (
     ALL_FAILED,
     ARRIVALS,
@@ -31,10 +32,12 @@ from clustersim.core.state import (
     NEVER,
     NOT_POOLED,
     OUTAGES,
+    PASS,
     QUEUE_FULL,
     REJECTED,
     STOPPING,
     TIMEOUT,
+    TRANSFER,
     TURN_OVER,
     WAITED,
     WAITS,
@@ -55,12 +58,13 @@ from clustersim.core.steps import (
     weigh,
 )
 from clustersim.core.swapping import end_copy
+from clustersim.core.transfers import SHARING, share_links
 
 
-def end_steps(s: Any) -> int:
-    """Let end what ends now: steps, then copies; return 0, or why not all has."""
+def end_steps(s: Any, p: Any, n: Any) -> int:
+    """Let end what ends now: steps, copies, and what shares links; return 0, or why not all has."""
     clock = s.clock[0]
-    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) <= COPY_END:
+    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) <= PASS:
         if is_full(s):
             return FULL
         if first_kind(s) == COPY_END:
@@ -69,6 +73,11 @@ def end_steps(s: Any) -> int:
         if first_kind(s) == EVENTS:
             drop_first(s)
             return ASK_EVENTS
+        if SHARING and first_kind(s) > COPY_END:
+            if clock.events + clock.margin > clock.event_room:
+                return GROW
+            go_on(s, p, n)
+            continue
         r, version = first_number(s), first_version(s)
         drop_first(s)
         rep = s.replicas[r]
@@ -83,6 +92,21 @@ def end_steps(s: Any) -> int:
                     land(s, r)
         touch(s, r)
     return 0
+
+
+@rare
+def go_on(s: Any, p: Any, n: Any) -> None:
+    """Let the transfer or pass go on whose event comes first."""
+    kind, number, version = first_kind(s), first_number(s), first_version(s)
+    drop_first(s)
+    if kind == TRANSFER:
+        if version == n.paths[number].version & VERSIONS:
+            go_on_transfer(s, p, n, number)
+        return
+    stages = len(n.stages[0])
+    r, i = number // stages, number % stages
+    if version == n.stages[r][i].version:
+        go_on_stage(s, p, n, r, i)
 
 
 @rare
@@ -227,7 +251,7 @@ def pass_departures(s: Any, p: Any) -> int:
     clock = s.clock[0]
     if (clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT) or clock.displaced_at < NEVER:
         return OUTAGES
-    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > COPY_END:
+    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > PASS:
         if is_full(s):
             return FULL
         if clock.events + 3 > clock.event_room:
@@ -239,16 +263,16 @@ def pass_departures(s: Any, p: Any) -> int:
     return 0
 
 
-def decide_all(s: Any, p: Any) -> int:
+def decide_all(s: Any, p: Any, n: Any) -> int:
     """Let all replicas decide that something has happened to; return 0, or what is needed."""
     clock = s.clock[0]
     while clock.touched_at < clock.touched:
         r = s.touched[clock.touched_at]
         if is_full(s):
             return FULL
-        if clock.events + 2 > clock.event_room:
+        if clock.events + 2 + clock.margin > clock.event_room:
             return GROW
-        asked = decide(s, p, r)
+        asked = decide(s, p, n, r)
         if asked:
             clock.lane = r
             return asked
@@ -271,18 +295,19 @@ def next_instant(s: Any) -> int:
     return found
 
 
-def advance(s: Any, p: Any) -> int:
+def advance(s: Any, p: Any, n: Any) -> int:
     """Go on from instant to instant until there is nothing more to do, or something is needed; return why.
 
     Parameters
     ----------
     s : State
     p : Prices
+    n : Network
     """
     clock, times = s.clock[0], s.times
     while True:
         if clock.phase == ENDS:
-            asked = end_steps(s)
+            asked = end_steps(s, p, n)
             if asked:
                 return asked
             clock.phase = ARRIVALS
@@ -302,7 +327,9 @@ def advance(s: Any, p: Any) -> int:
                 continue
             clock.phase = DECISIONS
         if clock.phase == DECISIONS:
-            asked = decide_all(s, p)
+            asked = decide_all(s, p, n)
+            if SHARING and asked == 0 and n.traffic[0].touched > 0:
+                asked = share_links(s, n)
             if asked:
                 return asked
             now = next_instant(s)

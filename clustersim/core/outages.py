@@ -11,6 +11,7 @@ from typing import Any
 
 from clustersim.compiled import rare
 from clustersim.core.events import VERSIONS, drop_first, first_kind, first_number
+from clustersim.core.passes import abandon
 from clustersim.core.prefix_cache import CACHING, empty
 from clustersim.core.progress import blocks_of
 from clustersim.core.queue import displace, push
@@ -44,12 +45,13 @@ from clustersim.core.steps import (
     weigh,
 )
 from clustersim.core.swapping import LEAVING
+from clustersim.core.transfers import SHARING
 
 
-def forget_flights(s: Any, p: Any, r: int) -> None:
+def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
     """Account for the steps of a run that have ended, and forget what is under way but for the blocks that it took."""
     rep, ended = s.replicas[r], 0
-    if rep.stages == 1 and rep.flying > 0:
+    if rep.stages == 1 and rep.meets == 0 and rep.flying > 0:
         flight = s.flights[r][0]
         ended = flight.steps - 1
         if ended > 0:
@@ -67,6 +69,8 @@ def forget_flights(s: Any, p: Any, r: int) -> None:
         rep.step = flight.step + ended
         if flight.slot >= 0:
             s.slots[r][flight.slot] = flight.previous
+    if SHARING and rep.meets:
+        abandon(s, p, n, r)
     rep.decodes_in_flight = 0
     for stage in range(rep.stages):
         s.free_at[r][stage] = 0
@@ -97,13 +101,13 @@ def lose_copies(s: Any, r: int) -> None:
         s.copies_end[r][place] = 0
 
 
-def fail(s: Any, p: Any, number: int) -> None:
+def fail(s: Any, p: Any, n: Any, number: int) -> None:
     """Let a replica fail, after the step that ends now."""
     outage = s.outages[number]
     r = outage.replica
     rep, order = s.replicas[r], s.order[r]
     decide_anew(s, p, r)
-    forget_flights(s, p, r)
+    forget_flights(s, p, n, r)
     rep.host = 0
     while rep.running > 0:
         one = order[0]
@@ -165,7 +169,7 @@ def place_displaced(s: Any, p: Any) -> int:
     return 0
 
 
-def begin_and_end_outages(s: Any, p: Any) -> int:
+def begin_and_end_outages(s: Any, p: Any, n: Any) -> int:
     """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened.
 
     It is compiled by itself, since most runs need none of it.
@@ -182,7 +186,7 @@ def begin_and_end_outages(s: Any, p: Any) -> int:
         rep = s.replicas[r]
         rep.is_down = s.outages[number].until != clock.now
         if rep.is_down:
-            fail(s, p, number)
+            fail(s, p, n, number)
         rep.outstanding = NEVER if rep.is_down else 0  # so that nobody goes there
         if clock.router == LEAST_OUTSTANDING:
             settle(s, r)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from clustersim.compiled import rare
+
 
 def note(s: Any, r: int, kind: int, request: int, value: int, used: int) -> None:
     """Log a fact of this instant; what a user's scheduler chose need not be what it would choose again."""
@@ -75,6 +77,19 @@ def log_copy(s: Any, r: int, stage: int, one: int, out: int, blocks: int, start:
     clock.copies_at = at + 9
 
 
+@rare
+def note_stretch(s: Any, n: Any, r: int, step: int, stage: int, instance: int, lost: int) -> None:
+    """Log that an operator of a pass took longer than it costs."""
+    clock, stretches = s.clock[0], n.stretches
+    at = clock.stretches_at
+    stretches[at] = r
+    stretches[at + 1] = step
+    stretches[at + 2] = stage
+    stretches[at + 3] = instance
+    stretches[at + 4] = lost
+    clock.stretches_at = at + 5
+
+
 def log_run(s: Any, r: int, k: int, steps: int, end: int) -> None:
     """Log the first steps of what is under way, of which the last one ended at an instant."""
     clock, rows, flight, rep = s.clock[0], s.rows, s.flights[r][k], s.replicas[r]
@@ -119,4 +134,5 @@ def is_full(s: Any) -> bool:
         or clock.facts_at > clock.facts_room
         or clock.reasons_at > clock.reasons_room
         or clock.copies_at > clock.copies_room
+        or clock.stretches_at > clock.stretches_room
     )

@@ -13,15 +13,16 @@ from clustersim.compiled import Record
 NEVER: Final = (1 << 63) - 1
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
-ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS = range(11, 15)
+ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES = range(11, 16)
 """Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
 or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
-64 bits; where a user's router or scheduler decides; where a step is to be run by events, and where these go on."""
+64 bits; where a user's router or scheduler decides; where a step is to be run by events, and where these go on;
+where it is unknown what communications put on links."""
 
 ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
 """Phases of an instant, in their order."""
 
-EVENTS, STEP_END, COPY_END, FAULT, TIMEOUT, CANCELLATION = range(6)
+EVENTS, STEP_END, COPY_END, TRANSFER, PASS, FAULT, TIMEOUT, CANCELLATION = range(8)
 """Kinds of events, in their order at an instant."""
 
 REJECTED, ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN, CANCELLED, LOST = range(1, 10)
@@ -57,6 +58,8 @@ CHUNK: Final = ("replica", "step", "request", "start", "count", "sampled")
 EPISODE: Final = ("replica", "slot", "request", "first_step", "last_step")
 FACT: Final = ("replica", "time_ns", "kind", "request", "value", "used")
 REASON: Final = ("request", "why", "value")
+STRETCH: Final = ("replica", "step", "stage", "instance", "ns")
+"""Columns of an instance of a pass that took so much longer than it costs, logged before the step that it is of."""
 COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns", "decided_ns")
 """Columns of a copy to host memory, or back from there; it is logged when it is decided."""
 
@@ -103,6 +106,7 @@ class Clock(Record):
         "horizon",
         "lane",
         "living",
+        "margin",
         "max_run",
         "next",
         "now",
@@ -118,6 +122,8 @@ class Clock(Record):
         "senders",
         "serial",
         "spares",
+        "stretches_at",
+        "stretches_room",
         "timeout",
         "total",
         "touched",
@@ -144,7 +150,7 @@ class Replica(Record):
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
-        "by_events", "host_blocks",
+        "by_events", "host_blocks", "meets",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",

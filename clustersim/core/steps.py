@@ -18,6 +18,7 @@ from clustersim.compiled import rare
 from clustersim.core.attention import decode_ns, decode_steps_ns
 from clustersim.core.custom import consult
 from clustersim.core.events import VERSIONS, expect
+from clustersim.core.passes import launch
 from clustersim.core.prefix_cache import CACHING, release, store
 from clustersim.core.prices import OF_DECODE, price_step
 from clustersim.core.progress import blocks_of, decodes_next
@@ -43,6 +44,7 @@ from clustersim.core.state import (
     TURN_OVER,
 )
 from clustersim.core.swapping import give_up_swapped
+from clustersim.core.transfers import SHARING
 
 TOGETHER: Final = 8
 """Decode steps that are priced at once."""
@@ -528,23 +530,25 @@ def run_by_events(s: Any, r: int, k: int) -> int:
     return ASK_PASS
 
 
-def price_launched(s: Any, p: Any, r: int, k: int) -> int:
+def price_launched(s: Any, p: Any, n: Any, r: int, k: int) -> int:
     """Find out when the step that was decided ends; return 0, or what is to be asked for."""
     rep, clock = s.replicas[r], s.clock[0]
     if rep.by_events:
         asked = run_by_events(s, r, k)
-    elif rep.stages == 1 and rep.chunks == 0:
+    elif rep.stages == 1 and rep.chunks == 0 and rep.meets == 0:
         asked = begin_run(s, p, r)
     else:
         asked = price_step(s, p, r)
-        if asked == 0:
+        if SHARING and asked == 0 and rep.meets:
+            asked = launch(s, p, n, r, k)
+        elif asked == 0:
             asked = pass_stages(s, p, r, k)
     if asked == 0:
         clock.answered = 0
     return asked
 
 
-def decide(s: Any, p: Any, r: int) -> int:
+def decide(s: Any, p: Any, n: Any, r: int) -> int:
     """Launch what the scheduler decides, where it can be launched now; return 0, or what is to be asked for."""
     rep = s.replicas[r]
     if rep.flying > 0 and s.flights[r][rep.oldest].goes_on:
@@ -571,7 +575,7 @@ def decide(s: Any, p: Any, r: int) -> int:
             arm(s, r)
             return 0
         describe(s, r, k, base)
-    asked = price_launched(s, p, r, k)
+    asked = price_launched(s, p, n, r, k)
     if asked == 0:
         rep.launched = 0
         rep.flying += 1
@@ -584,7 +588,8 @@ def decide(s: Any, p: Any, r: int) -> int:
 def stop(s: Any, p: Any, r: int) -> None:
     """Log what has ended at the horizon, and the episodes that are open; what is under way has not happened."""
     rep, clock = s.replicas[r], s.clock[0]
-    if rep.stages == 1 and rep.flying > 0 and s.flights[r][0].kind == DECODE and rep.by_events == 0:
+    decodes = rep.flying > 0 and s.flights[r][0].kind == DECODE and rep.by_events + rep.meets == 0
+    if rep.stages == 1 and decodes:
         flight, ended, end = s.flights[r][0], 0, s.flights[r][0].start
         last = end
         while ended < flight.steps:

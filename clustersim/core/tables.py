@@ -44,6 +44,8 @@ class PriceTables:
     most : sequence of int
         The most that each count of a step can be, in the order of ``graph.prices.parts.ALIASES``.
     storage : Storage
+    apart : bool
+        Whether ranks that send alike are told apart, since their sends may take different times.
 
     Attributes
     ----------
@@ -54,11 +56,14 @@ class PriceTables:
         Whether the core prices attention itself, and need not ask at each step.
     """
 
-    def __init__(self, stages: Sequence[Sequence[StepPrices]], most: Sequence[int], storage: Storage) -> None:
+    def __init__(
+        self, stages: Sequence[Sequence[StepPrices]], most: Sequence[int], storage: Storage, *, apart: bool = False
+    ) -> None:
         self.kinds = list(dict.fromkeys(one for each in stages for one in each))
         self.of_stage = [[self.kinds.index(one) for one in each] for each in stages]
         self.most = most
         self.storage = storage
+        self.apart = apart
         self.radix = [1 + one for one in most]
         self.pricer = self.kinds[0].pricer
         self.prompts: list[Prompts] = [each for one in self.kinds for each in (one.prefill, one.mixed)]
@@ -89,7 +94,7 @@ class PriceTables:
         found = [
             one.programs[kind].template.send_classes for one in self.kinds for kind in ("prefill", "mixed", "decode")
         ]
-        if all(len(set(classes)) <= 1 for classes in found):
+        if not self.apart and all(len(set(classes)) <= 1 for classes in found):
             found = [classes[:1] for classes in found]
         return [tuple(classes) for classes in found]
 

@@ -9,8 +9,9 @@ from typing import Final
 from clustersim.compiled import COMPILE_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.core.outages import begin_and_end_outages
+from clustersim.replay.core_links import sharing_obstacle, variant_of
 from clustersim.replay.core_replicas import CoreReplicas
-from clustersim.replay.input import SHARED_CLOCK, Progress, ReplayInput, ReplayResult
+from clustersim.replay.input import SHARED_CLOCK, Progress, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.part import Part, result_of
 from clustersim.replay.outcome import Outcome
@@ -49,7 +50,7 @@ def core_obstacle(prepared: Prepared) -> str:
     """Return why the core can't simulate a run by itself; empty if it can."""
     if found := scheduling_obstacle(prepared):
         return found
-    inputs, contention, pool = prepared.input, prepared.contention, prepared.input.entry
+    inputs, pool = prepared.input, prepared.input.entry
     copies_differ = pool.host is not None and prepared.copies_of_stages is None
     reasons = {
         "every operator is an event": inputs.mode == "full",
@@ -58,12 +59,11 @@ def core_obstacle(prepared: Prepared) -> str:
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
-        "communications can meet on a link": bool(contention.stages or contention.boundaries),
         "operators of a pass overlap, or ranks of one group differ": not all(
             program.even and program.template.is_chain for one in prepared.pools for program in one.distinct.values()
         ),
     }
-    return next((why for why, is_so in reasons.items() if is_so), "")
+    return next((why for why, is_so in reasons.items() if is_so), "") or sharing_obstacle(prepared)
 
 
 def expected_s(requests: Requests, *, staged: bool) -> float:
@@ -71,20 +71,21 @@ def expected_s(requests: Requests, *, staged: bool) -> float:
     return (REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())) * (STAGED if staged else 1.0)
 
 
-def is_interpreted(inputs: ReplayInput) -> bool:
+def is_interpreted(prepared: Prepared) -> bool:
     """Whether the core runs as it stands, since the compiler would take longer than it saves."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return True
-    work = inputs.behind_s + expected_s(inputs.requests, staged=inputs.entry.plan.pp > 1)
-    caching = inputs.entry.serving.prefix_caching and inputs.requests.prefix_hashes is not None
-    outages_s = compiler_s(begin_and_end_outages, CACHING=caching) if inputs.faults else 0.0
-    return work < compiler_s(advance, CACHING=caching) + outages_s
+    inputs, variant = prepared.input, variant_of(prepared)
+    staged = inputs.entry.plan.pp > 1 or variant["SHARING"]
+    outages_s = compiler_s(begin_and_end_outages, **variant) if inputs.faults else 0.0
+    work = inputs.behind_s + expected_s(inputs.requests, staged=staged)
+    return work < compiler_s(advance, **variant) + outages_s
 
 
 def waits_for_compiler(requests: Requests, *, staged: bool) -> bool:
     """Whether a run that the core can simulate waits until it is compiled, once on a machine."""
     caching = requests.prefix_hashes is not None
-    return compiler_s(advance, CACHING=caching) == COMPILE_S <= expected_s(requests, staged=staged)
+    return compiler_s(advance, CACHING=caching, SHARING=False) == COMPILE_S <= expected_s(requests, staged=staged)
 
 
 def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
@@ -127,10 +128,10 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     inputs, count = prepared.input, prepared.input.entry.plan.dp
     outcome = Outcome(inputs.requests, prepared.schedulers[0], progress)
     alone = isinstance(inputs.entry.serving.scheduler, str)  # else which replica errs first may depend on it
-    alone = alone and not prepared.outages
+    alone = alone and not prepared.outages and not (prepared.contention.stages or prepared.contention.boundaries)
     alone = alone and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
     shares = [([r], slice(r, None, count)) for r in replicas] if alone else [([*replicas], slice(None))]
-    interpreted = is_interpreted(inputs)
+    interpreted = is_interpreted(prepared)
     unfinished: list[str] = []
     for mine, requests in shares:
         core = CoreReplicas(builder, outcome, mine, requests, interpreted=interpreted)

@@ -24,6 +24,7 @@ from clustersim.core.tables import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
+from clustersim.replay.core_links import LinkTables, variant_of
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
@@ -96,11 +97,11 @@ class CoreReplicas:
         self.storage: Storage = Objects() if interpreted else Arrays()
         self.interpreted = interpreted
         self.prefixes: PrefixKeys | None = prepared.prefix_keys
-        caching = self.prefixes is not None
-        self.advance = advance if interpreted else compiled(advance, CACHING=caching)
+        variant = variant_of(prepared)
+        self.advance = advance if interpreted else compiled(advance, **variant)
         self.begin_and_end_outages = begin_and_end_outages
         if prepared.outages and not interpreted:
-            self.begin_and_end_outages = compiled(begin_and_end_outages, CACHING=caching)
+            self.begin_and_end_outages = compiled(begin_and_end_outages, **variant)
         self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
         self.stages = self.scheduler.stages
         self.windows = self.inputs.entry.pricer.windows
@@ -117,26 +118,31 @@ class CoreReplicas:
             self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
         self.tables: PriceTables = EventTables()
         if not by_events:
-            self.tables = self._tables([builder.prices_of(replica) for replica in replicas])
+            self.tables = self._tables([builder.prices_of(replica) for replica in replicas], builder.sends_differ)
+        shares = not by_events and variant["SHARING"]
+        self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
         self.outages = prepared.outages
         self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
         self.pairs = DrawnPairs(self.inputs.seed)
+        self.stretched: list[dict[int, list[tuple[int, int, int]]]] = [{} for _ in replicas]
+        """By replica and step not handed on yet what took longer: stage, instance, ns."""
         self.thread: ThreadPoolExecutor | None = None
         self.dealt: Future[None] | None = None
 
-    def _tables(self, stages: Sequence[Sequence[StepPrices]]) -> PriceTables:
+    def _tables(self, stages: Sequence[Sequence[StepPrices]], apart: bool) -> PriceTables:
         """Return the prices of all replicas, those of an earlier run that came to its end where they do."""
         most = most_counts(self.scheduler, self.inputs.requests)
-        key = "core", self.interpreted, tuple(tuple(map(id, one)) for one in stages), most
+        key = "core", self.interpreted, apart, tuple(tuple(map(id, one)) for one in stages), most
         made = stages[0][0].pricer.made
-        found: PriceTables = made.pop(key, None) or PriceTables(stages, most, self.storage)
+        found: PriceTables = made.pop(key, None) or PriceTables(stages, most, self.storage, apart=apart)
         found.settle()
         return found
 
     def _keep_tables(self) -> None:
         """Let later runs have these prices."""
         stages = [[self.tables.kinds[kind] for kind in one] for one in self.tables.of_stage]
-        key = "core", self.interpreted, tuple(tuple(map(id, one)) for one in stages), self.tables.most
+        each = tuple(tuple(map(id, one)) for one in stages)
+        key = "core", self.interpreted, self.tables.apart, each, self.tables.most
         stages[0][0].pricer.made[key] = self.tables
 
     def run(self) -> None:
@@ -288,6 +294,7 @@ class CoreReplicas:
             "custom": int(bool(self.schedulers)),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
+            "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
         }  # fmt: skip
         for r in range(len(self.logs)):
@@ -309,7 +316,8 @@ class CoreReplicas:
             "living": len(self.logs), "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
             "displaced_at": st.NEVER, "displaced_from": st.NEVER, "displaced_to": -1,
             "timeout": -1 if config.queue_timeout_ns is None else config.queue_timeout_ns, "cancels": int(cancels),
-            "max_run": decode_run.MAX_RUN, "senders": ranks,
+            "max_run": decode_run.MAX_RUN, "senders": ranks, "margin": self.network.margin,
+            "stretches_room": ROOM * len(st.STRETCH),
             **{f"{name}_room": room for name, room in self._room.items()},
         }  # fmt: skip
         for name, value in clock.items():
@@ -352,9 +360,9 @@ class CoreReplicas:
     def _run(self) -> None:
         status, now, ended = st.FULL, 0, 0
         while status != st.DONE:
-            status = self.advance(self.s, self.tables.p)
+            status = self.advance(self.s, self.tables.p, self.network.n)
             if status == st.OUTAGES:
-                status = self.begin_and_end_outages(self.s, self.tables.p) or status
+                status = self.begin_and_end_outages(self.s, self.tables.p, self.network.n) or status
                 if self.by_events is not None:
                     self.by_events.break_off()
             if self.by_events is not None and status == st.ASK_PASS:
@@ -447,7 +455,7 @@ class CoreReplicas:
             for place in range(before):
                 s.spare[place] = 2 * before - 1 - place
             set_field(s.clock, 0, "spares", before)
-        elif self._of_clock("events") + 3 > self._of_clock("event_room"):
+        elif self._of_clock("events") + 3 + self._expected() > self._of_clock("event_room"):
             more = len(s.times)
             self.s = s._replace(
                 times=_longer(s.times, self.storage.numbers(more)), whats=_longer(s.whats, self.storage.numbers(more))
@@ -462,6 +470,10 @@ class CoreReplicas:
                 for row, more_row in zip(s.queues, more_places, strict=True):
                     row.extend(more_row)
             set_field(s.clock, 0, "queue_room", 2 * width)
+
+    def _expected(self) -> int:
+        """Return how many events transfers may bring at once."""
+        return int(field_of(self.network.n.traffic, 0, "present")) + self.network.margin
 
     def _draw(self) -> None:
         """Draw pairs of replicas: as many as there are requests where the same ones live to the end."""
@@ -494,7 +506,10 @@ class CoreReplicas:
         chunks, new, context, decodes = rep["chunks"], rep["new"], rep["context"], rep["decodes"]
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])
         mixed = int(decodes > 0)
-        if status == st.ASK_DECODE:
+        if status == st.ASK_USES:
+            k = (rep["oldest"] + rep["flying"]) % self.stages
+            self.network.learn(r, k, OF_DECODE if chunks == 0 else mixed, counts)
+        elif status == st.ASK_DECODE:
             self.tables.learn_decode(decodes)
         elif status == st.ASK_PART:
             self.tables.learn_parts(mixed, counts)
@@ -522,7 +537,7 @@ class CoreReplicas:
                 pairs = zip(price.ns, price.windows, strict=True)
                 varying = [ns(keys if window is None else seen) for ns, window in pairs]
             base = kind * tables.whole["classes"]
-            if self.stages == 1 and not rep["chunks"]:
+            if self.stages == 1 and not rep["chunks"] and not rep["meets"]:
                 base = 0
             for core, ns in enumerate(varying):
                 tables.p.answer[base + core] = ns
@@ -542,6 +557,8 @@ class CoreReplicas:
         rows = len(taken["rows"])
         for name in ("all_passes", "all_sends"):
             taken[name] = logged(getattr(s, name), rows * self.widths[name], max(self.widths[name], 1))
+        taken["stretches"] = logged(self.network.n.stretches, self._of_clock("stretches_at"), len(st.STRETCH))
+        set_field(s.clock, 0, "stretches_at", 0)
         self.tables.settle()
         for name, columns in LOGGED.items():
             at = columns.index("request")
@@ -577,6 +594,12 @@ class CoreReplicas:
         """Give each replica what it logged."""
         rows, count = taken["rows"], len(self.logs)
         self._deal_copies(taken["copies"])
+        for replica, step, stage, instance, ns in taken["stretches"].tolist():
+            mine = self.stretched[replica]
+            if stage < 0:  # from that step on they never ended
+                self.stretched[replica] = {one: lost for one, lost in mine.items() if one < step}
+            else:
+                mine.setdefault(step, []).append((stage, instance, ns))
         order, cuts = by_replica(rows[:, -1], count)
         rows = rows[order]
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
@@ -600,7 +623,18 @@ class CoreReplicas:
             mine_rows = {name: column[cuts[r] : cuts[r + 1]].copy() for name, column in logged_rows.items()}
             parts = [{name: column[at[r] : at[r + 1]] for name, column in columns.items()} for columns, at in many]
             besides = [table[cuts[r] : cuts[r + 1]] for table in of_stages]
+            self._tell_stretches(r, log, cuts[r + 1] - cuts[r])
             log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
+
+    def _tell_stretches(self, r: int, log: LaneLog, rows: int) -> None:
+        """Say what took longer in the next steps of a replica, each of which is a row."""
+        mine = self.stretched[r]
+        for step in sorted(step for step in mine if step < log.flushed + rows):
+            by_stage: dict[int, list[int]] = {}
+            for stage, instance, ns in mine.pop(step):
+                by_stage.setdefault(stage, []).extend((instance, ns))
+            for stage, pairs in by_stage.items():
+                log.stretch(stage, pairs, step - log.flushed)
 
     def _deal_copies(self, copies: Int64Array) -> None:
         """Give each replica its copies that have ended by the horizon, and before it failed.

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from clustersim.core import clock, outages, prices, queue, routing, scheduler, steps
+from clustersim.core import clock, flows, outages, passes, prices, queue, routing, scheduler, stages, steps
 
 
 class Mutation(NamedTuple):
@@ -144,4 +144,36 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "copies of a replica that is back wait for those before its failure": Mutation(
         outages, "lose_copies", "s.copies_end[r][place] = 0", "pass"
     ),
+    # links that are shared
+    "nobody hears of a send on its links": Mutation(passes, "tell", "stage.foreign += count", "pass"),
+    "a pass goes on as a whole though a send comes": Mutation(passes, "tell", "count > 0 and", "count > 9 and"),
+    "a collective begins anew as it is met": Mutation(
+        passes, "step", "get_on(s, n, r, i, enters)", "get_on(s, n, r, i, now)"
+    ),
+    "a send begins anew as it is shown": Mutation(
+        stages, "go_on_transfer", ".enters, path.left)", ".enters * 0 + s.clock[0].now, path.left)"
+    ),
+    "a quiet send meets nothing": Mutation(passes, "meets", "return ns > 0 and end - ns < ends", "return False"),
+    "a pass that begins meets no quiet send": Mutation(
+        passes, "begin_pass", ".quiet and meets", ".quiet > 1 and meets"
+    ),
+    "a pass catches up what a collective lost": Mutation(stages, "end_collective", "stage.late += lost", "pass"),
+    "what a collective lost is not told": Mutation(stages, "end_collective", "if lost != 0:", "if lost > 1 << 40:"),
+    "a stage waits for one rank": Mutation(stages, "end_send", "arrived = min(", "arrived = max("),
+    "what waits to be sent is forgotten": Mutation(
+        stages, "end_send", "if sender.begun < n.stages[r][i].ended:", "if False:"
+    ),
+    "sends of a failed replica go on": Mutation(passes, "abandon", "if sender.busy:", "if sender.busy > 1:"),
+    "passes of a failed replica go on": Mutation(
+        passes, "abandon", "stage.version = (stage.version + 1) & VERSIONS", "pass"
+    ),
+    "durations of an earlier pass count": Mutation(
+        passes, "begin_pass", "stage.late = stage.at = stage.known = 0", "stage.late = stage.at = 0"
+    ),
+    "what has left a link is shared with": Mutation(flows, "leave", "link.users -= 1", "pass"),
+    "who stays on a link does not notice": Mutation(flows, "leave", "touch_link(n, place.link)", "pass"),
+    "who shares has done nothing before": Mutation(
+        flows, "set_rate", "path.left - path.rate * (now - path.since)", "path.left"
+    ),
+    "all offers are made at once": Mutation(flows, "share_component", "kept += 1", "kept += 0"),
 }

@@ -37,6 +37,7 @@ from tests.round_numbers import (
     prefixed,
     stages_apart,
     step_ends,
+    two_leaves,
     with_entry,
 )
 
@@ -45,9 +46,11 @@ Case = dict[str, Any]
 
 Replicas share experts where the plan is ``wide``.
 
-With ``apart`` each stage has links of its own (``stages_apart``). With ``host`` sequences are swapped to hosts with so
-many blocks, one each but where ``port`` says whether all devices share a link to one (``hosted``). With ``decode``,
-keywords of the decode pool, there are two pools: its ``plan``, its ``kv_blocks`` and fields of its ``ServingConfig``.
+With ``apart`` each stage has links of its own (``stages_apart``); with ``leaves`` devices are on two switches, between
+which there is one link (``two_leaves``), and ``placement`` says which is where. With ``host`` sequences are swapped to
+hosts with so many blocks, one each but where ``port`` says whether all devices share a link to one (``hosted``). With
+``decode``, keywords of the decode pool, there are two pools: its ``plan``, its ``kv_blocks`` and fields of its
+``ServingConfig``.
 Besides, ``order`` is (by, patience in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, ``failures``
 are (instant, end or None, device), and ``shares`` are the tokens of a hash, and of requests in turn a group and how
 many hashes it has in common.
@@ -94,6 +97,8 @@ def case_input(case: Case) -> ReplayInput:
         options["order"] = Order(by=by, patience_ns=patience_ns)
     if options.pop("apart", False):
         options["topology"] = stages_apart(plan)
+    if options.pop("leaves", False):
+        options["topology"] = two_leaves(-(-plan.world // 2))
     host = options.pop("host", None)
     if host is not None:
         port = options.pop("port", None)
@@ -216,6 +221,23 @@ def splits(draw: st.DrawFn) -> Case:
             del plan["ep"]
     case["layers"] = plan["pp"] * draw(st.sampled_from((1, 2, 5, 9)))
     return _with_arrivals(draw, case)
+
+
+@st.composite
+def meeting(draw: st.DrawFn) -> Case:
+    """Draw a case whose communications may meet on the link between two switches, or on those of a stage."""
+    case = _one_pool(draw)
+    dp, tp, pp = (draw(st.sampled_from(some)) for some in ((1, 1, 2, 3), (1, 2, 2, 4), (1, 2, 2, 3, 4)))
+    case = {name: value for name, value in case.items() if name not in ("host", "port")}
+    case |= {"plan": {"dp": dp, "tp": tp, "pp": pp}, "leaves": True, "layers": pp + draw(st.sampled_from((0, 0, 1, 4)))}
+    if draw(st.booleans()):
+        case["plan"]["placement"] = tuple(draw(st.permutations(range(dp * tp * pp))))
+    case = _with_arrivals(draw, case)
+    world = 2 * -(-dp * tp * pp // 2)
+    if draw(st.integers(0, 3)) == 0:
+        at, until = (draw(st.integers(0, 400_000)) for _ in range(2))
+        case["failures"] = ((at, None if until % 3 == 0 else at + 1 + until, draw(st.integers(0, world - 1))),)
+    return case
 
 
 def _one_pool(draw: st.DrawFn) -> Case:

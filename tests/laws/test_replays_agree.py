@@ -24,6 +24,7 @@ from tests.laws.lane_cases import (
     clocked_hand_overs,
     clocked_splits,
     hand_overs,
+    meeting,
     sharing,
     splits,
 )
@@ -98,6 +99,12 @@ def test_replays_agree_on_hand_overs_where_more_decides(case: Case, window: Wind
 @examples(20, sieved=True)
 @given(sharing(), WINDOWS, MOST)
 def test_replays_agree_where_prompts_share_cached_prefixes(case: Case, window: Window, most: int) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(20, sieved=True)
+@given(meeting(), WINDOWS, MOST)
+def test_replays_agree_where_communications_meet(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
 
 

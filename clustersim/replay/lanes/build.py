@@ -148,6 +148,14 @@ class LaneBuilder:
         return self._shared[replica]
 
     @cached_property
+    def sends_differ(self) -> bool:
+        """Whether sends of ranks of a stage may meet different things on links."""
+        contention = self.prepared.contention
+        if not (contention.stages or contention.boundaries):
+            return False
+        return any(self.shared(replica).obstacle for pool in self.prepared.pools for replica in pool.replicas)
+
+    @cached_property
     def _users(self) -> Users:
         return users_of(self.prepared)
 
