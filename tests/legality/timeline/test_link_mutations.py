@@ -13,14 +13,13 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from clustersim.core import flows
+from clustersim.core import clock, flows
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.links.crowds import crowds_of
 from clustersim.replay import prepared
 from clustersim.replay.links.paths import LinkPaths
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import some
@@ -120,7 +119,11 @@ CAUGHT_IN_LANES: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
         Mutation(prepared, "find_contention", "len(here) < 2", "len(here) < 3"),
         ("sends", "lanes", "replicas"),
     ),
-    "lanes do not share": (Mutation(SharedFlows, "solve", "share(n, now)", "n.traffic[0].touched = 0"), ("lanes",)),
+    "what meets does not share": (
+        Mutation(flows, "share_component", "if count == 1:", "if True:"),
+        ("lanes", "sends"),
+    ),
+    "nobody hears of a send": (Mutation(clock, "go_on_transfer", "tell(s, p, n, f, 1)", "pass"), ("lanes",)),
 }
 """Mistakes of the folded replay alone."""
 
