@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices.step_prices import step_prices
-from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.events.lockstep import Lockstep, Member
