@@ -69,11 +69,16 @@ def compiled(entry: Callable[..., Any], **constants: bool) -> Callable[..., Any]
     return found
 
 
+def is_loaded(entry: Callable[..., Any], **constants: bool) -> bool:
+    """Return whether a function is compiled in this process."""
+    return _name_of(entry, **constants) in _loaded
+
+
 def compiler_s(entry: Callable[..., Any], **constants: bool) -> float:
     """Return roughly how many seconds it takes until a function is compiled: none where it is in this process."""
-    name = _name_of(entry, **constants)
-    if name in _loaded:
+    if is_loaded(entry, **constants):
         return 0.0
+    name = _name_of(entry, **constants)
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
         places = [Path(__file__).parent / "__pycache__", *elsewhere.glob("*")]
@@ -119,7 +124,8 @@ def _name_of(entry: Callable[..., Any], **constants: bool) -> str:
     for function in _with_callees(entry):
         code, known = function.__code__, {**function.__globals__, **constants}
         numbers = {name: known[name] for name in code.co_names if isinstance(known.get(name), int | float)}
-        parts.append(repr((code.co_code, code.co_consts, code.co_names, numbers, function in _rare)))
+        own = function.__module__, function.__name__, function in _rare
+        parts.append(repr((own, code.co_code, code.co_consts, code.co_names, numbers)))
     return f"{entry.__module__}.{entry.__name__}-{zlib.crc32(''.join(parts).encode()):08x}"
 
 

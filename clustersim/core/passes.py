@@ -21,12 +21,12 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from clustersim.compiled import Record, rare
-from clustersim.core.attention import UNKNOWN
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.prices import OF_DECODE
 from clustersim.core.record import note_stretch
 from clustersim.core.state import ASK_USES, LAYER, NEVER, PASS, POOLS, TOO_LATE
 from clustersim.core.transfers import begin_transfer, cancel, transfer
+from clustersim.cost.attention import UNKNOWN
 
 WHOLE_PASS, NEXT, ON = range(3)
 """What happens next to a pass: it ends; a collective gets on its links; one that is there ends."""

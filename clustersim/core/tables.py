@@ -1,13 +1,12 @@
 """The table of prices that the core reads, filled in when a step first asks.
 
-Constants of attention are those of ``cost.scalar``; everything else comes from
+Constants of attention are those of ``cost.attention``; everything else comes from
 :class:`~clustersim.graph.prices.steps.StepPrices`, so that no price is worked out twice in two ways.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from math import prod
 from typing import Any, Final
 
@@ -15,14 +14,13 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.compiled import Storage, field_of, set_field
-from clustersim.core.attention import UNKNOWN, Terms
 from clustersim.core.prices import COUNTS, OF_DECODE, OF_MIXED, OF_PREFILL, Prices, Whole
-from clustersim.cost.curves import Curves
-from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, roofline_of
+from clustersim.cost.attention import UNKNOWN, Terms, constants
 from clustersim.cost.table import TableCost
-from clustersim.graph.prices.parts import COUNTS as PLACES
-from clustersim.graph.prices.parts import Prompts, window_of
+from clustersim.graph.prices.attention import window_of
+from clustersim.graph.prices.counts import COUNTS as PLACES
 from clustersim.graph.prices.pricer import LONGEST_S, Pricer
+from clustersim.graph.prices.step_table import StepTable
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.prices.table import attention_shape
 from clustersim.graph.program import CostClass
@@ -42,7 +40,7 @@ class PriceTables:
     stages : sequence of sequence of StepPrices
         By replica, one per stage.
     most : sequence of int
-        The most that each count of a step can be, in the order of ``graph.prices.parts.ALIASES``.
+        The most that each count of a step can be, in the order of ``graph.prices.counts.ALIASES``.
     storage : Storage
     apart : bool
         Whether ranks that send alike are told apart, since their sends may take different times.
@@ -75,7 +73,7 @@ class PriceTables:
         self.storage = storage
         self.apart = apart
         self.radix = [1 + one for one in most]
-        self.prompts: list[Prompts] = [each for one in self.kinds for each in (one.prefill, one.mixed)]
+        self.prompts: list[StepTable] = [each for one in self.kinds for each in (one.prefill, one.mixed)]
         self.senders = self._senders()
         self.obstacle = self._obstacle()
         self.plain = True
@@ -91,12 +89,12 @@ class PriceTables:
             return "the model attends within windows of several lengths"
         return ""
 
-    def _adds_up(self, prompts: Prompts) -> bool:
+    def _adds_up(self, prompts: StepTable) -> bool:
         """Whether the core adds rows up of parts: none depends on more than one small count."""
         few = self.by_layer or self._width(prompts) <= MOST_VALUES
         return few and all(len(part.places) <= 1 for part in prompts.parts)
 
-    def _width(self, prompts: Prompts) -> int:
+    def _width(self, prompts: StepTable) -> int:
         return max([1, *(self.radix[part.places[0]] for part in prompts.parts if part.places)])
 
     def _senders(self) -> list[tuple[int, ...]]:
@@ -226,23 +224,13 @@ class PriceTables:
         """Fill in the constants of a class; where plain numbers do not price it, they are good for no key at all."""
         shape = attention_shape(cls.node)
         prefills = cls.node.op == "attention_prefill"
-        roofline, measured = roofline_of(pricer.cost), Measured.of(pricer.cost, cls.node.op, shape)
-        record: DecodeTerms | PrefillTerms | None = None
-        plain = False
-        if roofline is not None and prefills:
-            record = PrefillTerms.of(roofline, shape)
-            plain = record.plain(pricer.gap_s(graph=False), measured.least)
-        elif roofline is not None:
-            record = DecodeTerms.of(roofline, shape)
-            plain = record.plain(1, min(pricer.gap_s(graph=False), pricer.gap_s(graph=True)), measured.least)
-        self.plain = self.plain and plain
+        gap_s = pricer.gap_s(graph=False) if prefills else min(pricer.gap_s(graph=False), pricer.gap_s(graph=True))
+        plain = constants(pricer.cost, cls.node.op, shape, gap_s, curves)
+        self.plain = self.plain and bool(plain)
         found: dict[str, Any] = {
             "prefills": int(prefills), "instances": instances, "near": int(window_of(cls) is not None), "most": -1,
         }  # fmt: skip
-        if record is not None and plain:
-            found |= {one.name: getattr(record, one.name) for one in fields(record)}
-            if measured.curves is not None:
-                found |= _placed(measured.curves, measured.known, curves)
+        found |= plain
         for name, value in found.items():
             set_field(terms, core, name, value)
 
@@ -264,13 +252,17 @@ class PriceTables:
             prompts = self.prompts[table]
             for number, part in enumerate(prompts.parts):
                 at = counts[part.places[0]] if part.places else 0
-                if p.part_ns[table][number * width + at] == UNKNOWN:
-                    by_class, ns = part.price(tuple(counts))
-                    p.part_ns[table][number * width + at] = ns
-                    self.part_rows[table][number][at] = by_class
-                    self._learn_sends(table, by_class, at, ranks)
+                if p.part_ns[table][number * width + at] != UNKNOWN:
+                    continue
+                limit = self.radix[part.places[0]] if part.places else 1
+                for value, by_class, ns in part.prices(counts):
+                    if value >= limit:
+                        continue
+                    p.part_ns[table][number * width + value] = ns
+                    self.part_rows[table][number][value] = by_class
+                    self._learn_sends(table, by_class, value, ranks)
                     for column in part.indices if self.by_layer else ():
-                        p.class_ns[table][column * width + at] = int(by_class[column])
+                        p.class_ns[table][column * width + value] = int(by_class[column])
 
     def _learn_sends(self, table: int, by_class: Int64Array, at: int, ranks: int) -> None:
         classes = self.senders[3 * (table // 2) + table % 2]
@@ -300,7 +292,7 @@ class PriceTables:
         p, prompts = self.p, self.prompts[table]
         found = prompts.known.get(prompts.pick(tuple(counts))) or prompts.row(tuple(counts))
         key = sum(int(p.weights[table][place]) * counts[place] for place in prompts.used)
-        self._put(table, key, found[0], found[1])
+        self._put(table, key, sum(found[1]), found[0])
         p.made[table][1] += 1
         if 2 * p.made[table][1] > len(p.keys[table]):
             self.widen()
@@ -344,7 +336,7 @@ class PriceTables:
             p.made[table][0] = len(prompts.rows)
         self._count_outside()
 
-    def _tell(self, table: int, prompts: Prompts, known: int) -> None:
+    def _tell(self, table: int, prompts: StepTable, known: int) -> None:
         """Add the rows from a number on to those that prices know."""
         all_keys, numbers = np.asarray(self.p.keys[table]), np.asarray(self.p.row_number[table])
         at = np.flatnonzero((all_keys != UNKNOWN) & (numbers >= known))
@@ -382,13 +374,3 @@ class EventTables(PriceTables):
         """Return how many values vary in steps: none."""
         del tables
         return np.zeros_like(replicas)
-
-
-def _placed(curves: Curves, known: bool, numbers: list[float]) -> dict[str, int]:
-    """Put measured points behind other numbers, and return where."""
-    found = {
-        "curves": len(curves.outer), "curves_at": len(numbers), "points": len(curves.inner), "known": int(known),
-    }  # fmt: skip
-    for each in (curves.outer, curves.starts, curves.place, curves.inner, curves.ratio):
-        numbers += np.asarray(each, np.float64).tolist()
-    return found

@@ -11,14 +11,14 @@ import numpy as np
 from clustersim.clock import to_ns
 from clustersim.collective.algorithms import Kind
 from clustersim.compiled import Storage, set_field
-from clustersim.core.attention import UNKNOWN
 from clustersim.core.passes import ASKED, COLLECTIVE, SEND, Chain, Network, Sender, Stage
 from clustersim.core.prices import OF_DECODE
 from clustersim.core.state import STRETCH
 from clustersim.core.tables import MOST_VALUES, PriceTables
-from clustersim.graph.prices.parts import ATTENDED
-from clustersim.graph.prices.parts import COUNTS as PLACES
+from clustersim.cost.attention import UNKNOWN
+from clustersim.graph.prices.counts import COUNTS as PLACES
 from clustersim.graph.prices.pricer import payload_bytes
+from clustersim.graph.prices.step_table import ATTENDED
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.replay.events.pass_program import contraction_is_exact
 from clustersim.replay.lanes.build import LaneBuilder
@@ -273,7 +273,7 @@ class LinkTables:
         one = self.tables.kinds[kind]
         if of == OF_DECODE:
             return one.decode(counts[3]).row
-        return sum(part.price(tuple(counts))[0] for part in (one.prefill, one.mixed)[of].parts)
+        return (one.prefill, one.mixed)[of].fill(tuple(counts))
 
     def _use(self, kind: int, program: StageProgram, cls: int, counts: Sequence[int], ns: int) -> tuple[int, int]:
         """Return for how long a class of communication is on which links of its stage or sender; 0 where on none."""

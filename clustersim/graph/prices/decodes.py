@@ -1,7 +1,7 @@
-"""Prices of decode steps in which each SP rank decodes sequences of its own, and none waits for another one.
+"""Steps that only decode: priced by the sequences that do, of which only attention changes as contexts grow.
 
-Such a pass is a path for each rank (:func:`~clustersim.graph.series_walk.paths_of`), and the longest one holds the
-stage.
+Where SP ranks decode sequences of their own, and none waits for another one, such a pass is a path for each rank, and
+the longest one holds the stage.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from clustersim.clock import Int64Array
-from clustersim.cost.scalar import DecodeNs
-from clustersim.graph.prices.parts import Row, decode_price, window_of
+from clustersim.graph.prices.attention import DecodeNs, decode_price, window_of
 from clustersim.graph.prices.pricer import Pricer
-from clustersim.graph.prices.steps import DecodePrice
+from clustersim.graph.prices.step_table import Row
 from clustersim.graph.program import StageProgram
-from clustersim.graph.series_walk import paths_of
 from clustersim.values import dataclass
 
 Path = tuple[int, tuple[tuple[int, int], ...]]
@@ -22,26 +20,50 @@ Path = tuple[int, tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OwnerPrice(DecodePrice):
-    """Decode steps of so many sequences on each SP rank; other parameters are those of :class:`DecodePrice`.
+class DecodePrice:
+    """Decode steps of so many sequences, or of so many on each SP rank.
 
     Parameters
     ----------
+    row : int64 array of shape (classes,)
+        Nanoseconds by class, 0 at ``columns``.
+    number : int
+        Position in ``StepPrices.rows["decode"]``.
+    columns : tuple of int
+        Classes that vary with contexts.
+    base_ns : int
+        Nanoseconds of a pass without them.
+    counts : tuple of int
+        Instances of each of them in a pass.
+    windows : tuple of int or None
+        Sliding window of each of them …
     ranks : tuple of int
-        SP rank of each class that varies with contexts, those of its own sequences.
+        … and SP rank.
+    ns : tuple of callable
+        Nanoseconds of each of them by the keys that the batch attends to within its window.
+    sends : tuple of int
+        Nanoseconds of each local rank's send; empty on the last stage.
     paths : tuple of (int, tuple of (int, int))
-        Per path its nanoseconds without these classes, and which of them it has how often.
+        Per path that meets no other one its nanoseconds without what varies, and which of it it has how often.
     leaves : tuple of (int, tuple of (int, int))
         The same up to where the output of each SP rank leaves.
     """
 
+    row: Int64Array
+    number: int
+    columns: tuple[int, ...]
+    base_ns: int
+    counts: tuple[int, ...]
+    windows: tuple[int | None, ...]
     ranks: tuple[int, ...]
+    ns: tuple[DecodeNs, ...]
+    sends: tuple[int, ...]
     paths: tuple[Path, ...]
     leaves: tuple[Path, ...]
 
 
-class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
-    """Prices by the sequences of each SP rank, made when first asked for.
+class Decodes(dict[tuple[int, ...], DecodePrice]):
+    """Prices of steps that only decode by the sequences of each SP rank, made when first asked for.
 
     Parameters
     ----------
@@ -52,9 +74,8 @@ class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
 
     Attributes
     ----------
-    paths, leaving : int64 array of shape (…, classes), or None
-        The cost classes of each path, and up to where the output of each SP rank leaves; None where paths meet, which
-        is not priced here.
+    paths : (int64 array, int64 array) or None
+        As ``LongestPath.sums`` has them; None where paths meet.
     """
 
     def __init__(self, pricer: Pricer, program: StageProgram, rows: list[Row]) -> None:
@@ -62,20 +83,16 @@ class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
         self.pricer = pricer
         self.program = program
         self.rows = rows
-        found = paths_of(program.template)
-        self.paths: Int64Array | None = None if found is None else found[0]
-        self.leaving: Int64Array | None = None if found is None else found[1]
+        self.paths = program.template.path.sums
         self._prices: dict[tuple[int, int, bool], DecodeNs] = {}
 
-    def __missing__(self, sequences: tuple[int, ...]) -> OwnerPrice:
-        assert self.paths is not None
-        assert self.leaving is not None
+    def __missing__(self, sequences: tuple[int, ...]) -> DecodePrice:
         row, columns = self.pricer.decode_row(self.program, sequences)
         graph = self.pricer.in_graph(sequences)
         attend = [self.program.classes[column] for column in columns]
         template = self.program.template
-        paths, leaves = (_paths(counts, row, columns) for counts in (self.paths, self.leaving))
-        made = OwnerPrice(
+        paths, leaves = (_paths(counts, row, columns) for counts in self.paths or (template.counts[None],) * 2)
+        made = DecodePrice(
             row=row,
             columns=columns,
             base_ns=max([base for base, _ in paths]),
@@ -115,3 +132,15 @@ def lengths_of(paths: Sequence[Path], took: Sequence[int]) -> Iterator[int]:
         for at, times in classes:
             length += times * took[at]
         yield length
+
+
+class ByNumber(dict[int, DecodePrice]):
+    """The same by the number of sequences, where one rank decodes: a hit costs a look-up and nothing else."""
+
+    def __init__(self, decodes: Decodes) -> None:
+        super().__init__()
+        self.decodes = decodes
+
+    def __missing__(self, sequences: int) -> DecodePrice:
+        found = self[sequences] = self.decodes[sequences,]
+        return found
