@@ -9,7 +9,7 @@ from typing import Final
 from clustersim.compiled import COMPILE_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.core.outages import begin_and_end_outages
-from clustersim.graph.prices.step_prices import step_prices
+from clustersim.graph.prices.steps import step_prices
 from clustersim.replay.core_links import sharing_obstacle, variant_of
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
