@@ -135,6 +135,8 @@ def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
 
 def events_obstacle(prepared: Prepared) -> str:
     """Return why the core can't have the steps of a run as events; empty if it can."""
+    if len(prepared.pools) > 1:
+        return "requests go from pool to pool"
     pool, meets = prepared.pools[0], prepared.contention.stages
     alone = [replica for replica in pool.meshes if (replica, 0) not in meets and pool.is_even(replica, 0)]
     if prepared.input.mode == "folded" and pool.input.plan.pp == 1 and alone:
