@@ -154,6 +154,7 @@ class EventSteps:
     def break_off(self) -> None:
         """Forget what is under way at replicas that have failed just now."""
         s = self.state()
+        self.env._now = s.clock[0].now
         for r, before in enumerate(self.outages):
             if s.replicas[r].outage != before:
                 self.outages[r] = s.replicas[r].outage
@@ -162,6 +163,7 @@ class EventSteps:
                 if (swaps := self.swaps[r]) is not None:
                     swaps.abandon()
                     self.swaps[r] = self._swaps(r)
+        self._arm()  # who shared links with them goes on at another rate
 
     # ---- what is told the core --------------------------------------------------------------------------------------
     def _free(self, r: int) -> None:
