@@ -134,6 +134,9 @@ class EventSteps:
         env, s = self.env, self.state()
         now = env._now = s.clock[0].now
         self.begin_copies()
+        if now < self.armed < NEVER:  # it was armed for now before something else was due earlier
+            self._arm()
+            return
         env.run_instant(now)
         self.armed = NEVER
         until = min(next_instant(s), s.clock[0].horizon + 1)
