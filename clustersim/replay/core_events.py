@@ -134,6 +134,9 @@ class EventSteps:
         env, s = self.env, self.state()
         now = env._now = s.clock[0].now
         self.begin_copies()
+        if now < self.armed < NEVER:  # it was armed for now before something else was due earlier
+            self._arm()
+            return
         env.run_instant(now)
         self.armed = NEVER
         until = min(next_instant(s), s.clock[0].horizon + 1)
@@ -154,6 +157,7 @@ class EventSteps:
     def break_off(self) -> None:
         """Forget what is under way at replicas that have failed just now."""
         s = self.state()
+        self.env._now = s.clock[0].now
         for r, before in enumerate(self.outages):
             if s.replicas[r].outage != before:
                 self.outages[r] = s.replicas[r].outage
@@ -162,6 +166,7 @@ class EventSteps:
                 if (swaps := self.swaps[r]) is not None:
                     swaps.abandon()
                     self.swaps[r] = self._swaps(r)
+        self._arm()  # who shared links with them goes on at another rate
 
     # ---- what is told the core --------------------------------------------------------------------------------------
     def _free(self, r: int) -> None:
