@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.layer_walk import LayerWalk
-from clustersim.graph.walk import waits_of
+from clustersim.graph.longest_path import LongestPath
+from clustersim.graph.shrink import Series, waits_of
 from clustersim.values import dataclass
 
 AT_TIMES: Final = ("node_half", "node_class")
@@ -159,9 +159,25 @@ class PassTemplate:
         return waits_of(self.instance_s, self.instance_stream, self.after)
 
     @cached_property
-    def walk(self) -> LayerWalk:
+    def kinds(self) -> list[tuple[object, ...]]:
+        """What each instance is: class, stream, coordinates and nodes; the same in stretches that are equal."""
+        nodes: list[list[object]] = [[] for _ in self.instance_s]
+        for at, symbol, members in zip(
+            self.node_instance.tolist(), self.node_symbol.tolist(), self.members, strict=True
+        ):
+            nodes[at].append((symbol, members))
+        each = zip(self.instance_class.tolist(), self.instance_stream.tolist(), self.instance_s, nodes, strict=True)
+        return [(cls, stream, some, *own) for cls, stream, some, own in each]
+
+    @cached_property
+    def path(self) -> LongestPath:
         """The longest path through the pass."""
-        return LayerWalk(self.waits, self.instance_class)
+        return LongestPath(self.waits, self.instance_class, self.num_classes, self.exits, self.kinds)
+
+    @cached_property
+    def series(self) -> Series:
+        """The pass instance by instance."""
+        return Series(self.waits)
 
     def ends(self, by_instance: Int64Array) -> Int64Array:
         """Return the end of every instance, in ns from the start of the pass.
@@ -171,7 +187,7 @@ class PassTemplate:
         by_instance : int64 array of shape (instances,) or (instances, passes)
             Duration of each instance, of one pass or of several.
         """
-        return np.cumsum(by_instance, axis=0) if self.is_chain else self.walk.ends(by_instance)
+        return np.cumsum(by_instance, axis=0) if self.is_chain else self.series.ends(by_instance)
 
     def pass_times(self, by_class: Int64Array) -> tuple[int, tuple[int, ...]]:
         """Return how long the pass holds its stage, and when each SP coordinate's output leaves, in ns.
@@ -183,10 +199,7 @@ class PassTemplate:
         if self.is_chain:
             total = int(self.counts @ by_class)
             return total, tuple(total if e >= 0 else 0 for e in self.exits)
-        leaving = [e for e in self.exits if e >= 0]
-        total, *left = self.walk.lasts(by_class, leaving).tolist()
-        when = dict(zip(leaving, left, strict=True))
-        return total, tuple(when.get(e, 0) for e in self.exits)
+        return self.path.ends(self.path.terms(by_class).tolist())
 
     def total_times(self, by_class: Int64Array) -> Int64Array:
         """Return how long each of several passes holds its stage, ns.
@@ -195,9 +208,7 @@ class PassTemplate:
         ----------
         by_class : int64 array of shape (passes, classes)
         """
-        if not self.is_chain and len(by_class) == 1:  # without the axis of passes in a fraction of the time
-            return self.walk.lasts(by_class[0])
-        total: Int64Array = by_class @ self.counts if self.is_chain else self.walk.lasts(by_class.T)[0]
+        total: Int64Array = by_class @ self.counts if self.is_chain else self.path.lengths(by_class)
         return total
 
     @cached_property

@@ -9,14 +9,14 @@ add up to its length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.graph.layer_walk import KeptWalk
+from clustersim.graph.longest_path import LongestPath
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.passes import Passes
 from clustersim.timeline.passes import parts as blocks_of
@@ -202,7 +202,6 @@ class _Template:
     ) -> None:
         self._passes, self._template, self._number = passes, template, number
         self._of_instance, self._labels = of_instance, labels
-        self._short = None if template.is_chain else _alike(template.walk.short, of_instance)
 
     def parts(self, runs: Int64Array) -> Int64Array:
         """Return ns by label of each run of passes."""
@@ -247,31 +246,28 @@ class _Template:
         return total
 
     def _laid_out(self, runs: Int64Array) -> Int64Array:
-        """Walk the critical path of every pass."""
-        found = np.zeros((len(runs), len(self._labels.numbers)), np.int64)
+        """Add up what lies on the critical path of every pass."""
+        path, classes, labels = self._critical_path
+        weights = np.zeros((len(classes), len(self._labels.numbers)), np.int64)
+        weights[np.arange(len(classes)), labels] = 1
+        found = np.zeros((len(runs), weights.shape[1]), np.int64)
         done = 0
         for block in self._passes.blocks(runs):
             durations = self._passes.durations(block, self._number)
             for first in range(0, len(durations), 2048):
-                spent = self._spent(np.ascontiguousarray(durations[first : first + 2048].T))
-                np.add.at(found[:, : len(spent)], done + block.of[first : first + 2048], spent.T)
+                by_class = durations[first : first + 2048][:, classes]
+                spent = _product(by_class * path.follow(by_class), weights)
+                np.add.at(found, done + block.of[first : first + 2048], spent)
             done += len(block.runs)
         return found
 
-    def _spent(self, by_class: Int64Array) -> Int64Array:
-        """Return what lies on the critical paths of passes by label: of some rounds, where these tell of the rest."""
-        found, others = np.zeros((0, 0), np.int64), np.arange(by_class.shape[1])
-        if self._short is not None:
-            found, sure = _critical_of_rounds(self._short, by_class, self._of_instance)
-            others = np.flatnonzero(~sure)
-            self._short = self._short if sure.any() else None  # no pass will be
-        if len(others):
-            by_instance, waits = by_class[:, others][self._template.instance_class], self._template.waits
-            whole = _critical(self._template.ends(by_instance), by_instance, waits, self._of_instance)
-            if len(others) == by_class.shape[1]:
-                return whole
-            found[:, others] = whole
-        return found
+    @cached_property
+    def _critical_path(self) -> tuple[LongestPath, Int64Array, Int64Array]:
+        """The longest path with a class of its own for each label; the cost class and the label of each of them."""
+        template, many = self._template, len(self._labels.numbers)
+        codes, of_instance = np.unique(template.instance_class * many + self._of_instance, return_inverse=True)
+        path = LongestPath(template.waits, of_instance.astype(np.int64), len(codes), kinds=template.kinds, merge=False)
+        return path, codes // many, codes % many
 
     def _of_nodes(self, number: int) -> Int64Array:
         """Walk back over the nodes of a pass with times of their own: to the one that ends last before each starts."""
@@ -301,97 +297,6 @@ class _Template:
         np.maximum.at(last, self._template.node_instance, ends)
         lasts = np.diff(np.maximum.accumulate(last), prepend=0)
         return np.bincount(self._of_instance, lasts, len(self._labels.numbers)).astype(np.int64)
-
-
-def _alike(short: KeptWalk | None, labels: Int64Array) -> KeptWalk | None:
-    """Return what is kept of a pass whose rounds have the same labels."""
-    if short is None:
-        return None
-    rounds = short.rounds
-    each = labels[rounds.first : rounds.start(rounds.number)].reshape(rounds.number, rounds.length)
-    return short if (each == each[0]).all() else None
-
-
-def _critical_of_rounds(
-    short: KeptWalk, by_class: Int64Array, labels: Int64Array
-) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
-    """Return what :func:`_critical` does of whole passes, and of which that is sure.
-
-    What an instance waits for last is the same in each round left out (:mod:`clustersim.graph.layer_walk`). So where
-    the path comes to the last round that is kept and to the one before at the same place, it does in all that are left
-    out, and spends as much in each.
-    """
-    rounds, cut = short.rounds, short.marks[-1]
-    stop, begin = rounds.start(rounds.number), cut - rounds.length
-    durations = by_class[short.classes]
-    head, later, rest, sure = short.ends(durations[:cut], durations[cut:])
-    behind = rest[stop - short.shift :]
-    as_last = np.concatenate((head[:begin], head[begin:] + short.left * later, behind))
-    labels = np.concatenate((labels[:cut], labels[stop:]))
-    many = int(labels.max(initial=0)) + 1
-    again, came = np.zeros((many, len(sure)), np.int64), np.full((2, len(sure)), -1)
-
-    def see(at: int, some: Int64Array) -> None:
-        if begin - rounds.length <= at < cut:
-            which, place = divmod(at - begin + rounds.length, rounds.length)
-            came[which, some] = np.maximum(came[which, some], place)
-            if which:
-                again[labels[at], some] += durations[at, some]
-
-    found = _critical(np.concatenate((head, behind)), durations, short.waits, labels, (cut, as_last), see)
-    return found + short.left * again, sure & (came[0] == came[1])
-
-
-def _critical(
-    ends: Int64Array,
-    durations: Int64Array,
-    waits: Sequence[Sequence[int]],
-    labels: Int64Array,
-    behind: tuple[int, Int64Array] | None = None,
-    see: Callable[[int, Int64Array], None] | None = None,
-) -> Int64Array:
-    """Walk the critical path of passes from its end, and return what lies on it by label, of shape (labels, passes).
-
-    Most passes go the same way, so that an instance is looked at once for all whose path it is on.
-
-    Parameters
-    ----------
-    ends, durations : int64 arrays of shape (instances, passes)
-    waits : sequence of sequences of int
-        What each instance waits for: earlier ones.
-    labels : int64 array of shape (instances,)
-    behind : (int, int64 array), optional
-        From which instance on other ends count.
-    see : callable, optional
-        Hears of each instance, and on the path of which passes it is.
-    """
-    cut, others = (len(waits), ends) if behind is None else behind
-    found = np.zeros((int(labels.max(initial=0)) + 1, ends.shape[1]), np.int64)
-    on: list[list[Int64Array]] = [[] for _ in waits]
-    last = others.argmax(axis=0)
-    for at in np.unique(last).tolist():
-        on[at].append(np.flatnonzero(last == at))
-    for at in range(len(waits) - 1, -1, -1):
-        reached = on.pop()
-        if not reached:
-            continue
-        some = np.concatenate(reached)
-        if see is not None:
-            see(at, some)
-        lasts, before, when = durations[at, some], waits[at], ends if at < cut else others
-        found[labels[at], some] += lasts
-        some = some[when[at, some] > lasts]
-        through = np.zeros(len(some), np.intp)
-        until = when[before[0], some] if before else through
-        for number, one in enumerate(before[1:], 1):
-            its = when[one, some]
-            through[its > until] = number
-            until = np.maximum(until, its)
-        for number, one in enumerate(before):
-            mine = some[through == number]
-            if len(mine):
-                on[one].append(mine)
-    return found
 
 
 def _product(values: Int64Array, weights: Int64Array) -> Int64Array:

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.layer_walk import SHORT, KeptWalk
 from clustersim.timeline.beside import Beside, Times
 from clustersim.timeline.class_time import ClassTime, class_times
 from clustersim.timeline.intervals import Intervals, union
@@ -24,7 +23,6 @@ from clustersim.timeline.rows_of import RowsOf
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
-from clustersim.timeline.tokens import BoolArray
 from clustersim.values import dataclass
 
 LAID_OUT: Final = 1 << 21
@@ -181,15 +179,15 @@ class _Stage:
         template, tables = shape.template, self.passes.tables
         gaps = any(self._sends(rank) and not shape.fills[rank] and len(shape.nodes_of[rank][0]) for rank in occupied)
         if not template.is_chain or gaps:
-            width, short = len(template.instance_class), None
-            if not template.is_chain and not any(map(self._sends, occupied)):
-                short = template.walk.short
+            width = len(template.instance_class)
+            by_stretch = not template.is_chain and not any(map(self._sends, occupied))
             for block in self.passes.blocks(time.runs):
                 begins, durations = self.passes.starts(block), self.passes.durations(block, time.template)
                 left = np.arange(len(begins))
-                if short is not None:
-                    left = self._add_short(time.template, short, begins, durations, block.runs[block.of], alike)
-                    short = short if len(left) < len(begins) else None  # no pass is told by some rounds
+                if by_stretch:
+                    regular = tables.passes["irregular"][block.runs[block.of]] < 0
+                    self._add_stretches(time.template, begins[regular], durations[regular], alike)
+                    left = np.flatnonzero(~regular)
                 for part in blocks(np.ones(len(left), np.int64), max(1, LAID_OUT // width)):
                     some = left[part]
                     by_instance = durations[some][:, template.instance_class]
@@ -202,45 +200,28 @@ class _Stage:
             starts, ends = (np.stack([one[side] for one in found]).astype(np.int64) + begins for side in (0, 1))
             yield starts, ends, True
 
-    def _add_short(
-        self, number: int, short: KeptWalk, begins: Int64Array, durations: Int64Array, runs: Int64Array,
-        alike: list[list[int]],
-    ) -> Int64Array:  # fmt: skip
-        """Add up passes that some of their rounds tell; return the others."""
-        shape, found = self.shapes[number], []
-        every = [one for ranks in alike if (one := _by_round(shape, ranks[0], short)) is not None]
-        if len(every) < len(alike):
-            return np.arange(len(begins))
-        cut, behind = short.marks[-1], short.rounds.start(short.rounds.number) - short.shift
-        regular = self.passes.tables.passes["irregular"][runs] < 0
-        for part in blocks(np.ones(len(begins), np.int64), max(1, LAID_OUT // len(short.classes))):
-            some = np.arange(part.start, part.stop)
-            spent = np.ascontiguousarray(durations[some].T)[short.classes]
-            head, _, rest, sure = short.ends(spent[:cut], spent[cut:])
-            ends = np.concatenate((head, rest[behind:]))
-            starts = ends - spent
-            paces = []
-            for one in every:
-                pace, repeats = short.repeats(one.in_round, one.columns, starts, ends)
-                paces.append(pace)
-                sure &= repeats
-            sure &= regular[some]
-            found.append(some[~sure])
-            told = np.flatnonzero(sure)
-            lasts = np.maximum(head.max(axis=0), rest.max(axis=0)) - starts.min(axis=0)
-            self.held_ns += int(lasts[told].sum())
-            starts, ends = starts[:, told] + begins[some[told]], ends[:, told] + begins[some[told]]
-            for ranks, one, pace in zip(alike, every, paces, strict=True):
-                outside = []
-                for kept, left in ((one.columns >= 0, short.left), (~one.is_last, short.left + 1)):
-                    comm, busy = (
-                        union((starts[mine] - sooner).T.ravel(), (ends[mine] - sooner).T.ravel())
-                        for mine in (one.columns[kept & one.communicates], one.columns[kept & ~one.communicates])
-                        for sooner in (left * pace[told] * (mine >= cut)[:, None],)
-                    )
-                    outside.append(comm.outside(busy))
-                self.exposed_ns[ranks] += outside[0] + short.left * (outside[0] - outside[1])
-        return np.concatenate([np.empty(0, np.int64), *found])
+    def _add_stretches(self, number: int, begins: Int64Array, durations: Int64Array, alike: list[list[int]]) -> None:
+        """Add up passes stretch by stretch, equal ones once: nothing goes on from one of them to the next."""
+        shape = self.shapes[number]
+        template = shape.template
+        for stretch, series in template.path.parts:
+            classes = template.instance_class[stretch.first : stretch.stop]
+            every = []
+            for ranks in alike:
+                nodes, communicates = shape.nodes_of[ranks[0]]
+                columns = template.node_instance[nodes] - stretch.first
+                there = (columns >= 0) & (columns < len(classes))
+                both = (columns[there & communicates], columns[there & ~communicates])
+                every.append((ranks, [series.runs(some) for some in both]))
+            for part in blocks(np.ones(len(begins), np.int64), max(1, LAID_OUT // len(classes))):
+                spent = np.ascontiguousarray(durations[part].T)[classes]
+                ends = series.ends(spent)
+                self.held_ns += stretch.times * int(ends.max(axis=0).sum())
+                ends += begins[part]
+                starts = ends - spent
+                for ranks, runs in every:
+                    comm, busy = (union(starts[first].T.ravel(), ends[last].T.ravel()) for first, last in runs)
+                    self.exposed_ns[ranks] += stretch.times * comm.outside(busy)
 
     def _stretch(self, by_instance: Int64Array, runs: Int64Array) -> None:
         """Add what contention made single passes lose."""
@@ -276,47 +257,6 @@ class _Stage:
                 self.exposed_ns[ranks] += comm.outside(busy)
             if self._sends(ranks[0]) and (of_nodes or not shape.fills[ranks[0]]):
                 occupied[ranks[0]].append(union(starts[:, columns].ravel(), ends[:, columns].ravel()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _ByRound:
-    """The nodes of a rank that a pass of some rounds has.
-
-    Parameters
-    ----------
-    columns : int64 array
-        Instances, numbered as if the rounds left out were not there.
-    communicates, is_last : bool arrays of the same shape
-        Whether each communicates, and is in the last round that is kept.
-    in_round : int64 array
-        Those of each round, within it.
-    """
-
-    columns: Int64Array
-    communicates: BoolArray
-    is_last: BoolArray
-    in_round: Int64Array
-
-
-def _by_round(shape: RankNodes, rank: int, short: KeptWalk) -> _ByRound | None:
-    """Return the nodes of a rank, where it has the same ones in every round, and some."""
-    nodes, communicates = shape.nodes_of[rank]
-    instance, rounds = shape.template.node_instance[nodes], short.rounds
-    order = np.argsort(instance, kind="stable")
-    instance, communicates = instance[order], communicates[order]
-    cut, stop = short.marks[-1], rounds.start(rounds.number)
-    inside = np.flatnonzero((instance >= rounds.first) & (instance < stop))
-    of, many = instance[inside] - rounds.first, len(inside) // rounds.number
-    if not many or len(inside) % rounds.number:
-        return None
-    within, talks = (of % rounds.length).reshape(-1, many), communicates[inside].reshape(-1, many)
-    which = (of // rounds.length).reshape(-1, many)
-    if (within != within[0]).any() or (talks != talks[0]).any() or (which != which[:, :1]).any():
-        return None
-    there = (instance < cut) | (instance >= stop)
-    columns = np.where(instance < cut, instance, instance - (stop - cut))[there]
-    last = (columns >= rounds.start(SHORT - 1)) & (columns < cut)
-    return _ByRound(columns=columns, communicates=communicates[there], is_last=last, in_round=within[0])
 
 
 def _together(pieces: list[Intervals]) -> Intervals:

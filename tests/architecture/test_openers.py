@@ -38,7 +38,6 @@ PLACES: Final = {
     ("pytest_plugin/golden.py", "open"),  # tables that it has just written, and an archive in memory
     ("__init__.py", "import_module"), ("cli/__init__.py", "import_module"),  # modules of our own, by a fixed table
     ("values.py", "exec"),  # ``__init__`` of our own classes
-    ("graph/series_walk.py", "exec"),  # sums and maxima of variables that are numbered here
     ("serving/user_class.py", "exec"),  # behind UserClass.allowed
     ("replay/shares.py", "loads"),  # what one of our own processes says to another
 }  # fmt: skip

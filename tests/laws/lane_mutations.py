@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
+from clustersim.graph import longest_path
 from clustersim.graph.expand import step_blueprints
+from clustersim.graph.longest_path import LongestPath
 from clustersim.graph.operators import single_device
 from clustersim.graph.prices.lockstep_parts import BatchPart, ReplicaAttention, StepPart
 from clustersim.graph.prices.lockstep_prices import LockstepPrices
 from clustersim.graph.prices.lockstep_steps import LockstepSteps
 from clustersim.graph.prices.split_features import SplitFeatures
 from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
-from clustersim.graph.series_walk import SeriesWalk
 from clustersim.replay import prepared
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane
@@ -380,10 +381,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "decodes beside split prompts attend to nothing": Mutation(LanePrices, "_split", "= (attended,)", "= (0,)"),
     "a row grows with every step": Mutation(SplitPrompts, "price", "bases.copy()", "bases"),
     "attention of SP ranks takes no time": Mutation(SplitPrompts, "price", "+= times * ns", "+= 0 * ns"),
-    "an SP rank waits for nobody": Mutation(
-        SeriesWalk, "_whole", "self._walks[0]((), told)", "[*told, *told[self.before :]]"
-    ),
-    "layers that are not walked take no time": Mutation(SeriesWalk, "_last", "left * more", "0 * more"),
+    "an SP rank waits for nobody": Mutation(longest_path, "walk", "if end > start", "if False"),
+    "layers that are not walked take no time": Mutation(longest_path, "walk", "path.times[stretch] * latest", "latest"),
     # SP ranks that keep whole sequences
     "an owner's blocks are taken from another one": Mutation(
         OwnerGroup, "growths", "for own in self.of", "for own in self.of[::-1]"
@@ -492,7 +491,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "who has nothing brings a token of a prompt": Mutation(
         LockstepPasses, "_brought", "self.decode if decodes else self.prompt", "self.prompt"
     ),
-    "a series has each of its classes once": Mutation(SeriesWalk, "_durations", "* times", "* 1"),
+    "a series has each of its classes once": Mutation(LongestPath, "terms", "* times", "* 1"),
     # ready_decodes.py
     "a late sequence overtakes those that wait": Mutation(ReadyDecodes, "first", "s.place > group.latest", "True"),
     "who waits is sorted by chance": Mutation(ReadyDecodes, "dissolve", "ready.sort(key=by_place)", "pass"),

@@ -2,7 +2,7 @@
 
 All replicas do the same work on what each of them brings, of which every feature is a function of seven counts
 (:mod:`clustersim.graph.prices.parts`); exchanges and experts alone depend on the tokens of all. How long a step takes
-is the longest path through its series (:mod:`clustersim.graph.series_walk`).
+is the longest path through its series (:mod:`clustersim.graph.longest_path`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from clustersim.graph.prices.lockstep_parts import BatchPart, Brought, ReplicaAt
 from clustersim.graph.prices.parts import ALIASES, ATTENDED, COUNTS, told_by_counts
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.program import OF_ALL, CostClass, StageProgram
-from clustersim.graph.series_walk import series_walk
 
 FEW_VALUES: Final = frozenset(COUNTS[name] for name in ("tokens", "sequences", "prefill_tokens", "decode_sequences"))
 """Counts that limits of a batch bound."""
@@ -50,7 +49,7 @@ class LockstepSteps:
 
     def __init__(self, pricer: Pricer, program: StageProgram, *, graph: bool = False) -> None:
         self.program = program
-        self.walk = series_walk(program.template)
+        self.path = program.template.path
         classes = program.classes
         shared = [at for at, cls in enumerate(classes) if _names(cls) <= OF_ALL]
         left, ranks = set(range(len(classes))).difference(shared), range(pricer.sp.degree)

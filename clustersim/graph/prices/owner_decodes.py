@@ -1,6 +1,6 @@
 """Prices of decode steps in which each SP rank decodes sequences of its own, and none waits for another one.
 
-Such a pass is a path for each rank (:func:`~clustersim.graph.series_walk.paths_of`), and the longest one holds the
+Such a pass is a path for each rank (``LongestPath.sums``), and the longest one holds the
 stage.
 """
 
@@ -14,7 +14,6 @@ from clustersim.graph.prices.parts import Row, decode_price, window_of
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.steps import DecodePrice
 from clustersim.graph.program import StageProgram
-from clustersim.graph.series_walk import paths_of
 from clustersim.values import dataclass
 
 Path = tuple[int, tuple[tuple[int, int], ...]]
@@ -62,7 +61,7 @@ class OwnerDecodes(dict[tuple[int, ...], OwnerPrice]):
         self.pricer = pricer
         self.program = program
         self.rows = rows
-        found = paths_of(program.template)
+        found = program.template.path.sums
         self.paths: Int64Array | None = None if found is None else found[0]
         self.leaving: Int64Array | None = None if found is None else found[1]
         self._prices: dict[tuple[int, int, bool], DecodeNs] = {}

@@ -2,7 +2,7 @@
 
 As in :mod:`clustersim.graph.prices.steps` classes that do not attend are priced in parts, and a *row* of them is
 remembered; attention is worked out for each step. Ranks do different work here, and wait for one another: how long the
-pass takes is the longest path through its series (:mod:`clustersim.graph.series_walk`). Every nanosecond is the
+pass takes is the longest path through its series (:mod:`clustersim.graph.longest_path`). Every nanosecond is the
 pricer's own, bit for bit.
 """
 
@@ -23,12 +23,11 @@ from clustersim.graph.prices.pricer import Pricer, payload_bytes
 from clustersim.graph.prices.split_features import Chunks, SplitFeatures
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import CostClass, StageProgram
-from clustersim.graph.series_walk import SeriesWalk, series_walk
 
 SplitPrice = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """What :data:`StepPrice` says, and of each local rank's output when it leaves, in ns of the pass, and its bytes."""
 Core = tuple[int, PrefillNs | None, tuple[int, ...], list[tuple[int, int]], int, int | None]
-"""A column; its price if it prefills; where counts have its pairs, queries and keys; its series; SP rank; window."""
+"""A column; its price if it prefills; where counts have its pairs, queries and keys; its terms; SP rank; window."""
 Keys = Mapping[int | None, Sequence[int]]
 """Sliding window or None → keys within it that the decodes of each SP rank attend to."""
 
@@ -68,9 +67,7 @@ class SplitPrompts:
         used = tuple(sorted({place for places in by_counts for place in places}))
         self.pick: Callable[[Sequence[int]], object] = itemgetter(*(used or (0,)))
         self.known: dict[object, tuple[int, list[int], tuple[int, ...], tuple[int, ...]]] = {}
-        self.walk: SeriesWalk = series_walk(program.template)
-        self.staged = program.plan.pp > 1
-        """Whether passes may be asked when their collectives end, which sends between stages may meet."""
+        self.path = program.template.path
         self._decode_prices: dict[tuple[int, int], DecodeNs] = {}
         self._cores = [self._core(column) for column in self.columns if self.told_by_counts]
 
@@ -89,16 +86,16 @@ class SplitPrompts:
     def _core(self, column: int) -> Core:
         """Return what there is to know of a column."""
         cls, counts = self.program.classes[column], self.counts
-        series = [(at, times) for at, times in enumerate(self.walk.counts[:, column].tolist()) if times]
+        terms = [(at, times) for at, times in enumerate(self.path.counts[:, column].tolist()) if times]
         if cls.node.op != "attention_prefill":
-            return column, None, (), series, cls.s, window_of(cls)
+            return column, None, (), terms, cls.s, window_of(cls)
         names = f"pairs{cls.node.variant}", cls.node.amount[0][0], f"prefill_keys{cls.node.variant}"
         places = [counts.place(name, cls.s) for name in names]
         told = tuple([place for place in places if place is not None])
-        return column, prefill_price(self.pricer, cls), told, series, cls.s, window_of(cls)
+        return column, prefill_price(self.pricer, cls), told, terms, cls.s, window_of(cls)
 
     def _row(self, counts: Sequence[int]) -> tuple[int, list[int], tuple[int, ...], tuple[int, ...]]:
-        """Make a row and return (its number, nanoseconds of each series without attention, its sends, their bytes)."""
+        """Make a row and return (its number, nanoseconds of each term without attention, its sends, their bytes)."""
         made = np.zeros(len(self.program.classes), np.int64)
         for part in self.parts:
             made += part.price(counts)[0]
@@ -107,7 +104,7 @@ class SplitPrompts:
         if len(self.known) >= MOST_ROWS:
             self.known.clear()
         sends = tuple(made[list(sending)].tolist())
-        found = len(self.rows), self.walk.durations(made), sends, tuple(map(round, carried))
+        found = len(self.rows), self.path.terms(made).tolist(), sends, tuple(map(round, carried))
         self.rows.append((made, self.columns))
         self.known[self.pick(counts)] = found
         return found
@@ -125,10 +122,10 @@ class SplitPrompts:
     def price(self, counts: Sequence[int], decodes: tuple[int, ...], keys: Keys) -> SplitPrice:
         """Return the price of a step, as :meth:`SplitPrices.split` does."""
         number, bases, sends, carried = self.known.get(self.pick(counts)) or self._row(counts)
-        durations = bases.copy()
+        terms = bases.copy()
         varying = []
         known = self._decode_prices
-        for column, of_prefill, places, series, s, window in self._cores:
+        for column, of_prefill, places, mine, s, window in self._cores:
             if of_prefill is not None:
                 pairs, queries, seen = places
                 ns = of_prefill(counts[pairs], counts[queries], counts[seen])
@@ -136,12 +133,12 @@ class SplitPrompts:
                 count = decodes[s]
                 ns = (known.get((column, count)) or self._decode_price(column, count))(keys[window][s])
             varying.append(ns)
-            for at, times in series:
-                durations[at] += times * ns
+            for at, times in mine:
+                terms[at] += times * ns
         tp = self.program.plan.tp
-        ends = self.walk.ends(durations, keep=self.staged)
-        leaves = [ends[self.walk.exits[rank // tp]] for rank in range(len(sends))]
-        return max(ends), number, tuple(varying), sends, tuple(leaves), carried
+        end, exits = self.path.ends(terms)
+        leaves = tuple([exits[rank // tp] for rank in range(len(sends))])
+        return end, number, tuple(varying), sends, leaves, carried
 
 
 class SplitPrices(StepPrices):

@@ -136,10 +136,11 @@ def plain_ends(template: PassTemplate, durations: list[int]) -> list[int]:
     return ends
 
 
-def test_levels_give_the_longest_path() -> None:
-    prepared = Prepared(deployment([(0, 1, 1)], plan=wide(16, ep=4), layers=3, layer=SPARSE))
+def test_equal_layers_of_replicas_that_meet_are_walked_once() -> None:
+    prepared = Prepared(deployment([(0, 1, 1)], plan=wide(16, ep=4), layers=9, layer=SPARSE))
     template = prepared.pools[0].programs[0, 0]["mixed"].template
-    assert template.walk.whole.levels is not None
+    assert max(one.times for one in template.path.stretches) >= 8
+    assert len(template.path.term) < len(template.waits) / 9
     draw = np.random.Generator(np.random.PCG64(3))
     several = draw.integers(1, 1000, (5, template.num_classes))
     for by_class in several:

@@ -8,10 +8,11 @@ from typing import Final
 from clustersim.clock import Int64Array, to_ns
 from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.longest_path import LongestPath
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.split_steps import SplitPrices
 from clustersim.graph.program import StageProgram
-from clustersim.graph.series_walk import series_walk
+from clustersim.graph.template import PassTemplate
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.pipelines.split_micro_batch import SplitMicro
 from clustersim.replay.links.sharing_by_lanes import Use
@@ -50,9 +51,10 @@ class SplitStage:
         self.collectives = [_collectives(program) for program in self.programs]
         together = zip(self.templates, self.collectives, strict=True)
         self.classes = [template.instance_class[instances].tolist() for template, instances in together]
-        walks = [series_walk(template) for template in self.templates]
-        self.walks = [(walk, walk.places(instances)) for walk, instances in zip(walks, self.collectives, strict=True)]
-        """Of each kind of step, where its collectives are among its series; None where only a walk of all tells."""
+        self.paths = [
+            _to_collectives(template, some) for template, some in zip(self.templates, self.collectives, strict=True)
+        ]
+        """Of each kind of step, to the ends of its collectives."""
         self._leads, self._ends = prices.leads, prices.collective_ends
         self._uses: dict[tuple[int, int, int, float, int], Use | None] = {}
 
@@ -96,14 +98,10 @@ class SplitStage:
         found[list(columns)] = varying
         return found
 
-    def ends(self, kind: int, by_class: Int64Array, many: int | None = None) -> list[int]:
-        """Return when the collectives of a pass end, from its start, or so many of them."""
-        walk, places = self.walks[kind]
-        if places is not None:
-            return walk.ends_at(places[:many], (walk.counts @ by_class).tolist())
-        template = self.templates[kind]
-        found: list[int] = template.ends(by_class[template.instance_class])[self.collectives[kind][:many]].tolist()
-        return found
+    def ends(self, kind: int, by_class: Int64Array) -> list[int]:
+        """Return when the collectives of a pass end, from its start."""
+        path = self.paths[kind]
+        return list(path.ends(path.terms(by_class).tolist())[1])
 
     def undisturbed(self, kind: int, number: int, varying: tuple[int, ...]) -> list[int]:
         """Return when the collectives of a pass that meets nothing end, from its start."""
@@ -120,15 +118,8 @@ class SplitStage:
     ) -> tuple[int, list[int], list[int]]:
         """Return when a pass ends, the output of each rank leaves, and each collective ends, from its start, where some
         of the collectives lost time."""
-        (walk, places), tp = self.walks[kind], self.programs[kind].plan.tp
-        if places is not None and all(places[at][1] < 0 for at in lost):  # what all layers have in common stays
-            took = (walk.counts @ by_class).tolist()
-            for at, ns in lost.items():
-                took[places[at][0]] += ns
-            ends = walk.ends(took)
-            return max(ends), [ends[walk.exits[rank // tp]] for rank in range(ranks)], walk.ends_at(places, took)
         template = self.templates[kind]
-        durations = by_class[template.instance_class]
+        tp, durations = self.programs[kind].plan.tp, by_class[template.instance_class]
         for at, ns in lost.items():
             durations[self.collectives[kind][at]] += ns
         every = template.ends(durations)
@@ -143,7 +134,7 @@ class SplitStage:
                 self._leads.clear()
             none = (0,) * len(self.prices.rows[STEP_KINDS[kind]][number][1])
             by_class = self.by_class(kind, number, none)
-            ends = self.ends(kind, by_class, 1)
+            ends = self.ends(kind, by_class)
             first = by_class[self.classes[kind][:1]].tolist()
             found = self._leads[kind, number] = ends[0] - first[0] if ends else NEVER
         return found
@@ -153,3 +144,13 @@ def _collectives(program: StageProgram) -> list[int]:
     """Return the instances that communicate, in their order."""
     order = program.template.instance_class.tolist()
     return [at for at, cls in enumerate(order) if program.classes[cls].comm is not None]
+
+
+def _to_collectives(template: PassTemplate, instances: list[int]) -> LongestPath:
+    """Return the longest path to some instances of a template, worked out once."""
+    if SplitStage not in template.made:
+        template.made[SplitStage] = LongestPath(
+            template.waits, template.instance_class, template.num_classes, instances
+        )
+    found: LongestPath = template.made[SplitStage]
+    return found

@@ -18,7 +18,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import Blueprint, Node, Unit
 from clustersim.graph.program import StageProgram, depends_on_s
-from clustersim.graph.walk import waits_of
+from clustersim.graph.shrink import waits_of
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.programs import compile_stage
 

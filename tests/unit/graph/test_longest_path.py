@@ -1,0 +1,160 @@
+"""A pass made small ends when all of its instances do, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from clustersim.compiled import Objects
+from clustersim.graph import longest_path
+from clustersim.graph.longest_path import LongestPath, follow, walk
+from clustersim.graph.shrink import Series, Stretch, contracted, cut, reduced, waits_of
+
+Waits = list[tuple[int, ...]]
+
+
+def plain(waits: Sequence[tuple[int, ...]], durations: Sequence[int]) -> list[int]:
+    ends: list[int] = []
+    for some, duration in zip(waits, durations, strict=True):
+        ends.append(duration + max([ends[one] for one in some], default=0))
+    return ends
+
+
+def critical(waits: Waits, durations: Sequence[int], classes: Sequence[int], many: int) -> list[int]:
+    """How many instances of each class are on the longest path: at each turn the first of those that end last."""
+    ends, counts = plain(waits, durations), [0] * many
+    at = ends.index(max(ends))
+    while True:
+        counts[classes[at]] += 1
+        if not waits[at]:
+            return counts
+        last = max(ends[one] for one in waits[at])
+        at = next(one for one in waits[at] if ends[one] == last)
+
+
+def layered(draw: np.random.Generator, meets: bool) -> tuple[Waits, list[int], int]:
+    """Return a pass of equal layers on some ranks, and the classes of its instances; in layers all may meet."""
+    ranks, width, classes = (int(draw.integers(*some)) for some in ((1, 4), (2, 7), (2, 7)))
+    cls, place = draw.integers(0, classes, width).tolist(), draw.integers(0, ranks, width).tolist()
+    back = [np.unique(draw.integers(1, width + 2, draw.integers(0, 3))).tolist() for _ in range(width)]
+    waits, of, last = Waits(), list[int](), dict[int, int]()
+    for layer in range(int(draw.integers(1, 9))):
+        for offset in range(width):
+            at, first = len(waits), len(waits) - offset
+            needs = {at - one for one in back[offset] if at - one >= (first if meets and layer else 0)}
+            needs |= {last[place[offset]]} if place[offset] in last else set()
+            waits.append(tuple(sorted(needs)))
+            of.append(cls[offset])
+            last[place[offset]] = at
+        if meets:
+            waits.append(tuple(sorted(last.values())))
+            of.append(classes)
+            last = dict.fromkeys(range(ranks), len(waits) - 1)
+    return waits, of, classes + 1
+
+
+def passes(draw: np.random.Generator) -> Iterator[tuple[Waits, list[int], int]]:
+    for number in range(200):
+        yield layered(draw, meets=number % 2 > 0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_pass_made_small_ends_as_the_longest_path_has_it(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(longest_path, "MANY", 0 if compiled else 1 << 60)
+    draw = np.random.Generator(np.random.PCG64(11))
+    fewer = stretches = 0
+    for waits, of, many in passes(draw):
+        exits = [-1, len(waits) - 1, *draw.integers(0, len(waits), draw.integers(0, 2)).tolist()]
+        path = LongestPath(waits, np.array(of), many, exits)
+        by_class = draw.integers(0, draw.choice([2, 50, 10_000]), (3, many))
+        ends = [plain(waits, one[of].tolist()) for one in by_class]
+        assert path.lengths(by_class).tolist() == [max(some) for some in ends]
+        assert path.lengths(by_class[:1]).tolist() == [max(ends[0])]
+        found = [path.ends(path.terms(one).tolist()) for one in by_class]
+        assert found == [(max(some), tuple([some[one] if one >= 0 else 0 for one in exits])) for some in ends]
+        fewer += len(path.term) < len(waits)
+        stretches += max(one.times for one in path.stretches) > 1
+    assert fewer > 150
+    assert stretches > 30
+
+
+def test_series_tell_when_each_instance_ends() -> None:
+    draw = np.random.Generator(np.random.PCG64(3))
+    for waits, *_ in passes(draw):
+        series, durations = Series(waits), draw.integers(0, 50, (len(waits), 3))
+        expected = [plain(waits, one) for one in durations.T.tolist()]
+        assert series.ends(durations).T.tolist() == expected
+        assert series.ends(durations[:, 0]).tolist() == expected[0]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_who_is_on_the_longest_path_is_the_first_of_those_that_end_last(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(longest_path, "MANY", 0 if compiled else 1 << 60)
+    draw = np.random.Generator(np.random.PCG64(5))
+    for waits, of, many in passes(draw):
+        path = LongestPath(waits, np.array(of), many, merge=False)
+        by_class = draw.integers(1, draw.choice([3, 50, 10_000]), (3, many))
+        expected = [critical(waits, one[of].tolist(), of, many) for one in by_class]
+        assert path.follow(by_class).tolist() == expected
+
+
+def test_what_another_wait_implies_is_dropped() -> None:
+    assert reduced([(), (0,), (0, 1), (0, 2), (1,), (0, 3, 4)]) == [(), (0,), (1,), (2,), (1,), (3, 4)]
+
+
+def test_instances_behind_one_another_are_one_series_unless_its_end_is_asked_for() -> None:
+    # 0 → 1 → 3 and 2, which 3 waits for as well.
+    waits: Waits = [(), (0,), (), (1, 2)]
+    assert contracted(waits) == ([[0, 1], [2], [3]], [(), (), (0, 1)])
+    assert contracted(waits, [0]) == ([[0], [1], [2], [3]], [(), (0,), (), (1, 2)])
+
+
+def test_equal_stretches_between_meetings_are_walked_once() -> None:
+    # Twice two ranks and where they meet, 3 and 6, and then rank 0 alone.
+    waits: Waits = [(), (), (0, 1), (2,), (2,), (3, 4), (5,)]
+    assert cut(waits, "abcabca") == [Stretch(0, 3, 2), Stretch(6, 7, 1)]
+    path = LongestPath(waits, np.array([0, 1, 2, 0, 1, 2, 0]), 3)
+    assert path.counts.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert path.ends([5, 7, 1])[0] == 2 * (7 + 1) + 5
+
+
+def test_a_stretch_ends_with_none_that_others_do_not_wait_for() -> None:
+    # 1 is never waited for, so that it may end behind all others.
+    waits: Waits = [(), (), (), (0, 2), (3,)]
+    assert cut(waits, "aabab") == [Stretch(0, 5, 1)]
+    assert LongestPath(waits, np.array([0, 1, 0, 2, 0]), 3).ends([1, 100, 3])[0] == 100
+
+
+def test_a_chain_is_one_series() -> None:
+    path = LongestPath([(), (0,), (1,), (2,)], np.array([0, 1, 0, 1]), 2, [3])
+    assert path.counts.tolist() == [[2, 2]]
+    assert path.ends([7]) == (7, (7,))
+
+
+def test_paths_that_never_meet_are_sums() -> None:
+    # Two ranks by themselves; the output of the first one leaves before its end.
+    path = LongestPath([(), (), (0,), (1,), (2,)], np.array([0, 1, 0, 1, 2]), 3, [2, 3])
+    assert path.sums is not None
+    assert [some.tolist() for some in path.sums] == [[[0, 2, 0], [2, 0, 1]], [[2, 0, 0], [0, 2, 0]]]
+    assert LongestPath([(), (), (0, 1)], np.array([0, 1, 0]), 2).sums is None
+
+
+def test_the_longest_path_is_that_of_each_stretch_as_often_as_it_is_there() -> None:
+    # 0 and 1 meet in 2, five times over: the slower one counts.
+    waits, of = Waits(), list[int]()
+    for at in range(0, 15, 3):
+        waits += [(at - 1,) if at else (), (at - 1,) if at else (), (at, at + 1)]
+        of += [0, 1, 2]
+    path = LongestPath(waits, np.array(of), 3, merge=False)
+    small, ends, counts = path.path(Objects()), [0] * len(path.term), [0] * len(path.counts)
+    assert walk(small, [4, 6, 1], ends) == 35
+    follow(small, ends, counts)
+    assert counts == [0, 5, 5]
+
+
+def test_a_stream_is_waited_for_by_what_it_runs_next() -> None:
+    assert waits_of([(0,), (1,), (0, 1), (1,)], np.array([0, 0, 0, 1]), [(), (), (0,), (2,)]) == [(), (), (0, 1), (2,)]
