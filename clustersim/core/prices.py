@@ -15,7 +15,7 @@ from clustersim.core.state import ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN
 OF_PREFILL, OF_MIXED, OF_DECODE = range(3)
 """Tables of attention of a kind of stage."""
 COUNTS: Final = 7
-"""What describes a step without SP (``graph.prices.parts.ALIASES``)."""
+"""What describes a step without SP (``graph.prices.counts.ALIASES``)."""
 
 
 class Whole(Record):

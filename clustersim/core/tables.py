@@ -20,9 +20,9 @@ from clustersim.core.prices import COUNTS, OF_DECODE, OF_MIXED, OF_PREFILL, Pric
 from clustersim.cost.curves import Curves
 from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, roofline_of
 from clustersim.cost.table import TableCost
-from clustersim.graph.prices.parts import COUNTS as PLACES
-from clustersim.graph.prices.parts import Prompts, window_of
+from clustersim.graph.prices.counts import COUNTS as PLACES
 from clustersim.graph.prices.pricer import LONGEST_S
+from clustersim.graph.prices.step_table import StepTable, window_of
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.prices.table import attention_shape
 from clustersim.graph.program import CostClass
@@ -42,7 +42,7 @@ class PriceTables:
     stages : sequence of sequence of StepPrices
         By replica, one per stage.
     most : sequence of int
-        The most that each count of a step can be, in the order of ``graph.prices.parts.ALIASES``.
+        The most that each count of a step can be, in the order of ``graph.prices.counts.ALIASES``.
     storage : Storage
 
     Attributes
@@ -61,7 +61,7 @@ class PriceTables:
         self.storage = storage
         self.radix = [1 + one for one in most]
         self.pricer = self.kinds[0].pricer
-        self.prompts: list[Prompts] = [each for one in self.kinds for each in (one.prefill, one.mixed)]
+        self.prompts: list[StepTable] = [each for one in self.kinds for each in (one.prefill, one.mixed)]
         self.senders = self._senders()
         self.obstacle = self._obstacle()
         self.plain = True
@@ -77,11 +77,11 @@ class PriceTables:
             return "the model attends within windows of several lengths"
         return ""
 
-    def _adds_up(self, prompts: Prompts) -> bool:
+    def _adds_up(self, prompts: StepTable) -> bool:
         """Whether the core adds rows up of parts: none depends on more than one small count."""
         return all(len(part.places) <= 1 for part in prompts.parts) and self._width(prompts) <= MOST_VALUES
 
-    def _width(self, prompts: Prompts) -> int:
+    def _width(self, prompts: StepTable) -> int:
         return max([1, *(self.radix[part.places[0]] for part in prompts.parts if part.places)])
 
     def _senders(self) -> list[tuple[int, ...]]:
@@ -255,7 +255,7 @@ class PriceTables:
         p, prompts = self.p, self.prompts[table]
         found = prompts.known.get(prompts.pick(tuple(counts))) or prompts.row(tuple(counts))
         key = sum(int(p.weights[table][place]) * counts[place] for place in prompts.used)
-        self._put(table, key, found[0], found[1])
+        self._put(table, key, sum(found[1]), found[0])
         p.made[table][1] += 1
         if 2 * p.made[table][1] > len(p.keys[table]):
             self.widen()
@@ -299,7 +299,7 @@ class PriceTables:
             p.made[table][0] = len(prompts.rows)
         self._count_outside()
 
-    def _tell(self, table: int, prompts: Prompts, known: int) -> None:
+    def _tell(self, table: int, prompts: StepTable, known: int) -> None:
         """Add the rows from a number on to those that prices know."""
         all_keys, numbers = np.asarray(self.p.keys[table]), np.asarray(self.p.row_number[table])
         at = np.flatnonzero((all_keys != UNKNOWN) & (numbers >= known))

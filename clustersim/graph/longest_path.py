@@ -213,6 +213,9 @@ class LongestPath:
 
     def ends(self, terms: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """Return when a pass ends whose terms take so long, and when each of :attr:`exits` does, 0 of none."""
+        if len(self.term) == 1:
+            total = terms[0] * self.stretches[0].times
+            return total, tuple([total if one >= 0 else 0 for one in self.exits])
         ends: Sequence[int] | Int64Array
         if self._is_compiled(walk, 1):
             path, ends = self._arrays

@@ -159,15 +159,21 @@ class PassTemplate:
         return waits_of(self.instance_s, self.instance_stream, self.after)
 
     @cached_property
-    def kinds(self) -> list[tuple[object, ...]]:
-        """What each instance is: class, stream, coordinates and nodes; the same in stretches that are equal."""
-        nodes: list[list[object]] = [[] for _ in self.instance_s]
-        for at, symbol, members in zip(
-            self.node_instance.tolist(), self.node_symbol.tolist(), self.members, strict=True
-        ):
-            nodes[at].append((symbol, members))
-        each = zip(self.instance_class.tolist(), self.instance_stream.tolist(), self.instance_s, nodes, strict=True)
-        return [(cls, stream, some, *own) for cls, stream, some, own in each]
+    def kinds(self) -> list[int]:
+        """What each instance is, the same in stretches that are equal: its class, stream, coordinates and nodes."""
+        sets = {some: at for at, some in enumerate(dict.fromkeys(self.instance_s))}
+        sizes = np.fromiter(map(len, self.members), np.int64, len(self.members))
+        many = len(self.instance_s)
+        symbol = np.zeros(many, np.int64)
+        symbol[self.node_instance[::-1]] = self.node_symbol[::-1]  # of the first one
+        found = self.instance_class
+        coordinates = np.array([sets[some] for some in self.instance_s], np.int64)
+        nodes = np.bincount(self.node_instance, minlength=many)
+        ranks = np.bincount(self.node_instance, sizes, many).astype(np.int64)
+        for more in (self.instance_stream, coordinates, symbol, nodes, ranks):
+            found = found * (int(more.max(initial=0)) + 2) + more + 1
+        kinds: list[int] = found.tolist()
+        return kinds
 
     @cached_property
     def path(self) -> LongestPath:

@@ -639,7 +639,7 @@ def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64A
 
 
 def most_counts(scheduler: Scheduler, requests: Requests) -> tuple[int, ...]:
-    """Return the most that each count of a step can be, in the order of ``graph.prices.parts.ALIASES``.
+    """Return the most that each count of a step can be, in the order of ``graph.prices.counts.ALIASES``.
 
     Limits are rounded up to powers of two, so that runs with others nearby have prices in common.
     """

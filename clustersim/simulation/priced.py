@@ -17,7 +17,7 @@ from clustersim.cost.protocol import CostModel
 from clustersim.graph.blueprint import Blueprint
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.prices.pricer import Pricer
-from clustersim.graph.prices.step_prices import rows_made
+from clustersim.graph.prices.steps import rows_made
 from clustersim.scenario.scenario import Scenario
 from clustersim.values import dataclass
 

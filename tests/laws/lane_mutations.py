@@ -14,11 +14,11 @@ from clustersim.graph import longest_path
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.longest_path import LongestPath
 from clustersim.graph.operators import single_device
-from clustersim.graph.prices.lockstep_parts import BatchPart, ReplicaAttention, StepPart
+from clustersim.graph.prices import lockstep_prices
+from clustersim.graph.prices.counts import SplitCounts
 from clustersim.graph.prices.lockstep_prices import LockstepPrices
-from clustersim.graph.prices.lockstep_steps import LockstepSteps
-from clustersim.graph.prices.split_features import SplitFeatures
-from clustersim.graph.prices.split_steps import SplitPrices, SplitPrompts
+from clustersim.graph.prices.step_table import Part, PlacedPart, StepTable
+from clustersim.graph.prices.steps import SplitPrices
 from clustersim.replay import prepared
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane
@@ -373,14 +373,14 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         pipelined, "pass_through", "max(at, free_at[stage])", "at"
     ),
     # prices of steps with SP
-    "the context of a chunk is not attended to": Mutation(SplitFeatures, "_chunk", "start * (", "0 * ("),
-    "prompts beside each other are one": Mutation(SplitFeatures, "of", "chunks[1:]", "chunks[:0]"),
+    "the context of a chunk is not attended to": Mutation(SplitCounts, "_chunk", "start * (", "0 * ("),
+    "prompts beside each other are one": Mutation(SplitCounts, "of", "chunks[1:]", "chunks[:0]"),
     "decodes on SP ranks take no tokens": Mutation(
-        SplitFeatures, "of", "tokens = list(map(add, prefill, decodes))", "tokens = prefill"
+        SplitCounts, "of", "tokens = list(map(add, prefill, decodes))", "tokens = prefill"
     ),
     "decodes beside split prompts attend to nothing": Mutation(LanePrices, "_split", "= (attended,)", "= (0,)"),
-    "a row grows with every step": Mutation(SplitPrompts, "price", "bases.copy()", "bases"),
-    "attention of SP ranks takes no time": Mutation(SplitPrompts, "price", "+= times * ns", "+= 0 * ns"),
+    "a row grows with every step": Mutation(StepTable, "price", "base.copy()", "base"),
+    "attention of SP ranks takes no time": Mutation(StepTable, "price", "+= times * ns", "+= 0 * ns"),
     "an SP rank waits for nobody": Mutation(longest_path, "walk", "if end > start", "if False"),
     "layers that are not walked take no time": Mutation(longest_path, "walk", "path.times[stretch] * latest", "latest"),
     # SP ranks that keep whole sequences
@@ -456,7 +456,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "all go on when one would decide otherwise": Mutation(LockstepPasses, "_reach", " if lane.is_steady else 1", ""),
     "who has a step alone ends with a later one": Mutation(MemberLane, "land", "group.left > 1", "group.left > 0"),
     "members go on past prompts that came": Mutation(MemberLane, "begin", "scheduler.repeats and ", ""),
-    "contexts of members stay as they are": Mutation(ReplicaAttention, "ns", "step * growth[at]", "0"),
+    "contexts of members stay as they are": Mutation(LockstepPrices, "_later", "step * more", "0 * more"),
     "windows of members do not grow": Mutation(MemberLane, "brings", "grows.get(one, 0)", "0"),
     "passes of all are numbered run by run": Mutation(
         LockstepPasses, "record", "self.steps += steps", "self.steps += 1"
@@ -474,19 +474,17 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         MemberLane, "brings", "(group.computed + decodes, decodes)", "(group.computed, decodes)"
     ),
     # prices of steps of all members
-    "a member's price is its neighbour's": Mutation(
-        StepPart, "price", "map(self.pick, counts)", "map(self.pick, counts[::-1])"
-    ),
+    "a member's price is its neighbour's": Mutation(PlacedPart, "fill", "in self.picks]", "in self.picks[::-1]]"),
     "values near one cost what it costs": Mutation(
-        BatchPart, "learn", "tuple(map(float, values))", "(float(first),) * NEAR"
+        Part, "_price", "for key in each", "for key in [each[0]] * len(each)"
     ),
     "exchanges carry all members' tokens": Mutation(
-        LockstepSteps, "row", "sum(tokens), max(tokens)", "sum(tokens), sum(tokens)"
+        lockstep_prices, "_together", "sum(tokens), max(tokens)", "sum(tokens), sum(tokens)"
     ),
-    "captured graphs of members are not padded": Mutation(LockstepSteps, "row", "size or own[0]", "own[0]"),
+    "captured graphs of members are not padded": Mutation(lockstep_prices, "_together", "if size", "if False"),
     "members' decodes are never captured": Mutation(LockstepPrices, "decodes", "self.graphs if graph else ", ""),
     "long runs of members attend to what they began with": Mutation(
-        LockstepPrices, "_keys", "each.growth[at] * grown", "0 * grown"
+        LockstepPrices, "_keys", "more * grown", "0 * grown"
     ),
     "who has nothing brings a token of a prompt": Mutation(
         LockstepPasses, "_brought", "self.decode if decodes else self.prompt", "self.prompt"

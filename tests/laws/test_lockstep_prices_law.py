@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.graph.batch import Chunk, StepBatch
-from clustersim.graph.prices.lockstep_parts import Brought
-from clustersim.graph.prices.lockstep_prices import LockstepPrices
+from clustersim.graph.prices.lockstep_prices import Brought, LockstepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.segments import causal_pairs
@@ -55,9 +54,9 @@ def brought(windows: tuple[int | None, ...], own: Own) -> Brought:
     """What a replica brings."""
     chunks, decodes, _ = own
     new, context = sum(count for _, count in chunks), sum(start for start, _ in chunks)
-    attended = tuple(near(window, own) for window in windows)
-    counts = new + decodes, len(chunks) + decodes, new, decodes, context, context + new, attended[0][1]
-    return Brought(counts, attended, (decodes,) * len(windows))
+    (pairs, seen, keys), *within = (near(window, own) for window in windows)
+    counts = new + decodes, len(chunks) + decodes, new, decodes, context, context + new, seen, pairs, keys
+    return Brought((*counts, *[count for one in within for count in one]), (decodes,) * len(windows))
 
 
 def batch_of(windows: tuple[int | None, ...], each: list[Own], step: int = 0) -> StepBatch:

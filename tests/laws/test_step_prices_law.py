@@ -23,8 +23,7 @@ from clustersim.cost.table import TableCost
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import StepKind
 from clustersim.graph.prices.pricer import LONGEST_S, Pricer, payload_bytes
-from clustersim.graph.prices.split_steps import SplitPrices
-from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.steps import SplitPrices, StepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.programs import compile_programs

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError
-from clustersim.graph.prices.lockstep_parts import DECODES, Brought
-from clustersim.graph.prices.lockstep_steps import LockstepSteps, features_of_all, features_of_counts
+from clustersim.graph.prices.counts import COUNTS, fields, lockstep_counts
 from clustersim.graph.prices.pricer import Pricer
-from clustersim.graph.prices.table import price_groups
+from clustersim.graph.prices.step_table import StepTable
 from clustersim.graph.program import StageProgram
 
 FEW: Final = 4
 """Up to so many steps plain numbers are faster than arrays (measured: Mixtral on EP 8, DeepSeek-V3 on EP 32)."""
+TOKENS, DECODES = COUNTS["tokens"], COUNTS["decode_sequences"]
+
+
+class Brought(NamedTuple):
+    """What a replica brings to a step.
+
+    Parameters
+    ----------
+    counts : tuple of int
+        As :func:`~clustersim.graph.prices.counts.fields` names them.
+    growth : tuple of int
+        How many decode keys there are more with every step, without a window and within each.
+    """
+
+    counts: tuple[int, ...]
+    growth: tuple[int, ...]
 
 
 class LockstepPrices:
@@ -32,8 +47,13 @@ class LockstepPrices:
     def __init__(self, pricer: Pricer, programs: Mapping[str, StageProgram]) -> None:
         self.pricer = pricer
         self.windows = (None, *pricer.windows)
-        self.kinds = {kind: LockstepSteps(pricer, programs[kind]) for kind in ("prefill", "mixed", "decode")}
-        self.graphs = LockstepSteps(pricer, programs["decode"], graph=True)
+        names = [own[0] for own in fields(pricer.windows)]
+        self.keys = [names.index("decode_keys" if one is None else f"decode_keys@{one}") for one in self.windows]
+        """Which counts of a replica grow with every step."""
+        counts = lockstep_counts(pricer.windows, pricer.sp.degree)
+        kinds = ("prefill", "mixed", "decode")
+        self.kinds = {kind: StepTable(pricer, programs[kind], counts) for kind in kinds}
+        self.graphs = StepTable(pricer, programs["decode"], counts, graph=True)
 
     @property
     def supported(self) -> bool:
@@ -48,26 +68,15 @@ class LockstepPrices:
         InputError
             When an operator would take a day.
         """
-        steps = self.kinds[kind]
+        steps, counts = self.kinds[kind], _together(brought)
         try:
-            row = steps.row(brought)
-            for one in steps.attention:
-                row[one.indices] = one.ns(brought)
+            row = steps.fill(counts)
+            for one, _ in steps.attention:
+                row[one.column] = one.ns(counts)
         except InputError:
-            self._price_whole(steps.program, brought)
+            steps.price_whole(counts)
             raise
         return row, steps.path.lengths(row[None])
-
-    def _price_whole(self, program: StageProgram, brought: Sequence[Brought]) -> None:
-        """Price a step by arrays, so that an operator that takes too long is reported as the pricer reports it."""
-        counts = [each.counts for each in brought]
-        tokens = [own[0] for own in counts]
-        features = features_of_counts(counts) | features_of_all((sum(tokens), max(tokens)), len(counts))
-        for at, window in enumerate(self.windows):
-            sums = zip(*(each.attended[at] for each in brought), strict=True)
-            for name, values in zip(("pairs", "prefill_keys", "decode_keys"), sums, strict=True):
-                features[name if window is None else f"{name}@{window}"] = tuple(map(float, values))
-        self.pricer.price_groups(price_groups(program.classes), features, graph=False)
 
     def decodes(
         self, brought: Sequence[Brought], count: int
@@ -91,24 +100,53 @@ class LockstepPrices:
         steps = self.graphs if graph else self.kinds["decode"]
         size = pricer.engine.padded(max(sequences)) if graph and pricer.engine.graph_sizes else 0
         try:
-            row = steps.row(brought, size)
+            row = steps.fill(_together(brought, size))
         except InputError:
             pricer.decode_row(steps.program, sequences)
             raise
-        table = np.repeat(row[None], count, axis=0)
         if count > FEW:
-            table[:, steps.varying] = pricer.decode_attention(steps.program, sequences, self._keys(brought, count))
+            varying = pricer.decode_attention(steps.program, sequences, self._keys(brought, count))
         else:
-            for step in range(count):
-                for one in steps.attention:
-                    table[step, one.indices] = one.ns(brought, step)
-        return row, steps.columns, table[:, steps.varying], steps.path.lengths(table)
+            each = [_together(self._later(brought, step)) for step in range(count)]
+            varying = np.array([[one.ns(counts) for one, _ in steps.attention] for counts in each], np.int64)
+        table = np.repeat(row[None], count, axis=0)
+        table[:, steps.columns] = varying
+        return row, steps.columns, varying, steps.path.lengths(table)
+
+    def _later(self, brought: Sequence[Brought], step: int) -> list[Brought]:
+        """Return what replicas bring so many steps later."""
+        found = []
+        for counts, growth in brought:
+            later = list(counts)
+            for at, more in zip(self.keys, growth, strict=True):
+                later[at] += step * more
+            found.append(Brought(tuple(later), growth))
+        return found
 
     def _keys(self, brought: Sequence[Brought], count: int) -> dict[tuple[int, int | None], Int64Array]:
         """Return what each replica's decodes attend to in each of so many steps, by window."""
         grown = np.arange(count, dtype=np.int64)
         return {
-            (s, window): each.attended[at][2] + each.growth[at] * grown
+            (s, window): each.counts[at] + more * grown
             for s, each in enumerate(brought)
-            for at, window in enumerate(self.windows)
+            for window, at, more in zip(self.windows, self.keys, each.growth, strict=True)
         }
+
+
+def _together(brought: Sequence[Brought], size: int = 0) -> list[int]:
+    """Return the counts of a step, whose tokens are padded to so many on each replica; 0: they are not."""
+    if size:
+        found = [count for each in brought for count in (size, *each.counts[1:])]
+    else:
+        found = [count for each in brought for count in each.counts]
+    tokens = found[TOKENS :: len(brought[0].counts)]
+    return [*found, sum(tokens), max(tokens)]
+
+
+def lockstep_prices(pricer: Pricer, programs: Mapping[str, StageProgram]) -> LockstepPrices:
+    """Return the prices of steps that replicas take together, the same object as long as the pricer lives."""
+    key = "lockstep", *(program.key for program in programs.values())
+    if key not in pricer.made:
+        pricer.made[key] = LockstepPrices(pricer, programs)
+    found: LockstepPrices = pricer.made[key]
+    return found

@@ -1,13 +1,13 @@
-"""Prices of single steps of one stage without SP: what :class:`~clustersim.graph.prices.pricer.Pricer` says, memoised.
+"""Prices of single steps of one stage: what :class:`~clustersim.graph.prices.pricer.Pricer` says, memoised.
 
-Classes that do not attend are priced in parts (:mod:`clustersim.graph.prices.parts`), and the parts of a step are added
-up to its *row*; both are remembered, and only attention is worked out for each step. Every nanosecond is the
-pricer's own, bit for bit.
+Steps that prefill are priced by :class:`~clustersim.graph.prices.step_table.StepTable`, those that only decode by the
+sequences that do, of which only attention changes as contexts grow. Where SP ranks decode sequences of their own, such
+a pass is a path for each rank, and the longest one holds the stage. Every nanosecond is the pricer's own, bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -15,24 +15,30 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.cost.scalar import DecodeNs
-from clustersim.errors import InputError
 from clustersim.graph.batch import Features, StepBatch
-from clustersim.graph.prices.parts import Prompts, Row, decode_price, window_of
-from clustersim.graph.prices.pricer import Pricer
+from clustersim.graph.prices.counts import Chunks, Counts, Keys, SplitCounts, whole_counts
+from clustersim.graph.prices.pricer import Pricer, payload_bytes
+from clustersim.graph.prices.step_table import Row, StepTable, TablePrice, decode_price, window_of
 from clustersim.graph.program import StageProgram
 from clustersim.values import dataclass
 
 StepPrice = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """(nanoseconds of the pass, number of its row, nanoseconds of the columns, nanoseconds of each local rank's send)"""
+SplitPrice = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""What :data:`StepPrice` says, and of each local rank's output when it leaves, in ns of the pass, and its bytes."""
 FEW_STEPS: Final = 32
 """Up to so many steps plain numbers are faster than arrays (measured)."""
+MOST_ALONE: Final = 20_000
+"""Steps with prompts alone whose prices are remembered, of each stage: prompts of a trace come again and again."""
 Windowed = Mapping[int, tuple[int, int, int]]
 """Sliding window → (pairs, prefill keys, decode keys) within it."""
+Path = tuple[int, tuple[tuple[int, int], ...]]
+"""Nanoseconds without the classes that vary, and which of these how often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodePrice:
-    """Decode steps of so many sequences.
+    """Decode steps of so many sequences, or of so many on each SP rank.
 
     Parameters
     ----------
@@ -47,11 +53,17 @@ class DecodePrice:
     counts : tuple of int
         Instances of each of them in a pass.
     windows : tuple of int or None
-        Sliding window of each of them.
+        Sliding window of each of them …
+    ranks : tuple of int
+        … and SP rank.
     ns : tuple of callable
         Nanoseconds of each of them by the keys that the batch attends to within its window.
     sends : tuple of int
         Nanoseconds of each local rank's send; empty on the last stage.
+    paths : tuple of (int, tuple of (int, int))
+        Per path that meets no other one its nanoseconds without what varies, and which of it it has how often.
+    leaves : tuple of (int, tuple of (int, int))
+        The same up to where the output of each SP rank leaves.
     """
 
     row: Int64Array
@@ -60,8 +72,95 @@ class DecodePrice:
     base_ns: int
     counts: tuple[int, ...]
     windows: tuple[int | None, ...]
+    ranks: tuple[int, ...]
     ns: tuple[DecodeNs, ...]
     sends: tuple[int, ...]
+    paths: tuple[Path, ...]
+    leaves: tuple[Path, ...]
+
+
+class Decodes(dict[tuple[int, ...], DecodePrice]):
+    """Prices of steps that only decode by the sequences of each SP rank, made when first asked for.
+
+    Parameters
+    ----------
+    pricer : Pricer
+    program : StageProgram
+    rows : list
+        Where rows are added.
+
+    Attributes
+    ----------
+    paths : (int64 array, int64 array) or None
+        As ``LongestPath.sums`` has them; None where paths meet.
+    """
+
+    def __init__(self, pricer: Pricer, program: StageProgram, rows: list[Row]) -> None:
+        super().__init__()
+        self.pricer = pricer
+        self.program = program
+        self.rows = rows
+        self.paths = program.template.path.sums
+        self._prices: dict[tuple[int, int, bool], DecodeNs] = {}
+
+    def __missing__(self, sequences: tuple[int, ...]) -> DecodePrice:
+        row, columns = self.pricer.decode_row(self.program, sequences)
+        graph = self.pricer.in_graph(sequences)
+        attend = [self.program.classes[column] for column in columns]
+        template = self.program.template
+        paths, leaves = (_paths(counts, row, columns) for counts in self.paths or (template.counts[None],) * 2)
+        made = DecodePrice(
+            row=row,
+            columns=columns,
+            base_ns=max([base for base, _ in paths]),
+            counts=tuple(template.counts[list(columns)].tolist()),
+            sends=tuple(row[list(template.send_classes)].tolist()),
+            number=len(self.rows),
+            ns=tuple([self._price(column, sequences, graph=graph) for column in columns]),
+            ranks=tuple([cls.s for cls in attend]),
+            windows=tuple([window_of(cls) for cls in attend]),
+            paths=paths,
+            leaves=paths if leaves == paths else leaves,
+        )
+        self.rows.append((row, columns))
+        self[sequences] = made
+        return made
+
+    def _price(self, column: int, sequences: tuple[int, ...], *, graph: bool) -> DecodeNs:
+        """Return the price of a class that attends, beside so many sequences."""
+        cls = self.program.classes[column]
+        key = column, sequences[cls.s], graph
+        found = self._prices.get(key)
+        if found is None:
+            found = self._prices[key] = decode_price(self.pricer, cls, sequences[cls.s], graph=graph)
+        return found
+
+
+def _paths(counts: Int64Array, row: Int64Array, columns: Sequence[int]) -> tuple[Path, ...]:
+    """Return what paths with so many instances of each class cost, whose classes take as long as a row says."""
+    each = zip((counts @ row).tolist(), counts[:, list(columns)].tolist(), strict=True)
+    return tuple([(base, tuple([(at, n) for at, n in enumerate(own) if n])) for base, own in each])
+
+
+def lengths_of(paths: Sequence[Path], took: Sequence[int]) -> Iterator[int]:
+    """Return how long paths take of which the classes that vary take so long."""
+    for base, classes in paths:
+        length = base
+        for at, times in classes:
+            length += times * took[at]
+        yield length
+
+
+class _ByNumber(dict[int, DecodePrice]):
+    """The same by the number of sequences, where one rank decodes: a hit costs a look-up and nothing else."""
+
+    def __init__(self, decodes: Decodes) -> None:
+        super().__init__()
+        self.decodes = decodes
+
+    def __missing__(self, sequences: int) -> DecodePrice:
+        found = self[sequences] = self.decodes[sequences,]
+        return found
 
 
 class StepPrices:
@@ -85,19 +184,22 @@ class StepPrices:
         self.pricer = pricer
         self.programs = programs
         self.rows: dict[str, list[Row]] = {kind: [] for kind in programs}
-        self.decode: Callable[[int], DecodePrice] = _Decodes(
-            pricer, programs["decode"], self.rows["decode"]
-        ).__getitem__
+        self.decodes = Decodes(pricer, programs["decode"], self.rows["decode"])
+        self.decode = _ByNumber(self.decodes).__getitem__
+        self.counts = self._counts()
+
+    def _counts(self) -> Counts:
+        return whole_counts(self.pricer.windows)
 
     @cached_property
-    def prefill(self) -> Prompts:
-        """Parts of the steps that prefill and do nothing else."""
-        return Prompts(self.pricer, self.programs["prefill"], self.rows["prefill"])
+    def prefill(self) -> StepTable:
+        """Steps that prefill and do nothing else."""
+        return StepTable(self.pricer, self.programs["prefill"], self.counts, self.rows["prefill"])
 
     @cached_property
-    def mixed(self) -> Prompts:
-        """Parts of those that decode besides."""
-        return Prompts(self.pricer, self.programs["mixed"], self.rows["mixed"])
+    def mixed(self) -> StepTable:
+        """Those that decode besides."""
+        return StepTable(self.pricer, self.programs["mixed"], self.counts, self.rows["mixed"])
 
     @property
     def supported(self) -> bool:
@@ -133,24 +235,12 @@ class StepPrices:
         InputError
             When an operator would take a day.
         """
-        prompts = self.mixed if decodes else self.prefill
-        counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, prefill_keys)
-        try:
-            total, number, sends = prompts.known.get(prompts.pick(counts)) or prompts.row(counts)
-            varying = []
-            for of_prefill, of_decode, times, window in prompts.cores.get(decodes) or prompts.cores_of(decodes):
-                if window is None:
-                    ns = of_prefill(pairs, new, prefill_keys) if of_prefill is not None else of_decode(decode_keys)
-                else:
-                    assert windowed is not None
-                    p, k, d = windowed[window]
-                    ns = of_prefill(p, new, k) if of_prefill is not None else of_decode(d)
-                varying.append(ns)
-                total += times * ns
-        except InputError:
-            prompts.price_whole(counts, {None: (pairs, prefill_keys, decode_keys)} | dict(windowed or {}))
-            raise
-        return total, number, tuple(varying), sends
+        near = [count for window in self.pricer.windows for count in (windowed or {})[window]]
+        counts = (
+            new + decodes, chunks + decodes, new, decodes, context, context + new, prefill_keys, pairs, decode_keys,
+            *near,
+        )  # fmt: skip
+        return (self.mixed if decodes else self.prefill).price(counts)[:4]
 
     def by_class(self, batch: StepBatch, features: Features) -> Int64Array:
         """Return what :meth:`Pricer.durations` does: nanoseconds by class, int64 of shape (classes,)."""
@@ -193,29 +283,119 @@ class StepPrices:
         return price.row, price.columns, np.array(varying, np.int64).T.reshape(steps, len(price.columns))
 
 
-class _Decodes(dict[int, DecodePrice]):
-    """Decode prices by number of sequences, made when first asked for: a hit costs a look-up and nothing else."""
+class SplitPrices(StepPrices):
+    """Prices of the steps of one stage of a plan with SP.
 
-    def __init__(self, pricer: Pricer, program: StageProgram, rows: list[Row]) -> None:
-        super().__init__()
-        self.pricer = pricer
-        self.program = program
-        self.rows = rows
+    Attributes
+    ----------
+    leads, collective_ends : dict
+        What is remembered of passes of the same stage of all replicas, where their collectives can meet something.
+    """
 
-    def __missing__(self, sequences: int) -> DecodePrice:
-        pricer, template = self.pricer, self.program.template
-        row, columns = pricer.decode_row(self.program, (sequences,))
-        classes = [self.program.classes[column] for column in columns]
-        made = DecodePrice(
-            row=row,
-            number=len(self.rows),
-            columns=columns,
-            base_ns=int(template.counts @ row),
-            counts=tuple(template.counts[list(columns)].tolist()),
-            windows=tuple(window_of(cls) for cls in classes),
-            ns=tuple(decode_price(pricer, cls, sequences, graph=pricer.in_graph((sequences,))) for cls in classes),
-            sends=tuple(row[list(template.send_classes)].tolist()),
+    counts: SplitCounts
+
+    def __init__(self, pricer: Pricer, programs: Mapping[str, StageProgram]) -> None:
+        super().__init__(pricer, programs)
+        self.leads: dict[tuple[int, int], int] = {}
+        self.collective_ends: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+        self._bytes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._alone: dict[tuple[tuple[int, int, int], ...], SplitPrice] = {}
+
+    def _counts(self) -> SplitCounts:
+        pricer, programs = self.pricer, self.programs
+        return SplitCounts(pricer.sp, pricer.windows, (*programs["prefill"].classes, *programs["mixed"].classes))
+
+    @property
+    def supported(self) -> bool:
+        """Whether prices here are those of the pricer: ranks that decode don't meet, and counts tell all else."""
+        return (
+            all(program.even for program in self.programs.values())
+            and self.decodes.paths is not None
+            and self.prefill.told_by_counts
+            and self.mixed.told_by_counts
         )
-        self.rows.append((row, columns))
-        self[sequences] = made
-        return made
+
+    def decode_bytes(self, sequences: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the bytes that each local rank sends of a step that decodes so many sequences on each SP rank."""
+        found = self._bytes.get(sequences)
+        if found is None:
+            program, tokens = self.programs["decode"], {"tokens": tuple(map(float, sequences))}
+            found = tuple([round(payload_bytes(program, tokens, cls)) for cls in program.template.send_classes])
+            self._bytes[sequences] = found
+        return found
+
+    def decoded(self, sequences: tuple[int, ...], keys: Keys, known: tuple[int, ...] = ()) -> SplitPrice:
+        """Price a step in which SP ranks decode so many sequences of their own.
+
+        ``keys`` are those of :meth:`split`, and ``known`` what classes that attend take, where another stage has told.
+        """
+        price, tp = self.decodes[sequences], self.programs["decode"].plan.tp
+        each = zip(price.ns, price.ranks, price.windows, strict=True)
+        took = known or tuple([ns(keys[window][s]) for ns, s, window in each])
+        lengths = [*lengths_of(price.paths, took)]
+        by_rank = lengths if price.leaves is price.paths else [*lengths_of(price.leaves, took)]
+        leaves = tuple([by_rank[rank // tp] for rank in range(len(price.sends))])
+        return max(lengths), price.number, took, price.sends, leaves, self.decode_bytes(sequences)
+
+    def split(self, chunks: Chunks, decodes: tuple[int, ...], keys: Keys) -> SplitPrice:
+        """Price a step that prefills.
+
+        Parameters
+        ----------
+        chunks : sequence of (int, int, int)
+        decodes : tuple of int
+            Sequences that decode beside them on each SP rank.
+        keys : mapping
+
+        Raises
+        ------
+        InputError
+            When an operator would take a day.
+        """
+        if any(decodes):
+            return self._leaving(self.mixed.price(self.counts.of(chunks, decodes, keys)))
+        alone = tuple(chunks)
+        found = self._alone.get(alone)
+        if found is None:
+            if len(self._alone) >= MOST_ALONE:
+                self._alone.clear()
+            found = self._alone[alone] = self._leaving(self.prefill.price(self.counts.of(chunks, decodes)))
+        return found
+
+    def _leaving(self, price: TablePrice) -> SplitPrice:
+        """Return a price with when the output of each local rank leaves."""
+        end, number, varying, sends, exits, carried = price
+        tp = self.programs["prefill"].plan.tp
+        return end, number, varying, sends, tuple([exits[rank // tp] for rank in range(len(sends))]), carried
+
+
+def step_prices(pricer: Pricer, programs: Mapping[str, StageProgram]) -> StepPrices:
+    """Return the prices of a stage's steps, the same object as long as the pricer lives for stages that cost the same.
+
+    These are programs of replicas that are placed alike, and stages of as many equal layers.
+    """
+    key = "stage", *(program.key for program in programs.values())
+    if key not in pricer.made:
+        split = pricer.sp.degree > 1
+        alike = "steps", *((kind, _told(program, split=split)) for kind, program in programs.items())
+        if alike not in pricer.made:
+            pricer.made[alike] = SplitPrices(pricer, programs) if split else StepPrices(pricer, programs)
+        pricer.made[key] = pricer.made[alike]
+    found: StepPrices = pricer.made[key]
+    return found
+
+
+def _told(program: StageProgram, *, split: bool) -> Hashable:
+    """Return all of a program that prices of its steps depend on."""
+    template = program.template
+    alone = program.classes, tuple(template.counts.tolist()), template.send_classes, template.is_chain, program.even
+    if not split:
+        return alone
+    order = template.after, template.instance_s, template.exits, template.instance_class.tobytes()
+    return *alone, *order, template.instance_stream.tobytes()
+
+
+def rows_made(pricer: Pricer) -> int:
+    """Return how many rows of durations a pricer holds."""
+    found = {id(made): made for made in pricer.made.values() if isinstance(made, StepPrices)}.values()
+    return sum(len(rows) for prices in found for rows in prices.rows.values())

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
+from clustersim.graph.prices.lockstep_prices import lockstep_prices
 from clustersim.graph.prices.pricer import payload_bytes
-from clustersim.graph.prices.split_steps import SplitPrices
-from clustersim.graph.prices.step_prices import lockstep_prices, step_prices
-from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.steps import SplitPrices, StepPrices, step_prices
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.host_copies import CopyLog, HostCopies

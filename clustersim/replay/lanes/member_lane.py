@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any
 
 from clustersim.clock import Int64Array, in_time
-from clustersim.graph.prices.lockstep_parts import Brought
+from clustersim.graph.prices.lockstep_prices import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.log import STEP_ROW, LaneLog
@@ -106,15 +106,15 @@ class MemberLane(Lane):
         attended, growth = (0, 0) if group is None else (group.computed + decodes, decodes)
         if not chunks and not windows:
             self.new, self.context = 0, attended
-            return Brought((decodes, decodes, 0, decodes, 0, 0, 0), ((0, 0, attended),), (growth,))
+            return Brought((decodes, decodes, 0, decodes, 0, 0, 0, 0, attended), (growth,))
         new, context, pairs, keys = prompt_sums(chunks)
         self.new, self.context = new, context + attended
-        counts = new + decodes, len(chunks) + decodes, new, decodes, context, context + new, keys
+        counts = new + decodes, len(chunks) + decodes, new, decodes, context, context + new, keys, pairs, attended
         if not windows:
-            return Brought(counts, ((pairs, keys, attended),), (growth,))
+            return Brought(counts, (growth,))
         grows = {} if group is None else {one.window: one.growth for one in group.windows}
-        near = [within(window, chunks, group) for window in windows]
-        return Brought(counts, ((pairs, keys, attended), *near), (growth, *[grows.get(one, 0) for one in windows]))
+        near = [count for window in windows for count in within(window, chunks, group)]
+        return Brought((*counts, *near), (growth, *[grows.get(one, 0) for one in windows]))
 
     def launch(self, now: int, kind: int, ends: list[int]) -> None:
         """Note the step, or run of steps, of a kind that begins now."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.graph.prices.owner_decodes import OwnerPrice
-from clustersim.graph.prices.split_steps import SplitPrices
-from clustersim.graph.prices.steps import DecodePrice
+from clustersim.graph.prices.steps import DecodePrice, SplitPrices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.grouped.owner_group import OwnerGroup
@@ -21,16 +19,15 @@ class OwnerLane(DecodeJumpLane):
 
     ended: list[int]
 
-    def _price_of(self, group: DecodeGroup) -> OwnerPrice:
+    def _price_of(self, group: DecodeGroup) -> DecodePrice:
         """Return the price of a run of steps of a group."""
         (prices,) = self.prices.stages
         assert isinstance(prices, SplitPrices)
         assert isinstance(group, OwnerGroup)
-        return prices.owners[group.counts]
+        return prices.decodes[group.counts]
 
     def _extend(self, price: DecodePrice, group: DecodeGroup, least: int) -> None:
         """Price so many steps at least, and until one ends at :attr:`until` or later."""
-        assert isinstance(price, OwnerPrice)
         assert isinstance(group, OwnerGroup)
         assert isinstance(self.ns, list)
         each = zip(price.ns, price.ranks, price.windows, strict=True)

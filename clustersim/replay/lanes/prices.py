@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from clustersim.graph.prices.split_steps import SplitPrice, SplitPrices
-from clustersim.graph.prices.steps import DecodePrice, StepPrice, StepPrices
+from clustersim.graph.prices.steps import DecodePrice, SplitPrice, SplitPrices, StepPrice, StepPrices
 from clustersim.graph.program import CostClass
 from clustersim.plan.segments import causal_pairs
 from clustersim.serving.grouped.batch import Batch, Chunks

@@ -7,7 +7,7 @@ from typing import Final
 from clustersim.clock import to_ns
 from clustersim.collective.communications import CommTable
 from clustersim.graph.batch import Features
-from clustersim.graph.prices.parts import count_features
+from clustersim.graph.prices.counts import count_features
 from clustersim.graph.prices.pricer import Pricer, payload_bytes
 from clustersim.graph.program import StageProgram
 from clustersim.replay.links.sharing_by_lanes import Use

@@ -13,7 +13,7 @@ from typing import Final
 
 from clustersim.collective.algorithms import Kind
 from clustersim.collective.communications import CommTable
-from clustersim.graph.prices.parts import COUNTS
+from clustersim.graph.prices.counts import COUNTS
 from clustersim.graph.program import StageProgram
 from clustersim.replay.events.pass_program import contraction_is_exact
 from clustersim.replay.prepared import Prepared

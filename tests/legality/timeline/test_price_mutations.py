@@ -28,12 +28,11 @@ from clustersim.graph import operators
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.passes import expert
-from clustersim.graph.prices import parts as step_parts
+from clustersim.graph.prices import lockstep_prices, step_table
 from clustersim.graph.prices import pricer as pricing
 from clustersim.graph.prices import table as price_table
-from clustersim.graph.prices.lockstep_steps import LockstepSteps
-from clustersim.graph.prices.parts import Prompts
 from clustersim.graph.prices.pricer import Pricer
+from clustersim.graph.prices.step_table import StepTable
 from clustersim.legality.audit import check_history
 from clustersim.legality.finding import Fault
 from clustersim.legality.history import History
@@ -55,7 +54,7 @@ from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, d
 
 pytestmark = pytest.mark.usefixtures("without_core")
 
-LOCKSTEP_ROW = LockstepSteps.row
+TOGETHER = lockstep_prices._together
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 
@@ -157,13 +156,13 @@ def swapped_rows(patch: Patch) -> None:
 
 def short_key(patch: Patch) -> None:
     """Prices are remembered by too few of the counts that they depend on."""
-    original = Prompts.__init__
+    original = StepTable.__init__
 
-    def init(self: Prompts, *some: Any) -> None:
-        original(self, *some)
+    def init(self: StepTable, *some: Any, graph: bool = False) -> None:
+        original(self, *some, graph=graph)
         self.pick = lambda counts: counts[1:2]
 
-    patch.setattr(Prompts, "__init__", init)
+    patch.setattr(StepTable, "__init__", init)
 
 
 def launched_apart(patch: Patch) -> None:
@@ -198,7 +197,7 @@ def linear(factor: float, name: str) -> Mutation:
                 for one in original(classes)
             )
 
-        for module in (pricing, step_parts):
+        for module in (pricing, step_table):
             patch.setattr(module, "price_groups", groups)
 
     return mutate
@@ -206,13 +205,13 @@ def linear(factor: float, name: str) -> Mutation:
 
 def keys_short_by_one(patch: Patch) -> None:
     """Decodes do not attend to their own new token."""
-    original = step_parts.decode_ns
+    original = step_table.decode_ns
 
     def decode_ns(terms: Any, batch: int, *more: Any) -> Any:
         found = original(terms, batch, *more)
         return lambda keys: found(keys - batch)
 
-    patch.setattr(step_parts, "decode_ns", decode_ns)
+    patch.setattr(step_table, "decode_ns", decode_ns)
 
 
 def windowless(patch: Patch) -> None:
@@ -223,10 +222,10 @@ def windowless(patch: Patch) -> None:
     )  # fmt: skip
 
 
-def unpadded(self: LockstepSteps, brought: Any, size: int = 0) -> Any:
+def unpadded(brought: Any, size: int = 0) -> Any:
     """Price what there is."""
     del size
-    return LOCKSTEP_ROW(self, brought)
+    return TOGETHER(brought)
 
 
 def uncut(patch: Patch) -> None:
@@ -539,13 +538,13 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("replicas that idle bring nothing", by_events(no_dummies), LOCKSTEP | FEW),
     ("graphs compute no padding", instead(Engine, "padded", lambda self, tokens: tokens), PADDED),
     ("graphs of other sizes are captured", instead(Engine, "padded", lambda self, tokens: -(-tokens // 4) * 4), PADDED),
-    ("replicas in lockstep are not padded", instead(LockstepSteps, "row", unpadded), LOCKSTEP | PADDED),
+    ("replicas in lockstep are not padded", instead(lockstep_prices, "_together", unpadded), LOCKSTEP | PADDED),
     ("halves are not padded", instead(Pricer, "padded", lambda self, features, _: features), LOCKSTEP_HALVES | PADDED),
     ("stages are sent the padding", instead(price_table, "SENT", "nothing"), {"plan": PIPE} | PADDED),
 ]  # fmt: skip
 SAME: list[tuple[str, Mutation, dict[str, Any]]] = [
-    ("measured decodes are priced by arrays", instead(step_parts, "roofline_of", lambda cost: None), GRID_DECODES),
-    ("measured prompts are priced by arrays", instead(step_parts, "roofline_of", lambda cost: None), GRID_PROMPTS),
+    ("measured decodes are priced by arrays", instead(step_table, "roofline_of", lambda cost: None), GRID_DECODES),
+    ("measured prompts are priced by arrays", instead(step_table, "roofline_of", lambda cost: None), GRID_PROMPTS),
     ("one expert is copied to all ranks first", placing((experts, "_copies", copied_by_whole_visits)),
      placed(1.2, redundant=4)),
     ("sizes of graphs are multiples of one", instead(Engine, "padded", lambda self, tokens: tokens),

@@ -7,9 +7,9 @@ import pytest
 from clustersim.cost.engine import Engine
 from clustersim.cost.protocol import Shape
 from clustersim.errors import InputError
-from clustersim.graph.prices import parts as step_parts
-from clustersim.graph.prices.step_prices import step_prices as prices_of
+from clustersim.graph.prices import step_table
 from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.steps import step_prices as prices_of
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.replay.programs import compile_programs
@@ -79,8 +79,8 @@ def test_steps_of_equal_tokens_and_sequences_share_a_row():
 
 
 def test_rows_keep_their_numbers_when_what_is_remembered_is_forgotten(monkeypatch):
-    monkeypatch.setattr(step_parts, "MOST_ROWS", 1)
-    monkeypatch.setattr(step_parts, "MOST_PRICES", 1)
+    monkeypatch.setattr(step_table, "MOST_ROWS", 1)
+    monkeypatch.setattr(step_table, "MOST_PRICES", 1)
     prices = step_prices()
     numbers = [prices.prompts(1, new, 0, 1, new, 0, 0)[1] for new in (4, 5, 4)]
     assert numbers == [0, 1, 2]

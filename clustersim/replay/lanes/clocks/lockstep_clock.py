@@ -14,8 +14,7 @@ from itertools import accumulate
 import numpy as np
 
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices.lockstep_parts import Brought
-from clustersim.graph.prices.lockstep_prices import LockstepPrices
+from clustersim.graph.prices.lockstep_prices import Brought, LockstepPrices
 from clustersim.replay.events.lockstep import SHORT
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
@@ -45,9 +44,9 @@ class LockstepPasses:
     ) -> None:
         self.lanes = lanes
         self.prices = prices
-        windows = len(prices.windows)
-        self.prompt = Brought((1, 1, 1, 0, 0, 1, 1), ((1, 1, 0),) * windows, (0,) * windows)
-        self.decode = Brought((1, 1, 0, 1, 0, 0, 0), ((0, 0, 1),) * windows, (0,) * windows)
+        windows = len(prices.pricer.windows)
+        self.prompt = Brought((1, 1, 1, 0, 0, 1, 1, 1, 0, *(1, 1, 0) * windows), (0,) * (1 + windows))
+        self.decode = Brought((1, 1, 0, 1, 0, 0, 0, 0, 1, *(0, 0, 1) * windows), (0,) * (1 + windows))
         """What a replica brings that has nothing to run: one token of a prompt, or that begins to decode."""
         self.templates = templates
         self.recorder = recorder

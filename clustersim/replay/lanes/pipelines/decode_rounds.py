@@ -10,7 +10,7 @@ from collections.abc import MutableSequence, Sequence
 from typing import NamedTuple
 
 from clustersim.cost.scalar import DecodeNs
-from clustersim.graph.prices.split_steps import SplitPrices
+from clustersim.graph.prices.steps import SplitPrices
 from clustersim.replay.lanes.prices import LanePrices
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustersim.graph.batch import StepBatch
-from clustersim.graph.prices.split_steps import SplitPrice, SplitPrices
+from clustersim.graph.prices.steps import SplitPrice, SplitPrices
 from clustersim.replay.lanes.stretched_pass import StretchedPass
 from clustersim.serving.grouped.batch import Batch
 

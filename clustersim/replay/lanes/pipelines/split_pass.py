@@ -11,7 +11,7 @@ from bisect import bisect_right
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices.split_steps import SplitPrice
+from clustersim.graph.prices.steps import SplitPrice
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.pipelines.split_micro_batch import SplitMicro
 from clustersim.replay.lanes.pipelines.split_stage import SplitStage

@@ -10,7 +10,7 @@ from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.longest_path import LongestPath
 from clustersim.graph.prices.pricer import payload_bytes
-from clustersim.graph.prices.split_steps import SplitPrices
+from clustersim.graph.prices.steps import SplitPrices
 from clustersim.graph.program import StageProgram
 from clustersim.graph.template import PassTemplate
 from clustersim.replay.lanes.lane import NEVER
@@ -88,8 +88,8 @@ class SplitStage:
         if prices not in micro.told:
             chunks = [(one.start, one.count, one.owner) for one in carries.chunks]
             micro.told[prices] = prices.counts.of(chunks, carries.decode_sequences)
-        prompts = prices.split_mixed if any(carries.decode_sequences) else prices.split_prefill
-        return payload_bytes(program, prompts.features(micro.told[prices], cls), cls)
+        prompts = prices.mixed if any(carries.decode_sequences) else prices.prefill
+        return prompts.payload_bytes(micro.told[prices], cls)
 
     def by_class(self, kind: int, number: int, varying: tuple[int, ...]) -> Int64Array:
         """Return the nanoseconds of every class of a pass."""
