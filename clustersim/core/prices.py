@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from clustersim.compiled import Record, rare
-from clustersim.core.attention import UNKNOWN, decode_ns, prefill_ns
 from clustersim.core.state import ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN
+from clustersim.cost.attention import UNKNOWN, decode_ns, prefill_ns
 
 OF_PREFILL, OF_MIXED, OF_DECODE = range(3)
 """Tables of attention of a kind of stage."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from clustersim.compiled import rare
-from clustersim.core.attention import decode_ns, decode_steps_ns
 from clustersim.core.custom import consult
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.prefix_cache import CACHING, release, store
@@ -43,6 +42,7 @@ from clustersim.core.state import (
     TURN_OVER,
 )
 from clustersim.core.swapping import give_up_swapped
+from clustersim.cost.attention import decode_ns, decode_steps_ns
 
 TOGETHER: Final = 8
 """Decode steps that are priced at once."""

@@ -1,13 +1,12 @@
 """The table of prices that the core reads, filled in when a step first asks.
 
-Constants of attention are those of ``cost.scalar``; everything else comes from
+Constants of attention are those of ``cost.attention``; everything else comes from
 :class:`~clustersim.graph.prices.steps.StepPrices`, so that no price is worked out twice in two ways.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from math import prod
 from typing import Any, Final
 
@@ -15,10 +14,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.compiled import Storage, field_of, set_field
-from clustersim.core.attention import UNKNOWN, Terms
 from clustersim.core.prices import COUNTS, OF_DECODE, OF_MIXED, OF_PREFILL, Prices, Whole
-from clustersim.cost.curves import Curves
-from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, roofline_of
+from clustersim.cost.attention import UNKNOWN, Terms, constants
 from clustersim.cost.table import TableCost
 from clustersim.graph.prices.counts import COUNTS as PLACES
 from clustersim.graph.prices.pricer import LONGEST_S
@@ -184,23 +181,13 @@ class PriceTables:
         """Fill in the constants of a class; where plain numbers do not price it, they are good for no key at all."""
         pricer, shape = self.pricer, attention_shape(cls.node)
         prefills = cls.node.op == "attention_prefill"
-        roofline, measured = roofline_of(pricer.cost), Measured.of(pricer.cost, cls.node.op, shape)
-        record: DecodeTerms | PrefillTerms | None = None
-        plain = False
-        if roofline is not None and prefills:
-            record = PrefillTerms.of(roofline, shape)
-            plain = record.plain(pricer.gap_s(graph=False), measured.least)
-        elif roofline is not None:
-            record = DecodeTerms.of(roofline, shape)
-            plain = record.plain(1, min(pricer.gap_s(graph=False), pricer.gap_s(graph=True)), measured.least)
-        self.plain = self.plain and plain
+        gap_s = pricer.gap_s(graph=False) if prefills else min(pricer.gap_s(graph=False), pricer.gap_s(graph=True))
+        plain = constants(pricer.cost, cls.node.op, shape, gap_s, curves)
+        self.plain = self.plain and bool(plain)
         found: dict[str, Any] = {
             "prefills": int(prefills), "instances": instances, "near": int(window_of(cls) is not None), "most": -1,
         }  # fmt: skip
-        if record is not None and plain:
-            found |= {one.name: getattr(record, one.name) for one in fields(record)}
-            if measured.curves is not None:
-                found |= _placed(measured.curves, measured.known, curves)
+        found |= plain
         for name, value in found.items():
             set_field(terms, core, name, value)
 
@@ -337,13 +324,3 @@ class EventTables(PriceTables):
         """Return how many values vary in steps: none."""
         del tables
         return np.zeros_like(replicas)
-
-
-def _placed(curves: Curves, known: bool, numbers: list[float]) -> dict[str, int]:
-    """Put measured points behind other numbers, and return where."""
-    found = {
-        "curves": len(curves.outer), "curves_at": len(numbers), "points": len(curves.inner), "known": int(known),
-    }  # fmt: skip
-    for each in (curves.outer, curves.starts, curves.place, curves.inner, curves.ratio):
-        numbers += np.asarray(each, np.float64).tolist()
-    return found

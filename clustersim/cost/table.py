@@ -187,10 +187,6 @@ class TableCost:
         """
         return self._nearest(op, fixed_keys(op, shape)) if op in self._groups else (None, True)
 
-    def measures(self, op: str) -> bool:
-        """Whether the table has points of ``op``; where not, it costs what the fallback says."""
-        return op in self._groups
-
     def _group(self, op: str, shape: Mapping[str, FloatArray], seconds: FloatArray) -> dict[tuple[float, ...], Curves]:
         ratio = seconds / self.fallback.seconds(op, shape)
         outer, inner = (octaves(axis) for axis in AXES[op](shape))

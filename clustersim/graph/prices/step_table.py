@@ -16,16 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.cost.scalar import (
-    DecodeNs,
-    DecodeTerms,
-    Measured,
-    PrefillNs,
-    PrefillTerms,
-    decode_ns,
-    prefill_ns,
-    roofline_of,
-)
+from clustersim.cost.attention import constants, decode_ns, prefill_ns, terms_of
 from clustersim.cost.table import TableCost
 from clustersim.errors import InputError
 from clustersim.graph.prices.counts import Counts
@@ -46,6 +37,10 @@ FEW_VALUES: Final = frozenset(
 ATTENDED: Final = ("attention_prefill", "attention_decode")
 """Operators that attend."""
 
+DecodeNs = Callable[[int], int]
+"""keys attended → ns"""
+PrefillNs = Callable[[int, int, int], int]
+"""(pairs, queries, keys) → ns"""
 Row = tuple[Int64Array, tuple[int, ...]]
 """(nanoseconds by class, 0 at the columns; columns, which vary)"""
 TablePrice = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -352,13 +347,28 @@ def decode_price(pricer: Pricer, cls: CostClass, sequences: int, *, graph: bool)
         features = {name: (0.0,) * cls.s + (float(count),) for name, count in ((many, sequences), (feature, keys))}
         return int(pricer.price_groups(groups, features, graph=graph)[0])
 
-    roofline, shape = roofline_of(pricer.cost), attention_shape(cls.node)
-    if roofline is None:
+    gap_s, numbers = pricer.gap_s(graph=graph), list[float]()
+    found = constants(pricer.cost, "attention_decode", attention_shape(cls.node), gap_s, numbers, sequences)
+    if not found:
         return by_arrays
-    measured = Measured.of(pricer.cost, "attention_decode", shape)
-    return decode_ns(
-        DecodeTerms.of(roofline, shape), sequences, pricer.gap_s(graph=graph), LONGEST_S, by_arrays, measured
-    )
+    terms, cost = terms_of(found), pricer.cost
+
+    def plain(keys: int) -> int:
+        ns = decode_ns(terms, numbers, sequences, keys, gap_s, LONGEST_S)
+        return ns if ns >= 0 else by_arrays(keys)
+
+    def measured(keys: int) -> int:
+        if keys < 1:
+            return by_arrays(keys)
+        terms.outside = 0
+        ns = decode_ns(terms, numbers, sequences, keys, gap_s, LONGEST_S)
+        if ns < 0:
+            return by_arrays(keys)
+        assert isinstance(cost, TableCost)
+        cost.count_outside("attention_decode", terms.outside)
+        return ns
+
+    return measured if terms.curves else plain
 
 
 def prefill_price(pricer: Pricer, cls: CostClass) -> PrefillNs:
@@ -370,8 +380,25 @@ def prefill_price(pricer: Pricer, cls: CostClass) -> PrefillNs:
         features = {name: (0.0,) * cls.s + (float(count),) for name, count in told.items()}
         return int(pricer.price_groups(groups, features, graph=False)[0])
 
-    roofline, shape = roofline_of(pricer.cost), attention_shape(cls.node)
-    if roofline is None:
+    gap_s, numbers = pricer.gap_s(graph=False), list[float]()
+    found = constants(pricer.cost, "attention_prefill", attention_shape(cls.node), gap_s, numbers)
+    if not found:
         return by_arrays
-    measured = Measured.of(pricer.cost, "attention_prefill", shape)
-    return prefill_ns(PrefillTerms.of(roofline, shape), pricer.gap_s(graph=False), LONGEST_S, by_arrays, measured)
+    terms, cost = terms_of(found), pricer.cost
+
+    def plain(pairs: int, queries: int, keys: int) -> int:
+        ns = prefill_ns(terms, numbers, pairs, queries, keys, gap_s, LONGEST_S)
+        return ns if ns >= 0 else by_arrays(pairs, queries, keys)
+
+    def measured(pairs: int, queries: int, keys: int) -> int:
+        if min(pairs, queries, keys) < 1:
+            return by_arrays(pairs, queries, keys)
+        terms.outside = 0
+        ns = prefill_ns(terms, numbers, pairs, queries, keys, gap_s, LONGEST_S)
+        if ns < 0:
+            return by_arrays(pairs, queries, keys)
+        assert isinstance(cost, TableCost)
+        cost.count_outside("attention_prefill", terms.outside)
+        return ns
+
+    return measured if terms.curves else plain

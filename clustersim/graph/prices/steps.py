@@ -14,11 +14,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.cost.scalar import DecodeNs
 from clustersim.graph.batch import Features, StepBatch
 from clustersim.graph.prices.counts import Chunks, Counts, Keys, SplitCounts, whole_counts
 from clustersim.graph.prices.pricer import Pricer, payload_bytes
-from clustersim.graph.prices.step_table import Row, StepTable, TablePrice, decode_price, window_of
+from clustersim.graph.prices.step_table import DecodeNs, Row, StepTable, TablePrice, decode_price, window_of
 from clustersim.graph.program import StageProgram
 from clustersim.values import dataclass
 

@@ -19,7 +19,6 @@ from clustersim.cluster.device import Device
 from clustersim.collective import algorithms
 from clustersim.collective import communications as comm
 from clustersim.cost import kernels
-from clustersim.cost.curves import Curves
 from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
@@ -207,9 +206,8 @@ def keys_short_by_one(patch: Patch) -> None:
     """Decodes do not attend to their own new token."""
     original = step_table.decode_ns
 
-    def decode_ns(terms: Any, batch: int, *more: Any) -> Any:
-        found = original(terms, batch, *more)
-        return lambda keys: found(keys - batch)
+    def decode_ns(terms: Any, numbers: Any, batch: int, keys: int, *more: Any) -> Any:
+        return original(terms, numbers, batch, keys - batch, *more)
 
     patch.setattr(step_table, "decode_ns", decode_ns)
 
@@ -288,8 +286,10 @@ def untabled(op: str) -> Mutation:
     """Measured points of an operator are not looked at."""
 
     def mutate(patch: Patch) -> None:
-        measures, seconds = TableCost.measures, TableCost.seconds
-        patch.setattr(TableCost, "measures", lambda self, of: of != op and measures(self, of))
+        curves, seconds = TableCost.curves, TableCost.seconds
+        patch.setattr(
+            TableCost, "curves", lambda self, of, shape: (None, True) if of == op else curves(self, of, shape)
+        )
         patch.setattr(
             TableCost,
             "seconds",
@@ -301,8 +301,16 @@ def untabled(op: str) -> Mutation:
 
 def first_curve(patch: Patch) -> None:
     """Points of the shortest batch stand for all."""
-    original = Curves.plain
-    patch.setattr(Curves, "plain", lambda self, *told, **known: lambda outer: original(self, *told, **known)(1.0))
+    original = TableCost.curves
+
+    def curves(self: TableCost, op: str, shape: Any) -> Any:
+        found, known = original(self, op, shape)
+        if found is None:
+            return found, known
+        ends = {name: getattr(found, name)[: found.starts[1]] for name in ("place", "inner", "ratio")}
+        return replace(found, outer=found.outer[:1], starts=found.starts[:2], **ends), known
+
+    patch.setattr(TableCost, "curves", curves)
 
 
 def placing(*changed: tuple[Any, str, Any]) -> Mutation:
@@ -543,8 +551,8 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("stages are sent the padding", instead(price_table, "SENT", "nothing"), {"plan": PIPE} | PADDED),
 ]  # fmt: skip
 SAME: list[tuple[str, Mutation, dict[str, Any]]] = [
-    ("measured decodes are priced by arrays", instead(step_table, "roofline_of", lambda cost: None), GRID_DECODES),
-    ("measured prompts are priced by arrays", instead(step_table, "roofline_of", lambda cost: None), GRID_PROMPTS),
+    ("measured decodes are priced by arrays", instead(step_table, "constants", lambda *_: {}), GRID_DECODES),
+    ("measured prompts are priced by arrays", instead(step_table, "constants", lambda *_: {}), GRID_PROMPTS),
     ("one expert is copied to all ranks first", placing((experts, "_copies", copied_by_whole_visits)),
      placed(1.2, redundant=4)),
     ("sizes of graphs are multiples of one", instead(Engine, "padded", lambda self, tokens: tokens),

@@ -10,12 +10,12 @@ import pytest
 
 from clustersim import catalog
 from clustersim.cost import MeasuredPoints, Precision, RooflineCost, TableCost
+from clustersim.cost.attention import constants, decode_ns, prefill_ns, terms_of
 from clustersim.cost.check_prices import check_grids
 from clustersim.cost.fit import MOE, predict
 from clustersim.cost.grid import grid_problems, measured_by, read_grid
 from clustersim.cost.grid_fit import fit_grid
 from clustersim.cost.kernels import ASSUMED
-from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, decode_ns, prefill_ns
 from clustersim.cost.table import LeastCost
 from clustersim.errors import InputError
 from tests.shipped import device
@@ -159,7 +159,7 @@ def test_a_table_of_the_user_comes_before_the_grid() -> None:
     table = TableCost([own], cost, [grid, read_grid(PROMPT, HEADS + "64: 1=9")])
     shape = SHAPE | {"batch": 8.0, "keys": 8 * 1024.0}
     assert float(table.seconds("attention_decode", shape)) == pytest.approx(own.seconds[0])
-    assert table.measures("attention_prefill")
+    assert table.curves("attention_prefill", SHAPE)[0] is not None
     assert table.outside == {"attention_decode": 0}  # what lies outside a grid is not counted
 
 
@@ -194,28 +194,19 @@ def test_plain_numbers_are_what_arrays_give(name: str, engine: str, kv_cache: st
             arrays = cost.seconds(
                 "attention_decode", shape | {"batch": np.array([batch]), "keys": np.array([batch * each])}
             )
-            ns = decode_ns(
-                DecodeTerms.of(roofline, shape),
-                batch,
-                1e-6,
-                60.0,
-                lambda keys: -1,
-                Measured.of(cost, "attention_decode", shape),
-            )
-            assert ns(batch * each) == round((float(arrays[0]) + 1e-6) * 1e9)
+            numbers: list[float] = []
+            terms = terms_of(constants(cost, "attention_decode", shape, 1e-6, numbers, batch))
+            ns = decode_ns(terms, numbers, batch, batch * each, 1e-6, 60.0)
+            assert ns == round((float(arrays[0]) + 1e-6) * 1e9)
             pairs, queries = each * (each + 1) // 2 * batch, batch * each
             arrays = cost.seconds(
                 "attention_prefill",
                 shape | {"pairs": np.array([pairs]), "queries": np.array([queries]), "keys": np.array([queries])},
             )
-            ns = prefill_ns(
-                PrefillTerms.of(roofline, shape),
-                1e-6,
-                6e4,
-                lambda *_: -1,
-                Measured.of(cost, "attention_prefill", shape),
-            )
-            assert ns(pairs, queries, queries) in {-1, round((float(arrays[0]) + 1e-6) * 1e9)}
+            numbers = []
+            terms = terms_of(constants(cost, "attention_prefill", shape, 1e-6, numbers))
+            ns = prefill_ns(terms, numbers, pairs, queries, queries, 1e-6, 6e4)
+            assert ns in {-1, round((float(arrays[0]) + 1e-6) * 1e9)}
 
 
 def test_the_least_cost_lies_nowhere_above() -> None:
