@@ -119,7 +119,8 @@ def _name_of(entry: Callable[..., Any], **constants: bool) -> str:
     for function in _with_callees(entry):
         code, known = function.__code__, {**function.__globals__, **constants}
         numbers = {name: known[name] for name in code.co_names if isinstance(known.get(name), int | float)}
-        parts.append(repr((code.co_code, code.co_consts, code.co_names, numbers, function in _rare)))
+        own = function.__module__, function.__name__, function in _rare
+        parts.append(repr((own, code.co_code, code.co_consts, code.co_names, numbers)))
     return f"{entry.__module__}.{entry.__name__}-{zlib.crc32(''.join(parts).encode()):08x}"
 
 
