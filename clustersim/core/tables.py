@@ -208,11 +208,14 @@ class PriceTables:
             prompts = self.prompts[table]
             for number, part in enumerate(prompts.parts):
                 at = counts[part.places[0]] if part.places else 0
-                if p.part_ns[table][number * width + at] == UNKNOWN:
-                    by_class, ns = part.price(tuple(counts))
-                    p.part_ns[table][number * width + at] = ns
-                    self.part_rows[table][number][at] = by_class
-                    self._learn_sends(table, by_class, at, ranks)
+                if p.part_ns[table][number * width + at] != UNKNOWN:
+                    continue
+                limit = self.radix[part.places[0]] if part.places else 1
+                for value, by_class, ns in part.prices(counts):
+                    if value < limit:
+                        p.part_ns[table][number * width + value] = ns
+                        self.part_rows[table][number][value] = by_class
+                        self._learn_sends(table, by_class, value, ranks)
 
     def _learn_sends(self, table: int, by_class: Int64Array, at: int, ranks: int) -> None:
         classes = self.senders[3 * (table // 2) + table % 2]

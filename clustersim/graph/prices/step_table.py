@@ -8,7 +8,7 @@ pricer's own, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
@@ -78,6 +78,8 @@ class Part:
         if len(self.known) >= MOST_PRICES:
             self.known.clear()
         missed = [key for key in dict.fromkeys(keys) if key not in self.known]
+        if not missed:
+            return
         if self.near:
             ranges = dict.fromkeys(key - key % NEAR for key in missed)
             if self.ranges.issuperset(ranges):
@@ -137,11 +139,21 @@ class PlacedPart:
             self.part.learn(keys)
             row[self.indices] = np.concatenate([known[key] for key in keys])
 
-    def price(self, counts: Sequence[int]) -> tuple[Int64Array, int]:
-        """Return nanoseconds by class, 0 at those of other parts, and the nanoseconds of a chain."""
-        row = np.zeros(self.classes, np.int64)
-        self.fill(row, counts)
-        return row, int(self._counts @ row)
+    def prices(self, counts: Sequence[int]) -> Iterator[tuple[int, Int64Array, int]]:
+        """Yield the value of the one count that these depend on, 0 for none, with all known ones near it.
+
+        With each there are nanoseconds by class, 0 at those of other parts, and the nanoseconds of a chain.
+        """
+        (pick,), known = self.picks, self.part.known
+        key = pick(counts)
+        self.part.learn([key])
+        first = key - key % NEAR if self.places else 0
+        for value in range(first, first + NEAR) if self.places else (0,):
+            ns = known.get(value if self.places else key)
+            if ns is not None:
+                row = np.zeros(self.classes, np.int64)
+                row[self.indices] = ns
+                yield value, row, int(self._counts @ row)
 
 
 class Attention:
