@@ -17,9 +17,10 @@ from clustersim.compiled import Storage, field_of, set_field
 from clustersim.core.prices import COUNTS, OF_DECODE, OF_MIXED, OF_PREFILL, Prices, Whole
 from clustersim.cost.attention import UNKNOWN, Terms, constants
 from clustersim.cost.table import TableCost
+from clustersim.graph.prices.attention import window_of
 from clustersim.graph.prices.counts import COUNTS as PLACES
 from clustersim.graph.prices.pricer import LONGEST_S
-from clustersim.graph.prices.step_table import StepTable, window_of
+from clustersim.graph.prices.step_table import StepTable
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.prices.table import attention_shape
 from clustersim.graph.program import CostClass

@@ -202,9 +202,6 @@ class PassTemplate:
         ----------
         by_class : int64 array of shape (classes,)
         """
-        if self.is_chain:
-            total = int(self.counts @ by_class)
-            return total, tuple(total if e >= 0 else 0 for e in self.exits)
         return self.path.ends(self.path.terms(by_class).tolist())
 
     def total_times(self, by_class: Int64Array) -> Int64Array:
@@ -214,8 +211,7 @@ class PassTemplate:
         ----------
         by_class : int64 array of shape (passes, classes)
         """
-        total: Int64Array = by_class @ self.counts if self.is_chain else self.path.lengths(by_class)
-        return total
+        return self.path.lengths(by_class)
 
     @cached_property
     def fingerprint(self) -> bytes:

@@ -2,8 +2,7 @@
 
 Classes that do not attend depend on few counts (:mod:`clustersim.graph.prices.counts`); those that depend on the same
 ones are priced together, once for each value, for all SP ranks and replicas that do the same. Attention is worked out
-for each step, in plain numbers where the roofline alone prices it and by arrays where not. Every nanosecond is the
-pricer's own, bit for bit.
+for each step (:mod:`clustersim.graph.prices.attention`). Every nanosecond is the pricer's own, bit for bit.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.cost.attention import constants, decode_ns, prefill_ns, terms_of
 from clustersim.cost.table import TableCost
 from clustersim.errors import InputError
+from clustersim.graph.prices.attention import Attention, DecodeNs
 from clustersim.graph.prices.counts import Counts
-from clustersim.graph.prices.pricer import LONGEST_S, Pricer, payload_bytes
-from clustersim.graph.prices.table import PriceGroup, attention_shape, price_groups
+from clustersim.graph.prices.pricer import Pricer, payload_bytes
+from clustersim.graph.prices.table import PriceGroup, price_groups
 from clustersim.graph.program import CostClass, StageProgram
 
 MOST_ROWS: Final = 1_000_000
@@ -37,10 +36,6 @@ FEW_VALUES: Final = frozenset(
 ATTENDED: Final = ("attention_prefill", "attention_decode")
 """Operators that attend."""
 
-DecodeNs = Callable[[int], int]
-"""keys attended → ns"""
-PrefillNs = Callable[[int, int, int], int]
-"""(pairs, queries, keys) → ns"""
 Row = tuple[Int64Array, tuple[int, ...]]
 """(nanoseconds by class, 0 at the columns; columns, which vary)"""
 TablePrice = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -154,46 +149,6 @@ class PlacedPart:
                 row = np.zeros(self.classes, np.int64)
                 row[self.indices] = ns
                 yield value, row, int(self._counts @ row)
-
-
-class Attention:
-    """A class that attends.
-
-    Parameters
-    ----------
-    pricer : Pricer
-    cls : CostClass
-    column : int
-        Its place in the program.
-    places : tuple of int
-        Where counts have pairs, queries and keys, or sequences that decode and keys.
-    graph : bool
-    known : dict
-        Prices of decodes by how many they are, of all classes that attend alike.
-    """
-
-    def __init__(
-        self, pricer: Pricer, cls: CostClass, column: int, places: tuple[int, ...], known: dict[int, DecodeNs], *,
-        graph: bool,
-    ) -> None:  # fmt: skip
-        self.pricer, self.cls, self.column, self.places, self.graph = pricer, cls, column, places, graph
-        self.of_prefill = prefill_price(pricer, cls) if cls.node.op == "attention_prefill" else None
-        self.known = known
-
-    def decode(self, sequences: int) -> DecodeNs:
-        """Return the price of so many sequences that decode."""
-        found = self.known.get(sequences)
-        if found is None:
-            found = self.known[sequences] = decode_price(self.pricer, self.cls, sequences, graph=self.graph)
-        return found
-
-    def ns(self, counts: Sequence[int]) -> int:
-        """Return nanoseconds in a step."""
-        if self.of_prefill is not None:
-            pairs, queries, keys = self.places
-            return self.of_prefill(counts[pairs], counts[queries], counts[keys])
-        sequences, keys = self.places
-        return (self.known.get(counts[sequences]) or self.decode(counts[sequences]))(counts[keys])
 
 
 class StepTable:
@@ -344,73 +299,3 @@ def _names(cls: CostClass) -> tuple[str, ...]:
 def _nothing(counts: Sequence[int]) -> tuple[()]:
     del counts
     return ()
-
-
-def window_of(cls: CostClass) -> int | None:
-    """Return the sliding window of a class of attention."""
-    return cls.node.variant.window
-
-
-def decode_price(pricer: Pricer, cls: CostClass, sequences: int, *, graph: bool) -> DecodeNs:
-    """Return the price of a class of decode attention by the keys that so many sequences attend to."""
-    groups, ((many, _),), feature = price_groups([cls]), cls.node.amount, f"decode_keys{cls.node.variant}"
-
-    def by_arrays(keys: int) -> int:
-        features = {name: (0.0,) * cls.s + (float(count),) for name, count in ((many, sequences), (feature, keys))}
-        return int(pricer.price_groups(groups, features, graph=graph)[0])
-
-    gap_s, numbers = pricer.gap_s(graph=graph), list[float]()
-    found = constants(pricer.cost, "attention_decode", attention_shape(cls.node), gap_s, numbers, sequences)
-    if not found:
-        return by_arrays
-    terms, cost = terms_of(found), pricer.cost
-
-    def plain(keys: int) -> int:
-        ns = decode_ns(terms, numbers, sequences, keys, gap_s, LONGEST_S)
-        return ns if ns >= 0 else by_arrays(keys)
-
-    def measured(keys: int) -> int:
-        if keys < 1:
-            return by_arrays(keys)
-        terms.outside = 0
-        ns = decode_ns(terms, numbers, sequences, keys, gap_s, LONGEST_S)
-        if ns < 0:
-            return by_arrays(keys)
-        assert isinstance(cost, TableCost)
-        cost.count_outside("attention_decode", terms.outside)
-        return ns
-
-    return measured if terms.curves else plain
-
-
-def prefill_price(pricer: Pricer, cls: CostClass) -> PrefillNs:
-    """Return the price of a class of prefill attention by pairs, queries and keys."""
-    groups, ((many, _),), variant = price_groups([cls]), cls.node.amount, cls.node.variant
-
-    def by_arrays(pairs: int, queries: int, keys: int) -> int:
-        told = {many: queries, f"pairs{variant}": pairs, f"prefill_keys{variant}": keys}
-        features = {name: (0.0,) * cls.s + (float(count),) for name, count in told.items()}
-        return int(pricer.price_groups(groups, features, graph=False)[0])
-
-    gap_s, numbers = pricer.gap_s(graph=False), list[float]()
-    found = constants(pricer.cost, "attention_prefill", attention_shape(cls.node), gap_s, numbers)
-    if not found:
-        return by_arrays
-    terms, cost = terms_of(found), pricer.cost
-
-    def plain(pairs: int, queries: int, keys: int) -> int:
-        ns = prefill_ns(terms, numbers, pairs, queries, keys, gap_s, LONGEST_S)
-        return ns if ns >= 0 else by_arrays(pairs, queries, keys)
-
-    def measured(pairs: int, queries: int, keys: int) -> int:
-        if min(pairs, queries, keys) < 1:
-            return by_arrays(pairs, queries, keys)
-        terms.outside = 0
-        ns = prefill_ns(terms, numbers, pairs, queries, keys, gap_s, LONGEST_S)
-        if ns < 0:
-            return by_arrays(pairs, queries, keys)
-        assert isinstance(cost, TableCost)
-        cost.count_outside("attention_prefill", terms.outside)
-        return ns
-
-    return measured if terms.curves else plain

@@ -16,7 +16,8 @@ from itertools import accumulate
 from operator import mul
 from typing import Final
 
-from clustersim.graph.prices.steps import DecodePrice, StepPrices
+from clustersim.graph.prices.decodes import DecodePrice
+from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.log import LaneLog

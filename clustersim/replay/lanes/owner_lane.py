@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clustersim.graph.prices.steps import DecodePrice, SplitPrices
+from clustersim.graph.prices.decodes import DecodePrice
+from clustersim.graph.prices.steps import SplitPrices
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.grouped.owner_group import OwnerGroup

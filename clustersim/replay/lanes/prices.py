@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from clustersim.graph.prices.steps import DecodePrice, SplitPrice, SplitPrices, StepPrice, StepPrices
+from clustersim.graph.prices.decodes import DecodePrice
+from clustersim.graph.prices.steps import SplitPrice, SplitPrices, StepPrice, StepPrices
 from clustersim.graph.program import CostClass
 from clustersim.plan.segments import causal_pairs
 from clustersim.serving.grouped.batch import Batch, Chunks

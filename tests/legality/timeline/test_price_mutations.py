@@ -27,7 +27,7 @@ from clustersim.graph import operators
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.passes import expert
-from clustersim.graph.prices import lockstep_prices, step_table
+from clustersim.graph.prices import attention, lockstep_prices, step_table
 from clustersim.graph.prices import pricer as pricing
 from clustersim.graph.prices import table as price_table
 from clustersim.graph.prices.pricer import Pricer
@@ -196,7 +196,7 @@ def linear(factor: float, name: str) -> Mutation:
                 for one in original(classes)
             )
 
-        for module in (pricing, step_table):
+        for module in (pricing, step_table, attention):
             patch.setattr(module, "price_groups", groups)
 
     return mutate
@@ -204,12 +204,12 @@ def linear(factor: float, name: str) -> Mutation:
 
 def keys_short_by_one(patch: Patch) -> None:
     """Decodes do not attend to their own new token."""
-    original = step_table.decode_ns
+    original = attention.decode_ns
 
     def decode_ns(terms: Any, numbers: Any, batch: int, keys: int, *more: Any) -> Any:
         return original(terms, numbers, batch, keys - batch, *more)
 
-    patch.setattr(step_table, "decode_ns", decode_ns)
+    patch.setattr(attention, "decode_ns", decode_ns)
 
 
 def windowless(patch: Patch) -> None:
@@ -551,8 +551,8 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("stages are sent the padding", instead(price_table, "SENT", "nothing"), {"plan": PIPE} | PADDED),
 ]  # fmt: skip
 SAME: list[tuple[str, Mutation, dict[str, Any]]] = [
-    ("measured decodes are priced by arrays", instead(step_table, "constants", lambda *_: {}), GRID_DECODES),
-    ("measured prompts are priced by arrays", instead(step_table, "constants", lambda *_: {}), GRID_PROMPTS),
+    ("measured decodes are priced by arrays", instead(attention, "constants", lambda *_: {}), GRID_DECODES),
+    ("measured prompts are priced by arrays", instead(attention, "constants", lambda *_: {}), GRID_PROMPTS),
     ("one expert is copied to all ranks first", placing((experts, "_copies", copied_by_whole_visits)),
      placed(1.2, redundant=4)),
     ("sizes of graphs are multiples of one", instead(Engine, "padded", lambda self, tokens: tokens),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from clustersim.compiled import Objects
 from clustersim.graph import longest_path
 from clustersim.graph.longest_path import LongestPath, follow, walk
 from clustersim.graph.shrink import Series, Stretch, contracted, cut, reduced, waits_of
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
+from clustersim.replay.prepared import Prepared
+from tests.round_numbers import SPARSE, deployment
 
 Waits = list[tuple[int, ...]]
 
@@ -158,3 +163,34 @@ def test_the_longest_path_is_that_of_each_stretch_as_often_as_it_is_there() -> N
 
 def test_a_stream_is_waited_for_by_what_it_runs_next() -> None:
     assert waits_of([(0,), (1,), (0, 1), (1,)], np.array([0, 0, 0, 1]), [(), (), (0,), (2,)]) == [(), (), (0, 1), (2,)]
+
+
+WIDE = ExpertPlan(degree=4, scope="global")
+DEPLOYED: dict[str, dict[str, Any]] = {
+    "ring": {"plan": ParallelPlan(tp=2, sp=SequencePlan(degree=2, scheme="ring", partition="zigzag", decode="dp"))},
+    "all_gather": {
+        "plan": ParallelPlan(sp=SequencePlan(degree=2, scheme="all_gather", partition="striped", decode="dp"))
+    },
+    "all_to_all": {
+        "plan": ParallelPlan(sp=SequencePlan(degree=2, scheme="all_to_all", partition="contiguous", decode="idle"))
+    },
+    "ring, two stages": {
+        "plan": ParallelPlan(pp=2, sp=SequencePlan(degree=3, scheme="ring", partition="zigzag", decode="idle"))
+    },
+    "lockstep": {"plan": ParallelPlan(dp=4, ep=WIDE), "layer": SPARSE},
+    "two batches": {"plan": ParallelPlan(dp=4, ep=replace(WIDE, overlap="two_batch")), "layer": SPARSE},
+}
+
+
+@pytest.mark.parametrize("name", DEPLOYED)
+def test_passes_of_deployments_end_as_the_longest_path_has_it(name: str) -> None:
+    draw = np.random.Generator(np.random.PCG64(7))
+    prepared = Prepared(deployment([(0, 1, 1)], layers=8, **DEPLOYED[name]))
+    for programs in prepared.pools[0].programs.values():
+        for template in (program.template for program in programs.values()):
+            by_class = draw.integers(1, draw.choice([3, 1000]), (5, template.num_classes))
+            ends = [plain(template.waits, one[template.instance_class].tolist()) for one in by_class]
+            assert template.total_times(by_class).tolist() == [max(some) for some in ends]
+            leaving = [tuple([some[one] if one >= 0 else 0 for one in template.exits]) for some in ends]
+            assert [template.pass_times(one)[1] for one in by_class] == leaving
+            assert template.ends(by_class[0][template.instance_class]).tolist() == ends[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import NamedTuple
 
-from clustersim.graph.prices.step_table import DecodeNs
+from clustersim.graph.prices.attention import DecodeNs
 from clustersim.graph.prices.steps import SplitPrices
 from clustersim.replay.lanes.prices import LanePrices
 
