@@ -69,11 +69,16 @@ def compiled(entry: Callable[..., Any], **constants: bool) -> Callable[..., Any]
     return found
 
 
+def is_loaded(entry: Callable[..., Any], **constants: bool) -> bool:
+    """Return whether a function is compiled in this process."""
+    return _name_of(entry, **constants) in _loaded
+
+
 def compiler_s(entry: Callable[..., Any], **constants: bool) -> float:
     """Return roughly how many seconds it takes until a function is compiled: none where it is in this process."""
-    name = _name_of(entry, **constants)
-    if name in _loaded:
+    if is_loaded(entry, **constants):
         return 0.0
+    name = _name_of(entry, **constants)
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
         places = [Path(__file__).parent / "__pycache__", *elsewhere.glob("*")]

@@ -11,19 +11,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.compiled import Arrays, Objects, Storage, compiled, compiler_s
-from clustersim.graph.shrink import Series, Stretch, Waits, contracted, cut, inside, latest, latest_ends
+from clustersim.compiled import Arrays, Objects, Storage, compiled, is_loaded
+from clustersim.graph.shrink import Series, Stretch, Waits, contracted, cut, inside, latest_ends
 
 MANY: Final = 10_000_000
 """Series that are walked one by one before it is worth to compile that (2 s, measured)."""
 FEW: Final = 32
 """Series that are walked as fast as they are handed to what is compiled."""
+TRIED: Final = 8
+"""How many lengths of a period are tried: a model may repeat several kinds of layer in turns."""
+FEW_PERIODS: Final = 3
+"""Periods that are walked one by one."""
 
 
 class Path(NamedTuple):
@@ -31,6 +35,12 @@ class Path(NamedTuple):
 
     first: Any
     """The first series of each stretch, and where the last one ends."""
+    begins: Any
+    """Of each stretch where equal periods begin, layers for instance …"""
+    length: Any
+    """… how many series each has …"""
+    periods: Any
+    """… and how many periods there are; 0 for none."""
     times: Any
     """How often each stretch is there."""
     term: Any
@@ -42,11 +52,18 @@ class Path(NamedTuple):
 
 
 def walk(path: Path, terms: Any, ends: Any) -> int:
-    """Return when a pass ends; ``ends`` takes when each series does, from the start of its stretch."""
+    """Return when a pass ends; ``ends`` takes when series do, from the start of their stretch.
+
+    Series of a period wait for those of their own and of the one before alone. So where all of one end later by one
+    constant than in the one before, all further ones do (what is a maximum of ends is later by c where all of these
+    are), and only the last one is needed: what comes behind waits for no other.
+    """
     total = 0
     for stretch in range(len(path.times)):
-        latest = 0
-        for at in range(path.first[stretch], path.first[stretch + 1]):
+        at, stop, latest = path.first[stretch], path.first[stretch + 1], 0
+        length, left = path.length[stretch], path.periods[stretch]
+        mark = path.begins[stretch] + length if left > 0 else -1
+        while at < stop:
             start = 0
             for place in range(path.waits_first[at], path.waits_first[at + 1]):
                 end = ends[path.waits[place]]
@@ -56,6 +73,22 @@ def walk(path: Path, terms: Any, ends: Any) -> int:
             ends[at] = end
             if end > latest:  # noqa: PLR1730
                 latest = end
+            at += 1
+            if at == mark:
+                left -= 1
+                mark = at + length if left > 0 else -1
+                if left > 0 and left + 1 < path.periods[stretch]:
+                    later, one = end - ends[at - 1 - length], at - length
+                    while one < at and ends[one] - ends[one - length] == later:
+                        one += 1
+                    if one == at:
+                        last = at + (left - 1) * length
+                        for place in range(length):
+                            end = ends[at - length + place] + left * later
+                            ends[last + place] = end
+                            if end > latest:  # noqa: PLR1730
+                                latest = end
+                        at, mark = last + length, -1
         total += path.times[stretch] * latest
     return total
 
@@ -149,6 +182,9 @@ class LongestPath:
         for stretch in self.stretches:
             number = self._add(stretch, of, keep, terms, merge=merge)
         self.exits = tuple([number[one] if one >= 0 else -1 for one in exits])
+        none = (0, 0, 0)
+        each = pairwise(self.first)
+        self.periods = [self._periods(first, stop) if merge else none for first, stop in each]
         self.counts: Int64Array = np.zeros((len(terms), num_classes), np.int64)
         for at, term in enumerate(terms):
             for cls, times in term:
@@ -177,6 +213,33 @@ class LongestPath:
         self.first.append(len(self.term))
         return {first + some[-1]: numbers[at] for at, some in enumerate(members)}
 
+    def _periods(self, first: int, stop: int) -> tuple[int, int, int]:
+        """Return where equal periods of a stretch begin, how long they are, and how many; zeros where there are none.
+
+        In each the same series is of the same term and waits for the same ones relative to itself, of its period and of
+        the one before. What follows waits for none but the last one.
+        """
+        kinds = [(self.term[at], *[at - one for one in self.waits[at]]) for at in range(first, stop)]
+        middle, many = len(kinds) // 2, len(kinds)
+        again = (at for at in range(middle + 1, many) if kinds[at] == kinds[middle])
+        best = (0, 0, 0)
+        for length in (at - middle for at in islice(again, TRIED)):
+            begin, end = middle, middle + length
+            while begin > 0 and kinds[begin - 1] == kinds[begin - 1 + length]:
+                begin -= 1
+            while end < many and kinds[end] == kinds[end - length]:
+                end += 1
+            number = (end - begin) // length
+            rest = range(begin + number * length, many)
+            second = range(begin + length, min(begin + 2 * length, many))
+            early = any(one < first + begin for at in second for one in self.waits[first + at])
+            last = first + begin + (number - 1) * length
+            own = [one for at in rest for one in self.waits[first + at] if first + begin <= one < last]
+            own += [one for one in self.exits if first + begin <= one < last]
+            if number > FEW_PERIODS and not early and not own and (number - 2) * length > best[1] * (best[2] - 2):
+                best = first + begin, length, number
+        return best
+
     # ---- walks ------------------------------------------------------------------------------------------------------
     def path(self, storage: Storage) -> Path:
         """Return it for functions of the subset."""
@@ -184,7 +247,8 @@ class LongestPath:
         flat = np.array([one for some in self.waits for one in some], np.int64)
         times = np.array([stretch.times for stretch in self.stretches], np.int64)
         term, first = np.array(self.term, np.int64), np.array(self.first, np.int64)
-        return Path(*(storage.column(each) for each in (first, times, term, sizes, flat)))
+        periods = np.array(self.periods, np.int64).T
+        return Path(*(storage.column(each) for each in (first, *periods, times, term, sizes, flat)))
 
     @cached_property
     def _plain(self) -> tuple[Path, list[int]]:
@@ -209,7 +273,7 @@ class LongestPath:
     def _is_compiled(self, entry: Callable[..., object], passes: int) -> bool:
         """Whether a loop is compiled that is to go over so many passes more."""
         self._walked += passes * len(self.term)
-        return self._walked > MANY or (len(self.term) > FEW and compiler_s(entry) == 0.0)
+        return self._walked > MANY or (len(self.term) > FEW and is_loaded(entry))
 
     def ends(self, terms: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """Return when a pass ends whose terms take so long, and when each of :attr:`exits` does, 0 of none."""
@@ -221,13 +285,12 @@ class LongestPath:
             path, ends = self._arrays
             total = int(compiled(walk)(path, np.array(terms, np.int64), ends))
         else:
-            ends = latest(self.waits, [terms[term] for term in self.term])
-            each = zip(self.stretches, pairwise(self.first), strict=True)
-            total = sum([stretch.times * max(ends[first:stop]) for stretch, (first, stop) in each])
+            path, ends = self._plain
+            total = walk(path, terms, ends)
         if not self.exits or max(self.exits) < 0:
             return total, (0,) * len(self.exits)
-        last = self.first[-2]
-        before = total - max(ends[last:])
+        earlier = zip(self.stretches[:-1], self.first[1:-1], strict=True)
+        before = sum([one.times * int(ends[stop - 1]) for one, stop in earlier])
         return total, tuple([before + int(ends[one]) if one >= 0 else 0 for one in self.exits])
 
     def lengths(self, by_class: Int64Array) -> Int64Array:

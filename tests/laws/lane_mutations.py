@@ -381,8 +381,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "decodes beside split prompts attend to nothing": Mutation(LanePrices, "_split", "= (attended,)", "= (0,)"),
     "a row grows with every step": Mutation(StepTable, "price", "base.copy()", "base"),
     "attention of SP ranks takes no time": Mutation(StepTable, "price", "+= times * ns", "+= 0 * ns"),
-    "an SP rank waits for nobody": Mutation(longest_path, "latest", "if end > start", "if False"),
-    "layers that are not walked take no time": Mutation(LongestPath, "ends", "stretch.times * max", "max"),
+    "an SP rank waits for nobody": Mutation(longest_path, "walk", "if end > start", "if False"),
+    "layers that are not walked take no time": Mutation(longest_path, "walk", "left * later", "0 * later"),
     # SP ranks that keep whole sequences
     "an owner's blocks are taken from another one": Mutation(
         OwnerGroup, "growths", "for own in self.of", "for own in self.of[::-1]"

@@ -45,7 +45,7 @@ def layered(draw: np.random.Generator, meets: bool) -> tuple[Waits, list[int], i
     cls, place = draw.integers(0, classes, width).tolist(), draw.integers(0, ranks, width).tolist()
     back = [np.unique(draw.integers(1, width + 2, draw.integers(0, 3))).tolist() for _ in range(width)]
     waits, of, last = Waits(), list[int](), dict[int, int]()
-    for layer in range(int(draw.integers(1, 9))):
+    for layer in range(int(draw.integers(1, 9 if meets else 30))):
         for offset in range(width):
             at, first = len(waits), len(waits) - offset
             needs = {at - one for one in back[offset] if at - one >= (first if meets and layer else 0)}
@@ -69,7 +69,7 @@ def passes(draw: np.random.Generator) -> Iterator[tuple[Waits, list[int], int]]:
 def test_a_pass_made_small_ends_as_the_longest_path_has_it(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(longest_path, "MANY", 0 if compiled else 1 << 60)
     draw = np.random.Generator(np.random.PCG64(11))
-    fewer = stretches = 0
+    fewer = stretches = skipped = 0
     for waits, of, many in passes(draw):
         exits = [-1, len(waits) - 1, *draw.integers(0, len(waits), draw.integers(0, 2)).tolist()]
         path = LongestPath(waits, np.array(of), many, exits)
@@ -81,7 +81,9 @@ def test_a_pass_made_small_ends_as_the_longest_path_has_it(compiled: bool, monke
         assert found == [(max(some), tuple([some[one] if one >= 0 else 0 for one in exits])) for some in ends]
         fewer += len(path.term) < len(waits)
         stretches += max(one.times for one in path.stretches) > 1
+        skipped += max(number for *_, number in path.periods) > 3
     assert fewer > 150
+    assert skipped > 20
     assert stretches > 30
 
 
@@ -194,3 +196,27 @@ def test_passes_of_deployments_end_as_the_longest_path_has_it(name: str) -> None
             leaving = [tuple([some[one] if one >= 0 else 0 for one in template.exits]) for some in ends]
             assert [template.pass_times(one)[1] for one in by_class] == leaving
             assert template.ends(by_class[0][template.instance_class]).tolist() == ends[0]
+
+
+@pytest.mark.parametrize("head_start", [0, 7, 15, 39, 100, 10_000])
+def test_a_rank_that_catches_up_in_a_late_layer_is_waited_for_from_there_on(head_start: int) -> None:
+    """Rank 1 needs each layer of rank 0, which takes longer but began earlier: sooner or later it is what counts."""
+    waits: Waits = [(), ()]
+    for at in range(2, 82, 2):
+        waits += [(at - 2,), (at - 1, at)]
+    path = LongestPath(waits, np.array([0, 1, *[2, 3] * 40]), 4, [81])
+    assert path.periods[0][2] > 30
+    by_class = np.array([1, 1 + head_start, 11, 10])
+    last = max(1 + 40 * 11 + 10, 1 + head_start + 40 * 10)
+    assert path.ends(path.terms(by_class).tolist()) == (last, (last,))
+
+
+def test_layers_behind_those_that_are_known_are_not_walked() -> None:
+    # Both ranks need what both did in the layer before; the slower one takes 5.
+    waits: Waits = [(), ()]
+    for at in range(2, 40, 2):
+        waits += [(at - 2, at - 1), (at - 2, at - 1)]
+    path = LongestPath(waits, np.array([0, 0, *[1, 2] * 19]), 3)
+    small, ends = path.path(Objects()), [-1] * len(path.term)
+    assert walk(small, path.terms(np.array([1, 3, 5])).tolist(), ends) == 1 + 19 * 5
+    assert ends.count(-1) == 30  # of 39 series: one, and 19 layers of 2
