@@ -12,8 +12,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.batch import Features, StepBatch
 from clustersim.graph.blueprint import STEP_KINDS, STREAMS, StepKind
 from clustersim.graph.prices.pricer import Pricer
-from clustersim.graph.prices.step_prices import step_prices
-from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.graph.program import StageProgram
 from clustersim.replay.events.chain import ChainPass, ChainShape, chain_shape
 from clustersim.replay.events.joined import joined
