@@ -222,17 +222,15 @@ def test_layers_behind_those_that_are_known_are_not_walked() -> None:
     assert ends.count(-1) == 30  # of 39 series: one, and 19 layers of 2
 
 
-def test_what_waits_for_the_layer_before_the_last_one_is_walked_layer_by_layer() -> None:
-    """Three ranks z, a and b: a waits for what z did two layers ago, and b for a; z's 99 reach b four layers later.
-
-    From the second layer to the third one, all three are later by 1.
-    """
-    waits: Waits = [(), (), (), (0,), (1,), (2,)]
-    for at in range(6, 60, 3):
-        waits += [(at - 3,), (at - 6, at - 2), (at - 5, at - 1)]
-    path = LongestPath(waits, np.array([2, 2, 2, 0, 2, 2, *[1] * 54]), 3)
-    by_class = np.array([99, 1, 1])
-    assert path.ends(path.terms(by_class).tolist())[0] == 99 + 1 + 18
+def test_layers_that_wait_for_the_one_but_last_are_none_that_the_last_one_tells_of() -> None:
+    # The first of two waits for the one 3 before, the second for the one 4 before: in turns of 2 both reach too far.
+    waits: Waits = [(), (), (0,), (2,)]
+    for at in range(4, 28, 2):
+        waits += [(at - 3,), (at - 3,)]
+    of = [3, 4, 5, 6, *[0, 1] * 12]
+    path, by_class = LongestPath(waits, np.array(of), 7, [26]), np.array([1, 2, 3, 2, 1, 3, 3])
+    ends = plain(waits, by_class[of].tolist())
+    assert path.ends(path.terms(by_class).tolist()) == (max(ends), (ends[26],))
 
 
 def test_instances_with_nothing_between_them_are_one_run() -> None:
