@@ -220,3 +220,29 @@ def test_layers_behind_those_that_are_known_are_not_walked() -> None:
     small, ends = path.path(Objects()), [-1] * len(path.term)
     assert walk(small, path.terms(np.array([1, 3, 5])).tolist(), ends) == 1 + 19 * 5
     assert ends.count(-1) == 30  # of 39 series: one, and 19 layers of 2
+
+
+def test_layers_that_wait_for_the_one_but_last_are_none_that_the_last_one_tells_of() -> None:
+    # The first of two waits for the one 3 before, the second for the one 4 before: in turns of 2 both reach too far.
+    waits: Waits = [(), (), (0,), (2,)]
+    for at in range(4, 28, 2):
+        waits += [(at - 3,), (at - 3,)]
+    of = [3, 4, 5, 6, *[0, 1] * 12]
+    path, by_class = LongestPath(waits, np.array(of), 7, [26]), np.array([1, 2, 3, 2, 1, 3, 3])
+    ends = plain(waits, by_class[of].tolist())
+    assert path.ends(path.terms(by_class).tolist()) == (max(ends), (ends[26],))
+
+
+def test_instances_with_nothing_between_them_are_one_run() -> None:
+    # One rank does 0, 1, 2, 4, of which 4 waits for another one's 3 too: 1 and 2 are one run, 0 and 2 are two.
+    series = Series([(), (0,), (1,), (), (2, 3)])
+    assert [some.tolist() for some in series.runs(np.array([2, 1, 4]))] == [[1, 4], [2, 4]]
+    assert [some.tolist() for some in series.runs(np.array([0, 2]))] == [[0, 2], [0, 2]]
+    assert [some.tolist() for some in series.runs(np.array([2, 3]))] == [[2, 3], [2, 3]]
+
+
+def test_of_paths_as_long_as_each_other_the_first_one_is_followed_though_others_are_equal() -> None:
+    # 3 waits for 1 and 2, which end together; 0 is as 2 is, but nobody waits for it.
+    waits: Waits = [(), (), (), (1, 2)]
+    path = LongestPath(waits, np.array([0, 1, 0, 2]), 3, merge=False)
+    assert path.follow(np.array([[5, 5, 1]])).tolist() == [[0, 1, 1]]

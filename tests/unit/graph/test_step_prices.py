@@ -126,3 +126,14 @@ def test_an_engine_may_launch_decodes_in_a_graph_but_not_beside_prompts():
     prices = step_prices(engine=engine)
     assert [prices.decode(sequences).ns[0](7) for sequences in (4, 5)] == [71, 72]
     assert prices.prompts(1, 1, 0, 1, 1, 2, 7)[2] == (12, 72)
+
+
+@pytest.mark.parametrize("first", [64, 100])
+def test_the_second_value_in_a_range_brings_all_others_there(first: int) -> None:
+    prices = step_prices()
+    (of_tokens,) = [one.part for one in prices.prefill.parts if one.part.names == (("tokens",),)]
+    prices.prompts(1, first, 0, 1, first, 0, 0)
+    assert list(of_tokens.known) == [first]
+    prices.prompts(1, 127, 0, 1, 127, 0, 0)
+    assert sorted(of_tokens.known) == list(range(64, 128))
+    assert prices.prompts(1, 65, 0, 10, 65, 0, 0)[0] == step_prices().prompts(1, 65, 0, 10, 65, 0, 0)[0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices import steps
+from clustersim.graph.prices import decodes
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.lanes import intake
@@ -38,7 +38,7 @@ def test_when_lanes_hand_on_what_they_have_makes_no_difference(monkeypatch, conc
 @pytest.mark.parametrize("concurrency", [None, 7])
 def test_hardly_a_step_is_priced_that_is_not_taken(monkeypatch, concurrency):
     priced = 0
-    made = steps.decode_price
+    made = decodes.decode_price
 
     def counting(*args, **options):
         ns = made(*args, **options)
@@ -50,7 +50,7 @@ def test_hardly_a_step_is_priced_that_is_not_taken(monkeypatch, concurrency):
 
         return counted
 
-    monkeypatch.setattr(steps, "decode_price", counting)
+    monkeypatch.setattr(decodes, "decode_price", counting)
     rows = replay(inputs(concurrency, every_ns=30_000)).timeline.steps
     taken = int(rows["count"][rows["kind"] == STEP_KINDS.index("decode")].sum())
     assert taken > 500
