@@ -10,6 +10,8 @@ from typing import Any
 
 from clustersim.compiled import rare
 from clustersim.core.events import VERSIONS, drop_first, expect, first_kind, first_number, first_version
+from clustersim.core.hand_overs import NOBODY, go_on_hand_over
+from clustersim.core.pools import cancel_transfer, settle_hand_overs
 from clustersim.core.queue import displace, push, remove
 from clustersim.core.record import is_full, note, note_reason
 from clustersim.core.routing import lacks_room, route, show_replicas
@@ -29,10 +31,12 @@ from clustersim.core.state import (
     FAULT,
     FULL,
     GROW,
+    HAND_OVERS,
+    LAYER,
     NEVER,
     NOT_POOLED,
     OUTAGES,
-    PASS,
+    POOLS,
     QUEUE_FULL,
     REJECTED,
     STOPPING,
@@ -61,10 +65,10 @@ from clustersim.core.swapping import end_copy
 from clustersim.core.transfers import SHARING, share_links
 
 
-def end_steps(s: Any, p: Any, n: Any) -> int:
+def end_steps(s: Any, p: Any, n: Any, h: Any) -> int:
     """Let end what ends now: steps, copies, and what shares links; return 0, or why not all has."""
     clock = s.clock[0]
-    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) <= PASS:
+    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) <= LAYER:
         if is_full(s):
             return FULL
         if first_kind(s) == COPY_END:
@@ -73,6 +77,11 @@ def end_steps(s: Any, p: Any, n: Any) -> int:
         if first_kind(s) == EVENTS:
             drop_first(s)
             return ASK_EVENTS
+        if POOLS and first_kind(s) > COPY_END:
+            if clock.events + 3 > clock.event_room:
+                return GROW
+            if go_on_hand_over(s, p, n, h):
+                continue
         if SHARING and first_kind(s) > COPY_END:
             if clock.events + clock.margin > clock.event_room:
                 return GROW
@@ -130,7 +139,7 @@ def arrive(s: Any, p: Any) -> int:
 
     Turns of sessions that had to wait for the one before them come behind all others.
     """
-    clock = s.clock[0]
+    clock, pool = s.clock[0], s.pools[0]
     while True:
         request, is_turn = clock.next, 0
         if request < clock.total and (clock.freed > 0 if clock.closed else s.arrived[request] == clock.now):
@@ -145,11 +154,12 @@ def arrive(s: Any, p: Any) -> int:
             return 0
         if is_full(s):
             return FULL
-        if clock.spares == 0:
+        if clock.spares < 2:
             return GROW
-        if clock.choices == clock.drawn and clock.living > 0:
+        if pool.choices == pool.drawn and pool.living > 0:
+            clock.lane = 0
             return ASK_PAIRS
-        r = route(s, p, request, s.prompts[request]) if clock.living > 0 else 0
+        r = route(s, p, 0, request, s.prompts[request]) if pool.living > 0 else 0
         if r < 0:
             return show_replicas(s, p, request)
         if lacks_room(clock, s.replicas[r]):
@@ -162,7 +172,7 @@ def arrive(s: Any, p: Any) -> int:
         clock.chosen = -1
         s.order_of_arrival[clock.turn] = request
         clock.turn += 1
-        clock.choices += clock.living > 0
+        pool.choices += pool.living > 0
         clock.freed -= 1
         s.came[request], s.routed[request] = clock.now, r
         if s.refused[request]:
@@ -200,7 +210,15 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
     seq.decodes = seq.away = seq.preemptions = seq.copies = 0
     seq.first_step = seq.last_step = -1
     rank_in_queue(s, one)
-    if clock.living == 0:
+    seq.partner, seq.hands_over, seq.is_on_way = NOBODY, 0, 0
+    if POOLS and clock.pools > 1:
+        clock.spares -= 1
+        seq.partner = s.spare[clock.spares]
+        s.sequences[seq.partner].partner = one
+        s.sequences[seq.partner].is_on_way = 0
+        if seq.output > 1:
+            seq.output = seq.hands_over = 1
+    if s.pools[0].living == 0:
         displace(clock, seq, WAITS)
     else:
         s.replicas[r].standing = 0
@@ -229,6 +247,9 @@ def depart(s: Any, p: Any, kind: int, one: int) -> None:
     request = seq.request
     if kind == TIMEOUT and seq.admitted:
         return
+    if POOLS and seq.is_on_way:
+        cancel_transfer(s, p, one)
+        return
     decide_anew(s, p, r)
     if s.sequence_of[request] != one:  # it ended with the step that ends now
         return
@@ -251,7 +272,7 @@ def pass_departures(s: Any, p: Any) -> int:
     clock = s.clock[0]
     if (clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT) or clock.displaced_at < NEVER:
         return OUTAGES
-    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > PASS:
+    while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > LAYER:
         if is_full(s):
             return FULL
         if clock.events + 3 > clock.event_room:
@@ -263,7 +284,7 @@ def pass_departures(s: Any, p: Any) -> int:
     return 0
 
 
-def decide_all(s: Any, p: Any, n: Any) -> int:
+def decide_all(s: Any, p: Any, n: Any, h: Any) -> int:
     """Let all replicas decide that something has happened to; return 0, or what is needed."""
     clock = s.clock[0]
     while clock.touched_at < clock.touched:
@@ -272,7 +293,7 @@ def decide_all(s: Any, p: Any, n: Any) -> int:
             return FULL
         if clock.events + 2 + clock.margin > clock.event_room:
             return GROW
-        asked = decide(s, p, n, r)
+        asked = decide(s, p, n, h, r)
         if asked:
             clock.lane = r
             return asked
@@ -295,7 +316,7 @@ def next_instant(s: Any) -> int:
     return found
 
 
-def advance(s: Any, p: Any, n: Any) -> int:
+def advance(s: Any, p: Any, n: Any, h: Any) -> int:
     """Go on from instant to instant until there is nothing more to do, or something is needed; return why.
 
     Parameters
@@ -307,9 +328,18 @@ def advance(s: Any, p: Any, n: Any) -> int:
     clock, times = s.clock[0], s.times
     while True:
         if clock.phase == ENDS:
-            asked = end_steps(s, p, n)
+            asked = end_steps(s, p, n, h)
             if asked:
                 return asked
+            clock.phase = HAND_OVERS
+        if clock.phase == HAND_OVERS:
+            if POOLS and clock.unsettled:
+                asked = settle_hand_overs(s, p, n, h)
+                if asked:
+                    return asked
+                if clock.events > 0 and times[0] == clock.now and first_kind(s) <= LAYER:  # of what took no time
+                    clock.phase = ENDS
+                    continue
             clock.phase = ARRIVALS
         if clock.phase == ARRIVALS:
             coming = clock.next < clock.total and s.arrived[clock.next] == clock.now
@@ -322,13 +352,19 @@ def advance(s: Any, p: Any, n: Any) -> int:
             asked = pass_departures(s, p) if departs else 0
             if asked:
                 return asked
+            if POOLS and clock.unsettled:
+                clock.phase = HAND_OVERS
+                continue
             if clock.due > 0 or (clock.closed and clock.freed > 0 and clock.next < clock.total):
                 clock.phase = ARRIVALS  # of those who are let in by that
                 continue
             clock.phase = DECISIONS
         if clock.phase == DECISIONS:
-            asked = decide_all(s, p, n)
-            if SHARING and asked == 0 and n.traffic[0].touched > 0:
+            asked = decide_all(s, p, n, h)
+            if POOLS and asked == 0 and clock.unsettled:
+                clock.phase = HAND_OVERS
+                continue
+            if (SHARING or POOLS) and asked == 0 and n.traffic[0].touched > 0:
                 asked = share_links(s, n)
             if asked:
                 return asked

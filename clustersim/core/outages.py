@@ -149,13 +149,14 @@ def place_displaced(s: Any, p: Any) -> int:
                 why = LOST_IN_FAILURE if seq.displaced == AT_ONCE else LOST_WAITING
                 note_reason(s, seq.request, why, s.replicas[r].outage)
                 free_sequence(s, r, one)
-            elif clock.living > 0:
-                if clock.choices == clock.drawn:
+            elif s.pools[0].living > 0:
+                if s.pools[0].choices == s.pools[0].drawn:
+                    clock.lane = 0
                     return ASK_PAIRS
-                r = route(s, p, seq.request, seq.prompt + seq.generated)
+                r = route(s, p, 0, seq.request, seq.prompt + seq.generated)
                 if lacks_room(clock, s.replicas[r]):
                     return GROW
-                clock.choices += 1
+                s.pools[0].choices += 1
                 s.retried[seq.request] = r
                 seq.replica, seq.displaced, seq.last_step = r, 0, -1
                 rank_in_queue(s, one)
@@ -164,12 +165,12 @@ def place_displaced(s: Any, p: Any) -> int:
                 decide_anew(s, p, r)
         clock.displaced_at += 1
     clock.displaced_at = NEVER
-    if clock.living > 0:
+    if s.pools[0].living > 0:
         clock.displaced_from, clock.displaced_to = NEVER, -1
     return 0
 
 
-def begin_and_end_outages(s: Any, p: Any, n: Any) -> int:
+def begin_and_end_outages(s: Any, p: Any, n: Any, h: Any) -> int:
     """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened.
 
     It is compiled by itself, since most runs need none of it.
@@ -188,13 +189,13 @@ def begin_and_end_outages(s: Any, p: Any, n: Any) -> int:
         if rep.is_down:
             fail(s, p, n, number)
         rep.outstanding = NEVER if rep.is_down else 0  # so that nobody goes there
-        if clock.router == LEAST_OUTSTANDING:
+        if s.pools[0].router == LEAST_OUTSTANDING:
             settle(s, r)
-        clock.living, clock.displaced_at = 0, clock.displaced_from
+        s.pools[0].living, clock.displaced_at = 0, clock.displaced_from
         for other in range(clock.replicas):
             if s.replicas[other].is_down == 0:
-                s.living[clock.living] = other
-                clock.living += 1
-        if clock.router == POWER_OF_TWO:
-            clock.drawn = clock.choices
+                s.living[s.pools[0].living] = other
+                s.pools[0].living += 1
+        if s.pools[0].router == POWER_OF_TWO:
+            s.pools[0].drawn = s.pools[0].choices
     return place_displaced(s, p)

@@ -25,7 +25,7 @@ from clustersim.core.attention import UNKNOWN
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.prices import OF_DECODE
 from clustersim.core.record import note_stretch
-from clustersim.core.state import ASK_USES, NEVER, PASS, TOO_LATE
+from clustersim.core.state import ASK_USES, LAYER, NEVER, PASS, POOLS, TOO_LATE
 from clustersim.core.transfers import begin_transfer, cancel, transfer
 
 WHOLE_PASS, NEXT, ON = range(3)
@@ -48,8 +48,24 @@ class Stage(Record):
     """
 
     __slots__ = (
-        "answered", "arrived", "at", "begun", "busy", "ended", "first_path", "foreign", "known", "late", "length", "ns",
-        "path", "phase", "start", "version",
+        "answered",
+        "arrived",
+        "at",
+        "begun",
+        "busy",
+        "ended",
+        "first_path",
+        "foreign",
+        "known",
+        "late",
+        "layer",
+        "layer_version",
+        "length",
+        "ns",
+        "path",
+        "phase",
+        "start",
+        "version",
     )  # fmt: skip
 
 
@@ -66,11 +82,11 @@ class Sender(Record):
 class Chain(Record):
     """Passes of one kind of stage and step: their collectives, classes of operators, and what they put on links.
 
-    That is told at [``first_slot``, ``end_slot``), of sends from ``send_slot`` on, rank by rank. ``asks`` says whether
-    some class has to be asked for at each step.
+    What is put there is told at [``first_slot``, ``end_slot``), of sends from ``send_slot`` on, rank by rank. ``asks``
+    says whether some class has to be asked for at each step. It passes so many ``layers`` for which others wait.
     """
 
-    __slots__ = ("asks", "classes", "count", "end_slot", "first_slot", "send_slot")
+    __slots__ = ("asks", "classes", "count", "end_slot", "first_slot", "layers", "send_slot")
 
 
 class Network(NamedTuple):
@@ -92,6 +108,8 @@ class Network(NamedTuple):
     """By ``3 × kind + table``, as the following."""
     collectives: Any
     """Slot, instance, and how many instances of each class end with it, collective by collective."""
+    layers: Any
+    """How many collectives there are up to the end of a layer, and instances of each class, layer by layer."""
     uses: Any
     """By slot the count that it depends on; then, by that count, nanoseconds on links (−1: unknown) and path."""
     class_place: Any
@@ -156,7 +174,7 @@ def begin_pass(s: Any, p: Any, n: Any, r: int, i: int) -> None:
     at = 2 * (stage.begun % rep.stages * rep.stages + i)
     stage.begun += 1
     stage.busy, stage.start, stage.length = 1, now, s.passes[r][at]
-    stage.late = stage.at = stage.known = 0
+    stage.late = stage.at = stage.known = stage.layer = 0
     s.passes[r][at] = now
     if i == 0:
         s.free_at[r][0] = NEVER
@@ -172,6 +190,7 @@ def go_on_pass(s: Any, p: Any, n: Any, r: int, i: int) -> None:
         step(s, p, n, r, i)
     else:
         close(s, n, r, i)
+        await_layer_end(s, p, n, r, i)
 
 
 def close(s: Any, n: Any, r: int, i: int) -> None:
@@ -185,7 +204,7 @@ def expect_pass(s: Any, n: Any, r: int, i: int, time: int) -> None:
     """Let a pass go on at an instant."""
     stage = n.stages[r][i]
     stage.version = (stage.version + 1) & VERSIONS
-    expect(s, time, PASS, r * s.replicas[r].stages + i, stage.version)
+    expect(s, time, PASS, r * len(n.stages[0]) + i, stage.version)
 
 
 @rare
@@ -210,9 +229,47 @@ def step(s: Any, p: Any, n: Any, r: int, i: int) -> None:
             else:
                 stage.phase = NEXT
                 expect_pass(s, n, r, i, enters)
+            await_layer_end(s, p, n, r, i)
             return
         low += 1
     close(s, n, r, i)
+    await_layer_end(s, p, n, r, i)
+
+
+def await_layer_end(s: Any, p: Any, n: Any, r: int, i: int) -> None:
+    """Let something happen when a pass passes its next layer, if somebody waits for that.
+
+    Nothing is known of layers behind a collective that is on its links.
+    """
+    stage = n.stages[r][i]
+    flight = s.flights[r][(stage.begun - 1) % s.replicas[r].stages]
+    if POOLS and flight.opens:
+        table = table_of(flight, p.of_stage[r][i])
+        chain, each, took = n.chains[table], n.layers[table], n.took[r]
+        stage.layer_version = (stage.layer_version + 1) & VERSIONS
+        at, first = stage.layer * (chain.classes + 1), i * (len(took) // len(n.stages[r]))
+        if stage.layer == chain.layers or (stage.phase == ON and each[at] > stage.at):
+            return
+        if stage.known == 0:
+            look_up(s, p, n, r, i, table)
+        time = stage.start + stage.late
+        for cls in range(chain.classes):
+            time += each[at + 1 + cls] * took[first + cls]
+        expect(s, time, LAYER, r * len(n.stages[0]) + i, stage.layer_version)
+
+
+@rare
+def end_layer(s: Any, p: Any, n: Any, number: int, version: int) -> int:
+    """Take note that a pass has passed a layer; return its flight, −1 where it has not."""
+    stages = len(n.stages[0])
+    r = number // stages
+    i = number - r * stages
+    stage = n.stages[r][i]
+    if version != stage.layer_version:
+        return -1
+    stage.layer += 1
+    await_layer_end(s, p, n, r, i)
+    return (stage.begun - 1) % s.replicas[r].stages
 
 
 def first_after(s: Any, p: Any, n: Any, r: int, i: int, table: int, instant: int) -> int:
@@ -244,7 +301,7 @@ def get_on(s: Any, n: Any, r: int, i: int, since: int) -> None:
     stage = n.stages[r][i]
     stage.phase = ON
     stage.version = (stage.version + 1) & VERSIONS
-    n.paths[stage.path].number = r * s.replicas[r].stages + i
+    n.paths[stage.path].number = r * len(n.stages[0]) + i
     begin_transfer(s, n, stage.path, since, stage.ns)
 
 
@@ -256,7 +313,7 @@ def look_up(s: Any, p: Any, n: Any, r: int, i: int, table: int) -> None:
     for before in range(i):
         first += p.attending[table_of(flight, p.of_stage[r][before])]
     classes, places, ns = n.chains[table].classes, n.class_place[table], n.class_ns[table]
-    width, into = len(ns) // len(places), i * (len(n.took[r]) // rep.stages)
+    width, into = len(ns) // len(places), i * (len(n.took[r]) // len(n.stages[r]))
     for cls in range(classes):
         if places[cls] < -1:
             n.took[r][into + cls] = s.pending[r][first - 2 - places[cls]]
@@ -322,7 +379,7 @@ def meets(s: Any, p: Any, n: Any, r: int, i: int, number: int) -> bool:
         return False
     if stage.phase != WHOLE_PASS:
         return True
-    flight = s.flights[r][(stage.begun - 1) % len(n.stages[r])]
+    flight = s.flights[r][(stage.begun - 1) % s.replicas[r].stages]
     table = table_of(flight, p.of_stage[r][i])
     chain, each = n.chains[table], n.collectives[table]
     at = first_after(s, p, n, r, i, table, enters)

@@ -19,10 +19,13 @@ COUNTS: Final = 7
 
 
 class Whole(Record):
-    """What all prices have in common; ``classes`` is the most that attend in a step, ``ranks`` how many send apart."""
+    """Launch gaps of a kind of stage, and (in the first one) what all prices have in common.
+
+    ``classes`` is the most that attend in a step, ``ranks`` how many send apart, ``columns`` the most classes of all.
+    """
 
     floats = ("gap_s", "graph_gap_s", "longest_s")
-    __slots__ = (*floats, "kinds", "classes", "width", "ranks", "size")
+    __slots__ = (*floats, "kinds", "classes", "width", "ranks", "size", "columns")
 
 
 class Prices(NamedTuple):
@@ -65,6 +68,16 @@ class Prices(NamedTuple):
     """How many classes attend, by ``3 × kind + table``."""
     terms: Any
     """Of each."""
+    layers: Any
+    """How many layers each kind passes; this and the following are for who waits for single layers."""
+    class_place: Any
+    """The count that each class depends on, −1 for none."""
+    class_ns: Any
+    """Nanoseconds of each: ``class × width + count``."""
+    layer_classes: Any
+    """How often a layer has each class, from where the one before was passed: ``layer × columns + class``."""
+    layer_attention: Any
+    """The same of what attends: ``layer × classes + class``."""
     curves: Any
     """Measured points of all terms."""
     cost: Any
@@ -153,10 +166,10 @@ def price_prompts(rep: Any, p: Any, kind: int, answered: int) -> int:
             ns = p.answer[first + core]
         elif t.prefills:
             pairs, seen = (rep.near_pairs, rep.near_keys) if t.near else (rep.pairs, rep.keys)
-            ns = prefill_ns(t, p.curves, pairs, rep.new, seen, whole.gap_s, whole.longest_s)
+            ns = prefill_ns(t, p.curves, pairs, rep.new, seen, p.whole[kind].gap_s, whole.longest_s)
         else:
             seen = rep.near_attended if t.near else rep.attended
-            ns = decode_ns(t, p.curves, rep.decodes, seen, whole.gap_s, whole.longest_s)
+            ns = decode_ns(t, p.curves, rep.decodes, seen, p.whole[kind].gap_s, whole.longest_s)
         if ns < 0:
             return ASK_STEP
         p.varying[first + core] = ns
@@ -175,7 +188,7 @@ def price_decodes(rep: Any, p: Any, kind: int, answered: int) -> int:
     total = p.decode_ns[kind][count]
     if total < 0:
         return ASK_DECODE
-    gap_s = whole.graph_gap_s if p.decode_graph[kind][count] else whole.gap_s
+    gap_s = p.whole[kind].graph_gap_s if p.decode_graph[kind][count] else p.whole[kind].gap_s
     of, first = 3 * kind + OF_DECODE, kind * whole.classes
     for core in range(p.attending[of]):
         t = p.terms[of][core]

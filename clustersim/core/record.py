@@ -90,6 +90,22 @@ def note_stretch(s: Any, n: Any, r: int, step: int, stage: int, instance: int, l
     clock.stretches_at = at + 5
 
 
+def log_move(s: Any, h: Any, move: Any) -> None:
+    """Log the move of a shard of K/V, which ends now."""
+    clock, logged, way = s.clock[0], h.moved, s.sequences[move.one]
+    at = clock.moved_at
+    logged[at] = way.request
+    logged[at + 1] = way.source
+    logged[at + 2] = way.target
+    logged[at + 3] = move.shard
+    logged[at + 4] = move.layer
+    logged[at + 5] = move.first
+    logged[at + 6] = move.tokens
+    logged[at + 7] = move.start
+    logged[at + 8] = clock.now
+    clock.moved_at = at + 9
+
+
 def log_run(s: Any, r: int, k: int, steps: int, end: int) -> None:
     """Log the first steps of what is under way, of which the last one ended at an instant."""
     clock, rows, flight, rep = s.clock[0], s.rows, s.flights[r][k], s.replicas[r]
@@ -115,12 +131,12 @@ def log_run(s: Any, r: int, k: int, steps: int, end: int) -> None:
         s.varying[out + place] = pending[first + place]
     clock.varying_at = out + size
     if stages > 1:
-        row = at // 14
+        row, most = at // 14, clock.most_stages
         for place in range(2 * stages):
-            s.all_passes[row * 2 * stages + place] = s.passes[r][k * 2 * stages + place]
+            s.all_passes[row * 2 * most + place] = s.passes[r][k * 2 * stages + place]
         wide = 2 * clock.senders * (stages - 1)
         for place in range(wide):
-            s.all_sends[row * wide + place] = s.sends[r][k * wide + place]
+            s.all_sends[row * 2 * clock.senders * (most - 1) + place] = s.sends[r][k * wide + place]
 
 
 def is_full(s: Any) -> bool:
@@ -135,4 +151,5 @@ def is_full(s: Any) -> bool:
         or clock.reasons_at > clock.reasons_room
         or clock.copies_at > clock.copies_room
         or clock.stretches_at > clock.stretches_room
+        or clock.moved_at > clock.moved_room
     )

@@ -18,29 +18,29 @@ from clustersim.core.state import (
 from clustersim.core.steps import taken_at_most, taken_by_run
 
 
-def route(s: Any, p: Any, request: int, known: int) -> int:
-    """Return the replica of a request that comes, of which so many tokens are known; some lives.
+def route(s: Any, p: Any, number: int, request: int, known: int) -> int:
+    """Return the replica of a pool for a request, of which so many tokens are known; some lives.
 
     It is −1 where a user's router is to be asked.
     """
-    clock = s.clock[0]
-    turn, living = clock.choices, s.living
-    if clock.router == LEAST_OUTSTANDING:
-        return s.load_tree[1]
-    if clock.router == FEWEST_WAITING:
-        found = living[0]
-        for place in range(1, clock.living):
-            if _crowd(s.replicas[living[place]]) < _crowd(s.replicas[found]):
-                found = living[place]
+    pool, living = s.pools[number], s.living
+    turn, place = pool.choices, pool.first
+    if pool.router == LEAST_OUTSTANDING:
+        return s.load_tree[pool.tree_at + 1]
+    if pool.router == FEWEST_WAITING:
+        found = living[place]
+        for other in range(place + 1, place + pool.living):
+            if _crowd(s.replicas[living[other]]) < _crowd(s.replicas[found]):
+                found = living[other]
         return found
-    if clock.router == POWER_OF_TWO and clock.living > 1:
-        at = 2 * (turn - clock.first_pair)
+    if pool.router == POWER_OF_TWO and pool.living > 1:
+        at = pool.pairs_at + 2 * (turn - pool.first_pair)
         first, second = s.pairs[at], s.pairs[at + 1]
-        less, more = living[min(first, second)], living[max(first, second)]
+        less, more = living[place + min(first, second)], living[place + max(first, second)]
         return more if s.replicas[more].outstanding < s.replicas[less].outstanding else less
-    if CACHING and clock.router == PREFIX_AWARE:
+    if CACHING and pool.router == PREFIX_AWARE:
         return follow_prefix(s, p, request, known)
-    return clock.chosen if clock.router == CUSTOM else living[turn % clock.living]
+    return s.clock[0].chosen if pool.router == CUSTOM else living[place + turn % pool.living]
 
 
 @rare
@@ -55,9 +55,9 @@ def show_replicas(s: Any, p: Any, request: int) -> int:
 
 def follow_prefix(s: Any, p: Any, request: int, known: int) -> int:
     """Return the replica that has most of a prompt cached, if that is worth it, else that with fewest tokens."""
-    clock, routing, living = s.clock[0], s.prefix_routing[0], s.living
+    count_living, routing, living = s.pools[0].living, s.prefix_routing[0], s.living
     most, least, emptiest = 0, NEVER, living[0]
-    for place in range(clock.living):
+    for place in range(count_living):
         rep = s.replicas[living[place]]
         count = rep.waiting + rep.running
         most, least = max(most, count), min(least, count)
@@ -66,7 +66,7 @@ def follow_prefix(s: Any, p: Any, request: int, known: int) -> int:
     if most - least > routing.balance_abs_threshold and most > routing.balance_rel_threshold * least:
         return emptiest
     found, longest = emptiest, 0
-    for place in range(clock.living):
+    for place in range(count_living):
         r = living[place]
         taken = taken_by_run(s, p, r) if may_lose(s, r, request, taken_at_most(s, r)) else 0
         cached = cached_blocks(s, r, request, known, taken)
@@ -82,4 +82,4 @@ def lacks_room(clock: Any, rep: Any) -> bool:
 
 
 def _crowd(rep: Any) -> int:
-    return 4 * (rep.waiting + rep.away) + rep.running
+    return 4 * (rep.waiting + rep.away + rep.arriving) + rep.running + rep.receiving

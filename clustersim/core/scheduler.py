@@ -198,7 +198,7 @@ def enter(s: Any, r: int, one: int, cached: int, blocks: int) -> None:
 def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
     """Choose first chunks of those that wait, in their order, as long as there are places, tokens and blocks."""
     rep, batch = s.replicas[r], s.members[r]
-    places = rep.max_requests - rep.away if rep.swapped == 0 else 0
+    places = rep.max_requests - rep.away - rep.receiving if rep.swapped == 0 else 0
     while rep.waiting > 0 and budget > 0 and rep.running < places and rep.evicted == 0:
         one = s.queues[r][0]
         seq = s.sequences[one]

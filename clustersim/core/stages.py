@@ -9,6 +9,7 @@ from clustersim.core.flows import leave
 from clustersim.core.passes import (
     COLLECTIVE,
     NEXT,
+    await_layer_end,
     begin_pass,
     begin_send,
     ends_at,
@@ -45,7 +46,7 @@ def end_collective(s: Any, p: Any, n: Any, number: int) -> None:
     stages = len(n.stages[0])
     r, i = number // stages, number % stages
     stage = n.stages[r][i]
-    flight = s.flights[r][(stage.begun - 1) % stages]
+    flight = s.flights[r][(stage.begun - 1) % s.replicas[r].stages]
     table = table_of(flight, p.of_stage[r][i])
     lost = s.clock[0].now - ends_at(n, r, i, table, stage.at)
     if lost != 0:
@@ -63,6 +64,7 @@ def go_on_stage(s: Any, p: Any, n: Any, r: int, i: int) -> None:
     stage, ranks, last = n.stages[r][i], s.clock[0].senders, s.replicas[r].stages - 1
     if stage.phase == NEXT:
         get_on(s, n, r, i, s.clock[0].now)
+        await_layer_end(s, p, n, r, i)
         return
     stage.busy = 0
     stage.ended += 1

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 from clustersim.compiled import Record
 
 NEVER: Final = (1 << 63) - 1
+POOLS: Final = True
+"""Whether requests go on in another pool; where none does, that is left out as the core is compiled."""
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
 ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES = range(11, 16)
@@ -19,13 +21,14 @@ or pairs to choose from; where rows of prices have no room; where replicas fail 
 64 bits; where a user's router or scheduler decides; where a step is to be run by events, and where these go on;
 where it is unknown what communications put on links."""
 
-ENDS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(5)
+ENDS, HAND_OVERS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(6)
 """Phases of an instant, in their order."""
 
-EVENTS, STEP_END, COPY_END, TRANSFER, PASS, FAULT, TIMEOUT, CANCELLATION = range(8)
+EVENTS, STEP_END, COPY_END, TRANSFER, PASS, LAYER, FAULT, TIMEOUT, CANCELLATION = range(9)
 """Kinds of events, in their order at an instant."""
 
 REJECTED, ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN, CANCELLED, LOST = range(1, 10)
+HANDED_OVER, RECEIVED = 10, 11
 """``serving.decision``'s numbers of facts (a test compares them)."""
 BEFORE_ALL: Final = -1
 """Rank of those that belong to a static batch; others have 0 or more."""
@@ -62,6 +65,8 @@ STRETCH: Final = ("replica", "step", "stage", "instance", "ns")
 """Columns of an instance of a pass that took so much longer than it costs, logged before the step that it is of."""
 COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns", "decided_ns")
 """Columns of a copy to host memory, or back from there; it is logged when it is decided."""
+MOVE: Final = ("request", "source", "target", "shard", "layer", "first", "tokens", "start_ns", "end_ns")
+"""Columns of a move of K/V from replica to replica; it is logged when it has ended."""
 
 
 class Clock(Record):
@@ -69,18 +74,20 @@ class Clock(Record):
 
     ``next`` is the request that comes next, ``turn`` how many came. ``freed`` is how many more clients of a closed loop
     may send; ``held`` how many turns of sessions wait for the one before them, and ``due`` how many need not any more,
-    of which ``round`` come just now. ``choices`` counts what the router chose; pairs are there from ``first_pair`` to
-    ``drawn``. ``gone`` counts replicas that never come back; requests that are displaced are in [``displaced_from``,
-    ``displaced_to``], and are placed from ``displaced_at`` on. ``lane`` is whose price or decision is asked for, or
-    which request's replica; ``answered`` is whether the price is there, ``chosen`` the replica, −1 for none, and
-    ``asked`` the last instant at which schedulers were asked. Then there are places in the logs, and their room.
+    of which ``round`` come just now. ``gone`` counts replicas that never come back; requests that are displaced are in
+    [``displaced_from``, ``displaced_to``], and are placed from ``displaced_at`` on. ``lane`` is whose price or decision
+    is asked for, or which request's replica, or the pool that lacks pairs; ``answered`` is whether the price is there,
+    ``chosen`` the replica, −1 for none, and ``asked`` the last instant at which schedulers were asked.
+
+    Something is ``unsettled`` between ``pools`` at this instant: so many sequences have ``landed``, are ``leaving`` for
+    whom no decode replica is chosen, and have ``passed`` a layer; ``…_at`` is how far that has come. Then there are
+    places in the logs, and their room.
     """
 
     __slots__ = (
         "answered",
         "asked",
         "cancels",
-        "choices",
         "chosen",
         "chunks_at",
         "chunks_room",
@@ -92,31 +99,37 @@ class Clock(Record):
         "displaced_at",
         "displaced_from",
         "displaced_to",
-        "drawn",
         "due",
         "ended",
         "event_room",
         "events",
         "facts_at",
         "facts_room",
-        "first_pair",
         "freed",
         "gone",
         "held",
         "horizon",
+        "landed",
+        "landed_at",
         "lane",
-        "living",
+        "leaving",
+        "leaving_at",
         "margin",
         "max_run",
+        "most_stages",
+        "moved_at",
+        "moved_room",
         "next",
         "now",
+        "passed",
+        "passed_at",
         "phase",
+        "pools",
         "queue_room",
         "reasons_at",
         "reasons_room",
         "replicas",
         "round",
-        "router",
         "rows_at",
         "rows_room",
         "senders",
@@ -129,9 +142,20 @@ class Clock(Record):
         "touched",
         "touched_at",
         "turn",
+        "unsettled",
         "varying_at",
         "varying_room",
     )  # fmt: skip
+
+
+class Pool(Record):
+    """Replicas from the ``first`` on, and the router to them.
+
+    ``choices`` counts what it chose, of ``living`` replicas; pairs are there from ``first_pair`` to ``drawn``, at
+    ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so many ``leaves``.
+    """
+
+    __slots__ = ("choices", "drawn", "first", "first_pair", "leaves", "living", "pairs_at", "router", "tree_at")
 
 
 class Replica(Record):
@@ -150,11 +174,11 @@ class Replica(Record):
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
-        "by_events", "host_blocks", "meets",
+        "by_events", "host_blocks", "meets", "pool", "by_layer",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
-        "is_down", "outage", "taken", "told", "standing",
+        "is_down", "outage", "taken", "told", "standing", "arriving", "first_arriving", "last_arriving", "receiving",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
@@ -176,6 +200,7 @@ class Sequence(Record):
         "arrived",
         "away",
         "batch",
+        "behind",
         "decodes",
         "blocks",
         "busy",
@@ -184,9 +209,11 @@ class Sequence(Record):
         "displaced",
         "first_step",
         "generated",
+        "hands_over",
         "last_step",
         "leaving",
         "output",
+        "partner",
         "place",
         "preemptions",
         "prompt",
@@ -197,6 +224,18 @@ class Sequence(Record):
         "slot",
         "taken",
         "then",
+        # on its way to another pool
+        "is_on_way",
+        "landed_one",
+        "leaving_one",
+        "missing",
+        "passed",
+        "passed_one",
+        "reserved",
+        "sampled",
+        "source",
+        "start",
+        "target",
     )  # fmt: skip
 
 
@@ -205,7 +244,7 @@ class Flight(Record):
 
     ``left`` is how many steps the first member to end has left; ``previous`` the step that used its slot before;
     ``ended`` counts steps of a run that have ended, as far as somebody has asked, and ``next_end`` is when the one
-    behind them ends, 0 where nobody has.
+    behind them ends, 0 where nobody has. Where it ``opens`` transfers, ``layer`` counts layers that it has passed.
     """
 
     __slots__ = (
@@ -219,12 +258,14 @@ class Flight(Record):
         "goes_on",
         "graph",
         "kind",
+        "layer",
         "left",
         "limit",
         "near",
         "near_growth",
         "new",
         "next_end",
+        "opens",
         "previous",
         "row",
         "running",
@@ -249,6 +290,8 @@ class State(NamedTuple):
     """Everything but prices; lists by replica are ``…[r][place]``."""
 
     clock: Any
+    pools: Any
+    """Of replicas, each with its router."""
     replicas: Any
     sequences: Any
     spare: Any
@@ -296,7 +339,7 @@ class State(NamedTuple):
     pairs: Any
     """Two places of ``living`` for each request, drawn at random, where the router asks for them."""
     living: Any
-    """Replicas that live."""
+    """Replicas that live, from ``pool.first`` on those of a pool."""
     outages: Any
     """Of all replicas."""
     retried: Any

@@ -18,11 +18,12 @@ from clustersim.compiled import rare
 from clustersim.core.attention import decode_ns, decode_steps_ns
 from clustersim.core.custom import consult
 from clustersim.core.events import VERSIONS, expect
+from clustersim.core.hand_overs import await_layer, open_by_layer, reserve, sample
 from clustersim.core.passes import launch
 from clustersim.core.prefix_cache import CACHING, release, store
-from clustersim.core.prices import OF_DECODE, price_step
+from clustersim.core.prices import OF_DECODE, count_of, price_step
 from clustersim.core.progress import blocks_of, decodes_next
-from clustersim.core.queue import remove
+from clustersim.core.queue import drop, remove
 from clustersim.core.record import close_episode, log_chunk, log_run, note, note_reason
 from clustersim.core.scheduler import leave, schedule
 from clustersim.core.state import (
@@ -38,6 +39,7 @@ from clustersim.core.state import (
     LEFT_QUEUE,
     MIXED,
     NEVER,
+    POOLS,
     PREFILL,
     STEP_END,
     TOO_LATE,
@@ -54,19 +56,20 @@ PIECE: Final = 3
 
 def settle(s: Any, r: int) -> None:
     """Bring the tournament up to date, whose root is the replica with the smallest load, the first among equals."""
-    tree = s.load_tree
-    at = (len(tree) // 2 + r) >> 1
+    tree, pool = s.load_tree, s.pools[s.replicas[r].pool]
+    base, at = pool.tree_at, (pool.leaves + r - pool.first) >> 1
     while at > 0:
-        left, right = tree[2 * at], tree[2 * at + 1]
+        left, right = tree[base + 2 * at], tree[base + 2 * at + 1]
         least = right < 0 or s.replicas[left].outstanding <= s.replicas[right].outstanding
-        tree[at] = left if least else right
+        tree[base + at] = left if least else right
         at >>= 1
 
 
 def weigh(s: Any, r: int, tokens: int) -> None:
     """Add tokens of unfinished requests to the load of a replica, or take them away."""
-    s.replicas[r].outstanding += tokens
-    if s.clock[0].router == LEAST_OUTSTANDING:
+    rep = s.replicas[r]
+    rep.outstanding += tokens
+    if s.pools[rep.pool].router == LEAST_OUTSTANDING:
         settle(s, r)
 
 
@@ -118,23 +121,46 @@ def end_turn(s: Any, request: int) -> None:
 
 
 # ---- what a step brings ---------------------------------------------------------------------------------------------
-def free_sequence(s: Any, r: int, one: int) -> None:
+def end_request(s: Any, one: int) -> None:
     """Let a request go that ended."""
     clock, seq = s.clock[0], s.sequences[one]
     s.spare[clock.spares] = one
     clock.spares += 1
+    if POOLS and seq.partner >= 0:
+        s.spare[clock.spares] = seq.partner
+        clock.spares += 1
     clock.ended += 1
     clock.freed += 1
     if len(s.sequence_of) > 0:
         s.sequence_of[seq.request] = -1
     if len(s.follows) > 0:
         end_turn(s, seq.request)
-    weigh(s, r, -(seq.prompt + seq.output))
+
+
+def free_sequence(s: Any, r: int, one: int) -> None:
+    """Let a request go that ended at a replica."""
+    end_request(s, one)
+    weigh(s, r, -(s.sequences[one].prompt + s.sequences[one].output))
+
+
+@rare
+def leave_pool(s: Any, r: int, one: int) -> None:
+    """Let a sequence go on in the next pool, where its client did not give it up."""
+    rep, seq = s.replicas[r], s.sequences[one]
+    if seq.leaving == 0:
+        drop(s.order[r], rep.running, one)
+        rep.running -= 1
+        close_episode(s, r, one)
+        weigh(s, r, -(seq.prompt + seq.output))
+        sample(s, one)
 
 
 def finish(s: Any, r: int, one: int) -> None:
     """Let a sequence go that has its last token."""
     rep, seq = s.replicas[r], s.sequences[one]
+    if POOLS and seq.hands_over:
+        leave_pool(s, r, one)
+        return
     if CACHING and rep.caching:
         release(s, r, one)
     leave(s, r, one)
@@ -335,7 +361,8 @@ def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
     """Price further steps of a run: so many, and until one ends at an instant; return 0, or what to ask for."""
     clock, flight, pending, whole = s.clock[0], s.flights[r][0], s.pending[r], p.whole[0]
     batch, width, steps, end = flight.decodes, flight.width, flight.steps, flight.end
-    gap_s = whole.graph_gap_s if flight.graph else whole.gap_s
+    gaps = p.whole[p.of_stage[r][0]]
+    gap_s = gaps.graph_gap_s if flight.graph else gaps.gap_s
     enough, begun = steps + least, steps
     if width == 1 and clock.answered == 0:
         t = p.terms[flight.terms][0]
@@ -383,6 +410,8 @@ def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
 def soonest(s: Any, r: int) -> int:
     """Return up to when a run may be priced: until somebody may come, or nothing is simulated any more."""
     clock = s.clock[0]
+    if POOLS and s.replicas[r].pool > 0:
+        return s.times[0] if clock.events > 0 else NEVER
     if s.replicas[r].waiting > 0 and s.replicas[r].ranked == 0 and s.replicas[r].custom == 0:
         return clock.horizon + 1 if clock.horizon < NEVER - 1 else NEVER
     if clock.closed or clock.held > 0:
@@ -530,6 +559,27 @@ def run_by_events(s: Any, r: int, k: int) -> int:
     return ASK_PASS
 
 
+@rare
+def foresee_layers(s: Any, p: Any, h: Any, r: int, k: int) -> None:
+    """Work out when a step passes each layer: when its attention over prompts has ended."""
+    rep, flight, whole, out = s.replicas[r], s.flights[r][k], p.whole[0], k * len(h.layers)
+    for stage in range(rep.stages):
+        kind = p.of_stage[r][stage]
+        table = 2 * kind + (1 if flight.decodes > 0 else 0)
+        at = flight.start if rep.stages == 1 else s.passes[r][2 * (k * rep.stages + stage)]
+        for layer in range(p.layers[kind]):
+            for column in range(whole.columns):
+                times = p.layer_classes[table][layer * whole.columns + column]
+                if times > 0:
+                    place = p.class_place[table][column]
+                    count = count_of(rep, place) if place >= 0 else 0
+                    at += times * p.class_ns[table][column * whole.width + count]
+            for core in range(p.attending[3 * kind + table % 2]):
+                at += p.layer_attention[table][layer * whole.classes + core] * p.varying[kind * whole.classes + core]
+            h.layer_times[r][out] = at
+            out += 1
+
+
 def price_launched(s: Any, p: Any, n: Any, r: int, k: int) -> int:
     """Find out when the step that was decided ends; return 0, or what is to be asked for."""
     rep, clock = s.replicas[r], s.clock[0]
@@ -548,7 +598,7 @@ def price_launched(s: Any, p: Any, n: Any, r: int, k: int) -> int:
     return asked
 
 
-def decide(s: Any, p: Any, n: Any, r: int) -> int:
+def decide(s: Any, p: Any, n: Any, h: Any, r: int) -> int:
     """Launch what the scheduler decides, where it can be launched now; return 0, or what is to be asked for."""
     rep = s.replicas[r]
     if rep.flying > 0 and s.flights[r][rep.oldest].goes_on:
@@ -565,6 +615,10 @@ def decide(s: Any, p: Any, n: Any, r: int) -> int:
             arm(s, r)
             return 0
         base = k * (len(s.members[r]) // rep.stages)
+        if POOLS and rep.arriving > 0:
+            asked = reserve(s, h, r)
+            if asked:
+                return asked
         if rep.custom:
             asked = consult(s, r, base)
             if asked:
@@ -575,8 +629,13 @@ def decide(s: Any, p: Any, n: Any, r: int) -> int:
             arm(s, r)
             return 0
         describe(s, r, k, base)
+        if POOLS and rep.by_layer:
+            open_by_layer(s, r, k, base)
     asked = price_launched(s, p, n, r, k)
     if asked == 0:
+        if POOLS and rep.by_layer and rep.meets == 0 and s.flights[r][k].opens:
+            foresee_layers(s, p, h, r, k)
+            await_layer(s, h, r, k)
         rep.launched = 0
         rep.flying += 1
         arm(s, r)

@@ -22,7 +22,7 @@ from clustersim.cost.scalar import DecodeTerms, Measured, PrefillTerms, roofline
 from clustersim.cost.table import TableCost
 from clustersim.graph.prices.parts import COUNTS as PLACES
 from clustersim.graph.prices.parts import Prompts, window_of
-from clustersim.graph.prices.pricer import LONGEST_S
+from clustersim.graph.prices.pricer import LONGEST_S, Pricer
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.prices.table import attention_shape
 from clustersim.graph.program import CostClass
@@ -46,6 +46,8 @@ class PriceTables:
     storage : Storage
     apart : bool
         Whether ranks that send alike are told apart, since their sends may take different times.
+    by_layer : bool
+        Whether it is asked when steps pass single layers.
 
     Attributes
     ----------
@@ -57,15 +59,22 @@ class PriceTables:
     """
 
     def __init__(
-        self, stages: Sequence[Sequence[StepPrices]], most: Sequence[int], storage: Storage, *, apart: bool = False
+        self,
+        stages: Sequence[Sequence[StepPrices]],
+        most: Sequence[int],
+        storage: Storage,
+        *,
+        apart: bool = False,
+        by_layer: bool = False,
     ) -> None:
+        self.by_layer = by_layer
         self.kinds = list(dict.fromkeys(one for each in stages for one in each))
         self.of_stage = [[self.kinds.index(one) for one in each] for each in stages]
+        self.deepest = max(map(len, stages))
         self.most = most
         self.storage = storage
         self.apart = apart
         self.radix = [1 + one for one in most]
-        self.pricer = self.kinds[0].pricer
         self.prompts: list[Prompts] = [each for one in self.kinds for each in (one.prefill, one.mixed)]
         self.senders = self._senders()
         self.obstacle = self._obstacle()
@@ -78,13 +87,14 @@ class PriceTables:
         for prompts in self.prompts:
             if prod(self.radix[place] for place in prompts.used) >= MOST_KEYS:
                 return "counts of a step exceed 62 bits"
-        if len(self.pricer.windows) > 1:
+        if any(len(one.pricer.windows) > 1 for one in self.kinds):
             return "the model attends within windows of several lengths"
         return ""
 
     def _adds_up(self, prompts: Prompts) -> bool:
         """Whether the core adds rows up of parts: none depends on more than one small count."""
-        return all(len(part.places) <= 1 for part in prompts.parts) and self._width(prompts) <= MOST_VALUES
+        few = self.by_layer or self._width(prompts) <= MOST_VALUES
+        return few and all(len(part.places) <= 1 for part in prompts.parts)
 
     def _width(self, prompts: Prompts) -> int:
         return max([1, *(self.radix[part.places[0]] for part in prompts.parts if part.places)])
@@ -110,20 +120,25 @@ class PriceTables:
         ranks = max([1, *map(len, self.senders)])
         attending = [self._attending(one, of) for one in self.kinds for of in (OF_PREFILL, OF_MIXED, OF_DECODE)]
         classes = max([1, *map(len, attending)])
-        whole = storage.records(Whole, 1)
+        templates = [prompts.program.template for prompts in self.prompts] if self.by_layer else []
+        columns = max((one.num_classes for one in templates), default=0)
+        layers = max((len(one.passes_layers) for one in templates), default=0)
+        whole = storage.records(Whole, kinds)
         decodes = self.most[PLACES["decode_sequences"]] + 1
         sends = max([1, *(self.radix[PLACES["tokens"]] for one in self.senders if one)])
         values: dict[str, Any] = {
-            "gap_s": self.pricer.gap_s(graph=False), "graph_gap_s": self.pricer.gap_s(graph=True),
             "longest_s": LONGEST_S, "kinds": kinds, "classes": classes, "width": width, "ranks": ranks,
-            "size": FEW_ROWS,
+            "size": FEW_ROWS, "columns": columns,
         }  # fmt: skip
         self.whole = values
         for name, value in values.items():
             set_field(whole, 0, name, value)
+        for kind, one in enumerate(self.kinds):
+            set_field(whole, kind, "gap_s", one.pricer.gap_s(graph=False))
+            set_field(whole, kind, "graph_gap_s", one.pricer.gap_s(graph=True))
         p = Prices(
             whole=whole,
-            of_stage=storage.table(len(self.of_stage), len(self.of_stage[0])),
+            of_stage=storage.table(len(self.of_stage), self.deepest),
             priced=storage.numbers(kinds),
             weights=storage.table(tables, COUNTS),
             keys=storage.table(tables, FEW_ROWS, UNKNOWN),
@@ -141,6 +156,11 @@ class PriceTables:
             decode_send=storage.table(kinds, decodes * ranks),
             attending=storage.numbers(3 * kinds),
             terms=storage.grid(Terms, 3 * kinds, classes),
+            layers=storage.numbers(kinds),
+            class_place=storage.table(tables, columns, -1),
+            class_ns=storage.table(tables, columns * width),
+            layer_classes=storage.table(tables, columns * layers),
+            layer_attention=storage.table(tables, classes * layers),
             curves=None,
             cost=storage.table(kinds, 2),
             sent=storage.numbers(kinds * ranks),
@@ -160,13 +180,30 @@ class PriceTables:
                 p.part_place[table][number] = part.places[0] if part.places else -1
             sizes = [(self.radix[part.places[0]] if part.places else 1, part.classes) for part in prompts.parts]
             self.part_rows.append([np.zeros(size, np.int64) for size in sizes] if simple else [])
+        for table, template in enumerate(templates):
+            p.layers[table // 2] = len(template.passes_layers)
+            self._fill_layers(p, table, columns, classes)
         self.classes = attending
         curves: list[float] = []
         for of, mine in enumerate(attending):
             p.attending[of] = len(mine)
             for core, (cls, instances) in enumerate(mine):
-                self._fill(p.terms[of], core, cls, instances, curves)
+                self._fill(self.kinds[of // 3].pricer, p.terms[of], core, cls, instances, curves)
         return p._replace(curves=storage.column(np.array([*curves, 0.0])))
+
+    def _fill_layers(self, p: Prices, table: int, columns: int, classes: int) -> None:
+        """Say what a kind of step does from layer to layer."""
+        prompts = self.prompts[table]
+        template, begin = prompts.program.template, 0
+        for layer, (instance, _) in enumerate(template.passes_layers):
+            done = np.bincount(template.instance_class[begin : instance + 1], minlength=template.num_classes).tolist()
+            begin = instance + 1
+            for core, column in enumerate(prompts.columns):
+                p.layer_attention[table][layer * classes + core], done[column] = done[column], 0
+            p.layer_classes[table][layer * columns : layer * columns + len(done)] = done
+        for part in prompts.parts:
+            for column in part.indices:
+                p.class_place[table][column] = part.places[0] if part.places else -1
 
     def _attending(self, one: StepPrices, of: int) -> list[tuple[CostClass, int]]:
         """Return the classes of a table that attend, and how many instances a pass has of each."""
@@ -185,9 +222,9 @@ class PriceTables:
                 if classes and classes[0] in part.indices and part.places:
                     self.p.send_place[table] = part.places[0]
 
-    def _fill(self, terms: Any, core: int, cls: CostClass, instances: int, curves: list[float]) -> None:
+    def _fill(self, pricer: Pricer, terms: Any, core: int, cls: CostClass, instances: int, curves: list[float]) -> None:
         """Fill in the constants of a class; where plain numbers do not price it, they are good for no key at all."""
-        pricer, shape = self.pricer, attention_shape(cls.node)
+        shape = attention_shape(cls.node)
         prefills = cls.node.op == "attention_prefill"
         roofline, measured = roofline_of(pricer.cost), Measured.of(pricer.cost, cls.node.op, shape)
         record: DecodeTerms | PrefillTerms | None = None
@@ -209,20 +246,21 @@ class PriceTables:
         for name, value in found.items():
             set_field(terms, core, name, value)
 
-    def learn_decode(self, count: int) -> None:
-        """Fill in what steps of so many decodes cost."""
+    def learn_decode(self, r: int, count: int) -> None:
+        """Fill in what steps of so many decodes cost on a replica."""
         p, ranks = self.p, self.whole["ranks"]
-        for kind, one in enumerate(self.kinds):
+        for kind in self.kinds_of(r):
+            one = self.kinds[kind]
             price = one.decode(count)
             p.decode_ns[kind][count], p.decode_row[kind][count] = price.base_ns, price.number
-            p.decode_graph[kind][count] = int(self.pricer.in_graph((count,)))
+            p.decode_graph[kind][count] = int(one.pricer.in_graph((count,)))
             for rank in range(min(ranks, len(price.sends))):
                 p.decode_send[kind][count * ranks + rank] = price.sends[rank]
 
-    def learn_parts(self, of: int, counts: Sequence[int]) -> None:
-        """Fill in unknown costs of the parts of a step; ``of``: 0 of steps that prefill, 1 of mixed ones."""
+    def learn_parts(self, r: int, of: int, counts: Sequence[int]) -> None:
+        """Fill in unknown costs of the parts of a replica's step; ``of``: 0 of steps that prefill, 1 of mixed ones."""
         p, ranks, width = self.p, self.whole["ranks"], self.whole["width"]
-        for table in range(of, len(self.prompts), 2):
+        for table in [2 * kind + of for kind in self.kinds_of(r)]:
             prompts = self.prompts[table]
             for number, part in enumerate(prompts.parts):
                 at = counts[part.places[0]] if part.places else 0
@@ -231,6 +269,8 @@ class PriceTables:
                     p.part_ns[table][number * width + at] = ns
                     self.part_rows[table][number][at] = by_class
                     self._learn_sends(table, by_class, at, ranks)
+                    for column in part.indices if self.by_layer else ():
+                        p.class_ns[table][column * width + at] = int(by_class[column])
 
     def _learn_sends(self, table: int, by_class: Int64Array, at: int, ranks: int) -> None:
         classes = self.senders[3 * (table // 2) + table % 2]
@@ -319,9 +359,9 @@ class PriceTables:
 
     def _count_outside(self) -> None:
         """Tell a table of measured points how many durations lay outside of them."""
-        cost = self.pricer.cost
-        if isinstance(cost, TableCost):
-            for of, classes in enumerate(self.classes):
+        for of, classes in enumerate(self.classes):
+            cost = self.kinds[of // 3].pricer.cost
+            if isinstance(cost, TableCost):
                 for core, (cls, _) in enumerate(classes):
                     cost.count_outside(cls.node.op, int(field_of(self.p.terms[of], core, "outside")))
                     set_field(self.p.terms[of], core, "outside", 0)

@@ -9,13 +9,14 @@ from typing import Final
 from clustersim.compiled import COMPILE_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.core.outages import begin_and_end_outages
+from clustersim.graph.prices.step_prices import step_prices
 from clustersim.replay.core_links import sharing_obstacle, variant_of
 from clustersim.replay.core_replicas import CoreReplicas
-from clustersim.replay.input import SHARED_CLOCK, Progress, ReplayResult
+from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.part import Part, result_of
 from clustersim.replay.outcome import Outcome
-from clustersim.replay.prepared import Prepared
+from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.workload.requests import Requests
 
 REQUEST_S: Final = 60e-6
@@ -34,36 +35,71 @@ def scheduling_obstacle(prepared: Prepared) -> str:
     if refused:
         return refused
     inputs = prepared.input
-    pool, serving = inputs.entry, inputs.entry.serving
+    each = [_scheduling_obstacles(pool, bool(inputs.faults)) for pool in inputs.pools]
+    each += [_pools_obstacles(prepared)] if len(inputs.pools) > 1 else []
+    return next((why for found in each for why, is_so in found.items() if is_so), "")
+
+
+def _scheduling_obstacles(pool: PoolInput, fails: bool) -> dict[str, bool]:
+    """Return why the core can't schedule the replicas of a pool, and whether it is so."""
+    serving = pool.serving
     own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
-    found = {
-        "there are two pools": len(inputs.pools) > 1,
+    return {
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "each SP rank keeps sequences of its own": pool.owners > 1,
         "a user's class decides where prefixes are cached": own and serving.prefix_caching,
-        "a user's class decides where replicas fail, or swap": own and (bool(inputs.faults) or pool.host is not None),
+        "a user's class decides where replicas fail, or swap": own and (fails or pool.host is not None),
     }
-    return next((why for why, is_so in found.items() if is_so), "")
+
+
+def _pools_obstacles(prepared: Prepared) -> dict[str, bool]:
+    """Return why the core can't schedule two pools, and whether it is so."""
+    inputs = prepared.input
+    servings = [pool.serving for pool in inputs.pools]
+    orders = {serving.order for serving in servings if serving.order.by != "arrival"}
+    own = not all(isinstance(one, str) for serving in servings for one in (serving.scheduler, serving.router))
+    return {
+        "replicas fail that hand K/V over": bool(inputs.faults),
+        "sequences are handed over, and swapped": any(pool.host is not None for pool in inputs.pools),
+        "prompts share cached prefixes, and are handed over": any(one.prefix_caching for one in servings),
+        "a user's class decides in two pools": own,
+        "the pools have different orders": len(orders) > 1,
+    }
 
 
 def core_obstacle(prepared: Prepared) -> str:
     """Return why the core can't simulate a run by itself; empty if it can."""
     if found := scheduling_obstacle(prepared):
         return found
-    inputs, pool = prepared.input, prepared.input.entry
+    each = [_stepping_obstacles(prepared, pool) for pool in prepared.pools]
+    return next((why for found in each for why, is_so in found.items() if is_so), "") or sharing_obstacle(prepared)
+
+
+def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
+    """Return why the core can't run the steps of a pool, and whether it is so."""
+    pool = one.input
     copies_differ = pool.host is not None and prepared.copies_of_stages is None
-    reasons = {
-        "every operator is an event": inputs.mode == "full",
+    return {
+        "every operator is an event": prepared.input.mode == "full",
         "devices or links get slower": bool(prepared.slowing),
         "copies to host memory meet others on a link, or differ": copies_differ,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "operators of a pass overlap, or ranks of one group differ": not all(
-            program.even and program.template.is_chain for one in prepared.pools for program in one.distinct.values()
+            program.even and program.template.is_chain for program in one.distinct.values()
         ),
+        "K/V leaves layer by layer, and costs depend on several counts": not _adds_up(one),
     }
-    return next((why for why, is_so in reasons.items() if is_so), "") or sharing_obstacle(prepared)
+
+
+def _adds_up(pool: PreparedPool) -> bool:
+    """Whether when a step passes a layer, if anybody waits for that, adds up of what depends on one count each."""
+    if pool.input.serving.transfer != "layerwise" or not all(p.template.is_chain for p in pool.distinct.values()):
+        return True  # or something else is in the way
+    prices = [step_prices(pool.input.pricer, programs) for programs in pool.programs.values()]
+    parts = (part for one in prices for prompts in (one.prefill, one.mixed) for part in prompts.parts)
+    return all(len(part.places) <= 1 for part in parts)
 
 
 def expected_s(requests: Requests, *, staged: bool) -> float:
@@ -82,10 +118,14 @@ def is_interpreted(prepared: Prepared) -> bool:
     return work < compiler_s(advance, **variant) + outages_s
 
 
-def waits_for_compiler(requests: Requests, *, staged: bool) -> bool:
+def waits_for_compiler(requests: Requests, *, staged: bool, pools: bool = False) -> bool:
     """Whether a run that the core can simulate waits until it is compiled, once on a machine."""
     caching = requests.prefix_hashes is not None
-    return compiler_s(advance, CACHING=caching, SHARING=False) == COMPILE_S <= expected_s(requests, staged=staged)
+    return (
+        compiler_s(advance, CACHING=caching, SHARING=False, POOLS=pools)
+        == COMPILE_S
+        <= expected_s(requests, staged=staged)
+    )
 
 
 def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
@@ -99,7 +139,7 @@ def events_obstacle(prepared: Prepared) -> str:
     alone = [replica for replica in pool.meshes if (replica, 0) not in meets and pool.is_even(replica, 0)]
     if prepared.input.mode == "folded" and pool.input.plan.pp == 1 and alone:
         return "runs of decode steps are one event"
-    return scheduling_obstacle(prepared)
+    return "there are two pools" if len(prepared.pools) > 1 else scheduling_obstacle(prepared)
 
 
 def replay_by_events(builder: LaneBuilder, progress: Progress | None) -> ReplayResult:
@@ -126,11 +166,14 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     """
     prepared = builder.prepared
     inputs, count = prepared.input, prepared.input.entry.plan.dp
-    outcome = Outcome(inputs.requests, prepared.schedulers[0], progress)
+    pools = len(prepared.pools) > 1
+    outcome = Outcome(inputs.requests, prepared.schedulers[0], progress, prepared.schedulers[-1] if pools else None)
     alone = isinstance(inputs.entry.serving.scheduler, str)  # else which replica errs first may depend on it
-    alone = alone and not prepared.outages and not (prepared.contention.stages or prepared.contention.boundaries)
+    alone = alone and not prepared.outages and not pools
+    alone = alone and not (prepared.contention.stages or prepared.contention.boundaries)
     alone = alone and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
-    shares = [([r], slice(r, None, count)) for r in replicas] if alone else [([*replicas], slice(None))]
+    everybody = [*range(len(prepared.schedulers))] if pools else [*replicas]
+    shares = [([r], slice(r, None, count)) for r in replicas] if alone else [(everybody, slice(None))]
     interpreted = is_interpreted(prepared)
     unfinished: list[str] = []
     for mine, requests in shares:

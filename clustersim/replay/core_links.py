@@ -35,21 +35,23 @@ def variant_of(prepared: Prepared) -> dict[str, bool]:
     """Return what a run needs of the core when that is compiled."""
     contention = prepared.contention
     meets = bool(contention.stages or contention.boundaries)
-    return {"CACHING": prepared.prefix_keys is not None, "SHARING": meets}
+    return {"CACHING": prepared.prefix_keys is not None, "SHARING": meets, "POOLS": len(prepared.pools) > 1}
 
 
 def sharing_obstacle(prepared: Prepared) -> str:
     """Return why the core can't simulate communications that may meet; empty if it can, or none may."""
-    contention, pool = prepared.contention, prepared.pools[0]
+    contention, pools = prepared.contention, prepared.pools
     if not (contention.stages or contention.boundaries):
         return ""
-    programs = [program for kinds in pool.programs.values() for program in kinds.values()]
+    programs = [program for pool in pools for kinds in pool.programs.values() for program in kinds.values()]
     if not all(contraction_is_exact(program) and _is_whole(program) for program in programs):
         return "communications can meet on a link, and not all ranks of a stage do the same"
     if any(_place(cls) == ASKED for program in programs for cls in program.classes if cls.comm is not None):
         return "communications can meet on a link, and what they carry depends on several counts, or on contexts"
-    if pool.input.serving.max_batch_tokens >= MOST_VALUES // 2:
+    if any(pool.input.serving.max_batch_tokens >= MOST_VALUES // 2 for pool in pools):
         return "communications can meet on a link, and steps may have very many tokens"
+    if contention.boundaries and len({pool.input.plan.tp for pool in pools}) > 1:
+        return "communications can meet on a link, and stages of the pools have different ranks"
     return ""
 
 
@@ -95,8 +97,7 @@ class LinkTables:
         self.builder, self.replicas, self.tables, self.storage = builder, replicas, tables, storage
         self.prepared = prepared = builder.prepared
         self.comm = prepared.input.comm
-        self.pool = prepared.pools[0]
-        self.stages = self.pool.input.plan.pp
+        self.stages = max(pool.input.plan.pp for pool in prepared.pools)
         self.shares = room > 0
         self.senders = tables.whole["ranks"] if self.shares else 0
         self.margin = 0
@@ -128,6 +129,7 @@ class LinkTables:
             ),
             chains=storage.records(Chain, len(chains)),
             collectives=storage.table(len(chains), collectives * (classes + 2)),
+            layers=storage.table(len(chains), max([0, *(one["layers"] for one in chains)]) * (classes + 1)),
             uses=storage.table(slots, 1 + 2 * width, UNKNOWN),
             class_place=storage.table(len(chains), classes, -1),
             class_ns=storage.table(len(chains), classes * width),
@@ -140,11 +142,11 @@ class LinkTables:
 
     def _ops_of(self, replica: int, stage: int) -> list[Kind]:
         """Return the kinds of collectives of a stage, each once."""
-        programs = self.pool.programs[replica, stage]
+        programs = self.prepared.pool_of(replica).programs[replica, stage]
         return list(dict.fromkeys(op for kind in KINDS for op, _ in programs[kind].collectives))
 
     def _program(self, kind: int, of: int) -> StageProgram:
-        return self.pool.programs[self.kinds[kind]][KINDS[of]]
+        return self.prepared.pool_of(self.kinds[kind][0]).programs[self.kinds[kind]][KINDS[of]]
 
     def _lay(self, room: int) -> None:
         """Make the network: paths, chains of operators, and slots for what they put on links."""
@@ -156,12 +158,13 @@ class LinkTables:
         for replica, of_stage in zip(self.replicas, tables.of_stage, strict=True):
             firsts.append([])
             of_senders.append([])
+            pool = self.prepared.pool_of(replica)
             for stage, kind in enumerate(of_stage):
-                devices = self.pool.stage_devices(replica, stage)
+                devices = pool.stage_devices(replica, stage)
                 firsts[-1].append(len(paths))
                 for op in self.ops[kind]:
                     paths += [places_of([plan], capacity) for plan in comm.plans(op, devices)]
-            stages = [self.pool.stage_devices(replica, stage) for stage in range(self.stages)]
+            stages = [pool.stage_devices(replica, stage) for stage in range(len(of_stage))]
             for left, right in pairwise(stages):
                 for pair in list(zip(left, right, strict=True))[: self.senders]:
                     plans = comm.plans("send", pair)
@@ -173,12 +176,14 @@ class LinkTables:
         """By table the classes of its slots: of collectives, then of sends."""
         self.classes = classes = max(len(program.classes) for program in programs)
         for table, program in enumerate(programs):
+            waits = self.tables.by_layer and table % 3 != OF_DECODE
             mine = [cls for cls, one in enumerate(program.classes) if one.comm is not None and not _sends(one)]
             self.slots.append([*mine, *program.template.send_classes[: self.senders]])
             chains.append(
                 {
                     "classes": classes, "count": len(_instances(program)), "first_slot": slots,
                     "end_slot": slots + len(self.slots[-1]), "send_slot": slots + len(mine),
+                    "layers": len(program.template.passes_layers) if waits else 0,
                     "asks": int(table % 3 != OF_DECODE and any(_place(one) == ASKED for one in program.classes)),
                 }
             )  # fmt: skip
@@ -192,7 +197,7 @@ class LinkTables:
             set_field(self.n.paths, f, "owner", COLLECTIVE)
         for r, replica in enumerate(self.replicas):
             self._fill_replica(r, replica, firsts[r], of_senders[r])
-        self.margin = 8 + self.senders + max([0, *(len(of) for of, _ in paths)])
+        self.margin = 8 + self.senders + 2 * max([0, *(len(of) for of, _ in paths)])
 
     def _fill_chain(self, table: int, program: StageProgram, classes: int) -> None:
         """Say what is known of passes of one kind before any is priced."""
@@ -200,9 +205,14 @@ class LinkTables:
         slot_of = {cls: first + at for at, cls in reversed(list(enumerate(self.slots[table])))}
         order = program.template.instance_class
         counts = np.zeros(classes, np.int64)
-        number = 0
+        number = layer = 0
+        ends = [instance for instance, _ in program.template.passes_layers] if self.chains[table]["layers"] else []
         for instance, cls in enumerate(order.tolist()):
             counts[cls] += 1
+            if layer < len(ends) and instance == ends[layer]:
+                for at, value in enumerate((number, *counts.tolist())):
+                    n.layers[table][layer * (classes + 1) + at] = value
+                layer += 1
             if program.classes[cls].comm is not None:
                 for at, value in enumerate((slot_of[cls], instance, *counts.tolist())):
                     n.collectives[table][number * (classes + 2) + at] = value
@@ -231,7 +241,12 @@ class LinkTables:
             set_field(n.senders[r], number, "alone", int(not self.tables.apart))
             for f in range(first, first + plans + 1):
                 set_field(n.paths, f, "owner", SEND)
-                set_field(n.paths, f, "number", r * len(senders) + number)
+                set_field(n.paths, f, "number", r * self.senders * (self.stages - 1) + number)
+
+    def disturbs(self, replica: int) -> bool:
+        """Whether anything may disturb the passes or sends of a replica."""
+        contention = self.prepared.contention
+        return any((replica, i) in contention.stages | contention.boundaries for i in range(self.stages))
 
     def learn(self, r: int, k: int, of: int, counts: Sequence[int]) -> None:
         """Find out what the communications of a step put on links, and what its operators take; ``k``: its flight."""
@@ -263,14 +278,15 @@ class LinkTables:
     def _use(self, kind: int, program: StageProgram, cls: int, counts: Sequence[int], ns: int) -> tuple[int, int]:
         """Return for how long a class of communication is on which links of its stage or sender; 0 where on none."""
         node = program.classes[cls].node
-        pricer = self.tables.pricer
+        pricer = self.tables.kinds[kind].pricer
         features = payload_features(pricer, (counts[0], counts[1], counts[2], counts[3]))
         payload = payload_bytes(program, features, cls)
         replica, stage = self.kinds[kind]
-        devices = self.pool.stage_devices(replica, stage)
+        pool = self.prepared.pool_of(replica)
+        devices = pool.stage_devices(replica, stage)
         if node.communication == "send":
             rank = program.template.send_classes.index(cls)
-            devices = devices[rank], self.pool.stage_devices(replica, stage + 1)[rank]
+            devices = devices[rank], pool.stage_devices(replica, stage + 1)[rank]
         plans = self.comm.plans(node.communication, devices)
         plan = self.comm.chosen(node.communication, devices, payload)
         if plan is None:

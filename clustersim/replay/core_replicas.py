@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from clustersim.copies import several
 from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.core.events import KIND_BITS, VERSION_BITS
+from clustersim.core.kv_moves import Move
 from clustersim.core.outages import begin_and_end_outages
 from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, PrefixRun
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
@@ -25,6 +27,7 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
 from clustersim.replay.core_links import LinkTables, variant_of
+from clustersim.replay.core_pools import KvWays, add_moves, longer, no_pools
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
@@ -55,6 +58,7 @@ LOGGED: Final = {
     "facts": st.FACT,
     "reasons": st.REASON,
     "copies": st.COPY,
+    "moved": st.MOVE,
 }
 """Logs that tell of requests, and their columns."""
 TABLES: Final = np.array([OF_PREFILL, OF_DECODE, OF_MIXED])
@@ -62,7 +66,7 @@ TABLES: Final = np.array([OF_PREFILL, OF_DECODE, OF_MIXED])
 
 
 class CoreReplicas:
-    """Replicas of one pool and the requests that come to them, until the last token or the horizon.
+    """Replicas and the requests that come to them, until the last token or the horizon.
 
     Parameters
     ----------
@@ -102,8 +106,16 @@ class CoreReplicas:
         self.begin_and_end_outages = begin_and_end_outages
         if prepared.outages and not interpreted:
             self.begin_and_end_outages = compiled(begin_and_end_outages, **variant)
+        pools = len(prepared.pools) > 1
         self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
-        self.stages = self.scheduler.stages
+        self.bounds = [0, len(replicas)]
+        """Where each pool begins."""
+        if pools:
+            self.bounds = [prepared.pools[0].first_replica, prepared.pools[1].first_replica, len(replicas)]
+        self.of_pools = [prepared.schedulers[replicas[first]] for first in self.bounds[:-1]]
+        """A scheduler of each pool."""
+        self.ways = KvWays(prepared, self.storage) if pools else None
+        self.most_stages = max(one.stages for one in self.of_pools)
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
         self.copying = self.inputs.entry.host is not None
@@ -123,7 +135,9 @@ class CoreReplicas:
         self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
         self.outages = prepared.outages
         self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
-        self.pairs = DrawnPairs(self.inputs.seed)
+        streams = ("router", "router of the decode pool")
+        self.pairs = [DrawnPairs(self.inputs.seed, stream) for stream, _ in zip(streams, self.of_pools, strict=False)]
+        self.drawn = [np.zeros(0, np.int64) for _ in self.of_pools]
         self.stretched: list[dict[int, list[tuple[int, int, int]]]] = [{} for _ in replicas]
         """By replica and step not handed on yet what took longer: stage, instance, ns."""
         self.thread: ThreadPoolExecutor | None = None
@@ -131,18 +145,23 @@ class CoreReplicas:
 
     def _tables(self, stages: Sequence[Sequence[StepPrices]], apart: bool) -> PriceTables:
         """Return the prices of all replicas, those of an earlier run that came to its end where they do."""
-        most = most_counts(self.scheduler, self.inputs.requests)
-        key = "core", self.interpreted, apart, tuple(tuple(map(id, one)) for one in stages), most
+        each = [most_counts(one, self.inputs.requests) for one in self.of_pools]
+        most = tuple(max(counts) for counts in zip(*each, strict=True))
+        by_layer = self.ways is not None and self.ways.by_layer
+        key = "core", self.interpreted, apart, tuple(tuple(map(id, one)) for one in stages), most, by_layer
         made = stages[0][0].pricer.made
-        found: PriceTables = made.pop(key, None) or PriceTables(stages, most, self.storage, apart=apart)
+        found: PriceTables = made.pop(key, None) or PriceTables(
+            stages, most, self.storage, apart=apart, by_layer=by_layer
+        )
         found.settle()
         return found
 
     def _keep_tables(self) -> None:
         """Let later runs have these prices."""
         stages = [[self.tables.kinds[kind] for kind in one] for one in self.tables.of_stage]
+        tables = self.tables
         each = tuple(tuple(map(id, one)) for one in stages)
-        key = "core", self.interpreted, self.tables.apart, each, self.tables.most
+        key = "core", self.interpreted, tables.apart, each, tables.most, tables.by_layer
         stages[0][0].pricer.made[key] = self.tables
 
     def run(self) -> None:
@@ -159,35 +178,47 @@ class CoreReplicas:
     def _make(self) -> None:
         """Make the state."""
         storage, requests = self.storage, self.inputs.requests
-        config, count, stages = self.scheduler.config, len(self.logs), self.stages
-        width = max(1, min(config.max_batch_requests, self.scheduler.pool.total))
+        config, count, stages = self.scheduler.config, len(self.logs), self.most_stages
+        width = max(1, *(min(one.config.max_batch_requests, one.pool.total) for one in self.of_pools))
         whole = self.tables.whole
         classes, ranks = whole["classes"], whole["ranks"]
         copied = width if self.copying else 0  # as many may be copied as run
-        varying = decode_run.MAX_RUN * classes + TOGETHER if stages == 1 else stages * stages * classes
+        varying = max(
+            decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
+            for one in self.of_pools
+        )
         self.widths = {
             "rows": len(st.ROW), "chunks": len(st.CHUNK), "decodes": len(st.EPISODE), "facts": len(st.FACT),
             "reasons": len(st.REASON), "copies": len(st.COPY), "varying": 1, "all_passes": 2 * stages * (stages > 1),
-            "all_sends": 2 * ranks * (stages - 1),
+            "all_sends": 2 * ranks * (stages - 1), "moved": len(st.MOVE),
         }  # fmt: skip
         spare = {
             "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width,
             "reasons": width + 2, "copies": width * stages if self.copying else 0,
+            "moved": 0 if self.ways is None else 1,
         }  # fmt: skip
         much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": ROOM if self.copying else 0}
+        much["moved"] = 0 if self.ways is None else ROOM
         self.rooms = {name: much.get(name, ROOM) for name in spare}
+        self.h = no_pools(storage)
+        if self.ways is not None:
+            self.network.n, self.h = self.ways.lists(self.network.n, self._longest, self._layers())
         logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
         steps = ROOM + 2 if stages > 1 else 0
         logs["all_passes"] = storage.log(steps * self.widths["all_passes"])
         logs["all_sends"] = storage.log(steps * self.widths["all_sends"])
+        self.h = self.h._replace(moved=logs.pop("moved"))
         self._room = {name: self.rooms[name] * self.widths[name] for name in spare}
         mine, total = self.requests, len(self.requests)
         patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None and not self.outages
         nothing = np.zeros(0, np.int64)
-        ranks_of, thens = _order(self.scheduler, requests)
+        ranks_of, thens = next(
+            (found for found in (_order(one, requests) for one in self.of_pools) if len(found[0])), (nothing, nothing)
+        )
         cancels = nothing if requests.cancel_after_ns is None else requests.cancel_after_ns[mine]
         self.s = State(
             clock=storage.records(Clock, 1),
+            pools=storage.records(st.Pool, len(self.of_pools)),
             replicas=storage.records(Replica, count),
             sequences=storage.records(st.Sequence, FEW),
             spare=storage.numbers(FEW),
@@ -206,7 +237,7 @@ class CoreReplicas:
             free_at=storage.table(count, stages),
             sent_at=storage.table(count, ranks * (stages - 1)),
             slots=storage.table(count, stages, -1),
-            phases=storage.numbers(config.kv_block_tokens),
+            phases=storage.numbers(max(one.pool.block_tokens for one in self.of_pools)),
             times=storage.numbers(self.events + copied),
             whats=storage.numbers(self.events + copied),
             choice=storage.numbers(2 * width if self.schedulers else 0),
@@ -236,8 +267,10 @@ class CoreReplicas:
         for place in range(FEW):
             self.s.spare[place] = FEW - 1 - place
         self.tables.forget()
-        self._fill_loads(count)
-        self._fill(width, ranks)
+        self._fill_pools()
+        for number in range(len(self.of_pools)):
+            self._fill(number)
+        self._fill_clock(width, ranks)
         self._fill_outages()
         self._fill_caches(count)
 
@@ -273,15 +306,12 @@ class CoreReplicas:
         for name in PrefixRouting.__slots__:
             set_field(self.s.prefix_routing, 0, name, float(getattr(self.scheduler.config.prefix_routing, name)))
 
-    def _fill(self, width: int, ranks: int) -> None:
-        """Say what replicas may do, and where the clock begins."""
-        requests, scheduler = self.inputs.requests, self.scheduler
+    def _fill(self, number: int) -> None:
+        """Say what the replicas of a pool may do."""
+        scheduler = self.of_pools[number]
         config, pool = scheduler.config, scheduler.pool
         chunked = config.scheduler == "chunked_prefill"
         hosts = 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks
-        refused = np.flatnonzero(self.outcome.refused[self.requests])
-        for request in refused.tolist():
-            self.s.refused[request] = 1
         values = {
             "block_tokens": pool.block_tokens, "blocks": pool.total, "max_tokens": config.max_batch_tokens,
             "max_requests": config.max_batch_requests,
@@ -291,29 +321,40 @@ class CoreReplicas:
             "keeps_room": int(config.preemption == "never"), "first_chunk": int(config.admits_first_chunks),
             "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
             "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
-            "custom": int(bool(self.schedulers)),
+            "custom": int(bool(self.schedulers)), "pool": number,
+            "by_layer": int(number == 0 and self.ways is not None and self.ways.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
         }  # fmt: skip
-        for r in range(len(self.logs)):
+        for r in range(*self.bounds[number : number + 2]):
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
-        if isinstance(config.router, UserClass):
-            router = st.CUSTOM
-        else:
-            router = st.ROUTERS.index(config.router) if len(self.logs) > 1 else st.ROUND_ROBIN
-        if router == st.PREFIX_AWARE and self.prefixes is None:
-            router = st.LEAST_OUTSTANDING
+            if self.ways is not None:
+                set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
+
+    def _router(self, number: int) -> int:
+        """Return how requests go to the replicas of a pool."""
+        router = self.of_pools[number].config.router
+        if isinstance(router, UserClass):
+            return st.CUSTOM
+        found = st.ROUTERS.index(router) if self.bounds[number + 1] - self.bounds[number] > 1 else st.ROUND_ROBIN
+        return st.LEAST_OUTSTANDING if found == st.PREFIX_AWARE and self.prefixes is None else found
+
+    def _fill_clock(self, width: int, ranks: int) -> None:
+        """Say where the clock begins."""
+        requests, config = self.inputs.requests, self.scheduler.config
+        for request in np.flatnonzero(self.outcome.refused[self.requests]).tolist():
+            self.s.refused[request] = 1
         cancels = requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any())
         clock = {
             "phase": st.ENDS, "total": len(self.requests),
             "freed": requests.concurrency or 0, "closed": int(requests.concurrency is not None),
             "horizon": st.NEVER - 1 if self.inputs.horizon_ns is None else self.inputs.horizon_ns,
-            "router": router, "replicas": len(self.logs), "asked": -1, "chosen": -1,
+            "replicas": len(self.logs), "asked": -1, "chosen": -1,
             "spares": FEW, "queue_room": FEW + width, "event_room": len(self.s.times),
-            "living": len(self.logs), "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
+            "most_stages": self.most_stages, "pools": len(self.of_pools),
             "displaced_at": st.NEVER, "displaced_from": st.NEVER, "displaced_to": -1,
             "timeout": -1 if config.queue_timeout_ns is None else config.queue_timeout_ns, "cancels": int(cancels),
             "max_run": decode_run.MAX_RUN, "senders": ranks, "margin": self.network.margin,
@@ -323,13 +364,24 @@ class CoreReplicas:
         for name, value in clock.items():
             set_field(self.s.clock, 0, name, value)
 
+    @property
+    def _longest(self) -> int:
+        """The most tokens of a request."""
+        requests = self.inputs.requests
+        return int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
+
+    def _layers(self) -> list[int]:
+        """Return layers in the order in which a step of the first pool passes them, where somebody waits for them."""
+        kinds = self.tables.of_stage[0] if self.tables.by_layer else []
+        templates = [self.tables.kinds[kind].prefill.program.template for kind in kinds]
+        return [layer for template in templates for _, layer in template.passes_layers]
+
     def _copies_ns(self) -> Int64Array:
         """Return what copies of so many blocks take, as many as a sequence can have: stage by stage in, then out."""
         if self.copies is None:
             return np.zeros(0, np.int64)
-        requests, pool = self.inputs.requests, self.scheduler.pool
-        longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
-        most = min(pool.total, pool.needed(longest))
+        pool = self.scheduler.pool
+        most = min(pool.total, pool.needed(self._longest))
         return np.concatenate([one[:, : most + 1] for one in self.copies]).ravel()
 
     def _fill_outages(self) -> None:
@@ -348,21 +400,32 @@ class CoreReplicas:
             self.s.times[at], self.s.whats[at] = time, what
         set_field(self.s.clock, 0, "events", len(due))
 
-    def _fill_loads(self, count: int) -> None:
-        size = 1 << max(count - 1, 0).bit_length()
-        tree = self.storage.numbers(2 * size, -1)
-        for r in range(count):
-            tree[size + r] = r
-        for at in range(size - 1, 0, -1):
-            tree[at] = tree[2 * at]
-        self.s = self.s._replace(load_tree=tree)
+    def _fill_pools(self) -> None:
+        """Say how requests go to replicas, none of which has a load."""
+        trees: list[int] = []
+        for number, (first, end) in enumerate(pairwise(self.bounds)):
+            size = 1 << max(end - first - 1, 0).bit_length()
+            tree = [-1] * size + [*range(first, end)] + [-1] * (size - end + first)
+            for at in range(size - 1, 0, -1):
+                tree[at] = tree[2 * at]
+            router = self._router(number)
+            values = {
+                "first": first, "living": end - first, "router": router, "leaves": size, "tree_at": len(trees),
+                "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
+            }  # fmt: skip
+            for name, value in values.items():
+                set_field(self.s.pools, number, name, value)
+            trees += tree
+        self.s = self.s._replace(load_tree=self.storage.numbers(len(trees)))
+        for at, one in enumerate(trees):
+            self.s.load_tree[at] = one
 
     def _run(self) -> None:
         status, now, ended = st.FULL, 0, 0
         while status != st.DONE:
-            status = self.advance(self.s, self.tables.p, self.network.n)
+            status = self.advance(self.s, self.tables.p, self.network.n, self.h)
             if status == st.OUTAGES:
-                status = self.begin_and_end_outages(self.s, self.tables.p, self.network.n) or status
+                status = self.begin_and_end_outages(self.s, self.tables.p, self.network.n, self.h) or status
                 if self.by_events is not None:
                     self.by_events.break_off()
             if self.by_events is not None and status == st.ASK_PASS:
@@ -446,19 +509,24 @@ class CoreReplicas:
     def _grow(self) -> None:
         """Make room for more sequences, events, or places in queues."""
         s = self.s
-        if self._of_clock("spares") == 0:
+        spares = self._of_clock("spares")
+        if spares < 2:
             before = len(s.sequences)
             self.s = s = s._replace(
-                sequences=_longer(s.sequences, self.storage.records(st.Sequence, before)),
-                spare=_longer(s.spare, self.storage.numbers(before)),
+                sequences=longer(s.sequences, self.storage.records(st.Sequence, before)),
+                spare=longer(s.spare, self.storage.numbers(before)),
             )
             for place in range(before):
-                s.spare[place] = 2 * before - 1 - place
-            set_field(s.clock, 0, "spares", before)
+                s.spare[spares + place] = 2 * before - 1 - place
+            set_field(s.clock, 0, "spares", spares + before)
+        elif self.ways is not None and int(field_of(self.h.streams, 0, "spares")) < self.ways.most:
+            before = len(self.h.moves)
+            self.h = self.h._replace(moves=longer(self.h.moves, self.storage.records(Move, before)))
+            add_moves(self.h.streams, self.h.moves, before)
         elif self._of_clock("events") + 3 + self._expected() > self._of_clock("event_room"):
             more = len(s.times)
             self.s = s._replace(
-                times=_longer(s.times, self.storage.numbers(more)), whats=_longer(s.whats, self.storage.numbers(more))
+                times=longer(s.times, self.storage.numbers(more)), whats=longer(s.whats, self.storage.numbers(more))
             )
             set_field(s.clock, 0, "event_room", more + self._of_clock("event_room"))
         else:
@@ -476,13 +544,18 @@ class CoreReplicas:
         return int(field_of(self.network.n.traffic, 0, "present")) + self.network.margin
 
     def _draw(self) -> None:
-        """Draw pairs of replicas: as many as there are requests where the same ones live to the end."""
-        first, drawn = self._of_clock("choices"), self._of_clock("first_pair")
+        """Draw pairs of replicas of a pool: as many as there are requests where the same ones live to the end."""
+        number = self._of_clock("lane")
+        first, drawn, living = (
+            int(field_of(self.s.pools, number, name)) for name in ("choices", "first_pair", "living")
+        )
         more = min(len(self.requests), PAIRS) if self.outages else len(self.requests)
-        pairs = self.pairs.next(first - drawn, self._of_clock("living"), more)
-        self.s = self.s._replace(pairs=self.storage.column(pairs))
-        set_field(self.s.clock, 0, "first_pair", first)
-        set_field(self.s.clock, 0, "drawn", first + more)
+        self.drawn[number] = self.pairs[number].next(first - drawn, living, more)
+        self.s = self.s._replace(pairs=self.storage.column(np.concatenate(self.drawn)))
+        set_field(self.s.pools, number, "first_pair", first)
+        set_field(self.s.pools, number, "drawn", first + more)
+        for pool, before in enumerate(np.cumsum([0, *map(len, self.drawn[:-1])]).tolist()):
+            set_field(self.s.pools, pool, "pairs_at", before)
 
     def _ask_router(self) -> None:
         """Let a user's router choose."""
@@ -507,12 +580,12 @@ class CoreReplicas:
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])
         mixed = int(decodes > 0)
         if status == st.ASK_USES:
-            k = (rep["oldest"] + rep["flying"]) % self.stages
+            k = (rep["oldest"] + rep["flying"]) % rep["stages"]
             self.network.learn(r, k, OF_DECODE if chunks == 0 else mixed, counts)
         elif status == st.ASK_DECODE:
-            self.tables.learn_decode(decodes)
+            self.tables.learn_decode(r, decodes)
         elif status == st.ASK_PART:
-            self.tables.learn_parts(mixed, counts)
+            self.tables.learn_parts(r, mixed, counts)
         elif status == st.ASK_ROW:
             self.tables.learn_rows(r, mixed, counts)
         else:
@@ -532,12 +605,12 @@ class CoreReplicas:
                 )[2]  # fmt: skip
             else:
                 price = one.decode(decodes)
-                flying = int(field_of(self.s.flights[r], 0, "steps")) if self.stages == 1 else 0
+                flying = int(field_of(self.s.flights[r], 0, "steps")) if rep["stages"] == 1 else 0
                 keys, seen = rep["attended"] + flying * decodes, rep["near_attended"] + flying * rep["near_growth"]
                 pairs = zip(price.ns, price.windows, strict=True)
                 varying = [ns(keys if window is None else seen) for ns, window in pairs]
             base = kind * tables.whole["classes"]
-            if self.stages == 1 and not rep["chunks"] and not rep["meets"]:
+            if rep["stages"] == 1 and not rep["chunks"] and not rep["meets"]:
                 base = 0
             for core, ns in enumerate(varying):
                 tables.p.answer[base + core] = ns
@@ -552,7 +625,8 @@ class CoreReplicas:
         s = self.s
         taken: dict[str, Any] = {}
         for name in self._room:
-            taken[name] = logged(getattr(s, name), self._of_clock(f"{name}_at"), self.widths[name])
+            log = self.h.moved if name == "moved" else getattr(s, name)
+            taken[name] = logged(log, self._of_clock(f"{name}_at"), self.widths[name])
             set_field(s.clock, 0, f"{name}_at", 0)
         rows = len(taken["rows"])
         for name in ("all_passes", "all_sends"):
@@ -611,18 +685,23 @@ class CoreReplicas:
             table = taken[name]
             mine, places = by_replica(table[:, 0], count)
             many.append((shelved(one.typed([column[mine] for column in table[:, 1:].T])), places))
-        of_stages = []
-        if self.stages > 1 and self.by_events is None:
-            passes = taken["all_passes"][order].reshape(-1, self.stages, 2)
-            sends = taken["all_sends"][order].reshape(-1, self.stages - 1, 2, self.tables.whole["ranks"])
-            ranks = self.logs[0].ranks
-            if sends.shape[3] != ranks:
-                sends = np.repeat(sends, ranks, axis=3)
-            of_stages = [passes, sends]
+        of_stages: tuple[Any, ...] = ()
+        ranks = self.tables.whole["ranks"]
+        if self.most_stages > 1 and self.by_events is None:
+            passes = taken["all_passes"][order].reshape(-1, self.most_stages, 2)
+            of_stages = passes, taken["all_sends"][order].reshape(-1, self.most_stages - 1, 2, ranks)
+        if self.ways is not None and len(taken["moved"]):
+            self.ways.record(taken["moved"])
         for r, log in enumerate(self.logs):
             mine_rows = {name: column[cuts[r] : cuts[r + 1]].copy() for name, column in logged_rows.items()}
             parts = [{name: column[at[r] : at[r + 1]] for name, column in columns.items()} for columns, at in many]
-            besides = [table[cuts[r] : cuts[r + 1]] for table in of_stages]
+            besides = []
+            if of_stages and log.stages > 1:
+                passes, sends = (table[cuts[r] : cuts[r + 1]] for table in of_stages)
+                sends = sends[:, : log.stages - 1, :, : log.ranks]
+                if sends.shape[3] != log.ranks:
+                    sends = np.repeat(sends, log.ranks, axis=3)
+                besides = [passes[:, : log.stages].copy(), sends]
             self._tell_stretches(r, log, cuts[r + 1] - cuts[r])
             log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
 
@@ -655,7 +734,7 @@ class CoreReplicas:
         for r, log in enumerate(self.logs):
             if isinstance(log, CopyLog):
                 mine = copies[copies[:, 0] == r]
-                for stage in range(self.stages):
+                for stage in range(log.stages):
                     log.hand_copies(mine[mine[:, 1] == stage, 2:8], stage)
 
 
@@ -697,11 +776,3 @@ def spread(
     begin, mine = np.cumsum(sizes) - sizes, sizes[order]
     places = np.repeat(begin[order] - (np.cumsum(mine) - mine), mine)
     return varying[places + np.arange(len(places))], np.concatenate([[0], np.cumsum(mine)])[cuts]
-
-
-def _longer(before: Any, more: Any) -> Any:
-    """Return a list with as much behind it."""
-    if isinstance(before, np.ndarray):
-        return np.concatenate([before, more])
-    before.extend(more)
-    return before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,7 @@ from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.log import ClockLog, LaneLog
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.stretched_lane import StretchedLane
-from clustersim.replay.links.contention import moves_meet
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.pools.kv_traffic import KvTraffic
-from clustersim.replay.pools.lane_links import LaneLinks
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.scheduler import Scheduler
@@ -74,7 +71,6 @@ class Fleet:
         self.replicas: list[ClockReplica] = []
         self.wirings: dict[int, list[StageWiring]] = {}
         made = {} if lanes is None else self._lanes(lanes)
-        self.traffic = None if lanes is None else self._traffic(lanes, made)
         for pool in prepared.pools:
             shapes: Shapes = {}
             if pool.input.plan.is_lockstep:
@@ -101,30 +97,13 @@ class Fleet:
                     found[index] = lanes.lane(index, self.prepared.schedulers[index], log), log
         return found
 
-    def _traffic(self, lanes: LaneBuilder, made: Mapping[int, tuple[Lane, LaneLog]]) -> KvTraffic | None:
-        """Return what has K/V between pools on links without events; None where others than lanes may be on them."""
-        prepared, pools, inputs = self.prepared, self.prepared.pools, self.prepared.input
-        copied, all_of = any(pool.input.host is not None for pool in pools), sum(len(pool.replicas) for pool in pools)
-        if len(pools) < 2 or copied or prepared.outages or self.network.weak is not None or len(made) < all_of:
-            return None
-        if moves_meet(inputs.comm, prepared.hand_over_pairs()):
-            return None
-        stretched = {index: lane for index, (lane, _) in made.items() if isinstance(lane, StretchedLane)}
-        watched = {index: (lane, lanes.watched_stage(index)) for index, lane in stretched.items()}
-        links = {index: frozenset(lanes.watched(index)) for index in watched}
-        meeting = partial(prepared.meeting, links)
-        return KvTraffic(self.env, watched, prepared.senders, meeting, inputs.topology.link_capacity)
-
     def _lane(self, index: int, lanes: LaneBuilder, lane: Lane, log: LaneLog) -> LaneReplica:
         """Return a lane as a replica."""
 
         def anew(scheduler: Scheduler) -> Lane:
             return lanes.lane(index, scheduler, log)
 
-        watch: LinkWatch | LaneLinks | None = None
-        if isinstance(lane, StretchedLane):
-            traffic = self.traffic
-            watch = self._watch(index, lane, lanes.watched(index)) if traffic is None else traffic.links[index]
+        watch = self._watch(index, lane, lanes.watched(index)) if isinstance(lane, StretchedLane) else None
         return LaneReplica(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake, watch, self._swaps)
 
     def _watch(self, index: int, lane: StretchedLane, links: tuple[int, ...]) -> LinkWatch:

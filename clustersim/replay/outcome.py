@@ -29,6 +29,8 @@ class Outcome:
     scheduler : Scheduler
         Of any replica, with nothing in it: it says which requests can never run.
     progress : callable or None
+    decoder : Scheduler, optional
+        Of any replica of the next pool, where there is one.
 
     Attributes
     ----------
@@ -42,21 +44,31 @@ class Outcome:
         Requests that finished, left or were rejected.
     """
 
-    def __init__(self, requests: Requests, scheduler: Scheduler, progress: Progress | None) -> None:
+    def __init__(
+        self, requests: Requests, scheduler: Scheduler, progress: Progress | None, decoder: Scheduler | None = None
+    ) -> None:
         self.requests = requests
         self.refusal: Callable[[Sequence], str | None] = scheduler.refusal
         self.progress = progress
         self.replica_of: Int64Array = np.full(len(requests), UNREACHED, np.int64)
         self.arrived: Int64Array = np.full(len(requests), UNREACHED, np.int64)
-        self.refused = refused_by(scheduler, requests.prompt_tokens, requests.output_tokens)
+        self.decoder = decoder
+        prompts, outputs = requests.prompt_tokens, requests.output_tokens
+        self.refused = refused_by(scheduler, prompts, outputs if decoder is None else np.minimum(outputs, 1))
+        if decoder is not None:
+            self.refused |= refused_by(decoder, prompts, outputs)
         self.reasons: dict[int, str] = {}
         self.ended = self.reported = 0
 
     def explain(self, request: int) -> None:
         """Say why a request can never run."""
         columns = self.requests
-        sequence = Sequence(request, int(columns.prompt_tokens[request]), int(columns.output_tokens[request]))
-        self.reasons[request] = self.refusal(sequence) or ""
+        prompt, output = int(columns.prompt_tokens[request]), int(columns.output_tokens[request])
+        if self.decoder is None:
+            self.reasons[request] = self.refusal(Sequence(request, prompt, output)) or ""
+            return
+        there = self.decoder.refusal(Sequence(request, prompt, output))
+        self.reasons[request] = self.refusal(Sequence(request, prompt, min(output, 1))) or f"to decode, it {there}"
 
     def end(self, count: int, now: int) -> None:
         """Count requests that are accounted for."""

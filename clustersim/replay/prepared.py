@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -151,18 +151,6 @@ class Prepared:
                     for other in target.replicas:
                         for _, end in target.ranks_of(other, to_stage, to_t):
                             yield device, end
-
-    def meeting(self, links: Mapping[int, frozenset[int]], pair: tuple[int, int]) -> list[int]:
-        """Return the replicas that K/V between two devices may meet, of those on whose links it may be."""
-        used = self.input.comm.links("send", pair)
-        return [replica for replica, theirs in links.items() if not used.isdisjoint(theirs)]
-
-    @property
-    def senders(self) -> list[int]:
-        """Ranks that K/V may leave."""
-        source = self.pools[0]
-        shards = dict.fromkeys(shard.source for shard in self.input.shards)
-        return [rank for shard in shards for one in source.replicas for rank, _ in source.ranks_of(one, *shard)]
 
     @property
     def links_on_the_way(self) -> frozenset[int]:

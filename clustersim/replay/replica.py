@@ -27,11 +27,6 @@ class ClockReplica(Load, Protocol):
     alive: bool
     on_launch: OnLaunch | None
 
-    @property
-    def foresees(self) -> bool:
-        """Whether it tells when a step passes its layers as soon as that begins."""
-        ...
-
     def add(self, sequence: Sequence) -> None:
         """Queue an arrived request."""
         ...

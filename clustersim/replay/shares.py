@@ -54,6 +54,8 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         As many as this; by default one per usable core, and fewer where there is little to do.
     """
     inputs, contention, pool = prepared.input, prepared.contention, prepared.input.entry
+    if len(inputs.pools) > 1:
+        return 1, "requests go on in another pool"
     replicas = pool.plan.dp
     if replicas == 1:
         return 1, "there is one replica"

@@ -48,11 +48,6 @@ from clustersim.replay.lanes.prices import LanePrices
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.lanes.swapping_lane import SwappingLane
-from clustersim.replay.pools import kv_forecast
-from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.replay.pools.kv_forecast import KvForecast
-from clustersim.replay.pools.kv_moves import KvMoves
-from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.serving.grouped import decode_group
 from clustersim.serving.grouped.asked_scheduler import AskedGroup, AskedScheduler
 from clustersim.serving.grouped.caching_queue import CachingQueue
@@ -338,24 +333,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a layer leaves late": Mutation(Layers, "begin", "int(passes[layer])", "int(passes[layer]) + 1"),
     "layers of a step that meets K/V leave twice": Mutation(Layers, "take", "self._version += 1", "pass"),
     "layers of a step that meets K/V never leave": Mutation(Layers, "take", "list(self.marks)", "[]"),
-    # kv_traffic.py
-    "K/V gets on links, and no lane is looked at": Mutation(
-        KvTraffic, "_change_send", "self.attend(stage, now)", "pass"
-    ),
-    "a step beside K/V took what it takes alone": Mutation(KvTraffic, "_end", "run.stretches", "[]"),
-    "a layer is passed before a collective ends": Mutation(
-        KvTraffic, "_await_layer", "self.phases[stage] != ON", "True"
-    ),
-    "what is due waits for links": Mutation(KvTraffic, "_run", "queue[0][0] < following", "False"),
-    "layers go on alike past what is due": Mutation(KvTraffic, "_repeat", "(due - now) // later", "NEVER"),
-    "what alike layers lose is not told": Mutation(
-        KvTraffic, "_repeat", "run.stretches += (instance + time * length, ns)", "pass"
-    ),
-    "what alike layers lose is not lost": Mutation(KvTraffic, "_repeat", "run.late += times * lost", "pass"),
-    "moves of alike layers are at one time": Mutation(KvMoves, "repeat", " * later", " * 0"),
-    "alike layers that have no blocks yet never leave": Mutation(
-        HandOvers, "repeat", "transfer.passed.extend(layers)", "pass"
-    ),
     # decode_rounds.py
     "decodes go round past an arrival": Mutation(PipeLane, "_go_round", "start >= until or ", ""),
     "decodes go round with their last token": Mutation(GroupedScheduler, "again", "group.left < 2", "group.left < 1"),
@@ -501,18 +478,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "an episode goes on though a step left it out": Mutation(
         DecodeSlots, "_open", "or last_steps[slot] != sequence.last_step)", ")"
     ),
-    "foreseen moves do not wait for one another": Mutation(
-        kv_forecast, "_plan", "np.maximum.accumulate(asked - (after - ns))", "asked - (after - ns)"
-    ),
-    "foreseen moves go where others arrive": Mutation(kv_forecast, "_in_turn", ", free.get(target, 0)", ""),
-    "foreseen moves overtake nobody under way": Mutation(
-        KvForecast, "_replan", "np.concatenate([started, coming])))", "coming))"
-    ),
-    "what is passed as blocks are given is asked for later": Mutation(KvForecast, "plan", '"right"', '"left"'),
-    "foreseen moves start anew at their start": Mutation(
-        KvForecast, "_replan", "[:, START] > now", "[:, START] >= now"
-    ),
-    "foreseen moves do not end at the horizon": Mutation(HandOvers, "stop", "self.forecast.record(now)", "pass"),
     "a prompt computes what it takes over": Mutation(CachingQueue, "_admit_from_queue", " - cached * self.size", ""),
     "what is taken over takes no free blocks": Mutation(
         CachingQueue, "_admit_from_queue", "not pool.fits(sequence, cached, missing if", "pool.free[0] < (missing if"

@@ -163,7 +163,7 @@ class Lockstep:
     def _on_layer(self) -> OnLayer | None:
         """Return what tells every replica of the layers that a step has passed everywhere; None where none asks."""
         asked = [
-            member.on_launch(member.index, decision.prefills, None)
+            member.on_launch(member.index, decision.prefills)
             for member, decision in zip(self.members, self.decisions, strict=True)
             if member.on_launch is not None
         ]

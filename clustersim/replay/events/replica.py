@@ -61,11 +61,6 @@ class Replica(DecodeJumps):
         self._catch_up(now_ns(self.env))  # decodes may have taken blocks that were cached ones
         return pool.block_tokens * max(pool.cached_blocks(owner, request) for owner in range(len(pool.free)))
 
-    @property
-    def foresees(self) -> bool:
-        """Whether it tells when a step passes its layers as soon as that begins: events say so one by one."""
-        return False
-
     def add(self, sequence: Sequence) -> None:
         """Queue an arrived request."""
         self.scheduler.add(sequence)

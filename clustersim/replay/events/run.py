@@ -76,7 +76,7 @@ class EventReplay:
         self.entry = self.replicas[: inputs.entry.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs = HandOvers(
-            self.env, self.network, prepared, self.replicas, self.fleet.traffic, on_done=self._done, lose=self._lose
+            self.env, self.network, prepared, self.replicas, on_done=self._done, lose=self._lose
         )
         self.admission = Admission(
             self.replicas, len(self.entry), prepared.outages, self.recorder,
@@ -126,7 +126,6 @@ class EventReplay:
     def _stop(self) -> None:
         for replica in self.replicas:
             replica.stop(now_ns(self.env))
-        self.hand_overs.stop(now_ns(self.env))
         if not self.finished.triggered:
             self.finished.succeed()
 
@@ -285,7 +284,6 @@ class EventReplay:
             self.replicas[index].schedule()
 
     def _result(self) -> ReplayResult:
-        self.hand_overs.flush()
         for replica in self.replicas:
             replica.flush()
             for sequence in (*replica.scheduler.running, *replica.scheduler.waiting, *replica.scheduler.swapped_out):

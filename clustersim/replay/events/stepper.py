@@ -116,7 +116,7 @@ class Stepper:
         self.steps += 1
         self.in_flight += 1
         if self.on_launch is not None:
-            micro.on_layer = self.on_launch(self.index, decision.prefills, None)
+            micro.on_layer = self.on_launch(self.index, decision.prefills)
         self._pipeline.launch(micro)
 
     def account(self, decision: Decision, batch: StepBatch) -> None:

@@ -33,11 +33,8 @@ from clustersim.values import dataclass
 
 OnLayer = Callable[[int], None]
 """Called with a layer whose attention over prompts has ended, on all ranks of the pass."""
-OnLaunch = Callable[[int, Sequences[tuple[Sequence, int]], Callable[[], Int64Array] | None], OnLayer | None]
-"""Called with (replica, prompt chunks, passes) before their step starts; returns what to call as it passes layers.
-
-``passes`` tells how long after its start the step passes each layer, by layer, where a replica foresees that.
-"""
+OnLaunch = Callable[[int, Sequences[tuple[Sequence, int]]], OnLayer | None]
+"""Called with (replica, prompt chunks) before their step starts; returns what to call as it passes layers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

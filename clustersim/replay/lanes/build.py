@@ -135,12 +135,6 @@ class LaneBuilder:
         """Return the links of a replica of one stage on which K/V on its way may be."""
         return self.prepared.contention.watched.get((replica, 0), ())
 
-    def watched_stage(self, replica: int) -> SharedStage:
-        """Return where the collectives of such a replica are."""
-        inputs, pool = self.prepared.input, self.prepared.pool_of(replica)
-        (prices,), devices = self.prices_of(replica), pool.stage_devices(replica, 0)
-        return SharedStage(prices, pool.programs[replica, 0], inputs.comm, devices, ())
-
     def shared(self, replica: int) -> SharedLinks:
         """Return how sends of a replica share links with its collectives."""
         if replica not in self._shared:

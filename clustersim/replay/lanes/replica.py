@@ -19,7 +19,6 @@ from clustersim.replay.lanes.lane_load import LaneLoad
 from clustersim.replay.lanes.layers import Layers
 from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.stretched_lane import AWAY
-from clustersim.replay.pools.lane_links import LaneLinks
 from clustersim.serving.decision import Swap
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -48,7 +47,7 @@ class LaneReplica(LaneLoad):
         Called with (replica, sequences that ended).
     wake : callable
         Asks for a scheduling decision at this instant.
-    watch : LinkWatch, LaneLinks or None
+    watch : LinkWatch or None
         Of its links, where K/V on its way may be on them.
     copies : callable or None
         Replica → what copies its K/V to its host and back, at the start and after a failure; None: nothing does.
@@ -63,7 +62,7 @@ class LaneReplica(LaneLoad):
         undisturbed: Callable[[], int],
         on_done: Callable[[int, tuple[Sequence, ...]], None],
         wake: Callable[[int], None],
-        watch: LinkWatch | LaneLinks | None = None,
+        watch: LinkWatch | None = None,
         copies: Callable[[LaneReplica], Swaps | None] = _nothing,
     ) -> None:
         self.env = env
@@ -73,7 +72,7 @@ class LaneReplica(LaneLoad):
         self.on_done = on_done
         self.wake = wake
         self.on_launch: OnLaunch | None = None
-        self.layers: Layers | LaneLinks | None = None
+        self.layers: Layers | None = None
         self.alive = True
         self._version = 0
         self._armed = NEVER
@@ -201,11 +200,6 @@ class LaneReplica(LaneLoad):
             self.on_done(self.index, gone)
         self.wake(self.index)
 
-    @property
-    def foresees(self) -> bool:
-        """Whether it can tell when a step passes its layers as soon as that begins: nothing can meet it on a link."""
-        return self.watch is None
-
     def _tell_layers(self, on_launch: OnLaunch) -> None:
         """Let who waits for single layers know when the step that begins passes them."""
         lane = self.lane
@@ -213,10 +207,10 @@ class LaneReplica(LaneLoad):
         if lane.end == NEVER or lane.batch is None or not lane.batch.chunks:
             return
         if self.layers is None:
-            self.layers = self.watch if isinstance(self.watch, LaneLinks) else Layers(self.env, lane)
-            if isinstance(self.watch, LinkWatch) and isinstance(self.layers, Layers):
+            self.layers = Layers(self.env, lane)
+            if self.watch is not None:
                 self.watch.layers = self.layers
-        self.layers.begin(on_launch(self.index, lane.batch.chunks, self.layers.passes))
+        self.layers.begin(on_launch(self.index, lane.batch.chunks))
 
     def stop(self, now: int) -> None:
         """Record what has ended at the horizon."""

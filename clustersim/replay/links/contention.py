@@ -158,11 +158,6 @@ def _moved_over(comm: CommTable, moves: Iterable[tuple[int, int]]) -> dict[int, 
     return found
 
 
-def moves_meet(comm: CommTable, moves: Iterable[tuple[int, int]]) -> bool:
-    """Whether moves between pairs of devices can meet one another, but for those with the same end, in turn."""
-    return any(_more_than_one(pairs) for pairs in _moved_over(comm, moves).values())
-
-
 def _more_than_one(pairs: Pairs) -> bool:
     """Whether pairs of devices have no end in common."""
     return min(len({pair[end] for pair in pairs}) for end in range(2)) > 1

@@ -6,7 +6,7 @@ A path carries one transfer at a time; where several are on their way over the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -59,12 +59,17 @@ def make_flows(storage: Storage, links: int, paths: Sequence[Places]) -> Flows:
     return n
 
 
-def _lay(n: Flows, f: int, first: int, places: Places) -> int:
+def place_on_links(places: Any, f: int, first: int, found: Places) -> int:
     """Say which links a path has, at places from one on; return the place behind them."""
-    end = first + len(places[0])
-    for place, link, weight in zip(range(first, end), *places, strict=True):
+    end = first + len(found[0])
+    for place, link, weight in zip(range(first, end), *found, strict=True):
         for name, value in (("link", link), ("weight", weight), ("path", f)):
-            set_field(n.places, place, name, value)
+            set_field(places, place, name, value)
+    return end
+
+
+def _lay(n: Flows, f: int, first: int, places: Places) -> int:
+    end = place_on_links(n.places, f, first, places)
     set_field(n.paths, f, "first", first)
     set_field(n.paths, f, "end", end)
     return end

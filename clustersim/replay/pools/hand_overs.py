@@ -29,14 +29,11 @@ from collections.abc import Sequence as Sequences
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from clustersim.clock import Int64Array
 from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.pools.kv_forecast import KvForecast
 from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.replay.pools.kv_parts import KvParts
-from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
@@ -56,8 +53,6 @@ class HandOvers(KvTransfers):
     prepared : Prepared
     replicas : sequence of ClockReplica
         Of all pools.
-    traffic : KvTraffic or None
-        What has moves on links without events; None where they are flows in the network.
     on_done : callable
         Called with (replica, sequences that their clients gave up, and that are gone).
     lose : callable
@@ -70,20 +65,15 @@ class HandOvers(KvTransfers):
         network: Network,
         prepared: Prepared,
         replicas: Sequences[ClockReplica],
-        traffic: KvTraffic | None,
         *,
         on_done: OnDone,
         lose: Callable[[int, Sequence, str], None],
     ) -> None:
         inputs = prepared.input
         alone = frozenset[tuple[int, int]]() if network.weak else prepared.contention.alone
-        moves = KvMoves(env, network, inputs.comm, prepared.recorder, self._moved, alone, network.weak, traffic)
+        moves = KvMoves(env, network, inputs.comm, prepared.recorder, self._moved, alone, network.weak)
         super().__init__(env, prepared, replicas, moves, on_done, lose)
-        self.traffic = traffic
-        if traffic is not None:
-            traffic.owner = self
         self.parts = KvParts(prepared)
-        self.forecast: KvForecast | None = None
         self.layerwise = inputs.entry.serving.transfer == "layerwise"
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
@@ -92,15 +82,6 @@ class HandOvers(KvTransfers):
         if self.decoders and self.layerwise:
             for index in prepared.pools[0].replicas:
                 replicas[index].on_launch = self._launched
-        if self.decoders and self.layerwise and self._foreseen():
-            self.forecast = KvForecast(env, inputs.comm, moves.log, inputs.shards, self.parts.ends_of, self._all_moved)
-
-    def _foreseen(self) -> bool:
-        """Whether moves meet nothing and are not broken off, and it is known beforehand when layers are passed."""
-        prepared = self.prepared
-        if prepared.outages or not set(prepared.hand_over_pairs()) <= self.moves.alone:
-            return False
-        return all(self.replicas[index].foresees for index in prepared.pools[0].replicas)
 
     @cached_property
     def router(self) -> Router:
@@ -134,7 +115,6 @@ class HandOvers(KvTransfers):
         self,
         replica: int,
         chunks: Sequences[tuple[Sequence, int]],
-        passes: Callable[[], Int64Array] | None,
     ) -> OnLayer | None:
         """Let prompts leave, layer by layer, that a step is about to compute to their end."""
         last = [s for s, count in chunks if s.hands_over and count == s.to_compute]
@@ -143,11 +123,6 @@ class HandOvers(KvTransfers):
         for sequence in last:
             self._open(replica, sequence, sequence.computed)
         transfers = [self.transfers[sequence.request] for sequence in last]
-        if self.forecast is not None and passes is not None:
-            foreseen = now_ns(self.env) + passes()
-            for transfer in transfers:
-                transfer.passes = foreseen
-            return None
         return partial(self._pass, transfers)
 
     def _pass(self, transfers: Sequences[KvTransfer], layer: int) -> None:
@@ -158,25 +133,6 @@ class HandOvers(KvTransfers):
     def _of(self, transfers: Sequences[KvTransfer]) -> list[KvTransfer]:
         """Return those transfers that are still on their way."""
         return [one for one in transfers if self.transfers.get(one.left.request) is one]
-
-    @property
-    def asked(self) -> int:
-        """How many moves have been asked for."""
-        return self.moves.asked
-
-    def goes_on_alike(self, layer: int, following: int) -> bool:
-        """Whether what leaves with two layers is alike."""
-        return self.parts.are_alike(layer, following)
-
-    def repeat(self, on_layer: OnLayer, moves: Sequences[tuple[Move, int]], layers: Sequences[int], later: int) -> None:
-        """Take note of moves (and their ends) that happen again with each of some layers, so much later each time."""
-        assert isinstance(on_layer, partial)
-        self.moves.repeat(moves, layers, later)
-        for move, _ in moves:
-            self.transfers[move.request].missing -= len(layers)
-        for transfer in self._of(on_layer.args[0]):
-            if not transfer.reserved:
-                transfer.passed.extend(layers)
 
     def _open(self, replica: int, left: Sequence, start: int) -> None:
         """Let a sequence begin to leave, as it will be when its prompt is computed and its first token is sampled."""
@@ -206,21 +162,9 @@ class HandOvers(KvTransfers):
         if transfer.target == NOBODY:
             self._arm()
 
-    @property
-    def is_due(self) -> bool:
-        """Whether something is to be settled at this instant that has no turn yet."""
-        return not self.in_turn and (self.armed or bool(self.moves.changed))
-
-    def settle(self) -> None:
-        """Settle now what has come up."""
-        if self.armed:
-            self._settle(None)
-        else:
-            self.moves.start()
-
     def _settle(self, _: None) -> None:
         """Let arrive what has arrived, route what leaves, and start transfers, each in the order of requests."""
-        self.armed = self.in_turn = False
+        self.armed = False
         now = now_ns(self.env)
         landed, self.landed = sorted(self.landed), {}
         for request in landed:
@@ -243,17 +187,11 @@ class HandOvers(KvTransfers):
             if transfer.reserved:
                 self._ask_layer(transfer, layer)
         self.moves.start()
-        if self.traffic is not None:
-            self.traffic.wait()
 
     def _send(self, sequence: Sequence, target: int) -> None:
         """Ask for the transfers of a sequence that was given blocks, as far as they can begin."""
         transfer = self.transfers[sequence.request]
         transfer.target, transfer.reserved = target, True
-        if self.forecast is not None:
-            transfer.missing = 1
-            self.forecast.plan(transfer)
-            return
         transfer.missing = self.parts.count(transfer)
         for move in self.parts.before(transfer):
             self.moves.ask(move)
@@ -267,15 +205,10 @@ class HandOvers(KvTransfers):
             self.moves.ask(move)
 
     def _moved(self, move: Move) -> None:
-        self._all_moved(move.request)
-        if self.traffic is None:
-            self._arm()
-
-    def _all_moved(self, request: int) -> None:
-        """Take note that one move of a request has ended, or all where they are foreseen."""
-        transfer = self.transfers[request]
+        transfer = self.transfers[move.request]
         transfer.missing -= 1
         self._check(transfer)
+        self._arm()
 
     def _check(self, transfer: KvTransfer) -> None:
         """Let a sequence arrive of which nothing is missing."""
@@ -292,15 +225,6 @@ class HandOvers(KvTransfers):
             self.on_done(target.index, (sequence,))
         else:
             self.there[sequence.request] = transfer
-
-    def stop(self, now: int) -> None:
-        """Record what has ended at the horizon."""
-        if self.forecast is not None:
-            self.forecast.record(now)
-
-    def flush(self) -> None:
-        """Hand everything to the recorder."""
-        self.moves.log.flush()
 
     def story(self) -> list[str]:
         """Return who waits for what, a sentence each."""

@@ -9,32 +9,21 @@ be the first of its rank. One that can meet nothing on its links (``links.conten
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from clustersim.clock import to_ns
 from clustersim.collective.communications import CommTable
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.links.sharing_by_lanes import Use
-from clustersim.replay.links.uses import MOST_USES
-from clustersim.replay.pools.move_log import MoveLog
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.timeline.record import Recorder
-from clustersim.timeline.tables import MOVE_COLUMNS
 from clustersim.values import dataclass
 
 if TYPE_CHECKING:
     from simpy import Environment
-
-    from clustersim.replay.pools.kv_traffic import KvTraffic
-
-LAYER, START = (tuple(MOVE_COLUMNS).index(name) for name in ("layer", "start_ns"))
-"""When a move started; when it ended is behind that."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -80,8 +69,6 @@ class KvMoves:
         Pairs of devices between which transfers meet nothing.
     weak : WeakLinks, optional
         Links that carry less at times: a transfer that starts then takes as much longer.
-    traffic : KvTraffic, optional
-        What has them on links without events, in place of the network.
     """
 
     def __init__(
@@ -93,7 +80,6 @@ class KvMoves:
         on_moved: Callable[[Move], None],
         alone: AbstractSet[tuple[int, int]] = frozenset(),
         weak: WeakLinks | None = None,
-        traffic: KvTraffic | None = None,
     ) -> None:
         self.env = env
         self.network = network
@@ -102,10 +88,6 @@ class KvMoves:
         self.on_moved = on_moved
         self.alone = alone
         self.weak = weak
-        self.traffic = traffic
-        self.uses: dict[tuple[int, int, float], Use | None] = {}
-        """Pair of devices and bytes → what a transfer of so many puts on links, where that is asked for."""
-        self.log = MoveLog(recorder)
         self.numbers: dict[tuple[int, int], int] = {}
         """Pair of devices → its number in ``comm``."""
         self.asked = 0
@@ -155,10 +137,6 @@ class KvMoves:
         if pair not in self.numbers:
             self.numbers[pair] = self.comm.number("send", pair)
         duration = to_ns(self.comm.seconds(self.numbers[pair], move.payload_bytes))
-        if self.traffic is not None:
-            use = self._use(pair, move.payload_bytes, duration)
-            self.traffic.send(rank, pair, duration, use, self._ended, move)
-            return
         if pair in self.alone:
             at(self.env, duration, COMPLETION, self._ended, move)
             return
@@ -174,19 +152,6 @@ class KvMoves:
             foreign=True,
             owner=move,
         )
-
-    def _use(self, pair: tuple[int, int], payload_bytes: float, duration: int) -> Use | None:
-        """Return what a transfer puts on links; None where it meets nothing."""
-        key = *pair, payload_bytes
-        if key not in self.uses:
-            if len(self.uses) >= MOST_USES:
-                self.uses.clear()
-            plan = None if pair in self.alone else self.comm.chosen("send", pair, payload_bytes)
-            transfer_ns = 0 if plan is None else min(duration, to_ns(payload_bytes * plan.seconds_per_byte))
-            self.uses[key] = None
-            if plan is not None and transfer_ns:
-                self.uses[key] = Use(transfer_ns=transfer_ns, links=frozenset(plan.links.tolist()), plans=(plan,))
-        return self.uses[key]
 
     def drop(self, request: int) -> None:
         """Forget the transfers of a request: what they leave or reach has failed. :meth:`start` starts others."""
@@ -221,14 +186,6 @@ class KvMoves:
             self._is_first(queue[0])
         self.recorder.move(*_row(move, now_ns(self.env)))
         self.on_moved(move)
-
-    def repeat(self, moves: Sequence[tuple[Move, int]], layers: Sequence[int], later: int) -> None:
-        """Record that moves that have ended (when) happen again with some layers, so much later each time."""
-        rows = np.array([_row(move, end) for move, end in moves] * len(layers), np.int64).reshape(-1, len(MOVE_COLUMNS))
-        rows[:, START:] += np.repeat(np.arange(1, len(layers) + 1) * later, len(moves))[:, None]
-        rows[:, LAYER] = np.repeat(layers, len(moves))
-        self.log.add(rows)
-        self.asked += len(rows)
 
     def story(self) -> list[str]:
         """Return what waits, a sentence each."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clustersim.plan.reshard import Shard
-from clustersim.replay.pools.kv_forecast import End
 from clustersim.replay.pools.kv_moves import Move
 from clustersim.replay.pools.kv_transfers import KvTransfer
 from clustersim.replay.prepared import Prepared
 from clustersim.timeline.tables import ALL_LAYERS
+
+End = tuple[int, int, int]
+"""Replica, global rank and device."""
 
 
 class KvParts:
@@ -73,12 +75,3 @@ class KvParts:
             rank, device = self.prepared.pool_of(replica).ranks_of(replica, stage, t)[owner]
             self.ends[key] = replica, rank, device
         return self.ends[key]
-
-    def are_alike(self, layer: int, following: int) -> bool:
-        """Whether what leaves with two layers is alike: as many bytes of the same heads, from and to the same ranks."""
-        return self._leaving_with(layer) == self._leaving_with(following)
-
-    def _leaving_with(self, layer: int) -> list[tuple[object, ...]]:
-        parts = [one for one in self.shards if layer in one.layers]
-        sizes = [one.layer_bytes[one.layers.index(layer)] for one in parts]
-        return [(one.source, one.target, size, one.head_range(layer)) for one, size in zip(parts, sizes, strict=True)]

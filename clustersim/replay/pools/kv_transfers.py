@@ -19,10 +19,8 @@ from dataclasses import field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from clustersim.clock import Int64Array
 from clustersim.replay.instant import HAND_OVER, at
 from clustersim.replay.pools.kv_moves import KvMoves
-from clustersim.replay.pools.kv_traffic import KvTraffic
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.sequence import Sequence
@@ -41,8 +39,7 @@ _BEGINNING: Final = attrgetter("at_ns")
 class KvTransfer:
     """A request on its way: as it was, as it will be, from where to where, and what has not arrived yet.
 
-    ``start`` is the first token of what leaves layer by layer; ``passed`` has the layers that can leave, and ``passes``
-    when each can, where that is foreseen.
+    ``start`` is the first token of what leaves layer by layer; ``passed`` has the layers that can leave.
     """
 
     left: Sequence
@@ -51,7 +48,6 @@ class KvTransfer:
     target: int = NOBODY
     start: int = 0
     passed: list[int] = field(default_factory=list)
-    passes: Int64Array | None = None
     reserved: bool = False
     sampled: bool = False
     missing: int = 0
@@ -100,22 +96,13 @@ class KvTransfers(ABC):
         self.stranded: dict[int, None] = {}
         """Requests that leave, and for which no decode replica lives."""
         self.armed = False
-        """Whether something has come up at this instant …"""
-        self.in_turn = False
-        """… and is settled when it has its turn."""
-        self.traffic: KvTraffic | None = None
+        """Whether something has come up at this instant."""
 
     def _arm(self) -> None:
-        """Settle what has come up when it has its turn, or at once where nothing else is due before."""
+        """Settle what has come up when it has its turn at this instant."""
         if not self.armed and self.decoders:
             self.armed = True
-            if self.traffic is None or not self.traffic.runs:
-                self.settle_in_turn()
-
-    def settle_in_turn(self) -> None:
-        """Settle what has come up when it has its turn at this instant."""
-        self.armed = self.in_turn = True
-        at(self.env, 0, HAND_OVER, self._settle)
+            at(self.env, 0, HAND_OVER, self._settle)
 
     @abstractmethod
     def _settle(self, _: None) -> None:

@@ -20,7 +20,7 @@ from clustersim.core.prefix_cache import (
     take_over,
 )
 from clustersim.core.routing import follow_prefix
-from clustersim.core.state import Clock, Flight, Replica, Sequence, State
+from clustersim.core.state import Clock, Flight, Pool, Replica, Sequence, State
 
 STORE = Objects()
 FIRST, END, RUNS, BLOCKS = (0, 2, 4), (2, 4, 5), (1, 2, 1, 3, 4), (2, 3, 2, 1, 4)
@@ -35,9 +35,9 @@ def state_of(replicas: int = 1, blocks: int = 10) -> State:
         caches=STORE.records(PrefixCache, replicas), prefix_runs=STORE.sparse_grid(PrefixRun, replicas, 5),
         extents=STORE.sparse_grid(Extent, replicas, blocks + 2), prefix_first=FIRST, prefix_end=END, prefix_of=RUNS,
         prefix_blocks=BLOCKS, prefix_routing=STORE.records(PrefixRouting, 1), living=[*range(replicas)],
-        prompts=[20, 12, 16],
+        prompts=[20, 12, 16], pools=STORE.records(Pool, 1),
     )  # fmt: skip
-    s.clock[0].living = s.clock[0].replicas = replicas
+    s.pools[0].living = s.clock[0].replicas = replicas
     for one, (first, end) in enumerate(zip(FIRST, END, strict=True)):
         s.sequences[one].request, s.sequences[one].prompt = one, 4 * sum(BLOCKS[first:end])
     for r in range(replicas):
