@@ -51,7 +51,7 @@ class KvShard(Record):
     __slots__ = ("source", "target")
 
 
-class KvWay(Record):
+class KvRoute(Record):
     """Between two ranks: which costs its moves have, and the places of its links [first, end) (``core.flows``)."""
 
     __slots__ = ("end", "first", "kind")
@@ -66,7 +66,7 @@ class HandOverLists(NamedTuple):
     layer_times: Any
     """… and when each flight does."""
     shards: Any
-    ways: Any
+    routes: Any
     """By prefill replica, decode replica and shard."""
     sizes: Any
     """Which kind of bytes a shard has of a layer, or (first) of all: ``shard × (layers + 1) + 1 + layer``."""
@@ -248,7 +248,7 @@ def start_moves(s: Any, p: Any, n: Any, h: Any) -> int:
             f = owner.first_path + sender
             move, path = h.moves[h.senders[sender].first], n.paths[f]
             seq = s.sequences[move.one]
-            way = h.ways[(seq.source * decoders + seq.target - owner.prefill) * owner.shards + move.shard]
+            way = h.routes[(seq.source * decoders + seq.target - owner.prefill) * owner.shards + move.shard]
             kind = way.kind * owner.sizes + h.sizes[move.shard * (owner.layers + 1) + 1 + move.layer]
             move.start = clock.now
             path.left, wait = h.moves_ns[kind][move.tokens], 0

@@ -9,7 +9,7 @@ import numpy as np
 from clustersim.clock import Int64Array, to_ns_array
 from clustersim.compiled import Storage, field_of, set_field
 from clustersim.core.flows import Path, Place
-from clustersim.core.hand_overs import MOVE_OF_KV, HandOverLists, HandOvers, KvShard, KvWay
+from clustersim.core.hand_overs import MOVE_OF_KV, HandOverLists, HandOvers, KvRoute, KvShard
 from clustersim.core.kv_moves import NONE, Move, Receiver, Sender, Streams
 from clustersim.core.passes import Network
 from clustersim.replay.links.paths import Places, make_flows, place_on_links, places_of
@@ -20,7 +20,7 @@ FEW: int = 1 << 6
 """Requests for whose moves there is room at first."""
 
 
-class KvWays:
+class KvRoutes:
     """All ways between replicas of two pools.
 
     Parameters
@@ -95,7 +95,7 @@ class KvWays:
         kinds = np.where(np.isnan(self.token_bytes).ravel(), -1, kinds.ravel())
         found["sizes"] = storage.column(kinds.astype(np.int64))
         ways, numbers, plans = self._ways()
-        n, found["ways"] = self._paths(n, ways)
+        n, found["routes"] = self._paths(n, ways)
         tokens = np.arange(longest + 1, dtype=np.float64)
         rows = len(numbers) * len(sizes)
         found["moves_ns"], found["links_ns"] = (storage.table(rows, longest + 1) for _ in range(2))
@@ -138,7 +138,7 @@ class KvWays:
         """Return the network with a path for each rank that sends, and the ways, of which it takes one at a time."""
         storage, shards, decoders = self.storage, len(self.shards), len(self.decode.replicas)
         first_path, first = len(n.paths), len(n.places)
-        found = storage.records(KvWay, len(ways))
+        found = storage.records(KvRoute, len(ways))
         paths = longer(n.paths, storage.records(Path, self.senders))
         places = longer(n.places, storage.records(Place, sum(len(of) for _, (of, _) in ways)))
         for f in range(first_path, len(paths)):
@@ -192,7 +192,7 @@ def no_pools(storage: Storage) -> HandOverLists:
         layers=nothing,
         layer_times=storage.table(0, 0),
         shards=storage.records(KvShard, 0),
-        ways=storage.records(KvWay, 0),
+        routes=storage.records(KvRoute, 0),
         sizes=nothing,
         moves_ns=storage.table(0, 0),
         links_ns=storage.table(0, 0),

@@ -27,7 +27,7 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
 from clustersim.replay.core_links import LinkTables, variant_of
-from clustersim.replay.core_pools import KvWays, add_moves, longer, no_pools
+from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
@@ -114,7 +114,7 @@ class CoreReplicas:
             self.bounds = [prepared.pools[0].first_replica, prepared.pools[1].first_replica, len(replicas)]
         self.of_pools = [prepared.schedulers[replicas[first]] for first in self.bounds[:-1]]
         """A scheduler of each pool."""
-        self.ways = KvWays(prepared, self.storage) if pools else None
+        self.routes = KvRoutes(prepared, self.storage) if pools else None
         self.most_stages = max(one.stages for one in self.of_pools)
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
@@ -147,7 +147,7 @@ class CoreReplicas:
         """Return the prices of all replicas, those of an earlier run that came to its end where they do."""
         each = [most_counts(one, self.inputs.requests) for one in self.of_pools]
         most = tuple(max(counts) for counts in zip(*each, strict=True))
-        by_layer = self.ways is not None and self.ways.by_layer
+        by_layer = self.routes is not None and self.routes.by_layer
         key = "core", self.interpreted, apart, tuple(tuple(map(id, one)) for one in stages), most, by_layer
         made = stages[0][0].pricer.made
         found: PriceTables = made.pop(key, None) or PriceTables(
@@ -195,14 +195,14 @@ class CoreReplicas:
         spare = {
             "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width,
             "reasons": width + 2, "copies": width * stages if self.copying else 0,
-            "moved": 0 if self.ways is None else 1,
+            "moved": 0 if self.routes is None else 1,
         }  # fmt: skip
         much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": ROOM if self.copying else 0}
-        much["moved"] = 0 if self.ways is None else ROOM
+        much["moved"] = 0 if self.routes is None else ROOM
         self.rooms = {name: much.get(name, ROOM) for name in spare}
         self.h = no_pools(storage)
-        if self.ways is not None:
-            self.network.n, self.h = self.ways.lists(self.network.n, self._longest, self._layers())
+        if self.routes is not None:
+            self.network.n, self.h = self.routes.lists(self.network.n, self._longest, self._layers())
         logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
         steps = ROOM + 2 if stages > 1 else 0
         logs["all_passes"] = storage.log(steps * self.widths["all_passes"])
@@ -322,7 +322,7 @@ class CoreReplicas:
             "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
             "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
             "custom": int(bool(self.schedulers)), "pool": number,
-            "by_layer": int(number == 0 and self.ways is not None and self.ways.by_layer),
+            "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
@@ -331,7 +331,7 @@ class CoreReplicas:
         for r in range(*self.bounds[number : number + 2]):
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
-            if self.ways is not None:
+            if self.routes is not None:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
 
     def _router(self, number: int) -> int:
@@ -519,7 +519,7 @@ class CoreReplicas:
             for place in range(before):
                 s.spare[spares + place] = 2 * before - 1 - place
             set_field(s.clock, 0, "spares", spares + before)
-        elif self.ways is not None and int(field_of(self.h.streams, 0, "spares")) < self.ways.most:
+        elif self.routes is not None and int(field_of(self.h.streams, 0, "spares")) < self.routes.most:
             before = len(self.h.moves)
             self.h = self.h._replace(moves=longer(self.h.moves, self.storage.records(Move, before)))
             add_moves(self.h.streams, self.h.moves, before)
@@ -690,8 +690,8 @@ class CoreReplicas:
         if self.most_stages > 1 and self.by_events is None:
             passes = taken["all_passes"][order].reshape(-1, self.most_stages, 2)
             of_stages = passes, taken["all_sends"][order].reshape(-1, self.most_stages - 1, 2, ranks)
-        if self.ways is not None and len(taken["moved"]):
-            self.ways.record(taken["moved"])
+        if self.routes is not None and len(taken["moved"]):
+            self.routes.record(taken["moved"])
         for r, log in enumerate(self.logs):
             mine_rows = {name: column[cuts[r] : cuts[r + 1]].copy() for name, column in logged_rows.items()}
             parts = [{name: column[at[r] : at[r + 1]] for name, column in columns.items()} for columns, at in many]

@@ -110,7 +110,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "the step in flight has happened at the horizon": Mutation(
         steps, "stop", "if end > clock.horizon:", "if end > clock.horizon + 7000:"
     ),
-    "who leaves gives no load back": Mutation(steps, "free_sequence", "-(seq.prompt + seq.output)", "0"),
+    "who leaves gives no load back": Mutation(
+        steps, "free_sequence", "-(s.sequences[one].prompt + s.sequences[one].output)", "0"
+    ),
     # clock
     "a queue takes one more": Mutation(
         clock,
@@ -168,7 +170,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         passes, "abandon", "stage.version = (stage.version + 1) & VERSIONS", "pass"
     ),
     "durations of an earlier pass count": Mutation(
-        passes, "begin_pass", "stage.late = stage.at = stage.known = 0", "stage.late = stage.at = 0"
+        passes,
+        "begin_pass",
+        "stage.late = stage.at = stage.known = stage.layer = 0",
+        "stage.late = stage.at = stage.layer = 0",
     ),
     "what has left a link is shared with": Mutation(flows, "leave", "link.users -= 1", "pass"),
     "who stays on a link does not notice": Mutation(flows, "leave", "touch_link(n, place.link)", "pass"),

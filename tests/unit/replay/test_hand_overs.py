@@ -15,6 +15,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.replay import replay
 from clustersim.serving.decision import FACT_KINDS
+from clustersim.serving.order import UNLIMITED, Order
 from clustersim.timeline.tables import MOVE_COLUMNS
 from clustersim.timeline.tokens import token_times
 from tests.laws.accounts import account_for
@@ -173,3 +174,22 @@ def test_pools_of_as_many_ranks_with_sp_in_prefill_are_written_and_read_again():
         workload={"requests": 2},
     )
     assert account_for(given)["finished"] == 2
+
+
+def test_who_is_on_its_way_counts_where_the_next_one_is_routed():
+    given = pools(
+        [(0, 12, 9)] * 3, decode=ParallelPlan(dp=2), decode_serving={"router": "fewest_waiting"}, max_batch_tokens=12
+    )
+    found = moves(ran(given).timeline, "request", "to_replica", "start_ns", "end_ns")
+    assert [to for _, to, *_ in found] == [1, 2, 1]
+    second_leaves = 2 * chunk_end(ran(pools([(0, 12, 9)])).timeline)
+    assert second_leaves < found[0][3]  # K/V of the first one was on its way
+
+
+def test_decodes_give_way_in_the_order_of_their_own_pool():
+    order = {"order": Order(by="shortest_prompt", patience_ns=UNLIMITED)}
+    given = [(0, 12, 20), (0, 4, 20)]  # 8 blocks of 4 tokens at its end, and 6, of 10
+    in_turn = ran(pools(given, decode_blocks=10, max_batch_tokens=16))
+    ranked = ran(pools(given, decode_blocks=10, max_batch_tokens=16, decode_serving=order))
+    assert in_turn.preemptions.tolist() == [0, 1]
+    assert ranked.preemptions.tolist() == [1, 0]
