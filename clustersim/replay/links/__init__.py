@@ -1,4 +1,4 @@
-"""Links that transfers share; how they share them is :mod:`clustersim.core.flows`' to work out.
+"""Links that transfers share, and which transfers can meet at all; core.flows says at which rates.
 
 - ``sharing_by_events`` has transfers on the clock of a run, ``sharing_by_lanes`` those of one replica without one;
   ``uses`` remembers what communications of lanes put on links.
