@@ -144,8 +144,8 @@ def events_obstacle(prepared: Prepared) -> str:
     return "there are two pools" if len(prepared.pools) > 1 else scheduling_obstacle(prepared)
 
 
-def replay_by_events(builder: LaneBuilder, progress: Progress | None) -> ReplayResult:
-    """Let the core schedule a run whose steps run by events."""
+def replay_by_events(builder: LaneBuilder, progress: Progress | None, obstacle: str) -> ReplayResult:
+    """Let the core schedule a run whose steps run by events, which it can't simulate by itself for this reason."""
     prepared = builder.prepared
     count = prepared.input.entry.plan.dp
     outcome = Outcome(prepared.input.requests, prepared.schedulers[0], progress)
@@ -153,7 +153,7 @@ def replay_by_events(builder: LaneBuilder, progress: Progress | None) -> ReplayR
     core.run()
     found = result_of(prepared, [_part(outcome, [*core.unfinished()])])
     assert core.by_events is not None
-    return replace(found, obstacle=builder.obstacle, undivided=SHARED_CLOCK, calls=core.by_events.calls)
+    return replace(found, obstacle=obstacle, undivided=SHARED_CLOCK, calls=core.by_events.calls)
 
 
 def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) -> Part:

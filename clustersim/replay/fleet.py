@@ -12,16 +12,9 @@ from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring, wirings_of
-from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.link_watch import LinkWatch
-from clustersim.replay.lanes.log import ClockLog, LaneLog
-from clustersim.replay.lanes.replica import LaneReplica
-from clustersim.replay.lanes.stretched_lane import StretchedLane
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import ClockReplica
-from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -41,10 +34,6 @@ class Fleet:
     on_done : callable
     wake : callable
         Asks for a scheduling decision of a replica at this instant.
-    lanes : LaneBuilder or None
-        Builds lanes of those that can be; None: none is.
-    undisturbed : callable
-        Returns an instant before which no request arrives.
 
     Attributes
     ----------
@@ -59,58 +48,26 @@ class Fleet:
         prepared: Prepared,
         on_done: OnDone,
         wake: Callable[[int], None],
-        lanes: LaneBuilder | None,
-        undisturbed: Callable[[], int],
     ) -> None:
         self.env = env
         self.network = network
         self.prepared = prepared
         self.on_done = on_done
         self.wake = wake
-        self.undisturbed = undisturbed
         self.replicas: list[ClockReplica] = []
         self.wirings: dict[int, list[StageWiring]] = {}
-        made = {} if lanes is None else self._lanes(lanes)
         for pool in prepared.pools:
             shapes: Shapes = {}
             if pool.input.plan.is_lockstep:
                 self.replicas += self._lockstep(pool, shapes).members
                 continue
             for index in pool.replicas:
-                if lanes is not None and index in made:
-                    self.replicas.append(self._lane(index, lanes, *made[index]))
-                    continue
                 self.wirings[index] = wirings_of(self.prepared, pool, index, shapes)
                 self.replicas.append(self._replica(index, pool))
 
     def restart(self, replica: ClockReplica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
         return replica.fail(self.prepared.new_scheduler(replica.index))
-
-    def _lanes(self, lanes: LaneBuilder) -> dict[int, tuple[Lane, LaneLog]]:
-        """Return the lanes of all replicas that can be, and their logs."""
-        found = {}
-        for pool in self.prepared.pools:
-            for index in () if pool.input.plan.is_lockstep else pool.replicas:
-                if not lanes.obstacle_of(index):
-                    log = lanes.log(index, ClockLog)
-                    found[index] = lanes.lane(index, self.prepared.schedulers[index], log), log
-        return found
-
-    def _lane(self, index: int, lanes: LaneBuilder, lane: Lane, log: LaneLog) -> LaneReplica:
-        """Return a lane as a replica."""
-
-        def anew(scheduler: Scheduler) -> Lane:
-            return lanes.lane(index, scheduler, log)
-
-        watch = self._watch(index, lane, lanes.watched(index)) if isinstance(lane, StretchedLane) else None
-        return LaneReplica(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake, watch, self._swaps)
-
-    def _watch(self, index: int, lane: StretchedLane, links: tuple[int, ...]) -> LinkWatch:
-        """Return what tells a lane of K/V on its links."""
-        pool, comm = self.prepared.pool_of(index), self.prepared.input.comm
-        (prices,), devices = lane.prices.stages, pool.stage_devices(index, 0)
-        return LinkWatch(self.env, self.network, comm, index, lane, prices, devices, links)
 
     def _replica(self, index: int, pool: PreparedPool) -> Replica:
         replica = Replica(
@@ -158,7 +115,7 @@ class Fleet:
         if member is member.group.members[0]:
             member.group.attach(self._pipeline(member, member.group.step_ended))
 
-    def _swaps(self, replica: Replica | LaneReplica) -> Swaps | None:
+    def _swaps(self, replica: Replica) -> Swaps | None:
         inputs, pool = self.prepared.input, self.prepared.pool_of(replica.index).input
         if pool.host is None:
             return None

@@ -204,18 +204,6 @@ class Prepared:
             found.append(copies_ns(self.input.topology, devices, payloads))
         return tuple(one for one in found if one is not None) if all(one is not None for one in found) else None
 
-    @property
-    def copies_ns(self) -> Int64Array | None:
-        """Those of the first stage."""
-        return None if self.copies_of_stages is None else self.copies_of_stages[0]
-
-    @property
-    def needs_fleet(self) -> bool:
-        """Whether lanes of one pool are not all that it takes: K/V is handed over, replicas fail, or copies meet."""
-        inputs = self.input
-        alone = inputs.entry.host is None or not (inputs.decides or self.copies_ns is None)
-        return len(inputs.pools) > 1 or bool(inputs.faults) or not alone
-
     @cached_property
     def outages(self) -> tuple[Outage, ...]:
         """When which replicas are down: all that share experts together."""

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 from clustersim.replay.by_core import core_obstacle, events_obstacle, replay_by_events
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
-from clustersim.replay.lanes.build import LaneBuilder
+from clustersim.replay.lanes.build import NOT_SPLIT, LaneBuilder
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.shares import replay_lanes
 
@@ -32,7 +32,7 @@ def replay(
     executor : Executor, optional
         Where these processes are, but for this one; by default on this machine.
     by_events : callable, optional
-        Called before it begins with why not all replicas are lanes, where that is so and ``full`` is not asked for.
+        Called before it begins with why the core can't simulate all steps, where it can't and ``full`` is not asked.
 
     Raises
     ------
@@ -43,14 +43,16 @@ def replay(
     """
     prepared = Prepared(inputs.of_replicas)
     lanes = LaneBuilder(prepared)
-    if core_obstacle(prepared) and (lanes.obstacle or prepared.needs_fleet):
+    why = core_obstacle(prepared)
+    if why and lanes.obstacle:
+        obstacle = why if lanes.obstacle == NOT_SPLIT else lanes.obstacle
+        if by_events is not None and inputs.mode != "full":
+            by_events(obstacle)
         if not events_obstacle(prepared):
-            return replay_by_events(lanes, progress)
+            return replay_by_events(lanes, progress, obstacle)
         from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
-        if lanes.obstacle and by_events is not None and inputs.mode != "full":
-            by_events(lanes.obstacle)
-        return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
+        return EventReplay(prepared, progress, obstacle).run()
     return replay_lanes(lanes, progress, processes, executor)
 
 

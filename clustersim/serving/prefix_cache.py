@@ -219,10 +219,6 @@ class CachingPool(BlockPool):
         super().take(owner, blocks)
         self.caches[owner].take(blocks)
 
-    def catch_up(self, more: int = 0) -> None:
-        """Forget what the blocks held that were taken from the only owner's count alone, and ``more`` that will be."""
-        self.caches[0].take(self.caches[0].num_free - self.free[0] + more)
-
     def give(self, owner: int, blocks: int) -> None:
         """Take blocks back whose content is of no use to others."""
         super().give(owner, blocks)

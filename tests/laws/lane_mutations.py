@@ -19,40 +19,23 @@ from clustersim.graph.prices.counts import SplitCounts
 from clustersim.graph.prices.lockstep_prices import LockstepPrices
 from clustersim.graph.prices.step_table import Part, PlacedPart, StepTable
 from clustersim.graph.prices.steps import SplitPrices
-from clustersim.replay import prepared
-from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.lanes import owner_lane
-from clustersim.replay.lanes import prices as lane_prices
-from clustersim.replay.lanes.clocks import alone
-from clustersim.replay.lanes.clocks.decision_clock import ClockLane, DecisionClock
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock, LockstepPasses
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
-from clustersim.replay.lanes.host_copies import HostCopies
-from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.layers import Layers
-from clustersim.replay.lanes.link_watch import LinkWatch
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLane
 from clustersim.replay.lanes.pipelines import pipelined
 from clustersim.replay.lanes.pipelines.link_lane import LinkLane
-from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
 from clustersim.replay.lanes.pipelines.link_traffic import LinkTraffic
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
-from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
 from clustersim.replay.lanes.pipelines.split_pass import SplitPass
 from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
 from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
 from clustersim.replay.lanes.pipelines.split_stage import SplitStage
 from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.replay.lanes.prices import LanePrices
-from clustersim.replay.lanes.replica import LaneReplica
-from clustersim.replay.lanes.stretched_lane import StretchedLane
-from clustersim.replay.lanes.swapping_lane import SwappingLane
 from clustersim.serving.grouped import decode_group
-from clustersim.serving.grouped.asked_scheduler import AskedGroup, AskedScheduler
-from clustersim.serving.grouped.caching_queue import CachingQueue
-from clustersim.serving.grouped.caching_scheduler import CachingScheduler
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.grouped.decode_slots import DecodeSlots
 from clustersim.serving.grouped.owner_group import OwnerGroup, OwnerSums
@@ -103,16 +86,6 @@ def _forget() -> None:
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     # run_lane.py
-    "a run is cut one step late": Mutation(
-        DecodeJumpLane, "_cut", "now)) + 1", "now)) + 1 + (self.steps > bisect_left(ends, now) + 1)"
-    ),
-    "an arrival at the end of a step falls into the next": Mutation(
-        DecodeJumpLane, "_cut", "bisect_left(", "bisect_right("
-    ),
-    "a run is not cut": Mutation(DecodeJumpLane, "_cut", "self.steps > 1", "False"),
-    "a run goes on when the next request arrives": Mutation(
-        DecodeJumpLane, "_extend", "end >= until and len(ns)", "False and len(ns)"
-    ),
     "a run jumps over a finish": Mutation(
         DecodeJumpLane, "begin", "group.left, decode_run", "group.left + 1, decode_run"
     ),
@@ -125,50 +98,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a run attends to the keys of its first step": Mutation(
         DecodeJumpLane, "_extend", "took = attention(keys)", "took = attention(first)"
     ),
-    "a run goes on when a window is full": Mutation(DecodeJumpLane, "begin", "group.unchanged_windows", "NEVER"),
-    "windows do not grow": Mutation(DecodeJumpLane, "_extend", "step * growth", "0 * growth"),
-    "a run goes on from its first step": Mutation(
-        DecodeJumpLane,
-        "_extend",
-        "first + begun * count, first + self.limit * count",
-        "first, first + (self.limit - begun) * count",
-    ),
-    "a run goes on though a request has arrived": Mutation(DecodeJumpLane, "arrive", "self.limit = self.steps", "pass"),
-    "a step that ends at the horizon has not happened": Mutation(
-        DecodeJumpLane, "_log_ended", "bisect_right(", "bisect_left("
-    ),
-    "a horizon forgets the steps of a run": Mutation(DecodeJumpLane, "_log_ended", "if steps:", "if False:"),
-    "a run jumps over who was given up": Mutation(Lane, "cancel", "self.reconsider(now)", "pass"),
-    "a run is not ended where something departs": Mutation(
-        DecodeJumpLane, "ends_step", "now not in self._ends()", "True"
-    ),
-    "a run has taken no blocks when somebody leaves the queue": Mutation(
-        DecodeJumpLane, "taken", "self.steps < 2", "True"
-    ),
-    "a failure forgets the steps of a run": Mutation(DecodeJumpLane, "fail", "batch.group.clock += steps", "pass"),
-    "a run goes on when a request goes to the head of the queue": Mutation(
-        DecodeJumpLane, "arrive", "self.scheduler.waiting[0] is sequence", "len(self.scheduler.waiting) == 1"
-    ),
-    "a place in the order of the queue is not kept": Mutation(
-        LaneReplica, "_begin_with", "lane.put = self.scheduler.add", "pass"
-    ),
-    "what no longer ends at its instant ends": Mutation(LaneReplica, "_ended", "version != self._version", "False"),
     # lane.py, lane_prices.py
-    "outstanding tokens of finished requests stay": Mutation(
-        Lane, "_complete", "-= sequence.prompt", "-= 0 * sequence.prompt"
-    ),
-    "a chunk attends to itself only": Mutation(lane_prices, "prompt_sums", "count * start + ", ""),
     # pipe_lane.py
-    "sends do not queue": Mutation(PipeLane, "_launch", "at = max(at, before[0])", "pass"),
-    "micro-batches do not queue": Mutation(PipeLane, "_launch", "max(at, free_at[stage])", "at"),
-    "sends take no time": Mutation(PipeLane, "_launch", "at += sends[0]", "pass"),
-    "an idle first stage ignores arrivals": Mutation(PipeLane, "reconsider", "self.end = NEVER", "pass"),
     "the first stage is not looked at when it is free": Mutation(StagedLane, "_earliest", "return free_at", "pass"),
     "the first stage takes two at a time": Mutation(PipeLane, "_is_free", "self.free_at[0] <= now", "True"),
     # shared_lane.py, shared_pipe.py
-    "a stage whose links are shared ignores arrivals": Mutation(SharedLane, "reconsider", "self.end = NEVER", "pass"),
-    "a scheduler is not asked again after an arrival": Mutation(SharedLane, "reconsider", "self.asked = False", "pass"),
-    "a collective that met a send loses no time": Mutation(SharedPipe, "_prolong", "end - run.leaves(run.at))", "0)"),
     # link_traffic.py, link_lane.py, split_shared_pipe.py, split_pass.py
     "sends that enter their links later are there at once": Mutation(
         LinkTraffic, "_meet", "if send.enters <= now", "if True"
@@ -186,24 +120,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     # lanes.py
     "the router goes by old loads": Mutation(SharedClock, "_route", "!= loads[0][0]", "is None"),
-    "a scheduler of one's own is not told who comes": Mutation(
-        ClockLane, "__init__", "lane.put = self.scheduler.add", "pass"
-    ),
-    "who gives up waits on in the loads that the router compares": Mutation(
-        DecisionClock, "_give_up", "if self.all.balanced:", "if False:"
-    ),
-    "who is given up frees no place in a closed loop": Mutation(DecisionClock, "_reject", "self.freed += 1", "pass"),
-    "a step that ends as a client gives up has not ended": Mutation(
-        DecisionClock, "change", "if lane.ends_step(now):", "if False:"
-    ),
-    "a run goes on as it was when a client gives up": Mutation(
-        DecisionClock, "change", "if lane.end not in (before, NEVER):", "if False:"
-    ),
-    "deadlines pass when something else happens": Mutation(
-        DecisionClock, "_before", "return min(instant, self.deadline)", "return instant"
-    ),
-    "what ends at the horizon has not happened": Mutation(alone, "_run", "now > horizon", "now >= horizon"),
-    "the horizon cuts a closed loop short": Mutation(SharedClock, "_run", "now > run.horizon", "now >= run.horizon"),
     "a rejected request holds its place in a closed loop": Mutation(SharedClock, "_arrive", "self.freed += 1", "pass"),
     # decode_group.py
     "who joins enters blocks one step late": Mutation(
@@ -213,9 +129,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a run counts the growth of its first step": Mutation(DecodeGroup, "growth_after_first", "clock + 1", "clock"),
     "who finishes is still attended to": Mutation(DecodeGroup, "advance", "-= sequence.computed", "-= 0"),
     "a refresh forgets blocks": Mutation(decode_group, "_bring", "sequence.blocks = ", "_ = "),
-    "who leaves a group still enters blocks": Mutation(DecodeGroup, "leave", "% size] -= 1", "% size] -= 0"),
-    "who leaves a group is still attended to": Mutation(DecodeGroup, "leave", "-= sequence.computed", "-= 0"),
-    "who leaves a group still has it end": Mutation(DecodeGroup, "leave", "is not sequence", "is not None"),
     # window_sum.py
     "who leaves still fills a window": Mutation(WindowSum, "leave", "self.total -=", "_ ="),
     "windows are full one step late": Mutation(WindowSum, "advance", "<= clock", "< clock"),
@@ -232,112 +145,19 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         GroupedScheduler, "_careful", "steady = False", "steady = True"
     ),
     "micro-batches take all decodes": Mutation(GroupedScheduler, "_decodes", "// self.stages)", "// 1)"),
-    "decode steps overlap though they may not": Mutation(GroupedScheduler, "_decodes", "not self.overlap", "False"),
-    "one token left is a prompt": Mutation(
-        GroupedScheduler, "_compute", "elif left == 1 and sequence.generated:", "elif False:"
-    ),
-    "tokens computed anew leave their episode open": Mutation(
-        GroupedScheduler, "_compute", "self.slots.close(sequence, sequence.last_step)", "pass"
-    ),
-    "who is given up in a step stays": Mutation(GroupedScheduler, "_let_go", "if sequence.leaving and", "if False and"),
-    "who is given up keeps its blocks": Mutation(GroupedScheduler, "cancel", "self._release(sequence)", "pass"),
-    "who is given up leaves its episode open": Mutation(
-        GroupedScheduler, "cancel", "self.slots.close(", "(lambda *_: 0)("
-    ),
-    "who is given up counts as decoding": Mutation(
-        GroupedScheduler, "_take_out", "group.leave(sequence)\n            self.decoding -= 1", "group.leave(sequence)"
-    ),
-    "steps that a failure cut off used their slots": Mutation(
-        GroupedScheduler, "evict", "= batch.previous", "= batch.step"
-    ),
-    "a step that a failure cut off has a number": Mutation(GroupedScheduler, "evict", "self.step = batch.step", "pass"),
-    "a step that a failure cut off took no blocks": Mutation(
-        GroupedScheduler, "evict", "sequence.computed + 1", "sequence.computed"
-    ),
-    "who fails begins anew with its slots": Mutation(GroupedScheduler, "follow", "self.slots.last_steps =", "_ ="),
     # asked_scheduler.py
-    "a run that its scheduler decided counts as one step": Mutation(
-        AskedScheduler, "complete", "complete(now, decision, steps)", "complete(now, decision)"
-    ),
-    "a run that its scheduler decided goes on without blocks": Mutation(
-        AskedScheduler, "affordable", "self.scheduler.affordable(self._decision, limit)", "limit"
-    ),
-    "a run that its scheduler decided has taken no blocks": Mutation(
-        AskedGroup, "growth_after_first", "max(0, -", "0 * max(0, -"
-    ),
-    "who finishes leaves the episode open": Mutation(
-        AskedScheduler,
-        "complete",
-        "episodes.close([",
-        "([].append)([",
-    ),
-    "steps that ended before a failure were none": Mutation(
-        AskedScheduler, "_count_ended", "self.step > batch.first", "False"
-    ),
-    "a step that a failure cut off counts": Mutation(
-        AskedScheduler, "_count_ended", "self.step = batch.previous + 1", "pass"
-    ),
-    "steps begin anew after a failure": Mutation(AskedScheduler, "follow", "predecessor.step", "0"),
-    "who is given up leaves what was decided open": Mutation(
-        AskedScheduler, "cancel", "self.episodes.close((sequence.request,))", "pass"
-    ),
     # swapping_lane.py, host_copies.py
-    "who comes beside a copy waits for its end": Mutation(SwappingLane, "arrive", "self.end = NEVER", "pass"),
-    "copies end with the step beside them": Mutation(
-        SwappingLane,
-        "begin",
-        "min(self.step_end, self.copies.end)",
-        "self.step_end if self.steps else self.copies.end",
-    ),
-    "a run that has ended goes on with a copy": Mutation(SwappingLane, "go_on", "self.copies.end == NEVER and", ""),
-    "a step ends with a copy beside it": Mutation(SwappingLane, "land", "self.step_end == now", "True"),
-    "copies in one direction overlap": Mutation(HostCopies, "begin", "len(queue) == 1", "True"),
-    "a copy that waits never begins": Mutation(HostCopies, "ended", "if queue:", "if False:"),
-    "copies that meet others take what they take alone": Mutation(
-        prepared, "find_contention", 'copies_meet |= kind == "swap"', "pass"
-    ),
     # prompt_queue.py
-    "long prompts are not cut": Mutation(PromptQueue, "_admit_from_queue", "count < longest", "True"),
     "max_batch_requests is ignored": Mutation(
         PromptQueue, "_admit_from_queue", "len(running) < self.max_requests", "True"
     ),
     "prompts are cut that wait for a step of their own": Mutation(
         PromptQueue, "_admit_from_queue", "and (chunks or need <= self.max_tokens)", "and False"
     ),
-    "prompts are admitted without blocks": Mutation(
-        PromptQueue, "_admit_from_queue", "(missing if self.first_chunk else -(-need // size)) > free or ", ""
-    ),
-    "room is kept for nobody": Mutation(PromptQueue, "_promise", "self.promised = promised", "pass"),
-    "room is kept for the prompt alone": Mutation(
-        PromptQueue, "_promise", "sequence.most_tokens", "sequence.prompt_tokens"
-    ),
-    "room is kept for those who left": Mutation(PromptQueue, "part_from", "sequence.most_tokens", "0"),
-    "room is kept a block short": Mutation(
-        PromptQueue, "_promise", "promised > self.total", "promised > self.total + 1"
-    ),
-    "prompts go on in another order": Mutation(PromptQueue, "put_back", "self.begun.sort(key=by_place)", "pass"),
     # link_watch.py
-    "K/V that gets on a link is not noticed": Mutation(LinkWatch, "disturb", "self.meet()", "pass"),
-    "a step that begins beside K/V meets none": Mutation(LaneReplica, "schedule", "watch.meet()", "pass"),
-    "a step that met K/V took what it takes alone": Mutation(LinkWatch, "_ended", "chain.lost()", "[]"),
-    "a step that meets K/V begins anew": Mutation(
-        ChainPass, "go_on", 'int(np.searchsorted(self.ends, now_ns(self.env), side="right"))', "0"
-    ),
-    "a run that meets K/V goes on without its last step": Mutation(
-        StretchedLane, "take_apart", "bisect_right(starts, now, 1)", "bisect_left(starts, now, 1)"
-    ),
-    "a run that met K/V has no step but the last": Mutation(StretchedLane, "_log", "super()._log(last, start)", "pass"),
-    "what meets K/V at the horizon has ended": Mutation(StretchedLane, "_log_ended", "self.apart is not None", "False"),
-    "an arrival cuts what meets K/V": Mutation(StretchedLane, "_cut", "self.apart is None", "True"),
-    "who comes after a decision cuts the step before it": Mutation(DecodeJumpLane, "_cut", " + self.begun(now)", ""),
     # layers.py
-    "a layer leaves late": Mutation(Layers, "begin", "int(passes[layer])", "int(passes[layer]) + 1"),
-    "layers of a step that meets K/V leave twice": Mutation(Layers, "take", "self._version += 1", "pass"),
-    "layers of a step that meets K/V never leave": Mutation(Layers, "take", "list(self.marks)", "[]"),
     # decode_rounds.py
-    "decodes go round past an arrival": Mutation(PipeLane, "_go_round", "start >= until or ", ""),
     "decodes go round with their last token": Mutation(GroupedScheduler, "again", "group.left < 2", "group.left < 1"),
-    "decodes go round without blocks": Mutation(GroupedScheduler, "_takes", "if free >= 0", "if True"),
     "decodes that go round take no blocks": Mutation(GroupedScheduler, "_takes", "self.free[0] = free", "pass"),
     "decodes of owners that go round take no blocks": Mutation(
         OwnerScheduler, "_takes", "self.free[:] = map(sub, self.free, growths)", "pass"
@@ -346,9 +166,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         GroupedScheduler, "again", "batch.slot, batch.previous = self.slots.carry(group, batch.step)", "pass"
     ),
     "sends of decodes that go round wait for nobody": Mutation(pipelined, "pass_through", "max(at, free[0])", "at"),
-    "stages of decodes that go round take two at a time": Mutation(
-        pipelined, "pass_through", "max(at, free_at[stage])", "at"
-    ),
     # prices of steps with SP
     "the context of a chunk is not attended to": Mutation(SplitCounts, "_chunk", "start * (", "0 * ("),
     "prompts beside each other are one": Mutation(SplitCounts, "of", "chunks[1:]", "chunks[:0]"),
@@ -370,7 +187,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a run goes on without a block of an owner": Mutation(OwnerGroup, "affordable_by_owner", "left < 0", "left < -1"),
     "contexts of an owner do not grow": Mutation(OwnerGroup, "advance", "own.computed += steps * own.count", "pass"),
     "contexts of an owner do not grow in a run": Mutation(OwnerGroup, "keys", "own.count, own.count", "own.count, 0"),
-    "windows of an owner are never full": Mutation(OwnerGroup, "advance", "window.advance(self.clock)", "pass"),
     "who leaves is attended to by its owner": Mutation(OwnerSums, "leave", "self.computed -= ", "_ = "),
     "who leaves takes blocks of its owner": Mutation(
         OwnerSums, "leave", "% len(self.phases)] -= 1", "% len(self.phases)] -= 0"
@@ -397,27 +213,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         SplitPrices, "decoded", "price.paths, took", "price.paths, [0] * len(took)"
     ),
     # hand-overs
-    "nothing is set aside": Mutation(GroupedScheduler, "next", "self.scheduler.arriving", "False"),
-    "blocks are given back before K/V has left": Mutation(
-        GroupedScheduler, "_finish", "not sequence.hands_over", "True"
-    ),
-    "who was received does not count as decoding": Mutation(GroupedScheduler, "receive", "self.decoding += 1", "pass"),
-    "who was received comes before all others": Mutation(
-        GroupedScheduler, "receive", "self.prompts.number(sequence)", "pass"
-    ),
-    "who gives up while its last chunk is computed leaves all the same": Mutation(
-        GroupedScheduler, "_compute", "and not (sequence.hands_over and sequence.leaving)", ""
-    ),
-    "a run goes on when K/V has arrived": Mutation(Lane, "receive", "self.reconsider(now)", "pass"),
-    "a run goes on when K/V is about to arrive": Mutation(Lane, "take_over", "self.reconsider(now)", "pass"),
-    "a run goes on only if nobody waits for K/V": Mutation(
-        Lane, "take_over", "arriving[0] is sequence", "len(arriving) > 1"
-    ),
-    "a run has taken no blocks when K/V arrives": Mutation(Lane, "receive", "self.taken(now)", "0"),
-    "who has not arrived weighs nothing": Mutation(Lane, "take_over", "self.outstanding += ", "_ = "),
-    "who has not arrived does not wait": Mutation(LaneReplica, "waiting", " + len(scheduler.arriving)", ""),
-    "whose K/V is on its way does not run": Mutation(LaneReplica, "running", " + self.scheduler.receiving", ""),
-    "who does not come weighs as ever": Mutation(Lane, "expect_no_more", "self.outstanding -= ", "_ = "),
     # member_lane.py, lockstep_clock.py
     "a run of all jumps over a finish": Mutation(MemberLane, "reach", "group.left,", "group.left + 1,"),
     "a run of all takes blocks that are not there": Mutation(
@@ -468,30 +263,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "a series has each of its classes once": Mutation(LongestPath, "terms", "* times", "* 1"),
     # ready_decodes.py
-    "a late sequence overtakes those that wait": Mutation(ReadyDecodes, "first", "s.place > group.latest", "True"),
     "who waits is sorted by chance": Mutation(ReadyDecodes, "dissolve", "ready.sort(key=by_place)", "pass"),
     # decode_slots.py
     "decodes go to the wrong slot": Mutation(DecodeSlots, "_slot_of", "return first.slot", "return 0"),
-    "an episode goes on though a step left it out": Mutation(
-        DecodeSlots, "_open", "or last_steps[slot] != sequence.last_step)", ")"
-    ),
-    "a prompt computes what it takes over": Mutation(CachingQueue, "_admit_from_queue", " - cached * self.size", ""),
-    "what is taken over takes no free blocks": Mutation(
-        CachingQueue, "_admit_from_queue", "not pool.fits(sequence, cached, missing if", "pool.free[0] < (missing if"
-    ),
-    "nobody forgets before a prompt is admitted": Mutation(
-        CachingQueue, "_admit_from_queue", "pool.catch_up()", "pass"
-    ),
-    "the last token of a cached prompt decodes for nobody": Mutation(
-        CachingScheduler, "_launch", "+= sum(", "+= 0 * sum("
-    ),
-    "a step fills blocks when the next one ends": Mutation(
-        CachingScheduler, "complete", "sequence.computed + count", "sequence.computed"
-    ),
-    "a router sees what a run of steps has forgotten": Mutation(
-        CachingScheduler, "cached_tokens", "catch_up(taken)", "catch_up()"
-    ),
-    "a step at the horizon ends what it goes on with": Mutation(
-        DecodeSlots, "carry", "= last_steps[slot]", "= group.last_step"
-    ),
 }

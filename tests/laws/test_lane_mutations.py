@@ -19,7 +19,7 @@ CATCHES: Final = dict(
 )
 """The cheapest scenario that catches each mutation: one replay shows what a search through all of them found."""
 
-PARTS: Final = 48
+PARTS: Final = 16
 """Tests of mutations of lanes, so that several processes may share them."""
 
 

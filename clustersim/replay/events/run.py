@@ -18,8 +18,6 @@ from clustersim.replay.fleet import Fleet
 from clustersim.replay.fleet_patience import FleetPatience
 from clustersim.replay.input import UNREACHED, Progress, ReplayResult
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
-from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.outages import ALL_FAILED
 from clustersim.replay.patience import why_given_up
@@ -43,13 +41,9 @@ class EventReplay:
     progress : callable or None
     obstacle : str
         Why not all replicas are lanes.
-    lanes : LaneBuilder, optional
-        Builds lanes of those that can be; by default none is.
     """
 
-    def __init__(
-        self, prepared: Prepared, progress: Progress | None, obstacle: str, lanes: LaneBuilder | None = None
-    ) -> None:
+    def __init__(self, prepared: Prepared, progress: Progress | None, obstacle: str) -> None:
         self.input = inputs = prepared.input
         self.prepared = prepared
         self.progress = progress
@@ -71,7 +65,7 @@ class EventReplay:
         self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
         self.times: list[int] = inputs.requests.arrived_at_ns.tolist()
         self.sessions = Sessions(inputs.requests, self._next_turns)
-        self.fleet = Fleet(self.env, self.network, prepared, self._done, self._wake, lanes, self._undisturbed)
+        self.fleet = Fleet(self.env, self.network, prepared, self._done, self._wake)
         self.replicas = self.fleet.replicas
         self.entry = self.replicas[: inputs.entry.plan.dp]
         """Replicas at which requests arrive."""
@@ -141,14 +135,6 @@ class EventReplay:
             if not self.sessions.holds(self.next_request - 1):
                 self._arrive(self.next_request - 1)
         self._expect()
-
-    def _undisturbed(self) -> int:
-        """Return an instant before which no request arrives."""
-        if self.sessions.held:
-            return now_ns(self.env)
-        if self.next_request == self.total:
-            return NEVER
-        return now_ns(self.env) if self.input.requests.concurrency is not None else self.times[self.next_request]
 
     def _release(self, count: int) -> None:
         """Let the next ``count`` requests of a closed loop arrive."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from clustersim.errors import ClustersimError, StallError
-from clustersim.replay.lanes.lane_load import LaneLoad
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.stall import user_stall_error
 from clustersim.units import plural
 
 
 def stall_error(
-    now: int, unfinished: int, replicas: Sequence[ClockReplica | LaneLoad], between: Sequence[str] = ()
+    now: int, unfinished: int, replicas: Sequence[ClockReplica], between: Sequence[str] = ()
 ) -> ClustersimError:
     """Return the error that tells a stall: an InputError where the scheduler that stands still is the user's own.
 
@@ -28,7 +27,7 @@ def stall_error(
     return StallError(stall_story(now, unfinished, replicas, between))
 
 
-def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica | LaneLoad], between: Sequence[str]) -> str:
+def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica], between: Sequence[str]) -> str:
     """Return who waits for what, a line each.
 
     Parameters
@@ -36,7 +35,7 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica | Lan
     now : int
     unfinished : int
         Requests that have not ended.
-    replicas : sequence of ClockReplica or LaneLoad
+    replicas : sequence of ClockReplica
     between : sequence of str
         What is between pools.
     """
@@ -47,7 +46,7 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica | Lan
     return "\n  ".join(lines)
 
 
-def _waits(replica: ClockReplica | LaneLoad) -> Iterator[str]:
+def _waits(replica: ClockReplica) -> Iterator[str]:
     scheduler = replica.scheduler
     if scheduler.waiting or scheduler.running or scheduler.swapped_out:
         waiting = len(scheduler.waiting) + len(scheduler.swapped_out)

@@ -5,39 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Final
 
 from clustersim.graph.prices.lockstep_prices import lockstep_prices
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import SplitPrices, StepPrices, step_prices
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
-from clustersim.replay.lanes.host_copies import CopyLog, HostCopies
+from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLane, MemberLog
 from clustersim.replay.lanes.owner_lane import OwnerLane
-from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
-from clustersim.replay.lanes.pipelines.link_stage import SharedStage
-from clustersim.replay.lanes.pipelines.pipelined import PipeLane
-from clustersim.replay.lanes.pipelines.shared_lane import SharedLane
 from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
 from clustersim.replay.lanes.pipelines.split_shared_lane import SplitSharedLane
 from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
 from clustersim.replay.lanes.pipelines.split_stage import SplitStage
-from clustersim.replay.lanes.stretched_lane import StretchedLane
-from clustersim.replay.lanes.swapping_lane import SwappingLane
 from clustersim.replay.links.sharing_by_lanes import SharedFlows
-from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, told_by_counts, users_of
+from clustersim.replay.links.within_replica import SharedLinks, Users, find_shared_links, users_of
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.serving.scheduler import Scheduler
 
+NOT_SPLIT: Final = "no prompts are split, and no experts shared"
+
 
 class LaneBuilder:
-    """Makes replicas of one run into lanes.
+    """Makes replicas of one run into lanes: those that split prompts over SP ranks, or share their experts.
 
-    A lane needs passes and sends that nothing stretches, or that only stretch one another
-    (``replay.links.within_replica``), passes that are chains (one operator after the other, on ranks that do the same),
-    and a token budget that every decoding sequence has its share of.
+    All others the core simulates. A lane needs passes and sends that nothing stretches, or that only stretch one
+    another (``replay.links.within_replica``), passes of which ranks of one group do the same, and a token budget
+    that every decoding sequence has its share of.
 
     Parameters
     ----------
@@ -67,34 +64,18 @@ class LaneBuilder:
         return found or next(filter(None, self._of_replica(replica)), "")
 
     def _of_pool(self, pool: PreparedPool) -> str:
-        inputs, apart = pool.input, len(self.prepared.pools) > 1
+        inputs = pool.input
         if self.prepared.input.mode == "full":
             return "every operator is an event"
         if self.prepared.input.requests.sessions is not None:
             return "turns of a session wait for the one before them"
-        if apart and self.prepared.outages:
-            return "replicas fail"
-        by_layer = apart and pool is self.prepared.pools[0] and inputs.serving.transfer == "layerwise"
-        if by_layer and inputs.plan.pp > 1:
-            return "K/V leaves layer by layer, under the steps of a pipeline"
-        if inputs.plan.is_lockstep and self.prepared.input.needs_clock:
-            return "replicas that share experts take their steps together, and more than loads and lengths decides"
+        if not inputs.plan.is_lockstep and inputs.plan.sp.degree == 1:
+            return NOT_SPLIT
+        if self.prepared.input.needs_clock or inputs.host is not None:
+            return "more than loads and lengths decides what replicas do"
         if inputs.plan.is_two_batch:
             return "steps run as two halves that overlap"
-        if inputs.plan.sp.decode == "dp" and apart:
-            return "each SP rank keeps sequences of its own, and hands them over"
-        if inputs.plan.sp.degree > 1 and by_layer:
-            return "K/V leaves layer by layer, from SP ranks that do different work"
-        if inputs.serving.prefix_caching and inputs.plan.sp.decode == "dp":
-            return "each SP rank caches prefixes of its own"
-        beyond = (
-            "replicas take their steps together" if inputs.plan.is_lockstep
-            else "there are several stages" if inputs.plan.pp > 1
-            else "each SP rank keeps sequences of its own" if inputs.owners > 1
-            else ""
-        )  # fmt: skip
-        singly = inputs.serving.decided_singly
-        return f"{singly}, and {beyond}" if singly and beyond else ""
+        return inputs.serving.decided_singly
 
     def _of_replica(self, replica: int) -> Iterator[str]:
         prepared, pool = self.prepared, self.prepared.pool_of(replica)
@@ -102,10 +83,8 @@ class LaneBuilder:
         stages = [(pool.meshes[0] if together else replica, stage) for stage in range(pool.input.plan.pp)]
         meets = prepared.contention.stages | prepared.contention.boundaries
         if not meets.isdisjoint(stages):
-            yield "collectives can meet on a link" if together else self._meeting(replica)
-        slowdowns = prepared.slowdowns(replica)
-        if slowdowns is not None and any(slowdowns.by_stage):
-            yield "devices or links get slower"
+            alone = together or len(stages) == 1
+            yield "collectives can meet on a link" if alone else self.shared(replica).obstacle
         if pool.input.plan.sp.degree > 1:
             if not all(isinstance(one, SplitPrices) and one.supported for one in self.prices_of(replica)):
                 yield "experts are on all SP ranks, or ranks of one group differ"
@@ -116,23 +95,6 @@ class LaneBuilder:
             yield "replicas that share experts do different work"
         if not all(program.even and (together or program.template.is_chain) for program in programs):
             yield "operators of a pass overlap, or ranks of one group differ"
-
-    def _meeting(self, replica: int) -> str:
-        """Return why a replica can't be a lane whose communications may meet others; empty if it can."""
-        pool, contention = self.prepared.pool_of(replica), self.prepared.contention
-        if pool.input.plan.pp > 1:
-            return self.shared(replica).obstacle
-        if pool.input.plan.sp.degree > 1:
-            return "K/V on its way can meet communications between SP ranks on a link"
-        if (replica, 0) in contention.crowded:
-            return "collectives can meet on a link"
-        if not all(map(told_by_counts, pool.programs[replica, 0].values())):
-            return "collectives can meet K/V on its way, and what they carry depends on contexts"
-        return "replicas fail whose collectives can meet K/V on its way" if self.prepared.outages else ""
-
-    def watched(self, replica: int) -> tuple[int, ...]:
-        """Return the links of a replica of one stage on which K/V on its way may be."""
-        return self.prepared.contention.watched.get((replica, 0), ())
 
     def shared(self, replica: int) -> SharedLinks:
         """Return how sends of a replica share links with its collectives."""
@@ -160,11 +122,7 @@ class LaneBuilder:
         prices = self.prices_of(replica)
         if len(prices) > 1:
             return self._pipe(replica, scheduler, prices, log)
-        if isinstance(log, CopyLog):
-            assert self.prepared.copies_ns is not None
-            return SwappingLane(scheduler, prices, log, HostCopies(self.prepared.copies_ns, log))
-        kind = StretchedLane if self.watched(replica) else OwnerLane if len(scheduler.pool.free) > 1 else DecodeJumpLane
-        return kind(scheduler, prices, log)
+        return (OwnerLane if len(scheduler.pool.free) > 1 else DecodeJumpLane)(scheduler, prices, log)
 
     def passes(self, lanes: Sequence[Lane]) -> LockstepPasses:
         """Return the steps that all replicas take together."""
@@ -175,7 +133,7 @@ class LaneBuilder:
         members = [lane for lane in lanes if isinstance(lane, MemberLane)]  # all of them
         return LockstepPasses(members, prices, templates, self.prepared.recorder)
 
-    def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:
+    def log(self, replica: int) -> LaneLog:
         """Return what records a replica."""
         prepared, pool = self.prepared, self.prepared.pool_of(replica)
         plan = pool.input.plan
@@ -188,8 +146,8 @@ class LaneBuilder:
         token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
         blocks = prepared.schedulers[replica].pool.total
         told = replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder
-        if pool.input.host is None or kind is not LaneLog:  # on a clock that follows copies
-            return kind(*told)
+        if pool.input.host is None:
+            return LaneLog(*told)
         return CopyLog(pool.input.host.block_bytes, plan.tp, *told)
 
     def prices_of(self, replica: int) -> list[StepPrices]:
@@ -203,20 +161,13 @@ class LaneBuilder:
         inputs, pool, contention = self.prepared.input, self.prepared.pool_of(replica), self.prepared.contention
         count = pool.input.plan.pp
         if (contention.stages | contention.boundaries).isdisjoint((replica, stage) for stage in range(count)):
-            return (PipeLane if pool.input.plan.sp.degree == 1 else SplitPipe)(scheduler, prices, log)
+            return SplitPipe(scheduler, prices, log)
         devices = [pool.stage_devices(replica, stage) for stage in range(count + 1)]
-        flows = SharedFlows(inputs.topology.link_capacity)
-        if pool.input.plan.sp.degree > 1:
-            split = [
-                SplitStage(price, pool.programs[replica, stage], inputs.comm, mine, after)
-                for stage, (price, (mine, after)) in enumerate(zip(prices, pairwise(devices), strict=True))
-                if isinstance(price, SplitPrices)  # all of them
-            ]
-            meeting = SplitSharedPipe(split, log.ranks, self.shared(replica).meets, flows)
-            return SplitSharedLane(scheduler, prices, log, meeting)
-        stages = [
-            SharedStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
-            for stage, (mine, after) in enumerate(pairwise(devices))
+        split = [
+            SplitStage(price, pool.programs[replica, stage], inputs.comm, mine, after)
+            for stage, (price, (mine, after)) in enumerate(zip(prices, pairwise(devices), strict=True))
+            if isinstance(price, SplitPrices)  # all of them
         ]
-        pipe = SharedPipe(stages, pool.input.plan.tp, self.shared(replica).meets, flows)
-        return SharedLane(scheduler, prices, log, pipe)
+        flows = SharedFlows(inputs.topology.link_capacity)
+        pipe = SplitSharedPipe(split, log.ranks, self.shared(replica).meets, flows)
+        return SplitSharedLane(scheduler, prices, log, pipe)

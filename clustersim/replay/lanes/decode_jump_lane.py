@@ -67,32 +67,12 @@ class DecodeJumpLane(Lane):
                 self._cut(now)
             self.limit = self.steps
 
-    def reconsider(self, now: int) -> None:
-        """Let a run of steps end with the one that is under way."""
-        if self.steps:
-            self._cut(now)
-            self.limit = self.steps
-
     def _cut(self, now: int) -> None:
         """End a run with the step that is under way: one that ends now, unless schedulers have been asked."""
         if self.steps > 1 and now < self.end:
             ends = self._ends()
-            self.steps = bisect_left(ends, now + self.begun(now)) + 1
+            self.steps = bisect_left(ends, now) + 1
             self.end = ends[self.steps - 1]
-
-    def ends_step(self, now: int) -> bool:
-        """Whether a run is under way of which a step ends now; then it ends with that step."""
-        if self.steps < 2 or now >= self.end or now not in self._ends():
-            return False
-        self.reconsider(now)
-        return True
-
-    def taken(self, now: int) -> int:
-        """Return the blocks that the run has taken by now, besides those of its first step."""
-        if self.steps < 2 or self.batch is None or self.batch.group is None:
-            return 0
-        ended = bisect_left(self._ends(), now + self.begun(now), 0, self.steps - 1)
-        return self.batch.group.growth_after_first(ended + 1)
 
     def begin(self, now: int, until: int) -> None:
         """Start the next step or run of steps, if there is anything to run."""
@@ -192,15 +172,6 @@ class DecodeJumpLane(Lane):
         width = 0 if self.price is None else len(self.price.ns)
         ns = self.ns[: steps * width] if 0 < steps * width < len(self.ns) else self.ns
         self.log.run(self.row, self.number, steps, end, ns)
-
-    def fail(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
-        """Go down for good: steps of a run that have ended count, the one that is under way does not."""
-        steps, batch = self._log_ended(now), self.batch
-        if steps and batch is not None and batch.group is not None:
-            self.scheduler.repeat(batch, steps + 1)
-            batch.step += steps
-            batch.group.clock += steps
-        return self.scheduler.evict(now)
 
     def stop(self, now: int) -> None:
         """Record what has ended at the horizon, and episodes that are open; a step in flight has not happened."""

@@ -7,16 +7,13 @@ that keep entries copy alike; by events, also where copies meet others: :mod:`cl
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.log import LaneLog, same, taken_rows
-from clustersim.serving.decision import Swap
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 
 
@@ -59,54 +56,3 @@ class CopyLog(LaneLog):
             heads=same(ALL_HEADS, rows), first=same(0, rows), tokens=tokens, bytes=blocks * self.block_bytes[stage],
             start_ns=start, end_ns=end,
         )  # fmt: skip
-
-
-class HostCopies:
-    """The copies of one lane: in each direction one at a time.
-
-    Parameters
-    ----------
-    took_ns : int64 array of shape (2, blocks)
-        What copies of so many blocks take, in and out.
-    log : CopyLog
-
-    Attributes
-    ----------
-    end : int
-        When the next one ends, ``NEVER`` where there is none.
-    """
-
-    def __init__(self, took_ns: Int64Array, log: CopyLog) -> None:
-        self.took_ns = took_ns
-        self.log = log
-        self.queues: tuple[deque[Swap], deque[Swap]] = deque(), deque()
-        self.starts = [0, 0]
-        self.ends = [NEVER, NEVER]
-        self.end = NEVER
-
-    def begin(self, now: int, swap: Swap) -> None:
-        """Start a copy now, or when those before it in its direction have ended."""
-        queue = self.queues[swap.out]
-        queue.append(swap)
-        if len(queue) == 1:
-            self._copy(now, swap)
-
-    def _copy(self, now: int, swap: Swap) -> None:
-        self.starts[swap.out] = now
-        self.ends[swap.out] = now + int(self.took_ns[int(swap.out), swap.blocks])
-        self.end = min(self.ends)
-
-    def ended(self, now: int) -> list[Swap]:
-        """Return the copies that end now, and start those behind them."""
-        found = []
-        for out, queue in enumerate(self.queues):
-            if self.ends[out] == now:
-                swap = queue.popleft()
-                found.append(swap)
-                sequence = swap.sequence
-                self.log.copied(sequence.request, swap.out, sequence.computed, swap.blocks, self.starts[out], now)
-                self.ends[out] = NEVER
-                if queue:
-                    self._copy(now, queue[0])
-        self.end = min(self.ends)
-        return found

@@ -47,8 +47,6 @@ class Intake(Outcome):
     ) -> None:
         super().__init__(requests, lanes[0].scheduler.scheduler, progress)
         self.lanes = lanes
-        for lane in lanes:
-            lane.alone = True
         self.replicas = replicas
         self.of = of
         self.balanced = router == "least_outstanding" and of > 1

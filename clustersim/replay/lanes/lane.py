@@ -16,9 +16,7 @@ from typing import Final
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import LanePrices
-from clustersim.serving.grouped.asked_scheduler import AskedScheduler
 from clustersim.serving.grouped.batch import Batch
-from clustersim.serving.grouped.caching_scheduler import CachingScheduler
 from clustersim.serving.grouped.owner_scheduler import OwnerScheduler
 from clustersim.serving.grouped.scheduler import GroupedScheduler
 from clustersim.serving.order import ArrivalQueue
@@ -28,11 +26,6 @@ from clustersim.serving.sequence import Sequence
 NEVER: Final = 1 << 64
 """Later than any instant: times are 64 bits wide where they are recorded."""
 PREFILL, DECODE, MIXED = (STEP_KINDS.index(kind) for kind in ("prefill", "decode", "mixed"))
-
-
-def _not_yet(now: int) -> bool:
-    del now
-    return False
 
 
 class Lane(ABC):
@@ -57,21 +50,14 @@ class Lane(ABC):
     """Of its steps, where it takes them by itself."""
 
     def __init__(self, scheduler: Scheduler, windows: tuple[int, ...], log: LaneLog) -> None:
-        caching = GroupedScheduler if scheduler.caching is None else CachingScheduler
-        kind = OwnerScheduler if len(scheduler.pool.free) > 1 else caching
-        self.scheduler: GroupedScheduler = (AskedScheduler if scheduler.config.decided_singly else kind)(
-            scheduler, log, windows
-        )
+        kind = OwnerScheduler if len(scheduler.pool.free) > 1 else GroupedScheduler
+        self.scheduler: GroupedScheduler = kind(scheduler, log, windows)
         self.log = log
         self.outstanding = 0
         self.end = NEVER
         waiting = self.scheduler.waiting
         self.put: Callable[[Sequence], None] = waiting.append if isinstance(waiting, ArrivalQueue) else scheduler.add
         """Queues a request."""
-        self.alone = False
-        """Whether nothing but arrivals can change what it does: nobody gives up, fails, or is handed over."""
-        self.begun: Callable[[int], bool] = _not_yet
-        """Whether steps that begin at an instant have begun: schedulers have been asked."""
 
     @abstractmethod
     def arrive(self, now: int, sequence: Sequence) -> None:
@@ -96,69 +82,6 @@ class Lane(ABC):
     @abstractmethod
     def land(self) -> list[Sequence]:
         """Account for what ends at :attr:`end`, which is ``NEVER`` then; return the requests that end with it."""
-
-    @abstractmethod
-    def reconsider(self, now: int) -> None:
-        """Decide anew as soon as the step that is under way has ended."""
-
-    def ends_step(self, now: int) -> bool:
-        """Whether a run of steps is under way of which a step ends now; then it ends with that step."""
-        del now
-        return False
-
-    def taken(self, now: int) -> int:
-        """Return the blocks that a run of steps has taken by now, besides those of its first step."""
-        del now
-        return 0
-
-    def withdraw(self, now: int, sequence: Sequence) -> None:
-        """Take a sequence that waits out of the queue."""
-        self.scheduler.scheduler.withdraw(sequence)
-        self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
-        self.reconsider(now)
-
-    def take_over(self, now: int, sequence: Sequence) -> None:
-        """Queue a sequence whose prompt was computed elsewhere until there are blocks for it."""
-        arriving = self.scheduler.scheduler.arriving
-        arriving.append(sequence)
-        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
-        if arriving[0] is sequence:  # those before it are kept out as ever
-            self.reconsider(now)
-
-    def receive(self, now: int, sequence: Sequence) -> None:
-        """Let a sequence decode whose K/V has arrived."""
-        self.scheduler.receive(now, sequence, self.taken(now))
-        self.reconsider(now)
-
-    def expect_no_more(self, now: int, sequence: Sequence) -> None:
-        """Forget a sequence that was to be received, and has no blocks yet."""
-        self.scheduler.scheduler.arriving.remove(sequence)
-        self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
-        self.reconsider(now)
-
-    def take_back(self, now: int, release: Callable[[int, Sequence], None], sequence: Sequence) -> None:
-        """Let the scheduler take the blocks back of a sequence that no step here carries, with ``release``."""
-        release(now, sequence)
-        self.scheduler.hand_facts(self.taken(now))
-        self.reconsider(now)
-
-    def cancel(self, now: int, sequence: Sequence) -> bool:
-        """Let a sequence go whose client gives it up; return whether it is gone already, no step carries it."""
-        gone = self.scheduler.cancel(now, sequence, self.taken(now))
-        if gone:
-            self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
-        self.reconsider(now)
-        return gone
-
-    def fail(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
-        """Go down for good: steps in flight are as if they had never begun, and all K/V is lost.
-
-        Returns
-        -------
-        (sequences, sequences)
-            See :meth:`Scheduler.evict`.
-        """
-        return self.scheduler.evict(now)
 
     def stop(self, now: int) -> None:
         """Record the episodes that are open at the horizon; what is in flight has not happened."""

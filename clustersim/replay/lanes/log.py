@@ -323,14 +323,6 @@ class LaneLog:
         )
 
 
-class ClockLog(LaneLog):
-    """The log of a lane that others on its clock tell facts of, too: they are recorded in the order of time."""
-
-    def fact(self, time: int, kind: int, request: int, value: int, used: int) -> None:
-        """Record what the scheduler decided."""
-        self.recorder.facts.append(self.replica, time, kind, request, value, used)
-
-
 def taken_rows(flat: array[int], width: int) -> Int64Array:
     """Return a flat array as rows, and empty it."""
     found = np.array(flat, np.int64)

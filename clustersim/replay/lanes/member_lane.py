@@ -143,9 +143,6 @@ class MemberLane(Lane):
             return []
         return self._complete(now, batch, steps)
 
-    def reconsider(self, now: int) -> None:
-        """Decide anew with the next step, as ever."""
-
     def stop_after(self, steps: int) -> None:
         """Record so many of the steps under way, which have ended at the horizon, and the episodes that are open."""
         batch = self.batch

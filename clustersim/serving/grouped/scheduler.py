@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED
+from clustersim.serving.decision import ADMITTED, FINISHED
 from clustersim.serving.grouped.batch import Batch, Chunks
-from clustersim.serving.grouped.decode_group import DecodeGroup, by_place
+from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.grouped.decode_slots import DecodeSlots
 from clustersim.serving.grouped.log import Log
 from clustersim.serving.grouped.prompt_queue import PromptQueue
@@ -59,8 +59,6 @@ class GroupedScheduler:
         self.slots = DecodeSlots(self.stages, log)
         self.decoding = 0
         """Running sequences whose next step is a decode step."""
-        self.leaving = 0
-        """Sequences that were given up while a step carries them."""
         self.flying: list[Batch] = []
         self.decodes_flying = 0
         self.step = 0
@@ -108,7 +106,7 @@ class GroupedScheduler:
     def repeats(self) -> bool:
         """Whether each group in flight is what the next step carries when it is back, and nothing else can be in it."""
         ready, share = self.ready, min(-(-self.decoding // self.stages), self.max_tokens)
-        if self.waiting or self.prompts.begun or ready.groups or ready.loose or self.leaving or self.scheduler.arriving:
+        if self.waiting or self.prompts.begun or ready.groups or ready.loose:
             return False
         return all(batch.group is not None and not batch.chunks and batch.decodes <= share for batch in self.flying)
 
@@ -156,7 +154,7 @@ class GroupedScheduler:
         return batch
 
     def complete(self, now: int, batch: Batch, steps: int = 1) -> list[Sequence]:
-        """Account for the end of what was decided first; return the sequences that finished, and those that leave.
+        """Account for the end of what was decided first; return the sequences that finished.
 
         Parameters
         ----------
@@ -180,95 +178,7 @@ class GroupedScheduler:
         for sequence, count in batch.chunks:
             if self._compute(now, batch.step, sequence, count):
                 finished.append(sequence)
-        if self.leaving:
-            finished += self._let_go(now, batch, finished)
         return finished
-
-    def _let_go(self, now: int, batch: Batch, finished: list[Sequence]) -> list[Sequence]:
-        """Let those of an ended step go that were given up meanwhile; one that finished with it has its answer."""
-        carried = [] if batch.group is None else sorted((entry[2] for entry in batch.group.finishes), key=by_place)
-        carried += [sequence for sequence, _ in batch.chunks if sequence not in finished]
-        gone = [sequence for sequence in carried if sequence.leaving and not sequence.answered]
-        self.leaving -= len(gone) + sum(sequence.leaving for sequence in finished)
-        for sequence in gone:
-            self.cancel(now, sequence)
-        return gone
-
-    def cancel(self, now: int, sequence: Sequence, taken: int = 0) -> bool:
-        """Let a sequence go whose client gave it up; see :meth:`Scheduler.cancel`.
-
-        Parameters
-        ----------
-        now : int
-        sequence : Sequence
-        taken : int
-            Blocks in use that a run of steps has taken since it began.
-        """
-        if sequence not in self.running:
-            self.waiting.remove(sequence)
-        elif self._flies(sequence):
-            sequence.leaving = True
-            self.leaving += 1
-            return False
-        else:
-            self._take_out(sequence)
-            self.running.remove(sequence)
-            self.prompts.part_from(sequence)
-            self._release(sequence)
-        self.slots.close(sequence, sequence.last_step)
-        used = self.used + taken
-        self.log.fact(now, CANCELLED, sequence.request, sequence.generated, used)
-        return True
-
-    def receive(self, now: int, sequence: Sequence, taken: int = 0) -> None:
-        """Let a sequence decode whose K/V is here now; ``taken`` is that of :meth:`cancel`."""
-        self.scheduler.received(now, sequence)
-        self.hand_facts(taken)
-        self.prompts.number(sequence)
-        self.decoding += 1
-        self.ready.loose.append(sequence)
-
-    def _flies(self, sequence: Sequence) -> bool:
-        """Whether a step carries a sequence."""
-        groups = [batch.group for batch in self.flying if batch.group is not None]
-        return any(sequence is entry[2] for group in groups for entry in group.finishes) or any(
-            sequence is other for batch in self.flying for other, _ in batch.chunks
-        )
-
-    def _take_out(self, sequence: Sequence) -> None:
-        """Take a running sequence that no step carries from where it waits for the next one, up to date."""
-        for group in self.ready.groups:
-            if any(sequence is entry[2] for entry in group.finishes):
-                group.leave(sequence)
-                self.decoding -= 1
-                if not group.count:
-                    self.ready.groups.remove(group)
-                return
-        if sequence in self.ready.loose:
-            self.ready.loose.remove(sequence)
-            self.decoding -= 1
-        else:
-            self.prompts.begun.remove(sequence)
-
-    def evict(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
-        """Lose all K/V, and every step that is in flight; see :meth:`Scheduler.evict`."""
-        self.stop()
-        for group in self.ready.groups:
-            group.refresh()
-        for batch in reversed(self.flying):
-            self.step = batch.step
-            if batch.group is not None:
-                self.slots.last_steps[batch.slot] = batch.previous
-                for sequence in batch.group.refresh():  # the step that carries it has its blocks
-                    sequence.blocks = -(-(sequence.computed + 1) // self.size)
-        found = self.scheduler.evict(now)
-        self.hand_facts()
-        return found
-
-    def follow(self, predecessor: GroupedScheduler) -> None:
-        """Go on with the numbers of steps and the slots of a scheduler that failed."""
-        self.step = predecessor.step
-        self.slots.last_steps = predecessor.slots.last_steps
 
     def repeat(self, batch: Batch, steps: int) -> None:
         """Note that a batch of decodes was carried by ``steps`` steps in a row, not only by one."""
@@ -297,7 +207,7 @@ class GroupedScheduler:
             if sequence.generated < sequence.output_tokens:
                 sequence.generated += 1
                 sampled = 1
-            finished = sequence.generated >= sequence.output_tokens and not (sequence.hands_over and sequence.leaving)
+            finished = sequence.generated >= sequence.output_tokens
             if finished:
                 self._finish(now, sequence, sequence.last_step)
             else:
@@ -314,20 +224,14 @@ class GroupedScheduler:
         self.decoding -= 1
         self.running.remove(sequence)
         self.prompts.part_from(sequence)
-        if not sequence.hands_over:  # else its blocks stay until its K/V has been moved
-            self._release(sequence)
-            self.log.fact(now, FINISHED, sequence.request, sequence.generated, self.used)
+        self._release(sequence)
+        self.log.fact(now, FINISHED, sequence.request, sequence.generated, self.used)
         if sequence.first_step >= 0:
             self.slots.close(sequence, last_step)
 
     def _release(self, sequence: Sequence) -> None:
         """Take back the blocks of a sequence."""
         self.free[sequence.owner] += sequence.blocks
-
-    def cached_tokens(self, sequence: Sequence, taken: int) -> int:
-        """Return how many tokens of a prompt are cached: none, prefixes are not."""
-        del sequence, taken
-        return 0
 
     def _careful(self, now: int) -> Batch | None:
         """Let the scheduler decide, on sequences that are up to date: some will give their blocks back."""
@@ -359,12 +263,12 @@ class GroupedScheduler:
         batch.steady = False  # who gave way may come back in the next step
         return batch
 
-    def hand_facts(self, taken: int = 0) -> None:
-        """Log what the scheduler decided by itself; ``taken`` is that of :meth:`cancel`."""
+    def hand_facts(self) -> None:
+        """Log what the scheduler decided by itself."""
         scheduler = self.scheduler
         if scheduler.facts:
             for time, kind, request, value, used in scheduler.facts:
-                self.log.fact(time, kind, request, value, used + taken)
+                self.log.fact(time, kind, request, value, used)
             scheduler.facts.clear()
             for time, request, owner in scheduler.kept:
                 self.log.kept(time, request, owner)

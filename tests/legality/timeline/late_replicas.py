@@ -16,7 +16,6 @@ from clustersim.replay.admission import Admission
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.instant import DEPARTURE, HAND_OVER, at
-from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.outages import Outage
 from clustersim.replay.patience import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
@@ -176,14 +175,13 @@ def adds(again: Callable[[Replica, Request], int]) -> Mistake:
     """What was moved counts for something else."""
 
     def mistake(patch: Patch) -> None:
-        for kind in (Replica, LaneReplica):
-            real = kind.add_again
+        real = Replica.add_again
 
-            def add_again(self: Any, sequence: Request, real: Callable[..., None] = real) -> None:
-                real(self, sequence)
-                getattr(self, "lane", self).outstanding += again(self, sequence)
+        def add_again(self: Replica, sequence: Request) -> None:
+            real(self, sequence)
+            self.outstanding += again(self, sequence)
 
-            patch.setattr(kind, "add_again", add_again)
+        patch.setattr(Replica, "add_again", add_again)
 
     return mistake
 

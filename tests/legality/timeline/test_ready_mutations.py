@@ -21,7 +21,6 @@ from clustersim.replay.events.run import EventReplay
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.stepper import Stepper
-from clustersim.replay.lanes.pipelines.link_pipeline import SharedPipe
 from clustersim.replay.lanes.pipelines.link_traffic import LinkTraffic
 from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.simulation.audit import audit_run, history_of_run
@@ -182,20 +181,6 @@ LATE: Final[dict[str, tuple[Mutation, str]]] = {
     ),
     "of a lane, sends arrive later": (
         Mutation(PipeLane, "_launch", "at += sends[0]", "at += sends[0] + 50_000"), "lane of two stages",
-    ),
-    "of a lane, a stage begins later": (
-        Mutation(PipeLane, "_launch", "at = max(at, free_at[stage])", "at = max(at, free_at[stage]) + 3 * (stage > 0)"),
-        "lane of two stages",
-    ),
-    "of a lane whose links are shared, a stage begins later": (
-        Mutation(SharedPipe, "_sent", "self.start(stage, micro, now)", "self.start(stage, micro, now + 77)"),
-        "lane that shares links",
-    ),
-    "of a lane whose links are shared, a stage rests between two passes": (
-        Mutation(
-            SharedPipe, "_end", "self.start(stage, self.queues[stage].popleft(), now)",
-            "self.start(stage, self.queues[stage].popleft(), now + 3)",
-        ), "lane that shares links",
     ),
 }  # fmt: skip
 

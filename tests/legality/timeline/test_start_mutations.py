@@ -20,7 +20,6 @@ from clustersim.legality.timeline_rules.views.asked import asked_in
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.instant import HAND_OVER, at
-from clustersim.replay.lanes.host_copies import CopyLog, HostCopies
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.scenario.scenario import RunConfig
@@ -280,39 +279,23 @@ def a_stack_of_copies(patch: Patch) -> None:
                 if len(queue) == 1:
                     self._copy(stage, rank, swap.out)
 
-    def begin_in_lane(self: HostCopies, now: int, swap: Any) -> None:
-        queue = self.queues[swap.out]
-        queue.insert(1, swap)
-        if len(queue) == 1:
-            self._copy(now, swap)
-
     patch.setattr(Swaps, "begin", begin)
-    patch.setattr(HostCopies, "begin", begin_in_lane)
 
 
 def copied_later(patch: Patch) -> None:
     """A copy begins a nanosecond after it was decided."""
-    real, in_lane = Swaps._copy, HostCopies._copy
+    real = Swaps._copy
 
     def copy(self: Swaps, stage: int, rank: int, out: bool) -> None:
         at(self.env, 1, HAND_OVER, lambda _: real(self, stage, rank, out))
 
     patch.setattr(Swaps, "_copy", copy)
-    patch.setattr(HostCopies, "_copy", lambda self, now, swap: in_lane(self, now + 1, swap))
 
 
 def told_later(patch: Patch) -> None:
     """Blocks come back a nanosecond after they were copied."""
-    real, copied = Swaps._settle, CopyLog.copied
+    real = Swaps._settle
     patch.setattr(Swaps, "_settle", lambda self, _: at(self.env, 1, HAND_OVER, lambda _: real(self, None)))
-
-    def copy(self: HostCopies, now: int, swap: Any) -> None:
-        self.starts[swap.out] = now
-        self.ends[swap.out] = now + int(self.took_ns[int(swap.out), swap.blocks]) + 1
-        self.end = min(self.ends)
-
-    patch.setattr(HostCopies, "_copy", copy)
-    patch.setattr(CopyLog, "copied", lambda self, *told: copied(self, *told[:-1], told[-1] - 1))
 
 
 @pytest.mark.parametrize("mistake", [a_stack_of_copies, copied_later, told_later])

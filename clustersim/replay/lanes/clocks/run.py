@@ -40,8 +40,6 @@ class LaneReplay:
         run = self.intake
         if self.passes is not None:
             LockstepClock(run, self.passes).run()
-        elif self.input.decides:
-            self._decided()
         elif ask_nobody(self.input.requests, self.router, self.count):
             run_alone(run)
         else:
@@ -53,12 +51,6 @@ class LaneReplay:
             ended=run.ended,
             unfinished=tuple(self._unfinished()),
         )
-
-    def _decided(self) -> None:
-        """Simulate where more than lengths and loads decides."""
-        from clustersim.replay.lanes.clocks.decision_clock import DecisionClock  # with routers and deadlines
-
-        DecisionClock(self.intake, self.prepared).run()
 
     def _unfinished(self) -> Iterator[str]:
         for index, lane in zip(self.intake.replicas, self.lanes, strict=True):

@@ -40,10 +40,6 @@ class StagedLane(Lane):
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; a decision is due where the first stage could take it."""
         self._queue(sequence)
-        self.reconsider(now)
-
-    def reconsider(self, now: int) -> None:
-        """Ask the scheduler again; a decision is due where the first stage could take it."""
         self.asked = False
         if self._may_launch(now):
             self.end = NEVER
@@ -55,8 +51,7 @@ class StagedLane(Lane):
             self.asked = True
             if batch is not None:
                 self._launch(now, batch)
-                if self.alone:
-                    self._go_round(until)
+                self._go_round(until)
         self.end = self._next_end(now)
 
     def _may_launch(self, now: int) -> bool:
