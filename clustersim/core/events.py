@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-KIND_BITS: Final = 60
+KIND_BITS: Final = 59
 VERSION_BITS: Final = 26
 VERSIONS: Final = (1 << VERSION_BITS) - 1
 NUMBERS: Final = (1 << (KIND_BITS - VERSION_BITS)) - 1
