@@ -78,7 +78,7 @@ def end_steps(s: Any, p: Any, n: Any, h: Any) -> int:
             drop_first(s)
             return ASK_EVENTS
         if POOLS and first_kind(s) > COPY_END:
-            if clock.events + 3 > clock.event_room:
+            if clock.events + clock.margin + 3 > clock.event_room:
                 return GROW
             if go_on_hand_over(s, p, n, h):
                 continue
@@ -291,7 +291,7 @@ def decide_all(s: Any, p: Any, n: Any, h: Any) -> int:
         r = s.touched[clock.touched_at]
         if is_full(s):
             return FULL
-        if clock.events + 2 + clock.margin > clock.event_room:
+        if clock.events + 3 + clock.margin > clock.event_room:
             return GROW
         asked = decide(s, p, n, h, r)
         if asked:

@@ -146,6 +146,7 @@ def test_tables_that_are_documented_are_those_that_are_read() -> None:
     assert {name for name, *_ in rows("docs/reference/histories.md", "table")} == set(NEEDED)
 
 
+@pytest.mark.usefixtures("without_core")
 def test_run_is_illegal_when_its_record_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Scheduler, now: int, kind: int, sequence: Any, tokens: int) -> None:
         if sequence.request != 3:

@@ -108,8 +108,8 @@ def all_layers_at_once(patch: pytest.MonkeyPatch) -> None:
     """Every layer leaves when the step starts."""
     launched = HandOvers._launched
 
-    def hasty(self: HandOvers, replica: int, chunks: Any, _: Any) -> None:
-        passed = launched(self, replica, chunks, None)
+    def hasty(self: HandOvers, replica: int, chunks: Any) -> None:
+        passed = launched(self, replica, chunks)
         for layer in range(4) if passed is not None else ():
             passed(layer)
 
@@ -120,8 +120,8 @@ def one_layer_early(patch: pytest.MonkeyPatch) -> None:
     """A layer leaves when the one before it has been passed."""
     launched = HandOvers._launched
 
-    def early(self: HandOvers, replica: int, chunks: Any, _: Any) -> Any:
-        passed = launched(self, replica, chunks, None)
+    def early(self: HandOvers, replica: int, chunks: Any) -> Any:
+        passed = launched(self, replica, chunks)
         return passed and (lambda layer: passed((layer + 1) % 4))
 
     patch.setattr(HandOvers, "_launched", early)
@@ -182,6 +182,7 @@ LOCKSTEP: Final = DOCUMENT | {
 }
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize("name", CODE)
 @pytest.mark.parametrize("replay", ["folded", "full"])
 def test_audit_catches_mutated_code(name, replay, monkeypatch):

@@ -124,6 +124,7 @@ MISTAKES: dict[str, tuple[Callable[[Patch], None], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_audit_and_proof_find_a_mistake_in_what_moves(name, monkeypatch):
     mutate, given = MISTAKES[name]

@@ -248,6 +248,7 @@ UNDER_WAY = "[{device: 0, at: 5195 us, until: 9 ms}]"
 WEAK = "[{link: [n0.g0, n0.host0], at: 5 ms, until: 6 ms, factor: 0.05}]"
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize(
     ("mutate", "faults", "rules"),
     [

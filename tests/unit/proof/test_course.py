@@ -113,6 +113,7 @@ def chunks(change: Callable[..., list[tuple[int, int, int, int]]]) -> Callable[[
     return patched
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize("changes", [{}, POOLS], ids=["one pool", "two pools"])
 @pytest.mark.parametrize(
     ("rule", "mutation"),
@@ -142,6 +143,7 @@ def test_steps_that_were_recorded_wrongly_are_not_executed(
     assert found.proof.orders == ()
 
 
+@pytest.mark.usefixtures("without_core")
 def test_prove_says_that_nothing_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     chunks(lambda *told: [told, told])(monkeypatch)
     result = CliRunner().invoke(main, ["prove", "quickstart", "--set", "run.replay=full"])
