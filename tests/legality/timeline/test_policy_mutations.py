@@ -16,13 +16,10 @@ from clustersim.plan.pool import PoolRule
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.instant import now_ns
-from clustersim.replay.lanes.clocks.shared_clock import SharedClock
-from clustersim.replay.lanes.pipelines.staged import StagedLane
 from clustersim.replay.patience import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.serving import router
 from clustersim.serving.disaggregated import PoolMembers
-from clustersim.serving.grouped.prompt_queue import PromptQueue
 from clustersim.serving.members import Members
 from clustersim.serving.order import Order
 from clustersim.serving.preemption import Preemption
@@ -139,18 +136,6 @@ def in_flight_at_most(of: Callable[[int], int]) -> Mutation:
     return mutate
 
 
-def in_flight_lane(of: Callable[[int], int]) -> Mutation:
-    """Let as many be in flight in the folded replay, too."""
-
-    def mutate(patch: Patch) -> None:
-        def may_launch(self: StagedLane, now: int) -> bool:
-            return self._is_free(now) and len(self.scheduler.flying) < of(self.stages)
-
-        patch.setattr(StagedLane, "_may_launch", may_launch)
-
-    return mutate
-
-
 def last_first(patch: Patch) -> None:
     """The queue is a stack."""
 
@@ -196,20 +181,6 @@ def last_leaves_first(patch: Patch) -> None:
         return evict(self, now)
 
     patch.setattr(Members, "evict", turned)
-
-
-def one_at_a_time(patch: Patch) -> None:
-    """A step takes up no more than one request, in the folded replay."""
-    choose = PromptQueue._admit_from_queue
-
-    def admit(self: PromptQueue, now: int, budget: int, free: int, chunks: Any) -> int:
-        most, self.max_requests = self.max_requests, min(self.max_requests, len(self.running) + 1)
-        try:
-            return choose(self, now, budget, free, chunks)
-        finally:
-            self.max_requests = most
-
-    patch.setattr(PromptQueue, "_admit_from_queue", admit)
 
 
 def room_for(factor: float) -> Mutation:
@@ -405,16 +376,6 @@ def stuck_turn(patch: Patch) -> None:
     patch.setattr(router.RoundRobin, "route", route)
 
 
-def fullest_lane(patch: Patch) -> None:
-    """The folded replay sends requests to the fullest replica."""
-
-    def route(self: SharedClock, request: int) -> int:
-        del request
-        return max(range(len(self.lanes)), key=lambda number: self.lanes[number].outstanding)
-
-    patch.setattr(SharedClock, "_route", route)
-
-
 def away_from_prefixes(patch: Patch) -> None:
     """Nobody looks at what is cached."""
     patch.setattr(router.PrefixAware, "_with_longest", lambda self, request, loads: loads)
@@ -598,7 +559,6 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "one step is in flight on two stages": (in_flight_at_most(lambda _: 1), {"plan": PIPE}, EVENTS),
     "two steps are in flight on four stages": (in_flight_at_most(lambda _: 2), {"plan": FOUR} | CROWD, EVENTS),
     "one step too many is in flight": (in_flight_at_most(lambda stages: stages + 1), {"plan": PIPE} | CROWD, EVENTS),
-    "one step is in flight in the folded replay": (in_flight_lane(lambda _: 1), {"plan": PIPE}, FOLDED),
     "the queue is a stack": (last_first, FEW, EVENTS),
     "priorities are ignored": (ranked_by(lambda _, s: (0, s.arrived_ns, s.request)), URGENT, EVENTS),
     "priorities are the other way round": (
@@ -612,9 +572,6 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "a place of the batch stays empty": (reluctant, FEW, EVENTS),
     "half of the places stay empty": (configured(max_batch_requests=4), CROWD, FOLDED),
     "half of the budget is used": (configured(max_batch_tokens=16), CROWD, FOLDED),
-    "a step takes up one request": (
-        one_at_a_time, CROWD | serving(max_batch_tokens=256) | {"workload": CROWD["workload"]}, FOLDED,
-    ),
     "others join a static batch": (joins_the_batch, STATIC | {"workload": {"requests": 12}}, EVENTS),
     "the first sequence gives way": (other_victims, CRAMPED, EVENTS),
     "the first sequence gives way in a ranked queue": (other_victims, RANKED, EVENTS),
@@ -643,7 +600,6 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "nothing is kept in host memory": (computed_anew, AWAY, EVENTS),
     "who was swapped out last comes back first": (last_comes_back, LONG_AWAY, EVENTS),
     "requests go to the fullest replica": (routed_by(fullest), fleet("least_outstanding"), EVENTS),
-    "requests go to the fullest replica in the folded replay": (fullest_lane, fleet("least_outstanding"), FOLDED),
     "requests go in turn, not where fewest tokens are": (routed_by(in_turn), fleet("least_outstanding"), EVENTS),
     "requests go where fewest tokens are, not where fewest wait": (
         routed_by(fewest_tokens), fleet("fewest_waiting"), EVENTS,

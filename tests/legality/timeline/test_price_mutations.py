@@ -40,7 +40,6 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.plan import experts, routing
 from clustersim.plan.exchange import Exchange
 from clustersim.replay.events import decode_jumps, lockstep, stepper
-from clustersim.replay.lanes import prices as lane_prices
 from clustersim.serving.halves import halves_of
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import simulate
@@ -210,14 +209,6 @@ def keys_short_by_one(patch: Patch) -> None:
         return original(terms, numbers, batch, keys - batch, *more)
 
     patch.setattr(attention, "decode_ns", decode_ns)
-
-
-def windowless(patch: Patch) -> None:
-    """Decodes attend to all keys, whatever the window."""
-    patch.setattr(
-        lane_prices, "within",
-        lambda window, chunks, group: (*lane_prices.prompt_sums(chunks)[2:], 0 if group is None else 10**4),
-    )  # fmt: skip
 
 
 def unpadded(brought: Any, size: int = 0) -> Any:
@@ -509,7 +500,6 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("decodes do not attend to their new token", keys_short_by_one, {}),
     ("prompts attend to twice as many pairs", by_events(given(kernels, "attention_prefill", 2.0, "pairs")),
      {"plan": RING | {"pp": 2}, **BIG}),
-    ("windows are not looked at", windowless, SLIDING),
     ("norms behind attention and FFN are fused", fused_post_norms, NORMED | ENGINE),
     ("latents are priced as heads", latent_as_heads, LATENT),
     ("what is fused is quantised once more", quantised_anyway, AHEAD),
@@ -548,7 +538,6 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("graphs of other sizes are captured", instead(Engine, "padded", lambda self, tokens: -(-tokens // 4) * 4), PADDED),
     ("replicas in lockstep are not padded", instead(lockstep_prices, "_together", unpadded), LOCKSTEP | PADDED),
     ("halves are not padded", instead(Pricer, "padded", lambda self, features, _: features), LOCKSTEP_HALVES | PADDED),
-    ("stages are sent the padding", instead(price_table, "SENT", "nothing"), {"plan": PIPE} | PADDED),
 ]  # fmt: skip
 SAME: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("measured decodes are priced by arrays", instead(attention, "constants", lambda *_: {}), GRID_DECODES),
@@ -704,13 +693,19 @@ def test_an_algorithm_that_is_named_is_the_one_that_is_compared(algorithm: str) 
     assert "RUN-2" in {violation.rule for violation in found}
 
 
+def forget() -> None:
+    """Expand graphs anew that were expanded before."""
+    step_blueprints.cache_clear()
+    operators.single_device.cache_clear()
+
+
 @contextmanager
 def priced_by(mutation: Mutation) -> Iterator[None]:
     """Let a mutation hold for graphs that are expanded inside alone."""
-    step_blueprints.cache_clear()
+    forget()
     with patched(mutation):
         yield
-    step_blueprints.cache_clear()
+    forget()
 
 
 def test_unmutated_code_is_legal() -> None:

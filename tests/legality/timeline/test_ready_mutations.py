@@ -21,8 +21,6 @@ from clustersim.replay.events.run import EventReplay
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.stepper import Stepper
-from clustersim.replay.lanes.pipelines.link_traffic import LinkTraffic
-from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.lane_mutations import Mutation, mutated
@@ -48,9 +46,6 @@ SCENARIOS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
             "workload": LONG,
         }, FULL,
     ),
-    "lane of two stages": ({"plan": {"pp": 2}}, FOLDED),
-    "lane of four stages": ({"plan": {"pp": 4}}, FOLDED),
-    "lane that shares links": (SHARED["lanes"], FOLDED),
     "sends that meet collectives": (SHARED["sends"], FULL),
     "sends that meet collectives, folded": (SHARED["sends"], FOLDED),
     "replicas that share links": (SHARED["replicas"], FULL),
@@ -166,21 +161,6 @@ LATE: Final[dict[str, tuple[Mutation, str]]] = {
             ChainPass, "_step", "self.communicate(segment, cls, members, length, self._stepped, started)",
             "self.communicate(segment, cls, members, length + 1_000, self._stepped, started)",
         ), "sends that meet collectives, folded",
-    ),
-    "of a lane whose links are shared, a send takes longer": (
-        Mutation(LinkTraffic, "_begin_to_send", "end = now + duration", "end = now + duration + 1_000"),
-        "lane that shares links",
-    ),
-    "of a lane, a stage waits for the stages behind it": (
-        Mutation(PipeLane, "_launch", "at = max(at, free_at[stage])", "at = max(at, *free_at[stage:])"),
-        "lane of four stages",
-    ),
-    "of a lane, a send begins later": (
-        Mutation(PipeLane, "_launch", "at = max(at, before[0])", "at = max(at, before[0]) + 50_000"),
-        "lane of two stages",
-    ),
-    "of a lane, sends arrive later": (
-        Mutation(PipeLane, "_launch", "at += sends[0]", "at += sends[0] + 50_000"), "lane of two stages",
     ),
 }  # fmt: skip
 

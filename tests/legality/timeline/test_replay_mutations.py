@@ -20,11 +20,8 @@ from clustersim.replay.events.pass_program import EventProgram, expanded_program
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.events.stage_sends import StageSends
-from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.pipelines.pipelined import PipeLane
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.serving.blocks import BlockPool
-from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.simulation.simulate import RunResult, simulate
@@ -135,11 +132,6 @@ def twice_returned_block(patch: Patch) -> None:
     patch.setattr(Scheduler, "_release", release)
 
 
-def uncounted_growth(patch: Patch) -> None:
-    """In a run of decode steps no block is taken."""
-    patch.setattr(DecodeGroup, "growth_after_first", lambda self, steps: 0)
-
-
 def overdrawn_pool(patch: Patch) -> None:
     """The pool lends what it does not have."""
 
@@ -187,29 +179,6 @@ def lost_arrival(patch: Patch) -> None:
             arrive(self, request)
 
     patch.setattr(EventReplay, "_arrive", forgetful)
-
-
-def lost_from_lanes(patch: Patch) -> None:
-    """The log of a lane forgets what becomes of request 3."""
-    fact = LaneLog.fact
-
-    def forgetful(self: LaneLog, time: int, kind: int, request: int, value: int, used: int) -> None:
-        if request != 3 or kind != 4:
-            fact(self, time, kind, request, value, used)
-
-    patch.setattr(LaneLog, "fact", forgetful)
-
-
-def early_end(patch: Patch) -> None:
-    """A micro-batch counts as done when the first stage is done with it."""
-    launch = PipeLane._launch
-
-    def hasty(self: PipeLane, now: int, batch: Any) -> None:
-        launch(self, now, batch)
-        _, *rest = self.flight[-1]
-        self.flight[-1] = (self.free_at[0], *rest)  # type: ignore[assignment]
-
-    patch.setattr(PipeLane, "_launch", hasty)
 
 
 def two_tokens(patch: Patch) -> None:
@@ -357,13 +326,10 @@ MUTATIONS: list[tuple[str, Callable[[Patch], None], dict[str, Any], dict[str, An
     ("a block is skipped", skipped_block, {}, FULL, {"KV-7"}),
     ("a block does not come back", unreturned_block, {}, FULL, {"KV-7"}),
     ("a block comes back twice", twice_returned_block, {}, FULL, {"KV-7"}),
-    ("blocks that decodes take are not counted", uncounted_growth, {}, FOLDED, {"KV-7"}),
     ("the pool lends what it does not have", overdrawn_pool, TIGHT, FULL, {"KV-6"}),
     ("a decode slot is used twice", reused_slot, {"plan": PIPE} | LONG, FULL, {"PH-3"}),
     ("the end of a request is lost", lost_end, {}, FULL, {"RUN-4"}),
     ("a request is lost when it arrives", lost_arrival, {}, FULL, {"RUN-4"}),
-    ("the end of a request is lost in the folded replay", lost_from_lanes, {}, FOLDED, {"RUN-4"}),
-    ("a decode starts before the last chunk ended", early_end, {"plan": PIPE}, FOLDED, {"PH-1"}),
     ("a decode step gives two tokens", two_tokens, {}, FULL, {"PH-4"}),
     ("the last chunk of a prompt is left out", half_a_prompt, {}, FULL, {"PH-1"}),
     ("a chunk is written one entry too far", shifted_chunk, {}, FULL, {"KV-1"}),

@@ -209,10 +209,8 @@ SWAPPING: Final = "serving.swapping"
 BACK: Final = "if not decision.evicted and not prefill_first:"
 HAND_OVERS: Final = "replay.pools.hand_overs"
 STATIC: Final = "serving.static"
-LANE: Final = "replay.lanes.decode_jump_lane"
 RUN: Final = "replay.events.run"
 AGAIN: Final = "self.replicas[self._route(sequence)].add_again(sequence)"
-HAS_ENDED: Final = "steps = bisect_right(ends, now)"
 PRICED_NEAR: Final = "constants.step_s if nodes[source] == nodes[target]"
 IN_ORDER: Final = "if not self or self[-1].request < sequence.request:"
 EVICTED: Final = "prefills = [] if self.evicted else self._prefills"
@@ -326,10 +324,6 @@ CHANGES: Final = (
     Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "both pools fail"),
     Change("serving.order", IN_ORDER, "if True:", "both pools fail"),
     Change(SCHEDULER, EVICTED, "prefills = self._prefills", "fail while prompts lack blocks"),
-    Change(LANE, HAS_ENDED, "steps = 0", "two of three fail"),
-    Change(LANE, HAS_ENDED, "steps = 0", "cut off in the first run"),
-    Change(LANE, HAS_ENDED, f"{HAS_ENDED} // 2", "cut off in the first run"),
-    Change(LANE, HAS_ENDED, "steps = 0", "fails in the first run"),
     Change("serving.decision", "not self.decodes and not self.prefills", "not self.decodes", "slow, cut off"),
     Change(HAND_OVERS, "transfer.missing -= 1", "transfer.missing -= 0", "moves, cut off"),
     Change("core.flows", "path.left - path.rate * (", "path.left - path.rate // 2 * (", "two pools"),

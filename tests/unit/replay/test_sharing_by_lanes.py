@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 from clustersim.replay.links.within_replica import find_shared_links, users_of
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.replay import replay
-from clustersim.scenario.load import load
-from clustersim.simulation.replay_input import replay_input
 from clustersim.timeline.stretch import Stretch
 from tests.round_numbers import DENSE, SPARSE, crossbar, deployment, lane, plan_over, two_leaves
 
@@ -97,29 +93,6 @@ TWO_POOLS = (
     "model={name: opt-13b, config: {num_hidden_layers: 8}}",
 )  # fmt: skip
 BESIDE = "K/V on its way can meet communications of a pipeline on a link"
-
-
-@pytest.mark.parametrize(
-    ("decode", "obstacles"),
-    [
-        ("{tp: 2, placement: [16, 17]}", ["", "", ""]),
-        ("{tp: 2, placement: [8, 9]}", ["", BESIDE, ""]),
-        ("{tp: 2, pp: 2, placement: [8, 9, 10, 11]}", ["", BESIDE, BESIDE]),
-    ],
-)
-def test_stages_of_one_of_two_pools_are_lanes_where_no_kv_comes_by(decode, obstacles):
-    """Each of two prefill replicas meets itself on its node's links, and K/V where a decode replica is on that node."""
-    prefill = "{tp: 2, pp: 2, dp: 2, placement: [0, 1, 2, 3, 12, 13, 14, 15]}"
-    results = {}
-    for mode in ("full", "folded"):
-        changes = (*TWO_POOLS, f"plan.prefill={prefill}", f"plan.decode={decode}", f"run.replay={mode}")
-        scenario = load("distserve-tp2-pp2", changes)
-        given = replay_input(scenario, scenario.requests())
-        results[mode] = replay(given)
-    builder = LaneBuilder(Prepared(given))
-    assert [builder.obstacle_of(one) for pool in builder.prepared.pools for one in pool.replicas] == obstacles
-    assert (results["folded"].timeline.passes["irregular"] >= 0).any()
-    assert results["folded"].timeline.digest == results["full"].timeline.digest
 
 
 ONE_EACH = {"layers": 2, "max_batch_tokens": 4, "max_batch_requests": 4}
