@@ -85,7 +85,7 @@ def lose_copies(s: Any, r: int) -> None:
     rep.swapped = rep.away = rep.copies = rep.coming = rep.short = 0
     rep.host = rep.host_blocks
     for place in range(away):
-        one = s.swapped[r][place] if place < swapped else s.arriving[r][place - swapped]
+        one = s.swapped[r][place] if place < swapped else s.swapped[r][len(s.swapped[r]) - 1 - place + swapped]
         seq = s.sequences[one]
         rep.free += blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks
         seq.away = seq.blocks = seq.busy = seq.computed = seq.decodes = 0

@@ -303,9 +303,8 @@ class State(NamedTuple):
     ready: Any
     """Room for those that one decision looks at."""
     swapped: Any
-    """Those that leave for host memory or are at rest there, in the order of the queue."""
-    arriving: Any
-    """Those that are copied back, as they were decided."""
+    """Those that leave for host memory or are at rest there, in the order of the queue; from the end of the list on
+    those that are copied back, as they were decided."""
     copies_end: Any
     """When copies end that are under way or wait for that, of each stage: in, then out."""
     copies_ns: Any

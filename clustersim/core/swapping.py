@@ -91,7 +91,7 @@ def swap_in(s: Any, r: int) -> None:
             return
         leave_swapped(s, r, one)
         seq.away, seq.blocks = ARRIVING, blocks_of(rep, seq.computed)
-        s.arriving[r][rep.away - rep.swapped - 1] = one
+        s.swapped[r][len(s.swapped[r]) - rep.away + rep.swapped] = one
         rep.free -= seq.blocks
         copy(s, r, one, seq.blocks, IN)
         note(s, r, SWAPPED_IN, seq.request, seq.computed, rep.blocks - rep.free)
@@ -112,7 +112,12 @@ def end_copy(s: Any, r: int, one: int) -> None:
         note(s, r, SWAPPED_OUT, seq.request, seq.computed, rep.blocks - rep.free)
         return
     seq.away = 0
-    drop(s.arriving[r], rep.away - rep.swapped, one)
+    at = len(s.swapped[r]) - 1
+    while s.swapped[r][at] != one:
+        at -= 1
+    while at > len(s.swapped[r]) - rep.away + rep.swapped:
+        s.swapped[r][at] = s.swapped[r][at - 1]
+        at -= 1
     rep.away -= 1
     rep.host += seq.blocks
     s.order[r][rep.running] = one

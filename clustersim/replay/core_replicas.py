@@ -225,7 +225,6 @@ class CoreReplicas:
             queues=storage.table(count, FEW + width),
             order=storage.table(count, width + 1),
             swapped=storage.table(count, copied and width),
-            arriving=storage.table(count, copied and width),
             copies_end=storage.table(count, copied and 2 * stages),
             copies_ns=storage.column(self._copies_ns()),
             ready=storage.numbers(width + 1),

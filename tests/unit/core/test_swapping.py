@@ -18,7 +18,7 @@ def state_of(*computed: int, blocks: int = 8, host: int = 8) -> State:
     """One replica of two stages and blocks of 4 tokens, whose sequences have their blocks."""
     s = State(**dict.fromkeys(State._fields))._replace(
         clock=STORE.records(Clock, 1), replicas=STORE.records(Replica, 1), sequences=STORE.records(Sequence, 4),
-        swapped=STORE.table(1, 4), arriving=STORE.table(1, 4), order=STORE.table(1, 4),
+        swapped=STORE.table(1, 4), order=STORE.table(1, 4),
         copies_end=STORE.table(1, 4), sequence_of=[-1] * 4,
         copies_ns=[ns for stage in range(2) for way in (IN_NS, OUT_NS) for ns in way[stage]],
         copies=STORE.log(64), facts=STORE.log(64), times=[0] * 8, whats=[0] * 8,
