@@ -27,7 +27,7 @@ def consult(s: Any, r: int, base: int) -> int:
     if s.clock[0].ended == s.clock[0].total:
         rep.decodes = rep.chunks = 0
         return 0
-    if rep.told == 0:
+    if rep.has_chosen == 0:
         if rep.standing > 0 and entering(s, r) <= rep.free:
             rep.evicted = rep.chunks = 0
             decode(s, r, 0, rep.standing, s.members[r], 0)
@@ -71,7 +71,7 @@ def carry_out(s: Any, r: int, base: int) -> None:
     """Let what was chosen be the next step."""
     rep, choice, batch = s.replicas[r], s.choice, s.members[r]
     victims, decodes, chunks, again = rep.evicted, rep.decodes, rep.chunks, rep.steady
-    rep.told = rep.evicted = rep.chunks = 0
+    rep.has_chosen = rep.evicted = rep.chunks = 0
     for place in range(victims):
         preempt(s, r, choice[place])
     decode(s, r, base, decodes, choice, victims)

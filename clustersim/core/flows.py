@@ -110,7 +110,7 @@ class Flows(NamedTuple):
 
 
 def touch_path(n: Any, f: int) -> None:
-    """Let a path's links be shared anew."""
+    """Let a path's links be shared again."""
     traffic = n.traffic[0]
     if n.paths[f].is_touched == 0:
         n.paths[f].is_touched = 1
@@ -160,7 +160,7 @@ def leave(n: Any, f: int) -> None:
 
 
 def touch_link(n: Any, l: int) -> None:  # noqa: E741
-    """Let a link be shared anew."""
+    """Let a link be shared again."""
     at = n.links[l].first
     while at >= 0:
         touch_path(n, n.places[at].path)
@@ -168,7 +168,7 @@ def touch_link(n: Any, l: int) -> None:  # noqa: E741
 
 
 def share(n: Any, now: int) -> None:
-    """Share links anew, where that is to be done, and say which transfers end at another instant."""
+    """Share links again, where that is to be done, and say which transfers end at another instant."""
     traffic = n.traffic[0]
     traffic.changed = 0
     first = traffic.seen + 1

@@ -1,13 +1,13 @@
 """Requests that change replicas: from the prefill pool, where their first token was sampled, to the decode pool.
 
 As DistServe (Zhong et al., OSDI 2024, section 4.3) and vLLM's disaggregated prefill do: a decode replica *pulls*. It
-sets blocks aside for a prompt when it has them, and until then the prefill replica keeps its own, so that a decode pool
-that is full holds the prefill pool back. What was preempted on a decode replica is computed anew there, and comes
+reserves blocks for a prompt when it has them, and until then the prefill replica keeps its own, so that a decode pool
+that is full holds the prefill pool back. What was preempted on a decode replica is recomputed there, and comes
 before prompts that are to be received. ::
 
     prefill replica   ──prompt──┤first token          blocks kept              ├ handed over: blocks back
     router                      └─► decode replica                             │
-    decode replica                  arriving ───► blocks set aside ──moves─────┤ received ─► decodes
+    decode replica                  arriving ───► blocks reserved ──moves─────┤ received ─► decodes
 
 A request is two sequences, one at each end; ``partner`` says which is the other one. What comes up at one instant is
 settled in ``core.pools``.
@@ -128,7 +128,7 @@ def check_landed(s: Any, one: int) -> None:
 
 @rare
 def reserve(s: Any, h: Any, r: int) -> int:
-    """Set blocks aside for prompts that wait elsewhere, in turn; return 0, or ``GROW``."""
+    """Reserve blocks for prompts that wait elsewhere, in turn; return 0, or ``GROW``."""
     rep = s.replicas[r]
     while rep.arriving > 0 and rep.waiting == 0 and rep.running + rep.receiving < rep.max_requests:
         other = rep.first_arriving
@@ -183,7 +183,7 @@ def ask_move(s: Any, h: Any, one: int, shard: int, layer: int, first: int, token
 def open_by_layer(s: Any, r: int, k: int, base: int) -> None:
     """Let prompts leave, layer by layer, that a step is about to compute to their end.
 
-    Not before: that step has all blocks that it needs, so whatever decode blocks are set aside for will arrive, and no
+    Not before: that step has all blocks that it needs, so whatever decode blocks are reserved for will arrive, and no
     two prompts can wait for blocks that the other one holds in the other pool.
     """
     flight = s.flights[r][k]

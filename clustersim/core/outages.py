@@ -80,7 +80,7 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
 
 @rare
 def lose_copies(s: Any, r: int) -> None:
-    """Lose what is in host memory, and on its way: it is computed anew."""
+    """Lose what is in host memory, and on its way: it is recomputed."""
     rep, swapped, away = s.replicas[r], s.replicas[r].swapped, s.replicas[r].away
     rep.swapped = rep.away = rep.copies = rep.coming = rep.short = 0
     rep.host = rep.host_blocks

@@ -120,7 +120,7 @@ class Network(NamedTuple):
     """The log of what took longer than it costs (``state.STRETCH``)."""
 
 
-def told(flight: Any, place: int) -> int:
+def step_count(flight: Any, place: int) -> int:
     """Return one of the counts that describe a step, those of its tokens and sequences."""
     if place == 0:
         return flight.new + flight.decodes
@@ -145,7 +145,7 @@ def launch(s: Any, p: Any, n: Any, r: int, k: int) -> int:
         chain = n.chains[table_of(flight, kind)]
         for slot in range(chain.first_slot, chain.end_slot):
             uses = n.uses[slot]
-            if uses[1 + 2 * told(flight, uses[0])] == UNKNOWN:
+            if uses[1 + 2 * step_count(flight, uses[0])] == UNKNOWN:
                 return ASK_USES
         if chain.asks and n.stages[r][0].answered == 0:
             return ASK_USES
@@ -220,7 +220,7 @@ def step(s: Any, p: Any, n: Any, r: int, i: int) -> None:
     low = first_after(s, p, n, r, i, table, now)
     while low < chain.count:
         uses = n.uses[each[low * (chain.classes + 2)]]
-        at = 1 + 2 * told(flight, uses[0])
+        at = 1 + 2 * step_count(flight, uses[0])
         if uses[at] > 0:
             stage.at, stage.ns, stage.path = low, uses[at], stage.first_path + uses[at + 1]
             enters = ends_at(n, r, i, table, low) - stage.ns
@@ -320,7 +320,7 @@ def look_up(s: Any, p: Any, n: Any, r: int, i: int, table: int) -> None:
         elif places[cls] == ASKED:
             n.took[r][into + cls] = n.asked[r][k * len(n.took[r]) + into + cls]
         else:
-            n.took[r][into + cls] = ns[cls * width + told(flight, places[cls])]
+            n.took[r][into + cls] = ns[cls * width + step_count(flight, places[cls])]
     stage.known = 1
 
 
@@ -348,9 +348,9 @@ def begin_send(s: Any, p: Any, n: Any, r: int, i: int, rank: int) -> None:
         took = p.decode_send[kind][flight.decodes * ranks + rank]
     else:
         table = 2 * kind + (1 if flight.decodes > 0 else 0)
-        took = p.send_ns[table][max(told(flight, p.send_place[table]), 0) * ranks + rank]
+        took = p.send_ns[table][max(step_count(flight, p.send_place[table]), 0) * ranks + rank]
     uses = n.uses[n.chains[table_of(flight, kind)].send_slot + rank]
-    at = 1 + 2 * told(flight, uses[0])
+    at = 1 + 2 * step_count(flight, uses[0])
     sender.ns, sender.path = max(uses[at], 0), sender.first_path + uses[at + 1]
     sender.enters, sender.quiet = s.clock[0].now + took - sender.ns, 1
     transfer(s, n, sender.first_path + sender.idle, took, 0)
@@ -385,7 +385,7 @@ def meets(s: Any, p: Any, n: Any, r: int, i: int, number: int) -> bool:
     at = first_after(s, p, n, r, i, table, enters)
     while at < chain.count:
         uses = n.uses[each[at * (chain.classes + 2)]]
-        ns, end = uses[1 + 2 * told(flight, uses[0])], ends_at(n, r, i, table, at)
+        ns, end = uses[1 + 2 * step_count(flight, uses[0])], ends_at(n, r, i, table, at)
         if ns > 0 or end >= ends:
             return ns > 0 and end - ns < ends
         at += 1

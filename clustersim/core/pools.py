@@ -1,6 +1,6 @@
 """What is settled between two pools at an instant: who has landed, who leaves where, and which moves start.
 
-What ends a transfer early is here, too: its client gives it up. Before a decode replica has set blocks aside nothing
+What ends a transfer early is here, too: its client gives it up. Before a decode replica has reserved blocks nothing
 has moved, and it is gone at once. Later its moves run to their end, since what an RDMA read was asked for is not called
 back: then it has arrived, and is let go with its blocks in both pools.
 """

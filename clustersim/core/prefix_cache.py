@@ -221,7 +221,7 @@ def take_over(s: Any, r: int, one: int, blocks: int) -> None:
         at += 1
     seq.shared = blocks
     seq.computed = blocks * rep.block_tokens
-    seq.decodes = 1 if decodes_next(seq) else 0  # of one that is computed anew, all but the last token may be cached
+    seq.decodes = 1 if decodes_next(seq) else 0  # of one that is recomputed, all but the last token may be cached
 
 
 @rare

@@ -166,8 +166,8 @@ class Replica(Record):
     memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way, which give
     ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
     ``outage`` is its last one. ``taken`` are blocks that the run under way has taken, where a user's router is shown
-    them; ``told`` is whether a user's scheduler has chosen, and ``standing`` how many members decode again, without
-    being asked for, until something happens.
+    them; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many members decode again,
+    without being asked for, until something happens.
     """
 
     __slots__ = (
@@ -178,7 +178,8 @@ class Replica(Record):
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
-        "is_down", "outage", "taken", "told", "standing", "arriving", "first_arriving", "last_arriving", "receiving",
+        "is_down", "outage", "taken", "has_chosen", "standing", "arriving", "first_arriving", "last_arriving",
+        "receiving",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",

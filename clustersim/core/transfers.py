@@ -49,7 +49,7 @@ def cancel(n: Any, f: int) -> None:
 
 @rare
 def share_links(s: Any, n: Any) -> int:
-    """Share links anew once all has happened at an instant; return 0, or what is needed before."""
+    """Share links again once all has happened at an instant; return 0, or what is needed before."""
     clock, traffic = s.clock[0], n.traffic[0]
     if clock.events + traffic.present > clock.event_room:
         return GROW

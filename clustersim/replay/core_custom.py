@@ -264,16 +264,16 @@ class AskedScheduler:
         """Put an answer where the core goes on."""
         who = [*victims, *decodes, *[one for one, _ in chunks]]
         s.choice[: len(who)] = who
-        told = len(victims), len(decodes), len(chunks), int(again), 1
+        answer = len(victims), len(decodes), len(chunks), int(again), 1
         if isinstance(s.sequences, np.ndarray):
-            for name, value in zip(("evicted", "decodes", "chunks", "steady", "told"), told, strict=True):
+            for name, value in zip(("evicted", "decodes", "chunks", "steady", "has_chosen"), answer, strict=True):
                 s.replicas[name][self.r] = value
             taken = s.sequences["taken"]
             for one, count in chunks:
                 taken[one] = count
             return
         rep = s.replicas[self.r]
-        rep.evicted, rep.decodes, rep.chunks, rep.steady, rep.told = told
+        rep.evicted, rep.decodes, rep.chunks, rep.steady, rep.has_chosen = answer
         for one, count in chunks:
             s.sequences[one].taken = count
 

@@ -76,7 +76,7 @@ class Network:
         self.present: dict[int, Flow] = {}
         """Flows by their paths."""
         self.armed = False
-        """Whether links are shared anew at this instant."""
+        """Whether links are shared again at this instant."""
         self.watchers: dict[int, list[Watcher]] = {}
         self.solved = 0
 
@@ -176,7 +176,7 @@ class Network:
         return flow
 
     def _arm(self) -> None:
-        """Share links anew at the end of this instant, where that is to be done."""
+        """Share links again at the end of this instant, where that is to be done."""
         if not self.armed and self.paths.n.traffic[0].touched:
             self.armed = True
             at(self.env, 0, NETWORK, self._solve)
@@ -190,7 +190,7 @@ class Network:
             self._end(path.changed)
 
     def _share_anew(self, links: Sequence[int]) -> None:
-        """Share links anew whose capacity has changed."""
+        """Share links again whose capacity has changed."""
         assert self.weak is not None
         n, now = self.paths.n, now_ns(self.env)
         left = shares_of(self.paths.capacity, self.weak.at(now))

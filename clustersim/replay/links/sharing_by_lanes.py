@@ -47,7 +47,7 @@ class SharedFlows:
 
     @property
     def touched(self) -> bool:
-        """Whether links are to be shared anew."""
+        """Whether links are to be shared again."""
         return bool(self.paths.n.traffic[0].touched)
 
     def enter(self, number: int, use: Use, since: int) -> None:
