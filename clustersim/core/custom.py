@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.progress import blocks_of
 from clustersim.core.queue import remove
 from clustersim.core.scheduler import enter, preempt
 from clustersim.core.state import ASK_BATCH, NEVER
 
 
-@rare
 def consult(s: Any, r: int, base: int) -> int:
     """Decide the next step as a user's scheduler does; return 0, or ``ASK_BATCH``.
 

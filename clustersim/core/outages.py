@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.events import VERSIONS, drop_first, first_kind, first_number
 from clustersim.core.passes import abandon
-from clustersim.core.prefix_cache import CACHING, empty
+from clustersim.core.prefix_cache import empty
 from clustersim.core.progress import blocks_of
 from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
@@ -45,7 +44,6 @@ from clustersim.core.steps import (
     weigh,
 )
 from clustersim.core.swapping import LEAVING
-from clustersim.core.transfers import SHARING
 
 
 def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
@@ -69,7 +67,7 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
         rep.step = flight.step + ended
         if flight.slot >= 0:
             s.slots[r][flight.slot] = flight.previous
-    if SHARING and rep.meets:
+    if rep.meets:
         abandon(s, p, n, r)
     rep.decodes_in_flight = 0
     for stage in range(rep.stages):
@@ -78,7 +76,6 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
         s.sent_at[r][place] = 0
 
 
-@rare
 def lose_copies(s: Any, r: int) -> None:
     """Lose what is in host memory, and on its way: it is recomputed."""
     rep, swapped, away = s.replicas[r], s.replicas[r].swapped, s.replicas[r].away
@@ -123,7 +120,7 @@ def fail(s: Any, p: Any, n: Any, number: int) -> None:
     for place in range(rep.waiting):
         displace(s.clock[0], s.sequences[s.queues[r][place]], AT_ONCE if outage.loses else WAITS)
     rep.waiting = 0
-    if CACHING and rep.caching:
+    if rep.caching:
         empty(s, r)
     arm(s, r)
     rep.outage = number
@@ -171,10 +168,7 @@ def place_displaced(s: Any, p: Any) -> int:
 
 
 def begin_and_end_outages(s: Any, p: Any, n: Any, h: Any) -> int:
-    """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened.
-
-    It is compiled by itself, since most runs need none of it.
-    """
+    """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened."""
     clock = s.clock[0]
     while clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT:
         if is_full(s):

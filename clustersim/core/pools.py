@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.hand_overs import NOBODY, ask_layer, start_moves
 from clustersim.core.progress import most_blocks
 from clustersim.core.record import is_full, note, note_reason
@@ -39,7 +38,6 @@ def give_back(s: Any, r: int, one: int, kind: int, tokens: int) -> None:
     touch(s, r)
 
 
-@rare
 def land(s: Any, p: Any, one: int) -> None:
     """Let a sequence decode whose K/V is there; one that was given up meanwhile leaves."""
     way, other = s.sequences[one], s.sequences[one].partner
@@ -60,7 +58,6 @@ def land(s: Any, p: Any, one: int) -> None:
         take_out(s, r, other, taken_by_run(s, p, r))
 
 
-@rare
 def take_over(s: Any, p: Any, one: int) -> int:
     """Choose a decode replica for a sequence, which waits there for blocks; return 0, or what is needed before."""
     clock, pool, seq = s.clock[0], s.pools[DECODERS], s.sequences[s.sequences[one].partner]
@@ -137,7 +134,6 @@ def expect_no_more(s: Any, r: int, other: int) -> None:
     weigh(s, r, -(seq.prompt + seq.output))
 
 
-@rare
 def cancel_transfer(s: Any, p: Any, one: int) -> None:
     """Let the client give a request up that is on its way: it goes now, or when it has arrived."""
     seq = s.sequences[one]

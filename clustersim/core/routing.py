@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
-from clustersim.core.prefix_cache import CACHING, cached_blocks, may_lose
+from clustersim.core.prefix_cache import cached_blocks, may_lose
 from clustersim.core.state import (
     ASK_ROUTE,
     CUSTOM,
@@ -38,12 +37,11 @@ def route(s: Any, p: Any, number: int, request: int, known: int) -> int:
         first, second = s.pairs[at], s.pairs[at + 1]
         less, more = living[place + min(first, second)], living[place + max(first, second)]
         return more if s.replicas[more].outstanding < s.replicas[less].outstanding else less
-    if CACHING and pool.router == PREFIX_AWARE:
+    if pool.router == PREFIX_AWARE:
         return follow_prefix(s, p, request, known)
     return s.clock[0].chosen if pool.router == CUSTOM else living[place + turn % pool.living]
 
 
-@rare
 def show_replicas(s: Any, p: Any, request: int) -> int:
     """Ask a user's router for the replica of a request: it is shown the blocks that runs have taken by now."""
     clock = s.clock[0]
