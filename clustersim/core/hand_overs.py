@@ -88,7 +88,7 @@ def open_transfer(s: Any, one: int, start: int) -> None:
     clock, seq, sequences = s.clock[0], s.sequences[one], s.sequences
     other = sequences[seq.partner]
     other.request, other.prompt, other.output, other.replica = seq.request, seq.prompt, s.outputs[seq.request], NOBODY
-    other.arrived, other.preemptions = seq.arrived, seq.preemptions
+    other.arrived, other.preemptions, other.copies = seq.arrived, seq.preemptions, seq.copies
     other.computed, other.generated = seq.prompt + seq.output - 1, seq.output
     other.admitted = other.decodes = 1
     other.blocks = other.busy = other.leaving = other.displaced = other.away = other.hands_over = other.shared = 0
@@ -130,7 +130,8 @@ def check_landed(s: Any, one: int) -> None:
 def reserve(s: Any, h: Any, r: int) -> int:
     """Reserve blocks for prompts that wait elsewhere, in turn; return 0, or ``GROW``."""
     rep = s.replicas[r]
-    while rep.arriving > 0 and rep.waiting == 0 and rep.running + rep.receiving < rep.max_requests:
+    taken = rep.running + rep.receiving + rep.away
+    while rep.arriving > 0 and rep.waiting + rep.swapped == 0 and taken < rep.max_requests:
         other = rep.first_arriving
         seq = s.sequences[other]
         blocks = blocks_of(rep, seq.computed)
@@ -141,6 +142,7 @@ def reserve(s: Any, h: Any, r: int) -> int:
         rep.first_arriving = seq.behind
         rep.arriving -= 1
         rep.receiving += 1
+        taken += 1
         rep.free -= blocks
         rep.promised += blocks
         seq.blocks = blocks

@@ -11,9 +11,10 @@ from typing import Any
 
 from clustersim.compiled import rare
 from clustersim.core.hand_overs import NOBODY, ask_layer, start_moves
+from clustersim.core.prefix_cache import CACHING, keep_no_more, release
 from clustersim.core.progress import most_blocks
 from clustersim.core.record import is_full, note, note_reason
-from clustersim.core.routing import lacks_room, route
+from clustersim.core.routing import lacks_room, route, show_replicas
 from clustersim.core.state import ASK_PAIRS, CANCELLED, FULL, GROW, HANDED_OVER, LEFT_OUTPUT, RECEIVED
 from clustersim.core.steps import (
     decide_anew,
@@ -32,6 +33,9 @@ DECODERS = 1
 def give_back(s: Any, r: int, one: int, kind: int, tokens: int) -> None:
     """Take back the blocks of a sequence that is computed and leaves its prefill replica."""
     rep, seq = s.replicas[r], s.sequences[one]
+    if CACHING and rep.caching:
+        keep_no_more(s, r, one)
+        release(s, r, one)
     rep.free += seq.blocks
     rep.promised -= most_blocks(rep, seq)
     seq.blocks = 0
@@ -68,10 +72,13 @@ def take_over(s: Any, p: Any, one: int) -> int:
         clock.lane = DECODERS
         return ASK_PAIRS
     r = route(s, p, DECODERS, seq.request, seq.prompt + seq.generated)
+    if r < 0:
+        return show_replicas(s, p, seq.request)
     rep, other = s.replicas[r], s.sequences[one].partner
     if lacks_room(clock, rep):
         return GROW
     pool.choices += 1
+    clock.chosen = -1
     s.sequences[one].target = seq.replica = r
     seq.behind = NOBODY
     if rep.arriving > 0:

@@ -152,10 +152,23 @@ class Pool(Record):
     """Replicas from the ``first`` on, and the router to them.
 
     ``choices`` counts what it chose, of ``living`` replicas; pairs are there from ``first_pair`` to ``drawn``, at
-    ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so many ``leaves``.
+    ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so many ``leaves``. What copies of blocks take is
+    in ``copies_ns`` from ``copies_at`` on, ``copies_size`` each.
     """
 
-    __slots__ = ("choices", "drawn", "first", "first_pair", "leaves", "living", "pairs_at", "router", "tree_at")
+    __slots__ = (
+        "choices",
+        "copies_at",
+        "copies_size",
+        "drawn",
+        "first",
+        "first_pair",
+        "leaves",
+        "living",
+        "pairs_at",
+        "router",
+        "tree_at",
+    )
 
 
 class Replica(Record):
@@ -167,7 +180,8 @@ class Replica(Record):
     ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
     ``outage`` is its last one. ``taken`` are blocks that the run under way has taken, where a user's router is shown
     them; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many members decode again,
-    without being asked for, until something happens.
+    without being asked for, until something happens. ``first_kept`` is the last of those that keep cached blocks since
+    their K/V has not moved yet, and that do not run any more.
     """
 
     __slots__ = (
@@ -179,7 +193,7 @@ class Replica(Record):
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
         "is_down", "outage", "taken", "has_chosen", "standing", "arriving", "first_arriving", "last_arriving",
-        "receiving",
+        "receiving", "first_kept",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",

@@ -55,15 +55,8 @@ def _scheduling_obstacles(pool: PoolInput, fails: bool) -> dict[str, bool]:
 def _pools_obstacles(prepared: Prepared) -> dict[str, bool]:
     """Return why the core can't schedule two pools, and whether it is so."""
     inputs = prepared.input
-    servings = [pool.serving for pool in inputs.pools]
-    orders = {serving.order for serving in servings if serving.order.by != "arrival"}
-    own = not all(isinstance(one, str) for serving in servings for one in (serving.scheduler, serving.router))
     return {
         "replicas fail that hand K/V over": bool(inputs.faults),
-        "sequences are handed over, and swapped": any(pool.host is not None for pool in inputs.pools),
-        "prompts share cached prefixes, and are handed over": any(one.prefix_caching for one in servings),
-        "a user's class decides in two pools": own,
-        "the pools have different orders": len(orders) > 1,
     }
 
 
@@ -78,7 +71,7 @@ def core_obstacle(prepared: Prepared) -> str:
 def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
     """Return why the core can't run the steps of a pool, and whether it is so."""
     pool = one.input
-    copies_differ = pool.host is not None and prepared.copies_of_stages is None
+    copies_differ = pool.host is not None and prepared.copies_of_stages[prepared.pools.index(one)] is None
     return {
         "every operator is an event": prepared.input.mode == "full",
         "devices or links get slower": bool(prepared.slowing),

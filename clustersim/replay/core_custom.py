@@ -19,7 +19,9 @@ from clustersim.serving.scheduler import Stall
 from clustersim.serving.view import ReplicaView, RouterView, SchedulerView, SequenceView
 from clustersim.workload.requests import Requests
 
-LOADS: Final = ("waiting", "running", "outstanding", "free", "taken", "blocks", "prefilling")
+LOADS: Final = (
+    "waiting", "running", "outstanding", "free", "taken", "blocks", "prefilling", "away", "arriving", "receiving",
+)  # fmt: skip
 """Fields of replicas that a router is shown, and how many of its sequences are not through with their prompts."""
 KNOWN: Final = ("prompt", "generated", "computed")
 SHOWN: Final = ("request", "arrived", "prompt", "generated", "computed", "blocks", "preemptions", "busy")
@@ -43,30 +45,33 @@ class AskedRouter:
     router : CustomRouter
     requests : Requests
     replicas : sequence of int
-        Their numbers.
+        Their numbers, by their places in the state.
+    mine : range
+        Places of those that it chooses from.
     """
 
-    def __init__(self, router: CustomRouter, requests: Requests, replicas: Sequence[int]) -> None:
+    def __init__(self, router: CustomRouter, requests: Requests, replicas: Sequence[int], mine: range) -> None:
         self.router = router
         self.requests = requests
         self.replicas = [*replicas]
+        self.mine = mine
 
     def choose(self, s: State, now: int, request: int) -> int:
         """Return the place of the replica that takes a request."""
-        loads = zip(*fields_of(s.replicas, range(len(self.replicas)), LOADS), strict=True)
+        loads = zip(*fields_of(s.replicas, self.mine, LOADS), strict=True)
         priorities = self.requests.priorities
         view = RouterView(
             now_ns=now,
             request=request,
             prompt_tokens=int(self.requests.prompt_tokens[request]),
             priority=0 if priorities is None else int(priorities[request]),
-            replicas=tuple([self._view(s, r, *load) for r, load in enumerate(loads)]),
+            replicas=tuple([self._view(s, r, *load) for r, load in zip(self.mine, loads, strict=True)]),
         )
         return self.replicas.index(self.router.choose(view))
 
     def _view(
         self, s: State, r: int, waiting: int, running: int, outstanding: int, free: int, taken: int, blocks: int,
-        prefilling: int,
+        prefilling: int, away: int, arriving: int, receiving: int,
     ) -> ReplicaView:  # fmt: skip
         tokens = 0
         if waiting:
@@ -77,7 +82,8 @@ class AskedRouter:
             left = [(prompt + more - done, more) for prompt, more, done in begun]
             tokens += sum([one for one, more in left if one > 1 or more == 0])
         return ReplicaView(
-            replica=self.replicas[r], waiting=waiting, running=running, outstanding_tokens=outstanding,
+            replica=self.replicas[r], waiting=waiting + away + arriving, running=running + receiving,
+            outstanding_tokens=outstanding,
             waiting_tokens=tokens, free_blocks=free - taken, pool_blocks=blocks, cached_tokens=0,
         )  # fmt: skip
 

@@ -118,16 +118,18 @@ class CoreReplicas:
         self.most_stages = max(one.stages for one in self.of_pools)
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
-        self.copying = self.inputs.entry.host is not None
+        self.copying = any(pool.host is not None for pool in self.inputs.pools)
         self.schedulers = [
             AskedScheduler(one, r, self.inputs.requests)
             for r, one in enumerate([prepared.schedulers[replica] for replica in replicas])
             if isinstance(one, CustomScheduler)
         ]
-        router = self.scheduler.config.router
-        self.router = None
-        if isinstance(router, UserClass):
-            self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
+        self.routers = [
+            AskedRouter(CustomRouter(router), self.inputs.requests, replicas, range(*pair))
+            for router, pair in zip([one.config.router for one in self.of_pools], pairwise(self.bounds), strict=True)
+            if isinstance(router, UserClass)
+        ]
+        """A user's, which is that of all pools."""
         self.tables: PriceTables = EventTables()
         if not by_events:
             self.tables = self._tables([builder.prices_of(replica) for replica in replicas], builder.sends_differ)
@@ -212,9 +214,7 @@ class CoreReplicas:
         mine, total = self.requests, len(self.requests)
         patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None and not self.outages
         nothing = np.zeros(0, np.int64)
-        ranks_of, thens = next(
-            (found for found in (_order(one, requests) for one in self.of_pools) if len(found[0])), (nothing, nothing)
-        )
+        ranks_of, thens = (np.concatenate(one) for one in zip(*self._orders(), strict=True))
         cancels = nothing if requests.cancel_after_ns is None else requests.cancel_after_ns[mine]
         self.s = State(
             clock=storage.records(Clock, 1),
@@ -226,7 +226,7 @@ class CoreReplicas:
             order=storage.table(count, width + 1),
             swapped=storage.table(count, copied and width),
             copies_end=storage.table(count, copied and 2 * stages),
-            copies_ns=storage.column(self._copies_ns()),
+            copies_ns=storage.column(np.concatenate([one.ravel() for one in self._copies_ns()])),
             ready=storage.numbers(width + 1),
             flights=storage.grid(Flight, count, stages),
             members=storage.table(count, stages * width),
@@ -249,8 +249,8 @@ class CoreReplicas:
             arrived=storage.column(requests.arrived_at_ns[mine]),
             prompts=storage.column(requests.prompt_tokens[mine]),
             outputs=storage.column(requests.output_tokens[mine]),
-            ranks=storage.column(ranks_of[mine] if len(ranks_of) else nothing),
-            thens=storage.column(thens[mine] if len(thens) else nothing),
+            ranks=storage.column(ranks_of),
+            thens=storage.column(thens),
             cancel_after=storage.column(cancels),
             refused=storage.numbers(total),
             came=storage.numbers(total, -1),
@@ -297,7 +297,7 @@ class CoreReplicas:
         """Let all blocks be free, and without content; say how the router goes by prefixes."""
         if self.prefixes is None:
             return
-        for r in range(count):
+        for r in range(self.bounds[1]):  # not where requests only decode
             set_field(self.s.caches, r, "free", self.scheduler.pool.total)
             set_field(self.s.caches, r, "made", 2)
             for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, self.scheduler.pool.total)):
@@ -310,7 +310,8 @@ class CoreReplicas:
         scheduler = self.of_pools[number]
         config, pool = scheduler.config, scheduler.pool
         chunked = config.scheduler == "chunked_prefill"
-        hosts = 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks
+        host = self.inputs.pools[number].host
+        hosts = 0 if host is None else host.blocks
         values = {
             "block_tokens": pool.block_tokens, "blocks": pool.total, "max_tokens": config.max_batch_tokens,
             "max_requests": config.max_batch_requests,
@@ -323,7 +324,7 @@ class CoreReplicas:
             "custom": int(bool(self.schedulers)), "pool": number,
             "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
-            "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
+            "caching": int(self.prefixes is not None and number == 0), "first_kept": -1, "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
         }  # fmt: skip
@@ -339,7 +340,8 @@ class CoreReplicas:
         if isinstance(router, UserClass):
             return st.CUSTOM
         found = st.ROUTERS.index(router) if self.bounds[number + 1] - self.bounds[number] > 1 else st.ROUND_ROBIN
-        return st.LEAST_OUTSTANDING if found == st.PREFIX_AWARE and self.prefixes is None else found
+        caching = self.prefixes is not None and number == 0
+        return st.LEAST_OUTSTANDING if found == st.PREFIX_AWARE and not caching else found
 
     def _fill_clock(self, width: int, ranks: int) -> None:
         """Say where the clock begins."""
@@ -369,19 +371,26 @@ class CoreReplicas:
         requests = self.inputs.requests
         return int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
 
+    def _orders(self) -> list[tuple[Int64Array, Int64Array]]:
+        """Return what orders requests in the queues of each pool; nothing where they only go by arrival."""
+        found = [_order(one, self.inputs.requests) for one in self.of_pools]
+        kept = slice(None) if any(one.config.order.by != "arrival" for one in self.of_pools) else slice(0)
+        return [(ranks[self.requests][kept], thens[self.requests][kept]) for ranks, thens in found]
+
     def _layers(self) -> list[int]:
         """Return layers in the order in which a step of the first pool passes them, where somebody waits for them."""
         kinds = self.tables.of_stage[0] if self.tables.by_layer else []
         templates = [self.tables.kinds[kind].prefill.program.template for kind in kinds]
         return [layer for template in templates for _, layer in template.passes_layers]
 
-    def _copies_ns(self) -> Int64Array:
+    def _copies_ns(self) -> list[Int64Array]:
         """Return what copies of so many blocks take, as many as a sequence can have: stage by stage in, then out."""
-        if self.copies is None:
-            return np.zeros(0, np.int64)
-        pool = self.scheduler.pool
-        most = min(pool.total, pool.needed(self._longest))
-        return np.concatenate([one[:, : most + 1] for one in self.copies]).ravel()
+        found = []
+        for one, scheduler in zip(self.copies, self.of_pools, strict=True):
+            pool = scheduler.pool
+            most = min(pool.total, pool.needed(self._longest))
+            found.append(np.concatenate([stage[:, : most + 1] for stage in one or ()] or [np.zeros((1, 0), np.int64)]))
+        return found
 
     def _fill_outages(self) -> None:
         """Say which replicas live, which fail, and when."""
@@ -402,7 +411,8 @@ class CoreReplicas:
     def _fill_pools(self) -> None:
         """Say how requests go to replicas, none of which has a load."""
         trees: list[int] = []
-        for number, (first, end) in enumerate(pairwise(self.bounds)):
+        copies_at = 0
+        for number, ((first, end), copies) in enumerate(zip(pairwise(self.bounds), self._copies_ns(), strict=True)):
             size = 1 << max(end - first - 1, 0).bit_length()
             tree = [-1] * size + [*range(first, end)] + [-1] * (size - end + first)
             for at in range(size - 1, 0, -1):
@@ -411,7 +421,9 @@ class CoreReplicas:
             values = {
                 "first": first, "living": end - first, "router": router, "leaves": size, "tree_at": len(trees),
                 "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
+                "copies_at": copies_at, "copies_size": copies.shape[1],
             }  # fmt: skip
+            copies_at += copies.size
             for name, value in values.items():
                 set_field(self.s.pools, number, name, value)
             trees += tree
@@ -558,9 +570,9 @@ class CoreReplicas:
 
     def _ask_router(self) -> None:
         """Let a user's router choose."""
-        assert self.router is not None
+        router = self.routers[self._of_clock("phase") == st.HAND_OVERS]
         request = int(self.requests[self._of_clock("lane")])
-        set_field(self.s.clock, 0, "chosen", self.router.choose(self.s, self._of_clock("now"), request))
+        set_field(self.s.clock, 0, "chosen", router.choose(self.s, self._of_clock("now"), request))
 
     def _check_stall(self) -> None:
         """End a run with requests that have not ended, since a user's scheduler chooses nothing."""
@@ -740,14 +752,11 @@ class CoreReplicas:
 def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:
     """Return what orders requests in the queue before their numbers do (``serving.order``): rank, then delay."""
     order = scheduler.config.order
-    if order.by == "arrival":
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    numbers = requests.prompt_tokens
-    if order.by == "priority":
-        numbers = np.zeros(len(requests), np.int64) if requests.priorities is None else requests.priorities
-    if order.patience_ns == UNLIMITED:
-        return numbers, np.zeros(len(requests), np.int64)
-    return np.zeros(len(requests), np.int64), order.patience_ns * numbers
+    nothing = np.zeros(len(requests), np.int64)
+    numbers = requests.prompt_tokens if order.by == "shortest_prompt" else nothing
+    if order.by == "priority" and requests.priorities is not None:
+        numbers = requests.priorities
+    return (numbers, nothing) if order.patience_ns == UNLIMITED else (nothing, order.patience_ns * numbers)
 
 
 def most_counts(scheduler: Scheduler, requests: Requests) -> tuple[int, ...]:
