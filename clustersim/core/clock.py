@@ -161,7 +161,7 @@ def arrive(s: Any, p: Any) -> int:
             return ASK_PAIRS
         r = route(s, p, 0, request, s.prompts[request]) if pool.living > 0 else 0
         if r < 0:
-            return show_replicas(s, p, request)
+            return show_replicas(s, p, request, s.prompts[request])
         if lacks_room(clock, s.replicas[r]):
             return GROW
         if is_turn:
@@ -250,7 +250,8 @@ def depart(s: Any, p: Any, kind: int, one: int) -> None:
     if POOLS and seq.is_on_way:
         cancel_transfer(s, p, one)
         return
-    decide_anew(s, p, r)
+    if seq.displaced == 0:
+        decide_anew(s, p, r)
     if s.sequence_of[request] != one:  # it ended with the step that ends now
         return
     if kind == TIMEOUT:

@@ -16,7 +16,7 @@ from clustersim.core.prefix_cache import CACHING, empty
 from clustersim.core.progress import blocks_of
 from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
-from clustersim.core.routing import lacks_room, route
+from clustersim.core.routing import lacks_room, route, show_replicas
 from clustersim.core.scheduler import preempt
 from clustersim.core.state import (
     ASK_PAIRS,
@@ -36,12 +36,15 @@ from clustersim.core.state import (
 from clustersim.core.steps import (
     advance_decodes,
     arm,
+    cut,
     decide_anew,
     free_sequence,
+    is_run,
     rank_in_queue,
     settle,
     step_ns,
     take_out,
+    touch,
     weigh,
 )
 from clustersim.core.swapping import LEAVING
@@ -106,7 +109,10 @@ def fail(s: Any, p: Any, n: Any, number: int) -> None:
     outage = s.outages[number]
     r = outage.replica
     rep, order = s.replicas[r], s.order[r]
-    decide_anew(s, p, r)
+    if is_run(s, r):
+        cut(s, p, r)
+        if rep.flying == 0:
+            touch(s, r)
     forget_flights(s, p, n, r)
     rep.host = 0
     while rep.running > 0:
@@ -154,9 +160,12 @@ def place_displaced(s: Any, p: Any) -> int:
                     clock.lane = 0
                     return ASK_PAIRS
                 r = route(s, p, 0, seq.request, seq.prompt + seq.generated)
+                if r < 0:
+                    return show_replicas(s, p, seq.request, seq.prompt + seq.generated)
                 if lacks_room(clock, s.replicas[r]):
                     return GROW
                 s.pools[0].choices += 1
+                clock.chosen = -1
                 s.retried[seq.request] = r
                 seq.replica, seq.displaced, seq.last_step = r, 0, -1
                 rank_in_queue(s, one)

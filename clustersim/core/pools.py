@@ -73,7 +73,7 @@ def take_over(s: Any, p: Any, one: int) -> int:
         return ASK_PAIRS
     r = route(s, p, DECODERS, seq.request, seq.prompt + seq.generated)
     if r < 0:
-        return show_replicas(s, p, seq.request)
+        return show_replicas(s, p, seq.request, 0)
     rep, other = s.replicas[r], s.sequences[one].partner
     if lacks_room(clock, rep):
         return GROW

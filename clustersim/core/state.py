@@ -15,11 +15,11 @@ POOLS: Final = True
 """Whether requests go on in another pool; where none does, that is left out as the core is compiled."""
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
-ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES = range(11, 16)
+ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES, LACKS_BLOCKS = range(11, 17)
 """Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
 or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
 64 bits; where a user's router or scheduler decides; where a step is to be run by events, and where these go on;
-where it is unknown what communications put on links."""
+where it is unknown what communications put on links; where a user's scheduler admits what there are no blocks for."""
 
 ENDS, HAND_OVERS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(6)
 """Phases of an instant, in their order."""
@@ -152,8 +152,8 @@ class Pool(Record):
     """Replicas from the ``first`` on, and the router to them.
 
     ``choices`` counts what it chose, of ``living`` replicas; pairs are there from ``first_pair`` to ``drawn``, at
-    ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so many ``leaves``. What copies of blocks take is
-    in ``copies_ns`` from ``copies_at`` on, ``copies_size`` each.
+    ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so many ``leaves``. What copies of blocks take
+    is in ``copies_ns`` from ``copies_at`` on, ``copies_size`` each.
     """
 
     __slots__ = (
@@ -178,10 +178,10 @@ class Replica(Record):
     that those who run hold at their ends; ``free_at`` is when its first stage is free. ``away`` counts those in host
     memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way, which give
     ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
-    ``outage`` is its last one. ``taken`` are blocks that the run under way has taken, where a user's router is shown
-    them; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many members decode again,
-    without being asked for, until something happens. ``first_kept`` is the last of those that keep cached blocks since
-    their K/V has not moved yet, and that do not run any more.
+    ``outage`` is its last one. A user's router is shown the blocks that the run under way has ``taken``, and those of a
+    prompt that are ``cached``; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many
+    members decode again, without being asked for, until something happens. ``first_kept`` is the last of those that
+    keep cached blocks since their K/V has not moved yet, and that do not run any more.
     """
 
     __slots__ = (
@@ -193,7 +193,7 @@ class Replica(Record):
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
         "is_down", "outage", "taken", "has_chosen", "standing", "arriving", "first_arriving", "last_arriving",
-        "receiving", "first_kept",
+        "receiving", "first_kept", "cached",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
@@ -207,7 +207,7 @@ class Sequence(Record):
     the step being decided, and while it is copied;
     ``place`` is where it waits, ``away`` where it is between the pool and host memory (``core.swapping``); ``rank`` and
     ``then`` order the queue before its number does. It is ``displaced`` while it has no replica. Its first ``shared``
-    blocks are cached.
+    blocks are cached; a user's scheduler is shown how many ``cached`` ones it would take over that waits.
     """
 
     __slots__ = (
@@ -219,6 +219,7 @@ class Sequence(Record):
         "decodes",
         "blocks",
         "busy",
+        "cached",
         "computed",
         "copies",
         "displaced",

@@ -35,20 +35,16 @@ def scheduling_obstacle(prepared: Prepared) -> str:
     if refused:
         return refused
     inputs = prepared.input
-    each = [_scheduling_obstacles(pool, bool(inputs.faults)) for pool in inputs.pools]
+    each = [_scheduling_obstacles(pool) for pool in inputs.pools]
     each += [_pools_obstacles(prepared)] if len(inputs.pools) > 1 else []
     return next((why for found in each for why, is_so in found.items() if is_so), "")
 
 
-def _scheduling_obstacles(pool: PoolInput, fails: bool) -> dict[str, bool]:
+def _scheduling_obstacles(pool: PoolInput) -> dict[str, bool]:
     """Return why the core can't schedule the replicas of a pool, and whether it is so."""
-    serving = pool.serving
-    own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     return {
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "each SP rank keeps sequences of its own": pool.owners > 1,
-        "a user's class decides where prefixes are cached": own and serving.prefix_caching,
-        "a user's class decides where replicas fail, or swap": own and (fails or pool.host is not None),
     }
 
 

@@ -119,11 +119,11 @@ class CoreReplicas:
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
         self.copying = any(pool.host is not None for pool in self.inputs.pools)
-        self.schedulers = [
-            AskedScheduler(one, r, self.inputs.requests)
-            for r, one in enumerate([prepared.schedulers[replica] for replica in replicas])
-            if isinstance(one, CustomScheduler)
-        ]
+        self.new_scheduler = prepared.new_scheduler
+        self.schedulers: list[AskedScheduler] = []
+        for r, replica in enumerate(replicas):
+            if isinstance(one := prepared.schedulers[replica], CustomScheduler):
+                self.schedulers.append(AskedScheduler(one, r, self.inputs.requests))
         self.routers = [
             AskedRouter(CustomRouter(router), self.inputs.requests, replicas, range(*pair))
             for router, pair in zip([one.config.router for one in self.of_pools], pairwise(self.bounds), strict=True)
@@ -324,7 +324,8 @@ class CoreReplicas:
             "custom": int(bool(self.schedulers)), "pool": number,
             "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
-            "caching": int(self.prefixes is not None and number == 0), "first_kept": -1, "by_events": int(self.by_events is not None),
+            "caching": int(self.prefixes is not None and number == 0), "first_kept": -1,
+            "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
         }  # fmt: skip
@@ -437,6 +438,7 @@ class CoreReplicas:
             status = self.advance(self.s, self.tables.p, self.network.n, self.h)
             if status == st.OUTAGES:
                 status = self.begin_and_end_outages(self.s, self.tables.p, self.network.n, self.h) or status
+                self._renew_schedulers()
                 if self.by_events is not None:
                     self.by_events.break_off()
             if self.by_events is not None and status == st.ASK_PASS:
@@ -446,6 +448,8 @@ class CoreReplicas:
                 self.by_events.go_on()
             elif status == st.ASK_BATCH:
                 self.schedulers[self._of_clock("lane")].decide(self.s)
+            elif status == st.LACKS_BLOCKS:
+                self.schedulers[self._of_clock("lane")].lacks_blocks(self.s, self._of_clock("chosen"))
             elif status in (st.FULL, st.DONE):
                 now = self._hand_on(now)
                 ended = self._tell(ended, now)
@@ -573,6 +577,15 @@ class CoreReplicas:
         router = self.routers[self._of_clock("phase") == st.HAND_OVERS]
         request = int(self.requests[self._of_clock("lane")])
         set_field(self.s.clock, 0, "chosen", router.choose(self.s, self._of_clock("now"), request))
+
+    def _renew_schedulers(self) -> None:
+        """Let a user's schedulers of replicas that have failed just now begin anew."""
+        for r, one in enumerate(self.schedulers):
+            outage = int(field_of(self.s.replicas, r, "outage"))
+            if one.outage != outage:
+                scheduler = self.new_scheduler(int(self.replicas[r]))
+                assert isinstance(scheduler, CustomScheduler)
+                self.schedulers[r] = AskedScheduler(scheduler, r, self.inputs.requests, outage)
 
     def _check_stall(self) -> None:
         """End a run with requests that have not ended, since a user's scheduler chooses nothing."""
