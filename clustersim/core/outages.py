@@ -169,6 +169,7 @@ def place_displaced(s: Any, p: Any) -> int:
                 s.retried[seq.request] = r
                 seq.replica, seq.displaced, seq.last_step = r, 0, -1
                 rank_in_queue(s, one)
+                s.replicas[r].standing = 0
                 push(s, r, one)
                 weigh(s, r, seq.prompt + seq.output)
                 decide_anew(s, p, r)
