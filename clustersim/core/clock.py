@@ -11,7 +11,7 @@ from typing import Any
 from clustersim.compiled import rare
 from clustersim.core.events import VERSIONS, drop_first, expect, first_kind, first_number, first_version
 from clustersim.core.hand_overs import NOBODY, go_on_hand_over
-from clustersim.core.pools import cancel_transfer, settle_hand_overs
+from clustersim.core.pools import cancel_transfer, is_hopeless, settle_hand_overs
 from clustersim.core.queue import displace, push, remove
 from clustersim.core.record import is_full, note, note_reason
 from clustersim.core.routing import lacks_room, route, show_replicas
@@ -34,6 +34,7 @@ from clustersim.core.state import (
     HAND_OVERS,
     LAYER,
     NEVER,
+    NO_DECODERS,
     NOT_POOLED,
     OUTAGES,
     POOLS,
@@ -175,9 +176,15 @@ def arrive(s: Any, p: Any) -> int:
         pool.choices += pool.living > 0
         clock.freed -= 1
         s.came[request], s.routed[request] = clock.now, r
-        if s.refused[request]:
+        if s.refused[request] == 1:
             reject(s, request)
-        elif clock.gone == clock.replicas:
+        elif POOLS and s.outputs[request] > 1 and is_hopeless(s):
+            s.refused[request] = 1
+            note_reason(s, request, NO_DECODERS, 0)
+            reject(s, request)
+        elif s.refused[request]:
+            reject(s, request)
+        elif pool.gone == pool.size:
             s.refused[request] = 1
             note_reason(s, request, ALL_FAILED, 0)
             reject(s, request)

@@ -37,9 +37,11 @@ NOT_POOLED: Final = -1
 """``timeline.record``'s: a fact that says nothing of blocks."""
 
 QUEUE_FULL, WAITED, LEFT_QUEUE, LEFT_PROMPT, LEFT_OUTPUT, ALL_FAILED, LOST_IN_FAILURE, LOST_WAITING = range(8)
+NO_DECODERS, LOST_COMPUTED, TOO_LONG = 8, 9, 10
 """Why a request ended without an answer: its replica's queue took no more; it waited too long; its client gave it up
 while it waited to be admitted, before its first token, or behind that; every replica had failed when it came; it was
-lost with its replica, or since nothing took it over."""
+lost with its replica, or since nothing took it over; every decode replica had failed when it came, or when its prompt
+was computed; to be computed anew it was too long for the prefill pool."""
 
 PREFILL, DECODE, MIXED = range(3)
 """Kinds of step as they are recorded (``graph.blueprint.STEP_KINDS``; a test compares them)."""
@@ -74,7 +76,7 @@ class Clock(Record):
 
     ``next`` is the request that comes next, ``turn`` how many came. ``freed`` is how many more clients of a closed loop
     may send; ``held`` how many turns of sessions wait for the one before them, and ``due`` how many need not any more,
-    of which ``round`` come just now. ``gone`` counts replicas that never come back; requests that are displaced are in
+    of which ``round`` come just now. Requests that are displaced are in
     [``displaced_from``, ``displaced_to``], and are placed from ``displaced_at`` on. ``lane`` is whose price or decision
     is asked for, or which request's replica, or the pool that lacks pairs; ``answered`` is whether the price is there,
     ``chosen`` the replica, −1 for none, and ``asked`` the last instant at which schedulers were asked.
@@ -106,7 +108,6 @@ class Clock(Record):
         "facts_at",
         "facts_room",
         "freed",
-        "gone",
         "held",
         "horizon",
         "landed",
@@ -121,6 +122,7 @@ class Clock(Record):
         "moved_room",
         "next",
         "now",
+        "opened",
         "passed",
         "passed_at",
         "phase",
@@ -151,9 +153,9 @@ class Clock(Record):
 class Pool(Record):
     """Replicas from the ``first`` on, and the router to them.
 
-    ``choices`` counts what it chose, of ``living`` replicas; pairs are there from ``first_pair`` to ``drawn``, at
-    ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so many ``leaves``. What copies of blocks take
-    is in ``copies_ns`` from ``copies_at`` on, ``copies_size`` each.
+    Of ``size`` replicas ``gone`` never come back. ``choices`` counts what it chose, of those ``living``; pairs are
+    there from ``first_pair`` to ``drawn``, at ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so
+    many ``leaves``. What copies of blocks take is in ``copies_ns`` from ``copies_at`` on, ``copies_size`` each.
     """
 
     __slots__ = (
@@ -163,10 +165,12 @@ class Pool(Record):
         "drawn",
         "first",
         "first_pair",
+        "gone",
         "leaves",
         "living",
         "pairs_at",
         "router",
+        "size",
         "tree_at",
     )
 
@@ -260,7 +264,8 @@ class Flight(Record):
 
     ``left`` is how many steps the first member to end has left; ``previous`` the step that used its slot before;
     ``ended`` counts steps of a run that have ended, as far as somebody has asked, and ``next_end`` is when the one
-    behind them ends, 0 where nobody has. Where it ``opens`` transfers, ``layer`` counts layers that it has passed.
+    behind them ends, 0 where nobody has. Where it ``opens`` transfers, ``layer`` counts layers that it has passed, and
+    events of these have its ``version``.
     """
 
     __slots__ = (
@@ -291,15 +296,16 @@ class Flight(Record):
         "steps",
         "terms",
         "used",
+        "version",
         "waiting",
         "width",
     )  # fmt: skip
 
 
 class Outage(Record):
-    """A replica that is down until an instant, −1: for good; ``loses`` says whether what it served is lost."""
+    """A replica that is down from ``at`` until an instant, −1: for good; what it served is lost where it ``loses``."""
 
-    __slots__ = ("replica", "until", "loses")
+    __slots__ = ("at", "loses", "replica", "until")
 
 
 class State(NamedTuple):

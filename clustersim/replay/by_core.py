@@ -34,9 +34,7 @@ def scheduling_obstacle(prepared: Prepared) -> str:
     """Return why the core can't schedule a run, however its steps run; empty if it can."""
     if refused:
         return refused
-    inputs = prepared.input
-    each = [_scheduling_obstacles(pool) for pool in inputs.pools]
-    each += [_pools_obstacles(prepared)] if len(inputs.pools) > 1 else []
+    each = [_scheduling_obstacles(pool) for pool in prepared.input.pools]
     return next((why for found in each for why, is_so in found.items() if is_so), "")
 
 
@@ -45,14 +43,6 @@ def _scheduling_obstacles(pool: PoolInput) -> dict[str, bool]:
     return {
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "each SP rank keeps sequences of its own": pool.owners > 1,
-    }
-
-
-def _pools_obstacles(prepared: Prepared) -> dict[str, bool]:
-    """Return why the core can't schedule two pools, and whether it is so."""
-    inputs = prepared.input
-    return {
-        "replicas fail that hand K/V over": bool(inputs.faults),
     }
 
 

@@ -33,7 +33,7 @@ from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLog
-from clustersim.replay.outages import ALL_FAILED
+from clustersim.replay.outages import ALL_FAILED, NO_DECODERS
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
 from clustersim.serving.custom_scheduler import CustomScheduler
@@ -41,6 +41,7 @@ from clustersim.serving.order import UNLIMITED
 from clustersim.serving.prefix_keys import PrefixKeys
 from clustersim.serving.router import CustomRouter, DrawnPairs
 from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence as Request
 from clustersim.serving.stall import user_stall_error
 from clustersim.serving.user_class import UserClass
 from clustersim.timeline.columns import shelved
@@ -61,6 +62,8 @@ LOGGED: Final = {
     "moved": st.MOVE,
 }
 """Logs that tell of requests, and their columns."""
+FAILED: Final = {st.ALL_FAILED: ALL_FAILED, st.NO_DECODERS: NO_DECODERS}
+"""Why a request ended as it came, since replicas have failed."""
 TABLES: Final = np.array([OF_PREFILL, OF_DECODE, OF_MIXED])
 """Kind of step as it is logged → its table of prices."""
 
@@ -194,9 +197,10 @@ class CoreReplicas:
             "reasons": len(st.REASON), "copies": len(st.COPY), "varying": 1, "all_passes": 2 * stages * (stages > 1),
             "all_sends": 2 * ranks * (stages - 1), "moved": len(st.MOVE),
         }  # fmt: skip
+        kept = sum(one.pool.total for one in self.of_pools) if self.outages else 0  # sequences that are on their way
         spare = {
-            "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width,
-            "reasons": width + 2, "copies": width * stages if self.copying else 0,
+            "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width + 4 * kept,
+            "reasons": width + 2 + kept, "copies": width * stages if self.copying else 0,
             "moved": 0 if self.routes is None else 1,
         }  # fmt: skip
         much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": ROOM if self.copying else 0}
@@ -348,7 +352,7 @@ class CoreReplicas:
         """Say where the clock begins."""
         requests, config = self.inputs.requests, self.scheduler.config
         for request in np.flatnonzero(self.outcome.refused[self.requests]).tolist():
-            self.s.refused[request] = 1
+            self.s.refused[request] = 1 + bool(self.outcome.refused_there[self.requests[request]])
         cancels = requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any())
         clock = {
             "phase": st.ENDS, "total": len(self.requests),
@@ -400,7 +404,12 @@ class CoreReplicas:
         due = []
         for number, outage in enumerate(self.outages):
             until = -1 if outage.until_ns is None else outage.until_ns
-            for name, value in (("replica", outage.replica), ("until", until), ("loses", int(outage.loses))):
+            for name, value in (
+                ("replica", outage.replica),
+                ("at", outage.at_ns),
+                ("until", until),
+                ("loses", int(outage.loses)),
+            ):
                 set_field(self.s.outages, number, name, value)
             due += [
                 (time, st.FAULT << KIND_BITS | number << VERSION_BITS) for time in (outage.at_ns, until) if time >= 0
@@ -420,8 +429,8 @@ class CoreReplicas:
                 tree[at] = tree[2 * at]
             router = self._router(number)
             values = {
-                "first": first, "living": end - first, "router": router, "leaves": size, "tree_at": len(trees),
-                "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
+                "first": first, "size": end - first, "living": end - first, "router": router, "leaves": size,
+                "tree_at": len(trees), "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
                 "copies_at": copies_at, "copies_size": copies.shape[1],
             }  # fmt: skip
             copies_at += copies.size
@@ -491,7 +500,8 @@ class CoreReplicas:
         last = np.asarray(s.retried, np.int64)[at] if self.outages else routed
         outcome.replica_of[mine] = self.replicas[np.where(last < 0, routed, last)]
         for request in mine[outcome.refused[mine]].tolist():
-            outcome.explain(request)
+            if request not in outcome.reasons:
+                outcome.explain(request)
         outcome.refused[mine] |= np.asarray(s.refused, np.int64)[at] != 0
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
@@ -662,7 +672,7 @@ class CoreReplicas:
             at = columns.index("request")
             taken[name][:, at] = self.requests[taken[name][:, at]]
         for request, why, value in taken["reasons"].tolist():
-            self.outcome.reasons[request] = self._reason(why, value)
+            self.outcome.reasons[request] = self._reason(request, why, value)
         if rows:
             now = max(now, int(taken["rows"][:, st.ROW.index("end_ns")].max()))
         self._wait()
@@ -672,12 +682,18 @@ class CoreReplicas:
             self.dealt = self.thread.submit(self._deal, taken)
         return now
 
-    def _reason(self, why: int, value: int) -> str:
+    def _reason(self, request: int, why: int, value: int) -> str:
         if why == st.QUEUE_FULL:
             limit = self.scheduler.config.queue_limit
             return f"the queue of replica {self.replicas[value]} is full: serving.queue_limit is {limit}"
-        if why == st.ALL_FAILED:
-            return ALL_FAILED
+        if why in FAILED:
+            return FAILED[why]
+        if why == st.TOO_LONG:
+            found = self.scheduler.refusal(Request(request, int(self.inputs.requests.prompt_tokens[request]), value))
+            return f"to be computed anew, it {found}"
+        if why == st.LOST_COMPUTED:
+            last = max(self.outages, key=lambda one: (one.replica >= self.bounds[1], one.at_ns))
+            return f"{last.words}, and no decode replica was left"
         if why in (st.LOST_IN_FAILURE, st.LOST_WAITING):
             return self.outages[value].why_lost(at_once=why == st.LOST_IN_FAILURE)
         return why_waited(value) if why == st.WAITED else WHY_GIVEN_UP[why - st.LEFT_QUEUE]
