@@ -11,7 +11,7 @@ from typing import Any
 from clustersim.core.events import VERSIONS, drop_first, expect, first_kind, first_number, first_version
 from clustersim.core.hand_overs import NOBODY, go_on_hand_over
 from clustersim.core.outages import begin_and_end_outages
-from clustersim.core.pools import cancel_transfer, settle_hand_overs
+from clustersim.core.pools import cancel_transfer, is_hopeless, settle_hand_overs
 from clustersim.core.queue import displace, push, remove
 from clustersim.core.record import is_full, note, note_reason
 from clustersim.core.routing import lacks_room, route, show_replicas
@@ -34,6 +34,7 @@ from clustersim.core.state import (
     HAND_OVERS,
     LAYER,
     NEVER,
+    NO_DECODERS,
     NOT_POOLED,
     OUTAGES,
     QUEUE_FULL,
@@ -154,7 +155,7 @@ def arrive(s: Any, p: Any) -> int:
             return ASK_PAIRS
         r = route(s, p, 0, request, s.prompts[request]) if pool.living > 0 else 0
         if r < 0:
-            return show_replicas(s, p, request)
+            return show_replicas(s, p, request, s.prompts[request])
         if lacks_room(clock, s.replicas[r]):
             return GROW
         if is_turn:
@@ -168,9 +169,15 @@ def arrive(s: Any, p: Any) -> int:
         pool.choices += pool.living > 0
         clock.freed -= 1
         s.came[request], s.routed[request] = clock.now, r
-        if s.refused[request]:
+        if s.refused[request] == 1:
             reject(s, request)
-        elif clock.gone == clock.replicas:
+        elif s.outputs[request] > 1 and is_hopeless(s):
+            s.refused[request] = 1
+            note_reason(s, request, NO_DECODERS, 0)
+            reject(s, request)
+        elif s.refused[request]:
+            reject(s, request)
+        elif pool.gone == pool.size:
             s.refused[request] = 1
             note_reason(s, request, ALL_FAILED, 0)
             reject(s, request)
@@ -242,7 +249,8 @@ def depart(s: Any, p: Any, kind: int, one: int) -> None:
     if seq.is_on_way:
         cancel_transfer(s, p, one)
         return
-    decide_anew(s, p, r)
+    if seq.displaced == 0:
+        decide_anew(s, p, r)
     if s.sequence_of[request] != one:  # it ended with the step that ends now
         return
     if kind == TIMEOUT:
@@ -263,9 +271,7 @@ def pass_departures(s: Any, p: Any, n: Any, h: Any) -> int:
     """Let happen what departs now, failures first; return 0, or why not all has."""
     clock = s.clock[0]
     if (clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT) or clock.displaced_at < NEVER:
-        asked = begin_and_end_outages(s, p, n, h)
-        if asked or s.replicas[0].by_events:  # whose events are those of the past
-            return asked or OUTAGES
+        return begin_and_end_outages(s, p, n, h) or OUTAGES
     while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > LAYER:
         if is_full(s):
             return FULL

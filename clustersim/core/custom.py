@@ -2,21 +2,23 @@
 
 What may be chosen is checked before that (``serving.custom``), and the answer put here: of the replica how many are
 preempted (``evicted``), decode and compute chunks of prompts, and in ``choice`` who does, one kind behind the other;
-tokens of chunks are ``taken``. Those that run take blocks before those that wait.
+tokens of chunks are ``taken``. Those that run take blocks before those that wait, for which they may be too few.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from clustersim.core.progress import blocks_of
+from clustersim.core.hand_overs import NOBODY
+from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared
+from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import remove
 from clustersim.core.scheduler import enter, preempt
-from clustersim.core.state import ASK_BATCH, NEVER
+from clustersim.core.state import ASK_BATCH, LACKS_BLOCKS, NEVER
 
 
 def consult(s: Any, r: int, base: int) -> int:
-    """Decide the next step as a user's scheduler does; return 0, or ``ASK_BATCH``.
+    """Decide the next step as a user's scheduler does; return 0, or what is to be asked or said.
 
     Those that decode again are not asked for, as long as all have the block of their next token. Who only preempts is
     asked again: there is room now. Nobody is asked when all requests have ended.
@@ -26,23 +28,23 @@ def consult(s: Any, r: int, base: int) -> int:
         rep.decodes = rep.chunks = 0
         return 0
     if rep.has_chosen == 0:
-        if rep.standing > 0 and entering(s, r) <= rep.free:
+        if rep.standing > 0 and entering(s, r, s.members[r], 0, rep.standing) <= rep.free:
             rep.evicted = rep.chunks = 0
             decode(s, r, 0, rep.standing, s.members[r], 0)
             rep.steady = 1
             return 0
-        return ASK_BATCH
-    carry_out(s, r, base)
+        return ask(s, r)
+    if not carry_out(s, r, base):
+        return LACKS_BLOCKS
     rep.steady = rep.standing > 0 and rep.evicted == 0
-    return ASK_BATCH if rep.evicted > 0 and rep.decodes + rep.chunks == 0 else 0
+    return ask(s, r) if rep.evicted > 0 and rep.decodes + rep.chunks == 0 else 0
 
 
-def entering(s: Any, r: int) -> int:
-    """Return how many of those that decode again enter a block with their next token."""
-    rep, batch, sequences, found = s.replicas[r], s.members[r], s.sequences, 0
-    size = rep.block_tokens
-    for place in range(rep.standing):
-        seq = sequences[batch[place]]
+def entering(s: Any, r: int, who: Any, first: int, count: int) -> int:
+    """Return how many of a list enter a block with their next token."""
+    sequences, size, found = s.sequences, s.replicas[r].block_tokens, 0
+    for place in range(first, first + count):
+        seq = sequences[who[place]]
         if seq.computed >= seq.blocks * size:
             found += 1
     return found
@@ -65,21 +67,58 @@ def decode(s: Any, r: int, base: int, count: int, who: Any, first: int) -> None:
     rep.decodes, rep.attended, rep.left = count, attended, left
 
 
-def carry_out(s: Any, r: int, base: int) -> None:
-    """Let what was chosen be the next step."""
+def ask(s: Any, r: int) -> int:
+    """Return ``ASK_BATCH``, once it is known how many cached blocks those that wait would take over."""
+    rep = s.replicas[r]
+    for place in range(rep.waiting if rep.caching else 0):
+        seq = s.sequences[s.queues[r][place]]
+        seq.cached = cached_blocks(s, r, seq.request, seq.prompt + seq.generated, 0)
+    return ASK_BATCH
+
+
+def admit_chosen(s: Any, r: int, one: int) -> bool:
+    """Admit a sequence that was chosen; return whether there are the blocks for that.
+
+    What was chosen before it may have taken cached blocks that it was to take over.
+    """
+    rep, seq, cached, taken, room = s.replicas[r], s.sequences[one], 0, 0, s.replicas[r].blocks
+    if rep.caching:
+        cached = cached_blocks(s, r, seq.request, seq.prompt + seq.generated, 0)
+        taken = count_free(s, r, seq.request, cached)
+        if rep.keeps_room:
+            room += cached - taken + count_shared(s, r)
+    blocks = blocks_of(rep, seq.taken)
+    if blocks + taken > rep.free or (rep.keeps_room and rep.promised + most_blocks(rep, seq) > room):
+        return False
+    remove(s, r, one)
+    enter(s, r, one, cached, blocks)
+    seq.cached = 0
+    return True
+
+
+def carry_out(s: Any, r: int, base: int) -> bool:
+    """Let what was chosen be the next step; return whether there are all blocks for that."""
     rep, choice, batch = s.replicas[r], s.choice, s.members[r]
     victims, decodes, chunks, again = rep.evicted, rep.decodes, rep.chunks, rep.steady
     rep.has_chosen = rep.evicted = rep.chunks = 0
     for place in range(victims):
         preempt(s, r, choice[place])
+    missing = entering(s, r, choice, victims, decodes)
+    for place in range(victims + decodes, victims + decodes + chunks):
+        seq = s.sequences[choice[place]]
+        missing += max(blocks_of(rep, seq.computed + seq.taken) - seq.blocks, 0) if seq.blocks > 0 else 0
+    if missing > rep.free:
+        s.clock[0].chosen = NOBODY
+        return False
     decode(s, r, base, decodes, choice, victims)
     for place in range(victims + decodes, victims + decodes + chunks):
         one = choice[place]
         seq = s.sequences[one]
         blocks = blocks_of(rep, seq.computed + seq.taken)
         if seq.blocks == 0:
-            remove(s, r, one)
-            enter(s, r, one, 0, blocks)
+            if not admit_chosen(s, r, one):
+                s.clock[0].chosen = one
+                return False
         elif blocks > seq.blocks:
             rep.free -= blocks - seq.blocks
             seq.blocks = blocks
@@ -87,3 +126,4 @@ def carry_out(s: Any, r: int, base: int) -> None:
         batch[base + decodes + rep.chunks] = one
         rep.chunks += 1
     rep.standing = decodes if again and rep.stages == 1 and chunks == 0 else 0
+    return True

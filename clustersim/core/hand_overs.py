@@ -85,23 +85,32 @@ class HandOverLists(NamedTuple):
 
 def open_transfer(s: Any, one: int, start: int) -> None:
     """Let a sequence begin to leave, as it will be when its prompt is computed and its first token is sampled."""
-    clock, seq, sequences = s.clock[0], s.sequences[one], s.sequences
+    seq, sequences = s.sequences[one], s.sequences
     other = sequences[seq.partner]
     other.request, other.prompt, other.output, other.replica = seq.request, seq.prompt, s.outputs[seq.request], NOBODY
-    other.arrived, other.preemptions = seq.arrived, seq.preemptions
+    other.arrived, other.preemptions, other.copies = seq.arrived, seq.preemptions, seq.copies
     other.computed, other.generated = seq.prompt + seq.output - 1, seq.output
     other.admitted = other.decodes = 1
     other.blocks = other.busy = other.leaving = other.displaced = other.away = other.hands_over = other.shared = 0
     other.first_step = other.last_step = -1
     seq.is_on_way, seq.source, seq.target, seq.start = 1, seq.replica, NOBODY, start
     seq.reserved = seq.sampled = seq.missing = seq.passed = 0
+    let_leave(s, one)
+
+
+def let_leave(s: Any, one: int) -> None:
+    """Let a decode replica be chosen for a sequence, in the order of requests."""
+    clock, seq, sequences = s.clock[0], s.sequences[one], s.sequences
+    clock.unsettled = 1
+    for place in range(clock.leaving_at, clock.leaving):
+        if sequences[place].leaving_one == one:
+            return
     at = clock.leaving
-    while at > 0 and sequences[sequences[at - 1].leaving_one].request > seq.request:
+    while at > clock.leaving_at and sequences[sequences[at - 1].leaving_one].request > seq.request:
         sequences[at].leaving_one = sequences[at - 1].leaving_one
         at -= 1
     sequences[at].leaving_one = one
     clock.leaving += 1
-    clock.unsettled = 1
 
 
 def sample(s: Any, one: int) -> None:
@@ -111,6 +120,8 @@ def sample(s: Any, one: int) -> None:
         open_transfer(s, one, seq.computed)
     seq.sampled = 1
     check_landed(s, one)
+    if seq.target == NOBODY:  # if there will never be anybody, it ends now
+        let_leave(s, one)
 
 
 def check_landed(s: Any, one: int) -> None:
@@ -129,7 +140,8 @@ def check_landed(s: Any, one: int) -> None:
 def reserve(s: Any, h: Any, r: int) -> int:
     """Reserve blocks for prompts that wait elsewhere, in turn; return 0, or ``GROW``."""
     rep = s.replicas[r]
-    while rep.arriving > 0 and rep.waiting == 0 and rep.running + rep.receiving < rep.max_requests:
+    taken = rep.running + rep.receiving + rep.away
+    while rep.arriving > 0 and rep.waiting + rep.swapped == 0 and taken < rep.max_requests:
         other = rep.first_arriving
         seq = s.sequences[other]
         blocks = blocks_of(rep, seq.computed)
@@ -140,6 +152,7 @@ def reserve(s: Any, h: Any, r: int) -> int:
         rep.first_arriving = seq.behind
         rep.arriving -= 1
         rep.receiving += 1
+        taken += 1
         rep.free -= blocks
         rep.promised += blocks
         seq.blocks = blocks
@@ -186,6 +199,8 @@ def open_by_layer(s: Any, r: int, k: int, base: int) -> None:
     """
     flight = s.flights[r][k]
     flight.opens = flight.layer = 0
+    s.clock[0].opened = (s.clock[0].opened + 1) & VERSIONS
+    flight.version = s.clock[0].opened
     for place in range(base + flight.decodes, base + flight.decodes + flight.chunks):
         one = s.members[r][place]
         seq = s.sequences[one]
@@ -198,9 +213,7 @@ def await_layer(s: Any, h: Any, r: int, k: int) -> None:
     """Let something happen when a step passes its next layer."""
     flight, size = s.flights[r][k], len(h.layers)
     if flight.layer < size:
-        expect(
-            s, h.layer_times[r][k * size + flight.layer], LAYER, r * s.clock[0].most_stages + k, flight.step & VERSIONS
-        )
+        expect(s, h.layer_times[r][k * size + flight.layer], LAYER, r * s.clock[0].most_stages + k, flight.version)
 
 
 def pass_layer(s: Any, h: Any, number: int, version: int) -> None:
@@ -209,7 +222,7 @@ def pass_layer(s: Any, h: Any, number: int, version: int) -> None:
     r = number // most
     k = number - r * most
     flight = s.flights[r][k]
-    if flight.step & VERSIONS == version:
+    if flight.version == version:
         flight.layer += 1
         await_layer(s, h, r, k)
         note_layer(s, r, k)

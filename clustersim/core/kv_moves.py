@@ -109,6 +109,49 @@ def choose_sender(n: Any) -> int:
     return NONE
 
 
+def withdraw(n: Any, f: int) -> None:
+    """Let the first move of a sender, which has not started, wait for its receiver no more."""
+    receiver, before = n.receivers[n.moves[n.senders[f].first].receiver], NONE
+    at = receiver.first
+    while at != f:
+        before, at = at, n.senders[at].behind
+    if before >= 0:
+        n.senders[before].behind = n.senders[f].behind
+    else:
+        receiver.first = n.senders[f].behind
+
+
+def drop_moves(n: Any, f: int, one: int) -> bool:
+    """Forget all moves of a sequence from a sender; return whether one of them was under way."""
+    streams, sender, first = n.streams[0], n.senders[f], n.senders[f].first
+    was_first = first >= 0 and n.moves[first].one == one
+    was_sending = was_first and sender.is_sending > 0
+    if was_sending:
+        sender.is_sending = n.receivers[n.moves[first].receiver].is_reached = 0
+        mark_receiver(n, n.moves[first].receiver)
+    elif was_first:
+        withdraw(n, f)
+    at, last = first, NONE
+    sender.first = sender.last = NONE
+    while at >= 0:
+        move, behind = n.moves[at], n.moves[at].behind
+        if move.one == one:
+            move.behind = streams.spare
+            streams.spare = at
+            streams.spares += 1
+        else:
+            move.behind = NONE
+            if last >= 0:
+                n.moves[last].behind = at
+            else:
+                sender.first = at
+            sender.last = last = at
+        at = behind
+    if was_first and sender.first >= 0:
+        present(n, f)
+    return was_sending
+
+
 def end_first(n: Any, f: int) -> int:
     """End the move that is under way from a sender; return its number, which is spare from now on."""
     streams, sender = n.streams[0], n.senders[f]

@@ -11,11 +11,12 @@ from typing import Any
 
 from clustersim.core.events import VERSIONS, drop_first, first_kind, first_number
 from clustersim.core.passes import abandon
+from clustersim.core.pool_outages import break_off, return_to_prefill, rouse
 from clustersim.core.prefix_cache import empty
-from clustersim.core.progress import blocks_of
+from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
-from clustersim.core.routing import lacks_room, route
+from clustersim.core.routing import lacks_room, route, show_replicas
 from clustersim.core.scheduler import preempt
 from clustersim.core.state import (
     ASK_PAIRS,
@@ -30,17 +31,21 @@ from clustersim.core.state import (
     NEVER,
     POWER_OF_TWO,
     PREEMPTED,
+    TOO_LONG,
     WAITS,
 )
 from clustersim.core.steps import (
     advance_decodes,
     arm,
+    cut,
     decide_anew,
     free_sequence,
+    is_run,
     rank_in_queue,
     settle,
     step_ns,
     take_out,
+    touch,
     weigh,
 )
 from clustersim.core.swapping import LEAVING
@@ -98,12 +103,18 @@ def lose_copies(s: Any, r: int) -> None:
         s.copies_end[r][place] = 0
 
 
-def fail(s: Any, p: Any, n: Any, number: int) -> None:
+def fail(s: Any, p: Any, n: Any, h: Any, number: int) -> None:
     """Let a replica fail, after the step that ends now."""
     outage = s.outages[number]
-    r = outage.replica
+    r, why = outage.replica, AT_ONCE if outage.loses else WAITS
     rep, order = s.replicas[r], s.order[r]
-    decide_anew(s, p, r)
+    if is_run(s, r):
+        cut(s, p, r)
+        if rep.flying == 0:
+            touch(s, r)
+    rep.outage = number
+    if s.clock[0].pools > 1:
+        break_off(s, p, n, h, r, why)
     forget_flights(s, p, n, r)
     rep.host = 0
     while rep.running > 0:
@@ -118,13 +129,15 @@ def fail(s: Any, p: Any, n: Any, number: int) -> None:
             preempt(s, r, one)
     lose_copies(s, r)
     for place in range(rep.waiting):
-        displace(s.clock[0], s.sequences[s.queues[r][place]], AT_ONCE if outage.loses else WAITS)
+        one = s.queues[r][place]
+        if rep.pool > 0:
+            one = return_to_prefill(s, r, one)
+        displace(s.clock[0], s.sequences[one], why)
     rep.waiting = 0
     if rep.caching:
         empty(s, r)
     arm(s, r)
-    rep.outage = number
-    s.clock[0].gone += outage.until < 0
+    s.pools[rep.pool].gone += outage.until < 0
 
 
 def place_displaced(s: Any, p: Any) -> int:
@@ -133,7 +146,7 @@ def place_displaced(s: Any, p: Any) -> int:
     Whoever was accepted once can run on any replica, since all of a pool are alike. No fact says when it is sent to
     another one, so that a run of steps ends there.
     """
-    clock = s.clock[0]
+    clock, pool = s.clock[0], s.pools[0]
     while clock.displaced_at <= clock.displaced_to:
         one = s.sequence_of[clock.displaced_at]
         if one >= 0 and s.sequences[one].displaced > 0:
@@ -141,28 +154,39 @@ def place_displaced(s: Any, p: Any) -> int:
                 return FULL
             seq, r = s.sequences[one], s.sequences[one].replica
             close_episode(s, r, one)
-            if seq.displaced == AT_ONCE or clock.gone == clock.replicas:
+            if seq.displaced == AT_ONCE or pool.gone == pool.size:
                 note(s, r, LOST, seq.request, seq.generated, 0)
                 why = LOST_IN_FAILURE if seq.displaced == AT_ONCE else LOST_WAITING
                 note_reason(s, seq.request, why, s.replicas[r].outage)
                 free_sequence(s, r, one)
-            elif s.pools[0].living > 0:
-                if s.pools[0].choices == s.pools[0].drawn:
+            elif most_blocks(s.replicas[0], seq) > s.replicas[0].blocks:
+                note(s, r, LOST, seq.request, seq.generated, 0)
+                note_reason(s, seq.request, TOO_LONG, seq.output)
+                free_sequence(s, r, one)
+            elif pool.living > 0:
+                if pool.choices == pool.drawn:
                     clock.lane = 0
                     return ASK_PAIRS
                 r = route(s, p, 0, seq.request, seq.prompt + seq.generated)
+                if r < 0:
+                    return show_replicas(s, p, seq.request, seq.prompt + seq.generated)
                 if lacks_room(clock, s.replicas[r]):
                     return GROW
-                s.pools[0].choices += 1
+                pool.choices += 1
+                clock.chosen = -1
                 s.retried[seq.request] = r
                 seq.replica, seq.displaced, seq.last_step = r, 0, -1
                 rank_in_queue(s, one)
+                s.replicas[r].standing = 0
                 push(s, r, one)
                 weigh(s, r, seq.prompt + seq.output)
                 decide_anew(s, p, r)
+            else:
+                again = s.retried[seq.request]
+                seq.replica = again if again >= 0 else s.routed[seq.request]
         clock.displaced_at += 1
     clock.displaced_at = NEVER
-    if s.pools[0].living > 0:
+    if pool.living > 0:
         clock.displaced_from, clock.displaced_to = NEVER, -1
     return 0
 
@@ -173,23 +197,25 @@ def begin_and_end_outages(s: Any, p: Any, n: Any, h: Any) -> int:
     while clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT:
         if is_full(s):
             return FULL
-        if clock.events + 3 > clock.event_room:
+        if clock.events + 3 + clock.margin > clock.event_room:
             return GROW
         number = first_number(s)
         drop_first(s)
         r = s.outages[number].replica
-        rep = s.replicas[r]
+        rep, pool = s.replicas[r], s.pools[s.replicas[r].pool]
         rep.is_down = s.outages[number].until != clock.now
         if rep.is_down:
-            fail(s, p, n, number)
+            fail(s, p, n, h, number)
         rep.outstanding = NEVER if rep.is_down else 0  # so that nobody goes there
-        if s.pools[0].router == LEAST_OUTSTANDING:
+        if pool.router == LEAST_OUTSTANDING:
             settle(s, r)
-        s.pools[0].living, clock.displaced_at = 0, clock.displaced_from
-        for other in range(clock.replicas):
+        pool.living, clock.displaced_at = 0, clock.displaced_from
+        for other in range(pool.first, pool.first + pool.size):
             if s.replicas[other].is_down == 0:
-                s.living[s.pools[0].living] = other
-                s.pools[0].living += 1
-        if s.pools[0].router == POWER_OF_TWO:
-            s.pools[0].drawn = s.pools[0].choices
+                s.living[pool.first + pool.living] = other
+                pool.living += 1
+        if pool.router == POWER_OF_TWO:
+            pool.drawn = pool.choices
+        if clock.pools > 1:
+            rouse(s)
     return place_displaced(s, p)

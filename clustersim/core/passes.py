@@ -417,6 +417,7 @@ def abandon(s: Any, p: Any, n: Any, r: int) -> None:
         if stage.busy and stage.phase == ON:
             cancel(n, stage.path)
         stage.version = (stage.version + 1) & VERSIONS
+        stage.layer_version = (stage.layer_version + 1) & VERSIONS
         stage.arrived = stage.begun = stage.ended = stage.busy = 0
     for number in range(len(n.senders[r])):
         sender = n.senders[r][number]

@@ -10,10 +10,22 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.core.hand_overs import NOBODY, ask_layer, start_moves
+from clustersim.core.prefix_cache import keep_no_more, release
 from clustersim.core.progress import most_blocks
 from clustersim.core.record import is_full, note, note_reason
-from clustersim.core.routing import lacks_room, route
-from clustersim.core.state import ASK_PAIRS, CANCELLED, FULL, GROW, HANDED_OVER, LEFT_OUTPUT, RECEIVED
+from clustersim.core.routing import lacks_room, route, show_replicas
+from clustersim.core.state import (
+    ASK_PAIRS,
+    CANCELLED,
+    FULL,
+    GROW,
+    HANDED_OVER,
+    LEFT_OUTPUT,
+    LOST,
+    LOST_COMPUTED,
+    PREEMPTED,
+    RECEIVED,
+)  # fmt: skip
 from clustersim.core.steps import (
     decide_anew,
     end_request,
@@ -31,6 +43,9 @@ DECODERS = 1
 def give_back(s: Any, r: int, one: int, kind: int, tokens: int) -> None:
     """Take back the blocks of a sequence that is computed and leaves its prefill replica."""
     rep, seq = s.replicas[r], s.sequences[one]
+    if rep.caching:
+        keep_no_more(s, r, one)
+        release(s, r, one)
     rep.free += seq.blocks
     rep.promised -= most_blocks(rep, seq)
     seq.blocks = 0
@@ -65,10 +80,13 @@ def take_over(s: Any, p: Any, one: int) -> int:
         clock.lane = DECODERS
         return ASK_PAIRS
     r = route(s, p, DECODERS, seq.request, seq.prompt + seq.generated)
+    if r < 0:
+        return show_replicas(s, p, seq.request, 0)
     rep, other = s.replicas[r], s.sequences[one].partner
     if lacks_room(clock, rep):
         return GROW
     pool.choices += 1
+    clock.chosen = -1
     s.sequences[one].target = seq.replica = r
     seq.behind = NOBODY
     if rep.arriving > 0:
@@ -82,6 +100,34 @@ def take_over(s: Any, p: Any, one: int) -> int:
     if rep.first_arriving == other:
         decide_anew(s, p, r)
     touch(s, r)
+    return 0
+
+
+def is_hopeless(s: Any) -> bool:
+    """Whether no decode replica lives, or ever will: those that fail for good at this instant are down."""
+    pool, down = s.pools[s.clock[0].pools - 1], 0
+    for number in range(len(s.outages)):
+        outage = s.outages[number]
+        down += outage.until < 0 and outage.at <= s.clock[0].now and outage.replica >= pool.first
+    return s.clock[0].pools > 1 and down == pool.size
+
+
+def leave(s: Any, p: Any, one: int) -> int:
+    """Let a sequence go to a decode replica, or end where none ever lives again; return 0, or what is needed before.
+
+    One whose step is under way is lost only when that has ended.
+    """
+    seq = s.sequences[one]
+    if seq.is_on_way == 0 or seq.target >= 0:
+        return 0
+    if s.pools[DECODERS].living > 0:
+        return take_over(s, p, one)
+    if seq.sampled and is_hopeless(s):
+        seq.is_on_way = 0
+        give_back(s, seq.source, one, PREEMPTED, seq.generated)
+        note(s, seq.source, LOST, seq.request, seq.generated, 0)
+        note_reason(s, seq.request, LOST_COMPUTED, 0)
+        end_request(s, one)
     return 0
 
 
@@ -101,7 +147,7 @@ def settle_hand_overs(s: Any, p: Any, n: Any, h: Any) -> int:
     while clock.leaving_at < clock.leaving:
         if is_full(s):
             return FULL
-        asked = take_over(s, p, s.sequences[clock.leaving_at].leaving_one)
+        asked = leave(s, p, s.sequences[clock.leaving_at].leaving_one)
         if asked:
             return asked
         clock.leaving_at += 1
@@ -141,8 +187,9 @@ def cancel_transfer(s: Any, p: Any, one: int) -> None:
         s.sequences[seq.partner].leaving = 1
         return
     seq.is_on_way = 0
-    expect_no_more(s, seq.target, seq.partner)
-    decide_anew(s, p, seq.target)
+    if seq.target >= 0:
+        expect_no_more(s, seq.target, seq.partner)
+        decide_anew(s, p, seq.target)
     if seq.sampled == 0:  # the step with its last chunk is under way
         seq.leaving = 1
         s.replicas[seq.source].leaving += 1

@@ -137,6 +137,14 @@ def find_longest(s: Any, r: int, one: int, key: int) -> None:
             run.held, run.longest = mine, 0
         if mine > 0 and mine == run.held:
             run.longest += 1
+    other = rep.first_kept
+    while other >= 0:
+        mine = blocks_held(s, other, key) if other != one else 0
+        if mine > run.held:
+            run.held, run.longest = mine, 0
+        if mine > 0 and mine == run.held:
+            run.longest += 1
+        other = s.sequences[other].behind
 
 
 def blocks_held(s: Any, one: int, key: int) -> int:
@@ -199,7 +207,28 @@ def count_shared(s: Any, r: int) -> int:
     found = rep.free - rep.blocks
     for place in range(rep.running):
         found += s.sequences[s.order[r][place]].blocks
+    other = rep.first_kept
+    while other >= 0:
+        found += s.sequences[other].blocks
+        other = s.sequences[other].behind
     return found
+
+
+def keep_blocks(s: Any, r: int, one: int) -> None:
+    """Let a sequence hold its blocks that does not run any more, until its K/V has moved."""
+    s.sequences[one].behind = s.replicas[r].first_kept
+    s.replicas[r].first_kept = one
+
+
+def keep_no_more(s: Any, r: int, one: int) -> None:
+    """Forget a sequence that held blocks for its K/V to be moved."""
+    rep, before = s.replicas[r], s.replicas[r].first_kept
+    if before == one:
+        rep.first_kept = s.sequences[one].behind
+        return
+    while s.sequences[before].behind != one:
+        before = s.sequences[before].behind
+    s.sequences[before].behind = s.sequences[one].behind
 
 
 def take_over(s: Any, r: int, one: int, blocks: int) -> None:

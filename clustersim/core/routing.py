@@ -42,11 +42,14 @@ def route(s: Any, p: Any, number: int, request: int, known: int) -> int:
     return s.clock[0].chosen if pool.router == CUSTOM else living[place + turn % pool.living]
 
 
-def show_replicas(s: Any, p: Any, request: int) -> int:
-    """Ask a user's router for the replica of a request: it is shown the blocks that runs have taken by now."""
+def show_replicas(s: Any, p: Any, request: int, known: int) -> int:
+    """Ask a user's router for the replica of a request: it is shown what runs have taken by now, and what is cached."""
     clock = s.clock[0]
     for r in range(clock.replicas):
-        s.replicas[r].taken = taken_by_run(s, p, r)
+        rep = s.replicas[r]
+        rep.taken = taken_by_run(s, p, r)
+        if rep.caching and rep.is_down == 0:
+            rep.cached = cached_blocks(s, r, request, known, rep.taken)
     clock.lane = request
     return ASK_ROUTE
 

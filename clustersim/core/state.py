@@ -13,11 +13,11 @@ from clustersim.compiled import Record
 NEVER: Final = (1 << 63) - 1
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
-ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES = range(11, 16)
+ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES, LACKS_BLOCKS = range(11, 17)
 """Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
 or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
 64 bits; where a user's router or scheduler decides; where a step is to be run by events, and where these go on;
-where it is unknown what communications put on links."""
+where it is unknown what communications put on links; where a user's scheduler admits what there are no blocks for."""
 
 ENDS, HAND_OVERS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(6)
 """Phases of an instant, in their order."""
@@ -35,9 +35,11 @@ NOT_POOLED: Final = -1
 """``timeline.record``'s: a fact that says nothing of blocks."""
 
 QUEUE_FULL, WAITED, LEFT_QUEUE, LEFT_PROMPT, LEFT_OUTPUT, ALL_FAILED, LOST_IN_FAILURE, LOST_WAITING = range(8)
+NO_DECODERS, LOST_COMPUTED, TOO_LONG = 8, 9, 10
 """Why a request ended without an answer: its replica's queue took no more; it waited too long; its client gave it up
 while it waited to be admitted, before its first token, or behind that; every replica had failed when it came; it was
-lost with its replica, or since nothing took it over."""
+lost with its replica, or since nothing took it over; every decode replica had failed when it came, or when its prompt
+was computed; to be computed anew it was too long for the prefill pool."""
 
 PREFILL, DECODE, MIXED = range(3)
 """Kinds of step as they are recorded (``graph.blueprint.STEP_KINDS``; a test compares them)."""
@@ -72,7 +74,7 @@ class Clock(Record):
 
     ``next`` is the request that comes next, ``turn`` how many came. ``freed`` is how many more clients of a closed loop
     may send; ``held`` how many turns of sessions wait for the one before them, and ``due`` how many need not any more,
-    of which ``round`` come just now. ``gone`` counts replicas that never come back; requests that are displaced are in
+    of which ``round`` come just now. Requests that are displaced are in
     [``displaced_from``, ``displaced_to``], and are placed from ``displaced_at`` on. ``lane`` is whose price or decision
     is asked for, or which request's replica, or the pool that lacks pairs; ``answered`` is whether the price is there,
     ``chosen`` the replica, −1 for none, and ``asked`` the last instant at which schedulers were asked.
@@ -104,7 +106,6 @@ class Clock(Record):
         "facts_at",
         "facts_room",
         "freed",
-        "gone",
         "held",
         "horizon",
         "landed",
@@ -119,6 +120,7 @@ class Clock(Record):
         "moved_room",
         "next",
         "now",
+        "opened",
         "passed",
         "passed_at",
         "phase",
@@ -149,11 +151,26 @@ class Clock(Record):
 class Pool(Record):
     """Replicas from the ``first`` on, and the router to them.
 
-    ``choices`` counts what it chose, of ``living`` replicas; pairs are there from ``first_pair`` to ``drawn``, at
-    ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so many ``leaves``.
+    Of ``size`` replicas ``gone`` never come back. ``choices`` counts what it chose, of those ``living``; pairs are
+    there from ``first_pair`` to ``drawn``, at ``pairs_at`` on. The tournament by load begins at ``tree_at``, with so
+    many ``leaves``. What copies of blocks take is in ``copies_ns`` from ``copies_at`` on, ``copies_size`` each.
     """
 
-    __slots__ = ("choices", "drawn", "first", "first_pair", "leaves", "living", "pairs_at", "router", "tree_at")
+    __slots__ = (
+        "choices",
+        "copies_at",
+        "copies_size",
+        "drawn",
+        "first",
+        "first_pair",
+        "gone",
+        "leaves",
+        "living",
+        "pairs_at",
+        "router",
+        "size",
+        "tree_at",
+    )
 
 
 class Replica(Record):
@@ -163,9 +180,10 @@ class Replica(Record):
     that those who run hold at their ends; ``free_at`` is when its first stage is free. ``away`` counts those in host
     memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way, which give
     ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
-    ``outage`` is its last one. ``taken`` are blocks that the run under way has taken, where a user's router is shown
-    them; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many members decode again,
-    without being asked for, until something happens.
+    ``outage`` is its last one. A user's router is shown the blocks that the run under way has ``taken``, and those of a
+    prompt that are ``cached``; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many
+    members decode again, without being asked for, until something happens. ``first_kept`` is the last of those that
+    keep cached blocks since their K/V has not moved yet, and that do not run any more.
     """
 
     __slots__ = (
@@ -177,7 +195,7 @@ class Replica(Record):
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
         "is_down", "outage", "taken", "has_chosen", "standing", "arriving", "first_arriving", "last_arriving",
-        "receiving",
+        "receiving", "first_kept", "cached",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
@@ -191,7 +209,7 @@ class Sequence(Record):
     the step being decided, and while it is copied;
     ``place`` is where it waits, ``away`` where it is between the pool and host memory (``core.swapping``); ``rank`` and
     ``then`` order the queue before its number does. It is ``displaced`` while it has no replica. Its first ``shared``
-    blocks are cached.
+    blocks are cached; a user's scheduler is shown how many ``cached`` ones it would take over that waits.
     """
 
     __slots__ = (
@@ -203,6 +221,7 @@ class Sequence(Record):
         "decodes",
         "blocks",
         "busy",
+        "cached",
         "computed",
         "copies",
         "displaced",
@@ -243,7 +262,8 @@ class Flight(Record):
 
     ``left`` is how many steps the first member to end has left; ``previous`` the step that used its slot before;
     ``ended`` counts steps of a run that have ended, as far as somebody has asked, and ``next_end`` is when the one
-    behind them ends, 0 where nobody has. Where it ``opens`` transfers, ``layer`` counts layers that it has passed.
+    behind them ends, 0 where nobody has. Where it ``opens`` transfers, ``layer`` counts layers that it has passed, and
+    events of these have its ``version``.
     """
 
     __slots__ = (
@@ -274,15 +294,16 @@ class Flight(Record):
         "steps",
         "terms",
         "used",
+        "version",
         "waiting",
         "width",
     )  # fmt: skip
 
 
 class Outage(Record):
-    """A replica that is down until an instant, −1: for good; ``loses`` says whether what it served is lost."""
+    """A replica that is down from ``at`` until an instant, −1: for good; what it served is lost where it ``loses``."""
 
-    __slots__ = ("replica", "until", "loses")
+    __slots__ = ("at", "loses", "replica", "until")
 
 
 class State(NamedTuple):

@@ -18,7 +18,7 @@ from clustersim.core.custom import consult
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.hand_overs import await_layer, open_by_layer, reserve, sample
 from clustersim.core.passes import launch
-from clustersim.core.prefix_cache import release, store
+from clustersim.core.prefix_cache import keep_blocks, release, store
 from clustersim.core.prices import OF_DECODE, count_of, price_step
 from clustersim.core.progress import blocks_of, decodes_next
 from clustersim.core.queue import drop, remove
@@ -89,7 +89,8 @@ def rank_in_queue(s: Any, one: int) -> None:
     seq.rank = seq.then = 0
     seq.batch = -1
     if s.replicas[seq.replica].ranked:
-        seq.rank, seq.then = s.ranks[seq.request], seq.arrived + s.thens[seq.request]
+        at = s.replicas[seq.replica].pool * s.clock[0].total + seq.request
+        seq.rank, seq.then = s.ranks[at], seq.arrived + s.thens[at]
 
 
 def arm(s: Any, r: int) -> None:
@@ -148,6 +149,8 @@ def leave_pool(s: Any, r: int, one: int) -> None:
         rep.running -= 1
         close_episode(s, r, one)
         weigh(s, r, -(seq.prompt + seq.output))
+        if rep.caching:
+            keep_blocks(s, r, one)
         sample(s, one)
 
 

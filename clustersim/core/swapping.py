@@ -37,9 +37,12 @@ def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
         log_copy(s, r, 0, one, out, blocks, clock.now, NEVER)
         expect(s, clock.now, EVENTS, 0, 0)
         return
-    size, last = len(s.copies_ns) // (2 * rep.stages), clock.now
+    pool, last = s.pools[rep.pool], clock.now
     for stage in range(rep.stages):
-        start, took = max(clock.now, free_at[2 * stage + out]), s.copies_ns[(2 * stage + out) * size + blocks]
+        start, took = (
+            max(clock.now, free_at[2 * stage + out]),
+            s.copies_ns[pool.copies_at + (2 * stage + out) * pool.copies_size + blocks],
+        )
         end = start + took if took < NEVER - start else NEVER
         log_copy(s, r, stage, one, out, blocks, start, end)
         free_at[2 * stage + out] = end

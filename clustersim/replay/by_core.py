@@ -33,36 +33,15 @@ def scheduling_obstacle(prepared: Prepared) -> str:
     """Return why the core can't schedule a run, however its steps run; empty if it can."""
     if refused:
         return refused
-    inputs = prepared.input
-    each = [_scheduling_obstacles(pool, bool(inputs.faults)) for pool in inputs.pools]
-    each += [_pools_obstacles(prepared)] if len(inputs.pools) > 1 else []
+    each = [_scheduling_obstacles(pool) for pool in prepared.input.pools]
     return next((why for found in each for why, is_so in found.items() if is_so), "")
 
 
-def _scheduling_obstacles(pool: PoolInput, fails: bool) -> dict[str, bool]:
+def _scheduling_obstacles(pool: PoolInput) -> dict[str, bool]:
     """Return why the core can't schedule the replicas of a pool, and whether it is so."""
-    serving = pool.serving
-    own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     return {
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "each SP rank keeps sequences of its own": pool.owners > 1,
-        "a user's class decides where prefixes are cached": own and serving.prefix_caching,
-        "a user's class decides where replicas fail, or swap": own and (fails or pool.host is not None),
-    }
-
-
-def _pools_obstacles(prepared: Prepared) -> dict[str, bool]:
-    """Return why the core can't schedule two pools, and whether it is so."""
-    inputs = prepared.input
-    servings = [pool.serving for pool in inputs.pools]
-    orders = {serving.order for serving in servings if serving.order.by != "arrival"}
-    own = not all(isinstance(one, str) for serving in servings for one in (serving.scheduler, serving.router))
-    return {
-        "replicas fail that hand K/V over": bool(inputs.faults),
-        "sequences are handed over, and swapped": any(pool.host is not None for pool in inputs.pools),
-        "prompts share cached prefixes, and are handed over": any(one.prefix_caching for one in servings),
-        "a user's class decides in two pools": own,
-        "the pools have different orders": len(orders) > 1,
     }
 
 
@@ -77,7 +56,7 @@ def core_obstacle(prepared: Prepared) -> str:
 def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
     """Return why the core can't run the steps of a pool, and whether it is so."""
     pool = one.input
-    copies_differ = pool.host is not None and prepared.copies_of_stages is None
+    copies_differ = pool.host is not None and prepared.copies_of_stages[prepared.pools.index(one)] is None
     return {
         "every operator is an event": prepared.input.mode == "full",
         "devices or links get slower": bool(prepared.slowing),

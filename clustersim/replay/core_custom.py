@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from itertools import repeat
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -19,10 +19,13 @@ from clustersim.serving.scheduler import Stall
 from clustersim.serving.view import ReplicaView, RouterView, SchedulerView, SequenceView
 from clustersim.workload.requests import Requests
 
-LOADS: Final = ("waiting", "running", "outstanding", "free", "taken", "blocks", "prefilling")
+LOADS: Final = (
+    "is_down", "waiting", "running", "outstanding", "free", "taken", "blocks", "prefilling", "away", "arriving",
+    "receiving", "cached", "block_tokens",
+)  # fmt: skip
 """Fields of replicas that a router is shown, and how many of its sequences are not through with their prompts."""
 KNOWN: Final = ("prompt", "generated", "computed")
-SHOWN: Final = ("request", "arrived", "prompt", "generated", "computed", "blocks", "preemptions", "busy")
+SHOWN: Final = ("request", "arrived", "prompt", "generated", "computed", "blocks", "preemptions", "busy", "cached")
 """Fields of sequences that a scheduler is shown."""
 STATE: Final = ("waiting", "running", "free", "decodes_in_flight")
 ORDER: Final = ("rank", "then", "request")
@@ -43,30 +46,36 @@ class AskedRouter:
     router : CustomRouter
     requests : Requests
     replicas : sequence of int
-        Their numbers.
+        Their numbers, by their places in the state.
+    mine : range
+        Places of those that it chooses from.
     """
 
-    def __init__(self, router: CustomRouter, requests: Requests, replicas: Sequence[int]) -> None:
+    def __init__(self, router: CustomRouter, requests: Requests, replicas: Sequence[int], mine: range) -> None:
         self.router = router
         self.requests = requests
         self.replicas = [*replicas]
+        self.mine = mine
 
     def choose(self, s: State, now: int, request: int) -> int:
         """Return the place of the replica that takes a request."""
-        loads = zip(*fields_of(s.replicas, range(len(self.replicas)), LOADS), strict=True)
+        loads = zip(*fields_of(s.replicas, self.mine, LOADS), strict=True)
         priorities = self.requests.priorities
         view = RouterView(
             now_ns=now,
             request=request,
             prompt_tokens=int(self.requests.prompt_tokens[request]),
             priority=0 if priorities is None else int(priorities[request]),
-            replicas=tuple([self._view(s, r, *load) for r, load in enumerate(loads)]),
+            replicas=tuple(
+                [self._view(s, r, *load) for r, (down, *load) in zip(self.mine, loads, strict=True) if not down]
+            ),
         )
         return self.replicas.index(self.router.choose(view))
 
     def _view(
         self, s: State, r: int, waiting: int, running: int, outstanding: int, free: int, taken: int, blocks: int,
-        prefilling: int,
+        prefilling: int, away: int, arriving: int, receiving: int,
+        cached: int, block_tokens: int,
     ) -> ReplicaView:  # fmt: skip
         tokens = 0
         if waiting:
@@ -77,8 +86,9 @@ class AskedRouter:
             left = [(prompt + more - done, more) for prompt, more, done in begun]
             tokens += sum([one for one, more in left if one > 1 or more == 0])
         return ReplicaView(
-            replica=self.replicas[r], waiting=waiting, running=running, outstanding_tokens=outstanding,
-            waiting_tokens=tokens, free_blocks=free - taken, pool_blocks=blocks, cached_tokens=0,
+            replica=self.replicas[r], waiting=waiting + away + arriving, running=running + receiving,
+            outstanding_tokens=outstanding,
+            waiting_tokens=tokens, free_blocks=free - taken, pool_blocks=blocks, cached_tokens=cached * block_tokens,
         )  # fmt: skip
 
 
@@ -116,22 +126,27 @@ class AskedScheduler:
     r : int
         The replica's place in the state.
     requests : Requests
+    outage : int
+        The replica's last one.
     """
 
-    def __init__(self, scheduler: CustomScheduler, r: int, requests: Requests) -> None:
+    def __init__(self, scheduler: CustomScheduler, r: int, requests: Requests, outage: int = -1) -> None:
         self.own: CustomDecisions = scheduler.own
         self.config = scheduler.config
         self.blocks = scheduler.pool.blocks
         self.block_tokens = scheduler.pool.block_tokens
         self.stages = scheduler.stages
         self.r = r
-        self.keeps_room = self.config.preemption == "never"
-        self.requests = requests
+        self.outage = outage
         self.priorities = [0] * len(requests) if requests.priorities is None else requests.priorities.tolist()
         self.asked_ns: int | None = None
         """When it was asked last."""
         self.decoding: dict[int, None] = {}
-        """What decodes, in the order in which it first did since it was admitted."""
+        """What decodes, in the order in which it first did since it was admitted …"""
+        self.first: list[int] = []
+        """… and what did so when it was asked last."""
+        self.answered: tuple[SchedulerInput, dict[int, int]]
+        """What it was shown then, and the tokens that it asked for."""
 
     def show(self, s: State, now: int) -> SchedulerInput:
         """Return what it is shown."""
@@ -146,21 +161,27 @@ class AskedScheduler:
 
     def _shown(self, sequences: Any, running: Any, waiting: Any) -> tuple[list[int], list[SequenceView]]:
         """Return numbers of sequences, and what is shown of them."""
-        made, priorities = tuple.__new__, self.priorities  # in a third of the time of a call of the class
+        made, priorities, size = (
+            tuple.__new__,
+            self.priorities,
+            self.block_tokens,
+        )  # in a third of the time of a call of the class
         if isinstance(running, list):
             numbers = running + waiting
             return numbers, [
                 made(SequenceView, (
                     one.request, one.arrived, priorities[one.request], one.prompt, one.generated, one.computed,
-                    one.blocks, 0, one.preemptions, one.busy > 0, 0,
+                    one.blocks, 0, one.preemptions, one.busy > 0, size * one.cached,
                 ))
                 for one in [sequences[number] for number in numbers]
             ]  # fmt: skip
         found = np.concatenate((running, waiting)) if len(waiting) else running
-        request, arrived, prompt, generated, computed, blocks, preemptions, busy = fields_of(sequences, found, SHOWN)
+        request, arrived, prompt, generated, computed, blocks, preemptions, busy, cached = fields_of(
+            sequences, found, SHOWN
+        )
         columns = (
             request, arrived, map(priorities.__getitem__, request), prompt, generated, computed, blocks, repeat(0),
-            preemptions, map(bool, busy), repeat(0),
+            preemptions, map(bool, busy), map(size.__mul__, cached),
         )  # fmt: skip
         return found.tolist(), [*map(partial(made, SequenceView), zip(*columns, strict=False))]
 
@@ -189,14 +210,10 @@ class AskedScheduler:
             del decoding[request]
         others = self._checked(shown, tokens, victims, counted)
         place, numbers = shown.place, shown.numbers
-        gone = [shown.sequences[place[request]] for request in victims]
-        for one in gone:
+        for one in [shown.sequences[place[request]] for request in victims]:
             self.own.count_preemption(one.request, one.computed)
             decoding.pop(one.request, None)
-        free = shown.view.free_blocks[0] + sum([one.blocks for one in gone])
-        missing = len(tokens) - len(others) + sum([self._missing(count, found) for _, count, found in others])
-        if missing > free or self.keeps_room:
-            self._check_blocks(s, shown, gone, free, tokens)
+        self.answered, self.first = (shown, tokens), [*decoding]
         if len(others) > 1:  # a user names them in a mapping, whose order says nothing
             others.sort(key=lambda one: place[one[0]])
         chunks = []
@@ -224,39 +241,36 @@ class AskedScheduler:
             self.own.refuse(view.now_ns, fault)
         return others
 
-    def _check_blocks(
-        self, s: State, shown: SchedulerInput, victims: list[SequenceView], free: int, tokens: dict[int, int]
-    ) -> None:
-        """Refuse tokens whose blocks are not there.
+    def lacks_blocks(self, s: State, one: int) -> NoReturn:
+        """Refuse tokens of what runs, or of a sequence that waits, whose blocks are not there.
 
         What runs takes its blocks first, by admission, then what waits, in the order in which it waits; but all that
         decode are first of all where they are named so, and there is room for them.
+
+        Raises
+        ------
+        IllegalDecisionError
         """
-        known, named = len(self.decoding), [(request, count, shown.runs(request)) for request, count in tokens.items()]
+        shown, tokens = self.answered
+        now, (free,) = shown.view.now_ns, of_one(s.replicas, self.r, ("free",))
+        if one >= 0:
+            request = shown.sequences[shown.numbers.index(one)].request
+            self.own.refuse_blocks(now, request, tokens[request], -(-tokens[request] // self.block_tokens), free)
+        known = len(self.first)
+        named = [(request, count, shown.runs(request)) for request, count in tokens.items()]
         first = [found for request, count, found in named[:known] if found is not None and count == 1]
         entering = [one for one in first if one.computed >= one.blocks * self.block_tokens]
-        ordered = [one.request for one in first] == [*self.decoding] and not shown.view.decodes_in_flight
+        ordered = [one.request for one in first] == self.first and not shown.view.decodes_in_flight
         if ordered and len(entering) <= free:
             free -= len(entering)
             named = named[known:]
-        (promised,) = of_one(s.replicas, self.r, ("promised",))
-        room = self.blocks - promised + sum([self._most(one.request) for one in victims])
-        for request, count, found in sorted(named, key=lambda one: shown.place[one[0]]):
-            more, most = self._missing(count, found), self._most(request) if found is None else 0
-            if more > free or (self.keeps_room and most > room):
-                self.own.refuse_blocks(shown.view.now_ns, request, count, more, free)
+        running = [(request, count, found) for request, count, found in named if found is not None]
+        for request, count, found in sorted(running, key=lambda one: shown.place[one[0]]):
+            more = max(-(-(found.computed + count) // self.block_tokens) - found.blocks, 0)
+            if more > free:
+                self.own.refuse_blocks(now, request, count, more, free)
             free -= more
-            room -= most
-
-    def _missing(self, count: int, found: SequenceView | None) -> int:
-        """Return how many more blocks tokens of what runs need, or of one that waits."""
-        computed, blocks = (0, 0) if found is None else (found.computed, found.blocks)
-        return max(-(-(computed + count) // self.block_tokens) - blocks, 0)
-
-    def _most(self, request: int) -> int:
-        """Return how many blocks a request holds at its end."""
-        prompt, output = (int(column[request]) for column in (self.requests.prompt_tokens, self.requests.output_tokens))
-        return -(-(prompt + max(output - 1, 0)) // self.block_tokens)
+        raise AssertionError(f"{self.own.who} asks for blocks that are there")
 
     def _put(
         self, s: State, victims: list[int], decodes: list[int], chunks: list[tuple[int, int]], again: bool

@@ -32,7 +32,7 @@ from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.member_lane import MemberLog
-from clustersim.replay.outages import ALL_FAILED
+from clustersim.replay.outages import ALL_FAILED, NO_DECODERS
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
 from clustersim.serving.custom_scheduler import CustomScheduler
@@ -40,6 +40,7 @@ from clustersim.serving.order import UNLIMITED
 from clustersim.serving.prefix_keys import PrefixKeys
 from clustersim.serving.router import CustomRouter, DrawnPairs
 from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence as Request
 from clustersim.serving.stall import user_stall_error
 from clustersim.serving.user_class import UserClass
 from clustersim.timeline.columns import shelved
@@ -60,6 +61,8 @@ LOGGED: Final = {
     "moved": st.MOVE,
 }
 """Logs that tell of requests, and their columns."""
+FAILED: Final = {st.ALL_FAILED: ALL_FAILED, st.NO_DECODERS: NO_DECODERS}
+"""Why a request ended as it came, since replicas have failed."""
 TABLES: Final = np.array([OF_PREFILL, OF_DECODE, OF_MIXED])
 """Kind of step as it is logged → its table of prices."""
 
@@ -113,16 +116,18 @@ class CoreReplicas:
         self.most_stages = max(one.stages for one in self.of_pools)
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
-        self.copying = self.inputs.entry.host is not None
-        self.schedulers = [
-            AskedScheduler(one, r, self.inputs.requests)
-            for r, one in enumerate([prepared.schedulers[replica] for replica in replicas])
-            if isinstance(one, CustomScheduler)
+        self.copying = any(pool.host is not None for pool in self.inputs.pools)
+        self.new_scheduler = prepared.new_scheduler
+        self.schedulers: list[AskedScheduler] = []
+        for r, replica in enumerate(replicas):
+            if isinstance(one := prepared.schedulers[replica], CustomScheduler):
+                self.schedulers.append(AskedScheduler(one, r, self.inputs.requests))
+        self.routers = [
+            AskedRouter(CustomRouter(router), self.inputs.requests, replicas, range(*pair))
+            for router, pair in zip([one.config.router for one in self.of_pools], pairwise(self.bounds), strict=True)
+            if isinstance(router, UserClass)
         ]
-        router = self.scheduler.config.router
-        self.router = None
-        if isinstance(router, UserClass):
-            self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
+        """A user's, which is that of all pools."""
         self.tables: PriceTables = EventTables()
         if not by_events:
             self.tables = self._tables([builder.prices_of(replica) for replica in replicas], builder.sends_differ)
@@ -187,9 +192,10 @@ class CoreReplicas:
             "reasons": len(st.REASON), "copies": len(st.COPY), "varying": 1, "all_passes": 2 * stages * (stages > 1),
             "all_sends": 2 * ranks * (stages - 1), "moved": len(st.MOVE),
         }  # fmt: skip
+        kept = sum(one.pool.total for one in self.of_pools) if self.outages else 0  # sequences that are on their way
         spare = {
-            "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width,
-            "reasons": width + 2, "copies": width * stages if self.copying else 0,
+            "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width + 4 * kept,
+            "reasons": width + 2 + kept, "copies": width * stages if self.copying else 0,
             "moved": 0 if self.routes is None else 1,
         }  # fmt: skip
         much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": ROOM if self.copying else 0}
@@ -207,9 +213,7 @@ class CoreReplicas:
         mine, total = self.requests, len(self.requests)
         patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None and not self.outages
         nothing = np.zeros(0, np.int64)
-        ranks_of, thens = next(
-            (found for found in (_order(one, requests) for one in self.of_pools) if len(found[0])), (nothing, nothing)
-        )
+        ranks_of, thens = (np.concatenate(one) for one in zip(*self._orders(), strict=True))
         cancels = nothing if requests.cancel_after_ns is None else requests.cancel_after_ns[mine]
         self.s = State(
             clock=storage.records(Clock, 1),
@@ -221,7 +225,7 @@ class CoreReplicas:
             order=storage.table(count, width + 1),
             swapped=storage.table(count, copied and width),
             copies_end=storage.table(count, copied and 2 * stages),
-            copies_ns=storage.column(self._copies_ns()),
+            copies_ns=storage.column(np.concatenate([one.ravel() for one in self._copies_ns()])),
             ready=storage.numbers(width + 1),
             flights=storage.grid(Flight, count, stages),
             members=storage.table(count, stages * width),
@@ -244,8 +248,8 @@ class CoreReplicas:
             arrived=storage.column(requests.arrived_at_ns[mine]),
             prompts=storage.column(requests.prompt_tokens[mine]),
             outputs=storage.column(requests.output_tokens[mine]),
-            ranks=storage.column(ranks_of[mine] if len(ranks_of) else nothing),
-            thens=storage.column(thens[mine] if len(thens) else nothing),
+            ranks=storage.column(ranks_of),
+            thens=storage.column(thens),
             cancel_after=storage.column(cancels),
             refused=storage.numbers(total),
             came=storage.numbers(total, -1),
@@ -292,7 +296,7 @@ class CoreReplicas:
         """Let all blocks be free, and without content; say how the router goes by prefixes."""
         if self.prefixes is None:
             return
-        for r in range(count):
+        for r in range(self.bounds[1]):  # not where requests only decode
             set_field(self.s.caches, r, "free", self.scheduler.pool.total)
             set_field(self.s.caches, r, "made", 2)
             for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, self.scheduler.pool.total)):
@@ -305,7 +309,8 @@ class CoreReplicas:
         scheduler = self.of_pools[number]
         config, pool = scheduler.config, scheduler.pool
         chunked = config.scheduler == "chunked_prefill"
-        hosts = 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks
+        host = self.inputs.pools[number].host
+        hosts = 0 if host is None else host.blocks
         values = {
             "block_tokens": pool.block_tokens, "blocks": pool.total, "max_tokens": config.max_batch_tokens,
             "max_requests": config.max_batch_requests,
@@ -318,7 +323,8 @@ class CoreReplicas:
             "custom": int(bool(self.schedulers)), "pool": number,
             "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
-            "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
+            "caching": int(self.prefixes is not None and number == 0), "first_kept": -1,
+            "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
         }  # fmt: skip
@@ -334,13 +340,14 @@ class CoreReplicas:
         if isinstance(router, UserClass):
             return st.CUSTOM
         found = st.ROUTERS.index(router) if self.bounds[number + 1] - self.bounds[number] > 1 else st.ROUND_ROBIN
-        return st.LEAST_OUTSTANDING if found == st.PREFIX_AWARE and self.prefixes is None else found
+        caching = self.prefixes is not None and number == 0
+        return st.LEAST_OUTSTANDING if found == st.PREFIX_AWARE and not caching else found
 
     def _fill_clock(self, width: int, ranks: int) -> None:
         """Say where the clock begins."""
         requests, config = self.inputs.requests, self.scheduler.config
         for request in np.flatnonzero(self.outcome.refused[self.requests]).tolist():
-            self.s.refused[request] = 1
+            self.s.refused[request] = 1 + bool(self.outcome.refused_there[self.requests[request]])
         cancels = requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any())
         clock = {
             "phase": st.ENDS, "total": len(self.requests),
@@ -364,19 +371,26 @@ class CoreReplicas:
         requests = self.inputs.requests
         return int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
 
+    def _orders(self) -> list[tuple[Int64Array, Int64Array]]:
+        """Return what orders requests in the queues of each pool; nothing where they only go by arrival."""
+        found = [_order(one, self.inputs.requests) for one in self.of_pools]
+        kept = slice(None) if any(one.config.order.by != "arrival" for one in self.of_pools) else slice(0)
+        return [(ranks[self.requests][kept], thens[self.requests][kept]) for ranks, thens in found]
+
     def _layers(self) -> list[int]:
         """Return layers in the order in which a step of the first pool passes them, where somebody waits for them."""
         kinds = self.tables.of_stage[0] if self.tables.by_layer else []
         templates = [self.tables.kinds[kind].prefill.program.template for kind in kinds]
         return [layer for template in templates for _, layer in template.passes_layers]
 
-    def _copies_ns(self) -> Int64Array:
+    def _copies_ns(self) -> list[Int64Array]:
         """Return what copies of so many blocks take, as many as a sequence can have: stage by stage in, then out."""
-        if self.copies is None:
-            return np.zeros(0, np.int64)
-        pool = self.scheduler.pool
-        most = min(pool.total, pool.needed(self._longest))
-        return np.concatenate([one[:, : most + 1] for one in self.copies]).ravel()
+        found = []
+        for one, scheduler in zip(self.copies, self.of_pools, strict=True):
+            pool = scheduler.pool
+            most = min(pool.total, pool.needed(self._longest))
+            found.append(np.concatenate([stage[:, : most + 1] for stage in one or ()] or [np.zeros((1, 0), np.int64)]))
+        return found
 
     def _fill_outages(self) -> None:
         """Say which replicas live, which fail, and when."""
@@ -385,7 +399,12 @@ class CoreReplicas:
         due = []
         for number, outage in enumerate(self.outages):
             until = -1 if outage.until_ns is None else outage.until_ns
-            for name, value in (("replica", outage.replica), ("until", until), ("loses", int(outage.loses))):
+            for name, value in (
+                ("replica", outage.replica),
+                ("at", outage.at_ns),
+                ("until", until),
+                ("loses", int(outage.loses)),
+            ):
                 set_field(self.s.outages, number, name, value)
             due += [
                 (time, st.FAULT << KIND_BITS | number << VERSION_BITS) for time in (outage.at_ns, until) if time >= 0
@@ -397,16 +416,19 @@ class CoreReplicas:
     def _fill_pools(self) -> None:
         """Say how requests go to replicas, none of which has a load."""
         trees: list[int] = []
-        for number, (first, end) in enumerate(pairwise(self.bounds)):
+        copies_at = 0
+        for number, ((first, end), copies) in enumerate(zip(pairwise(self.bounds), self._copies_ns(), strict=True)):
             size = 1 << max(end - first - 1, 0).bit_length()
             tree = [-1] * size + [*range(first, end)] + [-1] * (size - end + first)
             for at in range(size - 1, 0, -1):
                 tree[at] = tree[2 * at]
             router = self._router(number)
             values = {
-                "first": first, "living": end - first, "router": router, "leaves": size, "tree_at": len(trees),
-                "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
+                "first": first, "size": end - first, "living": end - first, "router": router, "leaves": size,
+                "tree_at": len(trees), "drawn": 0 if router == st.POWER_OF_TWO else st.NEVER,
+                "copies_at": copies_at, "copies_size": copies.shape[1],
             }  # fmt: skip
+            copies_at += copies.size
             for name, value in values.items():
                 set_field(self.s.pools, number, name, value)
             trees += tree
@@ -418,8 +440,10 @@ class CoreReplicas:
         status, now, ended = st.FULL, 0, 0
         while status != st.DONE:
             status = self.advance(self.s, self.tables.p, self.network.n, self.h)
-            if self.by_events is not None and status == st.OUTAGES:
-                self.by_events.break_off()
+            if status == st.OUTAGES:
+                self._renew_schedulers()
+                if self.by_events is not None:
+                    self.by_events.break_off()
             elif self.by_events is not None and status == st.ASK_PASS:
                 self.by_events.launch(self._of_clock("lane"))
                 set_field(self.s.clock, 0, "answered", 1)
@@ -427,6 +451,8 @@ class CoreReplicas:
                 self.by_events.go_on()
             elif status == st.ASK_BATCH:
                 self.schedulers[self._of_clock("lane")].decide(self.s)
+            elif status == st.LACKS_BLOCKS:
+                self.schedulers[self._of_clock("lane")].lacks_blocks(self.s, self._of_clock("chosen"))
             elif status in (st.FULL, st.DONE):
                 now = self._hand_on(now)
                 ended = self._tell(ended, now)
@@ -466,7 +492,8 @@ class CoreReplicas:
         last = np.asarray(s.retried, np.int64)[at] if self.outages else routed
         outcome.replica_of[mine] = self.replicas[np.where(last < 0, routed, last)]
         for request in mine[outcome.refused[mine]].tolist():
-            outcome.explain(request)
+            if request not in outcome.reasons:
+                outcome.explain(request)
         outcome.refused[mine] |= np.asarray(s.refused, np.int64)[at] != 0
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
@@ -549,9 +576,18 @@ class CoreReplicas:
 
     def _ask_router(self) -> None:
         """Let a user's router choose."""
-        assert self.router is not None
+        router = self.routers[self._of_clock("phase") == st.HAND_OVERS]
         request = int(self.requests[self._of_clock("lane")])
-        set_field(self.s.clock, 0, "chosen", self.router.choose(self.s, self._of_clock("now"), request))
+        set_field(self.s.clock, 0, "chosen", router.choose(self.s, self._of_clock("now"), request))
+
+    def _renew_schedulers(self) -> None:
+        """Let a user's schedulers of replicas that have failed just now begin anew."""
+        for r, one in enumerate(self.schedulers):
+            outage = int(field_of(self.s.replicas, r, "outage"))
+            if one.outage != outage:
+                scheduler = self.new_scheduler(int(self.replicas[r]))
+                assert isinstance(scheduler, CustomScheduler)
+                self.schedulers[r] = AskedScheduler(scheduler, r, self.inputs.requests, outage)
 
     def _check_stall(self) -> None:
         """End a run with requests that have not ended, since a user's scheduler chooses nothing."""
@@ -628,7 +664,7 @@ class CoreReplicas:
             at = columns.index("request")
             taken[name][:, at] = self.requests[taken[name][:, at]]
         for request, why, value in taken["reasons"].tolist():
-            self.outcome.reasons[request] = self._reason(why, value)
+            self.outcome.reasons[request] = self._reason(request, why, value)
         if rows:
             now = max(now, int(taken["rows"][:, st.ROW.index("end_ns")].max()))
         self._wait()
@@ -638,12 +674,18 @@ class CoreReplicas:
             self.dealt = self.thread.submit(self._deal, taken)
         return now
 
-    def _reason(self, why: int, value: int) -> str:
+    def _reason(self, request: int, why: int, value: int) -> str:
         if why == st.QUEUE_FULL:
             limit = self.scheduler.config.queue_limit
             return f"the queue of replica {self.replicas[value]} is full: serving.queue_limit is {limit}"
-        if why == st.ALL_FAILED:
-            return ALL_FAILED
+        if why in FAILED:
+            return FAILED[why]
+        if why == st.TOO_LONG:
+            found = self.scheduler.refusal(Request(request, int(self.inputs.requests.prompt_tokens[request]), value))
+            return f"to be computed anew, it {found}"
+        if why == st.LOST_COMPUTED:
+            last = max(self.outages, key=lambda one: (one.replica >= self.bounds[1], one.at_ns))
+            return f"{last.words}, and no decode replica was left"
         if why in (st.LOST_IN_FAILURE, st.LOST_WAITING):
             return self.outages[value].why_lost(at_once=why == st.LOST_IN_FAILURE)
         return why_waited(value) if why == st.WAITED else WHY_GIVEN_UP[why - st.LEFT_QUEUE]
@@ -731,14 +773,11 @@ class CoreReplicas:
 def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:
     """Return what orders requests in the queue before their numbers do (``serving.order``): rank, then delay."""
     order = scheduler.config.order
-    if order.by == "arrival":
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    numbers = requests.prompt_tokens
-    if order.by == "priority":
-        numbers = np.zeros(len(requests), np.int64) if requests.priorities is None else requests.priorities
-    if order.patience_ns == UNLIMITED:
-        return numbers, np.zeros(len(requests), np.int64)
-    return np.zeros(len(requests), np.int64), order.patience_ns * numbers
+    nothing = np.zeros(len(requests), np.int64)
+    numbers = requests.prompt_tokens if order.by == "shortest_prompt" else nothing
+    if order.by == "priority" and requests.priorities is not None:
+        numbers = requests.priorities
+    return (numbers, nothing) if order.patience_ns == UNLIMITED else (nothing, order.patience_ns * numbers)
 
 
 def most_counts(scheduler: Scheduler, requests: Requests) -> tuple[int, ...]:

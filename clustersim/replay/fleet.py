@@ -116,13 +116,15 @@ class Fleet:
             member.group.attach(self._pipeline(member, member.group.step_ended))
 
     def _swaps(self, replica: Replica) -> Swaps | None:
-        inputs, pool = self.prepared.input, self.prepared.pool_of(replica.index).input
+        inputs, found = self.prepared.input, self.prepared.pool_of(replica.index)
+        pool = found.input
         if pool.host is None:
             return None
         mesh = Mesh(plan=pool.plan)  # where each replica is, also one of a group that takes its steps together
+        number = replica.index - found.first_replica
         return Swaps(
             self.env, self.network, self.prepared.recorder, inputs.topology, pool.host, replica.index,
-            [mesh.stage_devices(replica.index, stage) for stage in range(pool.plan.pp)], pool.plan.tp,
+            [mesh.stage_devices(number, stage) for stage in range(pool.plan.pp)], pool.plan.tp,
             on_end=replica.end_swaps,
         )  # fmt: skip
 

@@ -38,6 +38,7 @@ class Outage:
 
 
 ALL_FAILED: Final = "every replica has failed, and none comes back"
+NO_DECODERS: Final = "every decode replica has failed, and none comes back"
 """Why a request is rejected then."""
 
 

@@ -38,6 +38,8 @@ class Outcome:
         Where each request went and when it arrived; ``UNREACHED`` where it did not.
     refused : bool array of shape (requests,)
         Whether it was turned away as it came.
+    refused_there : bool array of shape (requests,)
+        … since it could never decode.
     reasons : dict
         Request → why it was rejected, or left.
     ended : int
@@ -55,8 +57,10 @@ class Outcome:
         self.decoder = decoder
         prompts, outputs = requests.prompt_tokens, requests.output_tokens
         self.refused = refused_by(scheduler, prompts, outputs if decoder is None else np.minimum(outputs, 1))
+        self.refused_there = np.zeros(len(requests), bool)
         if decoder is not None:
-            self.refused |= refused_by(decoder, prompts, outputs)
+            self.refused_there = refused_by(decoder, prompts, outputs) & ~self.refused
+            self.refused |= self.refused_there
         self.reasons: dict[int, str] = {}
         self.ended = self.reported = 0
 

@@ -190,14 +190,17 @@ class Prepared:
         return self.pool_of(replica).new_scheduler()
 
     @cached_property
-    def copies_of_stages(self) -> tuple[Int64Array, ...] | None:
-        """What copies in from hosts and out there take on each stage of the first pool, by blocks.
+    def copies_of_stages(self) -> list[tuple[Int64Array, ...] | None]:
+        """What copies in from hosts and out there take on each stage of each pool, by blocks.
 
         None where nobody copies, where others change that, or where it differs between ranks.
         """
-        pool, found = self.pools[0], []
+        return [self._copies_of_stages(pool) for pool in self.pools]
+
+    def _copies_of_stages(self, pool: PreparedPool) -> tuple[Int64Array, ...] | None:
         if pool.input.host is None or pool.input.plan.is_lockstep or self.contention.copies_meet:
             return None
+        found = []
         for stage, block_bytes in enumerate(pool.input.host.block_bytes):
             devices = [device for replica in pool.replicas for device in pool.stage_devices(replica, stage)]
             payloads = np.arange(pool.input.kv_blocks + 1) * block_bytes

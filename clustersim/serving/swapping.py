@@ -86,8 +86,9 @@ class SwappingScheduler(Scheduler):
         return decision
 
     def _admits(self, sequence: Sequence) -> bool:
-        places = self.config.max_batch_requests - len(self.inbound)
-        return not self.swapped and len(self.running) < places and super()._admits(sequence)
+        del sequence
+        taken = len(self.running) + len(self.inbound) + self.receiving
+        return not self.swapped and taken < self.config.max_batch_requests
 
     def _grow(self, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
         """Take the blocks that ``tokens`` need; where they have to be copied out first, wait for that.

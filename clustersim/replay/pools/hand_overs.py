@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
+from clustersim.replay.outages import NO_DECODERS
 from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.replay.pools.kv_parts import KvParts
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
@@ -101,7 +102,7 @@ class HandOvers(KvTransfers):
         if not self.decoders:
             return None
         if sequence.output_tokens > 1 and self._hopeless(now):
-            return "every decode replica has failed, and none comes back"
+            return NO_DECODERS
         reason = self.decoders[0].scheduler.refusal(sequence)
         return None if reason is None else f"to decode, it {reason}"
 
