@@ -636,7 +636,7 @@ def decide(s: Any, p: Any, n: Any, h: Any, r: int) -> int:
             open_by_layer(s, r, k, base)
     asked = price_launched(s, p, n, r, k)
     if asked == 0:
-        if POOLS and rep.by_layer and rep.meets == 0 and s.flights[r][k].opens:
+        if POOLS and rep.by_layer and rep.meets + rep.by_events == 0 and s.flights[r][k].opens:
             foresee_layers(s, p, h, r, k)
             await_layer(s, h, r, k)
         rep.launched = 0

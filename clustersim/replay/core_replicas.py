@@ -93,11 +93,12 @@ class CoreReplicas:
         self.outcome = outcome
         self.inputs = prepared.input
         self.replicas = np.array(replicas)
+        self.prefill = prepared.pools[0]
         self.by_events: EventSteps | None = None
         if by_events:
             self.by_events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
-            blocks, recorder = prepared.schedulers[0].pool.total, prepared.recorder
-            self.logs: list[LaneLog] = [MemberLog(replica, blocks, recorder) for replica in replicas]
+            blocks = [scheduler.pool.total for scheduler in prepared.schedulers]
+            self.logs: list[LaneLog] = [MemberLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
         else:
             self.logs = [builder.log(replica) for replica in replicas]
         self.requests = np.arange(len(self.inputs.requests))[mine]
@@ -208,7 +209,12 @@ class CoreReplicas:
         self.rooms = {name: much.get(name, ROOM) for name in spare}
         self.h = no_pools(storage)
         if self.routes is not None:
-            self.network.n, self.h = self.routes.lists(self.network.n, self._longest, self._layers())
+            by_events = self.by_events is not None
+            self.network.n, self.h = self.routes.lists(
+                self.network.n, self._longest, self._layers(), by_events=by_events
+            )
+            if self.by_events is not None:
+                self.by_events.move(self.routes, lambda: (self.network.n, self.h))
         logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
         steps = ROOM + 2 if stages > 1 else 0
         logs["all_passes"] = storage.log(steps * self.widths["all_passes"])
@@ -336,7 +342,7 @@ class CoreReplicas:
         for r in range(*self.bounds[number : number + 2]):
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
-            if self.routes is not None:
+            if self.routes is not None and self.by_events is None:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
 
     def _router(self, number: int) -> int:
@@ -384,8 +390,10 @@ class CoreReplicas:
 
     def _layers(self) -> list[int]:
         """Return layers in the order in which a step of the first pool passes them, where somebody waits for them."""
-        kinds = self.tables.of_stage[0] if self.tables.by_layer else []
-        templates = [self.tables.kinds[kind].prefill.program.template for kind in kinds]
+        if self.routes is None or not self.routes.by_layer:
+            return []
+        stages = range(self.scheduler.stages)
+        templates = [self.prefill.programs[self.prefill.first_replica, stage]["prefill"].template for stage in stages]
         return [layer for template in templates for _, layer in template.passes_layers]
 
     def _copies_ns(self) -> list[Int64Array]:
