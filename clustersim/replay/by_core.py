@@ -12,6 +12,7 @@ from clustersim.core.outages import begin_and_end_outages
 from clustersim.graph.prices.steps import step_prices
 from clustersim.replay.core_links import sharing_obstacle, variant_of
 from clustersim.replay.core_replicas import CoreReplicas
+from clustersim.replay.core_slowdowns import slowdown_obstacle
 from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.part import Part, result_of
@@ -51,7 +52,11 @@ def core_obstacle(prepared: Prepared) -> str:
     if found := scheduling_obstacle(prepared):
         return found
     each = [_stepping_obstacles(prepared, pool) for pool in prepared.pools]
-    return next((why for found in each for why, is_so in found.items() if is_so), "") or sharing_obstacle(prepared)
+    return (
+        next((why for found in each for why, is_so in found.items() if is_so), "")
+        or slowdown_obstacle(prepared)
+        or sharing_obstacle(prepared)
+    )
 
 
 def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
@@ -60,7 +65,6 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
     copies_differ = pool.host is not None and prepared.copies_of_stages[prepared.pools.index(one)] is None
     return {
         "every operator is an event": prepared.input.mode == "full",
-        "devices or links get slower": bool(prepared.slowing),
         "copies to host memory meet others on a link, or differ": copies_differ,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,

@@ -28,6 +28,7 @@ from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
 from clustersim.replay.core_links import LinkTables, variant_of
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
+from clustersim.replay.core_slowdowns import SlowSteps
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
@@ -45,6 +46,7 @@ from clustersim.serving.sequence import Sequence as Request
 from clustersim.serving.stall import user_stall_error
 from clustersim.serving.user_class import UserClass
 from clustersim.timeline.columns import shelved
+from clustersim.timeline.stretch import Irregular
 from clustersim.workload.requests import Requests
 
 ROOM: Final = 1 << 15
@@ -140,6 +142,9 @@ class CoreReplicas:
         shares = not by_events and variant["SHARING"]
         self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
         self.outages = prepared.outages
+        self.slow_steps = SlowSteps(prepared, replicas) if prepared.slowing and not by_events else None
+        self.irregular: list[dict[int, Irregular]] = [{} for _ in replicas]
+        """By replica and step not handed on yet when operators ran that devices or links were too slow for."""
         self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
         streams = ("router", "router of the decode pool")
         self.pairs = [DrawnPairs(self.inputs.seed, stream) for stream, _ in zip(streams, self.of_pools, strict=False)]
@@ -335,6 +340,7 @@ class CoreReplicas:
             "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None and number == 0), "first_kept": -1,
+            "change": st.NEVER if self.slow_steps is None else 0,
             "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
@@ -456,6 +462,8 @@ class CoreReplicas:
             if status == st.OUTAGES:
                 status = self.begin_and_end_outages(self.s, self.tables.p, self.network.n, self.h) or status
                 self._renew_schedulers()
+                if self.slow_steps is not None:
+                    self.slow_steps.break_off(self.s)
                 if self.by_events is not None:
                     self.by_events.break_off()
             if self.by_events is not None and status == st.ASK_PASS:
@@ -465,6 +473,9 @@ class CoreReplicas:
                 self.by_events.go_on()
             elif status == st.ASK_BATCH:
                 self.schedulers[self._of_clock("lane")].decide(self.s)
+            elif status == st.ASK_SLOWDOWN:
+                assert self.slow_steps is not None
+                self.slow_steps.answer(self.s, self._of_clock("lane"))
             elif status == st.LACKS_BLOCKS:
                 self.schedulers[self._of_clock("lane")].lacks_blocks(self.s, self._of_clock("chosen"))
             elif status in (st.FULL, st.DONE):
@@ -675,6 +686,7 @@ class CoreReplicas:
             taken[name] = logged(getattr(s, name), rows * self.widths[name], max(self.widths[name], 1))
         taken["stretches"] = logged(self.network.n.stretches, self._of_clock("stretches_at"), len(st.STRETCH))
         set_field(s.clock, 0, "stretches_at", 0)
+        taken["slowed"] = [] if self.slow_steps is None else self.slow_steps.taken()
         self.tables.settle()
         for name, columns in LOGGED.items():
             at = columns.index("request")
@@ -722,6 +734,11 @@ class CoreReplicas:
                 self.stretched[replica] = {one: lost for one, lost in mine.items() if one < step}
             else:
                 mine.setdefault(step, []).append((stage, instance, ns))
+        for r, step, found in taken["slowed"]:
+            if found is None:
+                self.irregular[r] = {one: kept for one, kept in self.irregular[r].items() if one < step}
+            else:
+                self.irregular[r][step] = found
         order, cuts = by_replica(rows[:, -1], count)
         rows = rows[order]
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
@@ -751,6 +768,7 @@ class CoreReplicas:
                     sends = np.repeat(sends, log.ranks, axis=3)
                 besides = [passes[:, : log.stages].copy(), sends]
             self._tell_stretches(r, log, cuts[r + 1] - cuts[r])
+            self._tell_slowed(r, log, mine_rows["count"])
             log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
 
     def _tell_stretches(self, r: int, log: LaneLog, rows: int) -> None:
@@ -762,6 +780,12 @@ class CoreReplicas:
                 by_stage.setdefault(stage, []).extend((instance, ns))
             for stage, pairs in by_stage.items():
                 log.stretch(stage, pairs, step - log.flushed)
+
+    def _tell_slowed(self, r: int, log: LaneLog, counts: Int64Array) -> None:
+        """Say when operators ran in the next steps of a replica that were slow, each of which is a row."""
+        ends, mine = log.flushed + np.cumsum(counts), self.irregular[r]
+        for step in sorted(step for step in mine if len(ends) and step < ends[-1]):
+            log.irregular(0, mine.pop(step), int(np.searchsorted(ends, step, side="right")))
 
     def _deal_copies(self, copies: Int64Array) -> None:
         """Give each replica its copies that have ended by the horizon, and before it failed.
