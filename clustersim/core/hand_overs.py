@@ -24,7 +24,7 @@ from clustersim.core.kv_moves import ask, choose_sender, end_first
 from clustersim.core.passes import end_layer, tell
 from clustersim.core.progress import blocks_of
 from clustersim.core.record import log_move, note
-from clustersim.core.state import ADMITTED, GROW, LAYER, TRANSFER
+from clustersim.core.state import ADMITTED, EVENTS, GROW, LAYER, TRANSFER
 from clustersim.core.transfers import expect_transfer
 
 NOBODY: Final = -1
@@ -39,10 +39,10 @@ class HandOvers(Record):
 
     The first ``prefill`` replicas hand over. Of each, ``sources`` ranks send to ``targets`` ranks, ``shards`` in all,
     in ``layers``; a request has ``most`` moves. ``sizes`` is how many kinds of bytes there are; the ranks that send
-    have the paths from ``first_path`` on.
+    have the paths from ``first_path`` on. Moves may be run ``by_events`` (``replay.core_events``).
     """
 
-    __slots__ = ("first_path", "layers", "most", "prefill", "shards", "sizes", "sources", "targets")
+    __slots__ = ("by_events", "first_path", "layers", "most", "prefill", "shards", "sizes", "sources", "targets")
 
 
 class KvShard(Record):
@@ -212,7 +212,7 @@ def open_by_layer(s: Any, r: int, k: int, base: int) -> None:
 def await_layer(s: Any, h: Any, r: int, k: int) -> None:
     """Let something happen when a step passes its next layer."""
     flight, size = s.flights[r][k], len(h.layers)
-    if flight.layer < size:
+    if flight.layer < size and s.replicas[r].by_events == 0:
         expect(s, h.layer_times[r][k * size + flight.layer], LAYER, r * s.clock[0].most_stages + k, flight.version)
 
 
@@ -247,6 +247,15 @@ def note_layer(s: Any, r: int, k: int) -> None:
             seq.passed += 1
 
 
+def begin_by_events(s: Any, n: Any, h: Any, sender: int) -> None:
+    """Let the first move of a sender be run by events, which tell when it ends."""
+    streams = h.streams[0]
+    n.paths[h.hand_overs[0].first_path + sender].version += 1
+    h.senders[streams.begun].begun = sender
+    streams.begun += 1
+    expect(s, s.clock[0].now, EVENTS, 0, 0)
+
+
 def start_moves(s: Any, p: Any, n: Any, h: Any) -> int:
     """Start what can start now; return 0, or ``GROW``."""
     clock, owner = s.clock[0], h.hand_overs[0]
@@ -262,6 +271,9 @@ def start_moves(s: Any, p: Any, n: Any, h: Any) -> int:
             way = h.routes[(seq.source * decoders + seq.target - owner.prefill) * owner.shards + move.shard]
             kind = way.kind * owner.sizes + h.sizes[move.shard * (owner.layers + 1) + 1 + move.layer]
             move.start = clock.now
+            if owner.by_events:
+                begin_by_events(s, n, h, sender)
+                continue
             path.left, wait = h.moves_ns[kind][move.tokens], 0
             path.first, path.end = way.first, way.end
             if way.first < way.end:
@@ -293,13 +305,16 @@ def go_on_hand_over(s: Any, p: Any, n: Any, h: Any) -> bool:
         return False
     drop_first(s)
     if version == n.paths[f].version & VERSIONS:
-        if n.paths[f].is_on == 0:
+        by_events = h.hand_overs[0].by_events
+        if n.paths[f].is_on == 0 and by_events == 0:
             enter(n, f, s.clock[0].now, n.paths[f].left)
             expect_transfer(s, n, f, n.paths[f].due)
             tell(s, p, n, f, 1)
         else:
-            leave(n, f)
-            tell(s, p, n, f, -1)
+            if by_events == 0:
+                leave(n, f)
+            if by_events == 0:
+                tell(s, p, n, f, -1)
             move = h.moves[end_first(h, f - h.hand_overs[0].first_path)]
             seq = s.sequences[move.one]
             log_move(s, h, move)

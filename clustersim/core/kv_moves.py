@@ -17,15 +17,19 @@ NONE: Final = -1
 
 
 class Streams(Record):
-    """How many moves were ``asked`` for; the first of the ``spares``; how many receivers have changed."""
+    """How many moves were ``asked`` for, and have just ``begun``; the first of the ``spares``; how many receivers have
+    changed."""
 
-    __slots__ = ("asked", "changed", "spare", "spares")
+    __slots__ = ("asked", "begun", "changed", "spare", "spares")
 
 
 class Sender(Record):
-    """A rank that sends: its moves from ``first`` to ``last``, and who is ``behind`` it at the same receiver."""
+    """A rank that sends: its moves from ``first`` to ``last``, and who is ``behind`` it at the same receiver.
 
-    __slots__ = ("behind", "first", "is_sending", "last")
+    ``begun`` is a column: senders whose moves have just begun by events.
+    """
+
+    __slots__ = ("begun", "behind", "first", "is_sending", "last")
 
 
 class Receiver(Record):

@@ -33,7 +33,7 @@ def return_to_prefill(s: Any, r: int, other: int) -> int:
     way, one = s.sequences[other], s.sequences[other].partner
     seq = s.sequences[one]
     close_episode(s, r, other)
-    seq.preemptions, seq.copies, seq.replica = way.preemptions, way.copies, r
+    seq.copies, seq.replica = way.copies, r
     compute_anew(seq, way.generated, s.outputs[seq.request])
     s.sequence_of[seq.request] = one
     return one
@@ -57,8 +57,6 @@ def take_back(s: Any, p: Any, n: Any, h: Any, one: int) -> None:
         rep.free += way.blocks
         rep.promised -= way.blocks
         way.blocks = 0
-        way.preemptions += 1
-        seq.preemptions += 1
         note(s, r, PREEMPTED, seq.request, way.generated, rep.blocks - rep.free + taken_by_run(s, p, r))
         weigh(s, r, -(way.prompt + way.output))
     elif r >= 0:
@@ -87,7 +85,6 @@ def stop_transfer(s: Any, p: Any, n: Any, h: Any, r: int, one: int, why: int) ->
         end_request(s, one)
     else:
         give_back(s, r, one, PREEMPTED, seq.generated)
-        seq.preemptions += 1
         compute_anew(seq, seq.generated, s.outputs[seq.request])
         displace(s.clock[0], seq, why)
     way.leaving = 0

@@ -13,11 +13,12 @@ from clustersim.compiled import Record
 NEVER: Final = (1 << 63) - 1
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
-ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES, LACKS_BLOCKS = range(11, 17)
+ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES, LACKS_BLOCKS, ASK_SLOWDOWN = range(11, 18)
 """Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
 or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
 64 bits; where a user's router or scheduler decides; where a step is to be run by events, and where these go on;
-where it is unknown what communications put on links; where a user's scheduler admits what there are no blocks for."""
+where it is unknown what communications put on links; where a user's scheduler admits what there are no blocks for;
+where devices or links may be slower than they should be."""
 
 ENDS, HAND_OVERS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(6)
 """Phases of an instant, in their order."""
@@ -183,7 +184,8 @@ class Replica(Record):
     ``outage`` is its last one. A user's router is shown the blocks that the run under way has ``taken``, and those of a
     prompt that are ``cached``; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many
     members decode again, without being asked for, until something happens. ``first_kept`` is the last of those that
-    keep cached blocks since their K/V has not moved yet, and that do not run any more.
+    keep cached blocks since their K/V has not moved yet, and that do not run any more. It is ``slow`` or not until the
+    next ``change``.
     """
 
     __slots__ = (
@@ -195,7 +197,7 @@ class Replica(Record):
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
         "is_down", "outage", "taken", "has_chosen", "standing", "arriving", "first_arriving", "last_arriving",
-        "receiving", "first_kept", "cached",
+        "receiving", "first_kept", "cached", "slow", "change",
         # the step being decided
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
@@ -263,7 +265,7 @@ class Flight(Record):
     ``left`` is how many steps the first member to end has left; ``previous`` the step that used its slot before;
     ``ended`` counts steps of a run that have ended, as far as somebody has asked, and ``next_end`` is when the one
     behind them ends, 0 where nobody has. Where it ``opens`` transfers, ``layer`` counts layers that it has passed, and
-    events of these have its ``version``.
+    events of these have its ``version``. It is ``slowed`` once it is known what it takes longer.
     """
 
     __slots__ = (
@@ -289,6 +291,7 @@ class Flight(Record):
         "row",
         "running",
         "slot",
+        "slowed",
         "start",
         "step",
         "steps",

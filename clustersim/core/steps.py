@@ -27,6 +27,7 @@ from clustersim.core.scheduler import leave, schedule
 from clustersim.core.state import (
     ASK_DECODE,
     ASK_PASS,
+    ASK_SLOWDOWN,
     ASK_STEP,
     CANCELLED,
     DECODE,
@@ -359,11 +360,11 @@ def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
     batch, width, steps, end = flight.decodes, flight.width, flight.steps, flight.end
     gaps = p.whole[p.of_stage[r][0]]
     gap_s = gaps.graph_gap_s if flight.graph else gaps.gap_s
-    enough, begun = steps + least, steps
+    enough, begun, change = steps + least, steps, s.replicas[r].change
     if width == 1 and clock.answered == 0:
         t = p.terms[flight.terms][0]
         if t.near == 0 and t.curves == 0:
-            while steps < flight.limit and (end < until or steps < enough):
+            while steps < flight.limit and (end < until or steps < enough) and end < change:
                 many = min(flight.limit - steps, TOGETHER)
                 keys = flight.attended + steps * batch
                 last = decode_ns(t, p.curves, batch, keys + (many - 1) * batch, gap_s, whole.longest_s)
@@ -376,9 +377,9 @@ def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
                         return TOO_LATE
                     end += took
                     steps += 1
-                    if end >= until and steps >= enough:
+                    if end >= change or (end >= until and steps >= enough):
                         break
-    while steps < flight.limit and (end < until or steps < enough):
+    while steps < flight.limit and (end < until or steps < enough) and end < change:
         took = flight.base_ns
         for core in range(width):
             t = p.terms[flight.terms][core]
@@ -400,6 +401,8 @@ def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
         end += took
         steps += 1
     flight.steps, flight.end = steps, end
+    if end >= change:  # the next step may take another time
+        flight.limit = steps
     return 0
 
 
@@ -485,7 +488,7 @@ def describe(s: Any, r: int, k: int, base: int) -> None:
     add_up_near(s, r, base)
     add_up_chunks(s, r, base)
     flight.start, flight.step, flight.steps, flight.limit, flight.goes_on = s.clock[0].now, rep.step, 0, 1, 0
-    flight.ended = flight.next_end = 0
+    flight.ended = flight.next_end = flight.slowed = 0
     flight.decodes, flight.chunks, flight.new, flight.left = rep.decodes, rep.chunks, rep.new, rep.left
     flight.kind = (MIXED if rep.decodes > 0 else PREFILL) if rep.chunks > 0 else DECODE
     flight.context, flight.attended = rep.context + rep.attended, rep.attended
@@ -505,7 +508,7 @@ def begin_run(s: Any, p: Any, r: int) -> int:
         flight.base_ns, flight.row = p.decode_ns[kind][count], p.decode_row[kind][count]
         flight.graph, flight.terms = p.decode_graph[kind][count], 3 * kind + OF_DECODE
         flight.width, flight.end = p.attending[flight.terms], flight.start
-        flight.limit = horizon_of(s, r) if rep.steady else 1
+        flight.limit = horizon_of(s, r) if rep.steady and rep.slow == 0 else 1
     return extend(s, p, r, 1, soonest(s, r))
 
 
@@ -576,9 +579,13 @@ def foresee_layers(s: Any, p: Any, h: Any, r: int, k: int) -> None:
 
 def price_launched(s: Any, p: Any, n: Any, r: int, k: int) -> int:
     """Find out when the step that was decided ends; return 0, or what is to be asked for."""
-    rep, clock = s.replicas[r], s.clock[0]
+    rep, clock, flight = s.replicas[r], s.clock[0], s.flights[r][k]
     if rep.by_events:
         asked = run_by_events(s, r, k)
+    elif clock.now >= rep.change:
+        asked = ASK_SLOWDOWN
+    elif flight.slowed:
+        asked = 0
     elif rep.stages == 1 and rep.chunks == 0 and rep.meets == 0:
         asked = begin_run(s, p, r)
     else:
@@ -587,6 +594,9 @@ def price_launched(s: Any, p: Any, n: Any, r: int, k: int) -> int:
             asked = launch(s, p, n, r, k)
         elif asked == 0:
             asked = pass_stages(s, p, r, k)
+    if asked == 0 and rep.slow > flight.slowed:
+        flight.slowed = 1
+        asked = ASK_SLOWDOWN
     if asked == 0:
         clock.answered = 0
     return asked
@@ -627,7 +637,7 @@ def decide(s: Any, p: Any, n: Any, h: Any, r: int) -> int:
             open_by_layer(s, r, k, base)
     asked = price_launched(s, p, n, r, k)
     if asked == 0:
-        if rep.by_layer and rep.meets == 0 and s.flights[r][k].opens:
+        if rep.by_layer and rep.meets + rep.by_events == 0 and s.flights[r][k].opens:
             foresee_layers(s, p, h, r, k)
             await_layer(s, h, r, k)
         rep.launched = 0
@@ -640,7 +650,7 @@ def decide(s: Any, p: Any, n: Any, h: Any, r: int) -> int:
 def stop(s: Any, p: Any, r: int) -> None:
     """Log what has ended at the horizon, and the episodes that are open; what is under way has not happened."""
     rep, clock = s.replicas[r], s.clock[0]
-    decodes = rep.flying > 0 and s.flights[r][0].kind == DECODE and rep.by_events + rep.meets == 0
+    decodes = rep.flying > 0 and s.flights[r][0].kind == DECODE and rep.by_events + rep.meets + rep.slow == 0
     if rep.stages == 1 and decodes:
         flight, ended, end = s.flights[r][0], 0, s.flights[r][0].start
         last = end

@@ -11,6 +11,7 @@ from clustersim.core.clock import advance
 from clustersim.graph.prices.steps import step_prices
 from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
+from clustersim.replay.core_slowdowns import slowdown_obstacle
 from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.part import Part, result_of
@@ -50,7 +51,11 @@ def core_obstacle(prepared: Prepared) -> str:
     if found := scheduling_obstacle(prepared):
         return found
     each = [_stepping_obstacles(prepared, pool) for pool in prepared.pools]
-    return next((why for found in each for why, is_so in found.items() if is_so), "") or sharing_obstacle(prepared)
+    return (
+        next((why for found in each for why, is_so in found.items() if is_so), "")
+        or slowdown_obstacle(prepared)
+        or sharing_obstacle(prepared)
+    )
 
 
 def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
@@ -59,7 +64,6 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
     copies_differ = pool.host is not None and prepared.copies_of_stages[prepared.pools.index(one)] is None
     return {
         "every operator is an event": prepared.input.mode == "full",
-        "devices or links get slower": bool(prepared.slowing),
         "copies to host memory meet others on a link, or differ": copies_differ,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,
@@ -106,25 +110,30 @@ def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
 
 def events_obstacle(prepared: Prepared) -> str:
     """Return why the core can't have the steps of a run as events; empty if it can."""
-    if len(prepared.pools) > 1:
-        return "requests go from pool to pool"
-    pool, meets = prepared.pools[0], prepared.contention.stages
-    alone = [replica for replica in pool.meshes if (replica, 0) not in meets and pool.is_even(replica, 0)]
-    if prepared.input.mode == "folded" and pool.input.plan.pp == 1 and alone:
-        return "runs of decode steps are one event"
-    return "there are two pools" if len(prepared.pools) > 1 else scheduling_obstacle(prepared)
+    meets = prepared.contention.stages
+    for pool in prepared.pools if prepared.input.mode == "folded" else ():
+        alone = [replica for replica in pool.meshes if (replica, 0) not in meets and pool.is_even(replica, 0)]
+        if pool.input.plan.pp == 1 and alone:
+            return "runs of decode steps are one event"
+    return scheduling_obstacle(prepared)
 
 
 def replay_by_events(builder: LaneBuilder, progress: Progress | None, obstacle: str) -> ReplayResult:
     """Let the core schedule a run whose steps run by events, which it can't simulate by itself for this reason."""
     prepared = builder.prepared
-    count = prepared.input.entry.plan.dp
-    outcome = Outcome(prepared.input.requests, prepared.schedulers[0], progress)
-    core = CoreReplicas(builder, outcome, range(count), slice(None), interpreted=True, by_events=True)
+    outcome = _outcome(prepared, progress)
+    replicas = range(len(prepared.schedulers))
+    core = CoreReplicas(builder, outcome, replicas, slice(None), interpreted=True, by_events=True)
     core.run()
     found = result_of(prepared, [_part(outcome, [*core.unfinished()])])
     assert core.by_events is not None
     return replace(found, obstacle=obstacle, undivided=SHARED_CLOCK, calls=core.by_events.calls)
+
+
+def _outcome(prepared: Prepared, progress: Progress | None) -> Outcome:
+    """Return what becomes of requests: so far, nothing."""
+    decoder = prepared.schedulers[-1] if len(prepared.pools) > 1 else None
+    return Outcome(prepared.input.requests, prepared.schedulers[0], progress, decoder)
 
 
 def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) -> Part:
@@ -140,7 +149,7 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     prepared = builder.prepared
     inputs, count = prepared.input, prepared.input.entry.plan.dp
     pools = len(prepared.pools) > 1
-    outcome = Outcome(inputs.requests, prepared.schedulers[0], progress, prepared.schedulers[-1] if pools else None)
+    outcome = _outcome(prepared, progress)
     alone = isinstance(inputs.entry.serving.scheduler, str)  # else which replica errs first may depend on it
     alone = alone and not prepared.outages and not pools
     alone = alone and not (prepared.contention.stages or prepared.contention.boundaries)

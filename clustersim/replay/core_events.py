@@ -15,9 +15,11 @@ from typing import Any, Final
 from clustersim.compiled import logged
 from clustersim.core import state as st
 from clustersim.core.clock import next_instant
-from clustersim.core.events import expect
+from clustersim.core.events import VERSIONS, expect
 from clustersim.graph.batch import StepBatch
 from clustersim.plan.mesh import Mesh
+from clustersim.replay.core_move_events import MoveEvents
+from clustersim.replay.core_pools import KvRoutes
 from clustersim.replay.events.clock import Clock
 from clustersim.replay.events.pass_log import record_passes
 from clustersim.replay.events.pipeline import Pipeline
@@ -25,7 +27,7 @@ from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import MicroBatch, Shapes, wirings_of
 from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.prepared import Prepared
+from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.serving.decision import Decision, Swap, batch_of
 from clustersim.serving.halves import halves_of
@@ -41,7 +43,7 @@ class EventSteps:
     ----------
     prepared : Prepared
     replicas : sequence of int
-        Of one pool, by their places in the state.
+        By their places in the state.
     state : callable
         Returns the state of the core, which grows.
     make_room : callable
@@ -53,7 +55,8 @@ class EventSteps:
     ) -> None:
         inputs = prepared.input
         self.prepared = prepared
-        self.pool = prepared.pools[0]
+        self.pools = [prepared.pool_of(replica) for replica in replicas]
+        self.moves: MoveEvents | None = None
         self.recorder = prepared.recorder
         self.replicas = replicas
         self.state = state
@@ -61,8 +64,11 @@ class EventSteps:
         self.env = Clock(initial_time=0)
         weak = WeakLinks([fault for fault in prepared.slowing if fault.links], inputs.topology.link_capacity)
         self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
-        shapes: Shapes = {}
-        self.wirings = [wirings_of(prepared, self.pool, replica, shapes) for replica in replicas]
+        shapes: list[Shapes] = [{} for _ in prepared.pools]
+        self.wirings = [
+            wirings_of(prepared, pool, replica, shapes[prepared.pools.index(pool)])
+            for pool, replica in zip(self.pools, replicas, strict=True)
+        ]
         self.pipelines = [self._pipeline(r) for r in range(len(replicas))]
         self.swaps = [self._swaps(r) for r in range(len(replicas))]
         self.outages = [-1] * len(replicas)
@@ -86,15 +92,20 @@ class EventSteps:
         )  # fmt: skip
 
     def _swaps(self, r: int) -> Swaps | None:
-        inputs, plan, host = self.prepared.input, self.pool.input.plan, self.pool.input.host
+        inputs, pool = self.prepared.input, self.pools[r]
+        plan, host = pool.input.plan, pool.input.host
         if host is None:
             return None
         mesh = Mesh(plan=plan)
-        devices = [mesh.stage_devices(self.replicas[r], stage) for stage in range(plan.pp)]
+        devices = [mesh.stage_devices(self.replicas[r] - pool.first_replica, stage) for stage in range(plan.pp)]
         return Swaps(
             self.env, self.network, self.recorder, inputs.topology, host, self.replicas[r], devices, plan.tp,
             on_end=self._copied,
         )  # fmt: skip
+
+    def move(self, routes: KvRoutes, lists: Callable[[], tuple[Any, Any]]) -> None:
+        """Let K/V move between pools."""
+        self.moves = MoveEvents(self.env, self.network, self.prepared, routes, lists, self._moved)
 
     # ---- what the core asks for -------------------------------------------------------------------------------------
     def launch(self, r: int) -> None:
@@ -108,19 +119,21 @@ class EventSteps:
         taken = [seq.taken for seq in chosen]
         decodes = flight.decodes
         decision = Decision(tuple(seen[:decodes]), tuple(zip(seen[decodes:], taken[decodes:], strict=True)))
-        batch = self._batch(decision)
-        features = self.pool.input.pricer.features(batch)
+        batch = self._batch(self.pools[r], decision)
+        features = self.pools[r].input.pricer.features(batch)
         micro = MicroBatch(
             step=flight.step, kind=batch.kind, program=batch.program, decision=decision, features=features,
             durations=[wiring.durations(batch, features) for wiring in self.wirings[r]], started_at=now,
         )  # fmt: skip
         self.env._now = now
+        if flight.opens and rep.by_layer:
+            micro.on_layer = partial(self._passed, r * s.clock[0].most_stages + k, flight.version)
         self.pipelines[r].launch(micro)
         self._arm()
 
-    def _batch(self, decision: Decision) -> StepBatch:
+    def _batch(self, pool: PreparedPool, decision: Decision) -> StepBatch:
         """Return what a step carries, in two halves where the plan has them and it can be split."""
-        plan, windows = self.pool.input.plan, self.pool.input.pricer.windows
+        plan, windows = pool.input.plan, pool.input.pricer.windows
         batch, halves = batch_of(decision, 1, windows), halves_of(decision, plan.ep)
         if halves is None:
             return batch
@@ -129,11 +142,13 @@ class EventSteps:
     def go_on(self) -> None:
         """Let happen what is due, and what comes next as long as it is nothing to the core.
 
-        First the copies begin that were decided.
+        First the copies and moves begin that were decided.
         """
         env, s = self.env, self.state()
         now = env._now = s.clock[0].now
         self.begin_copies()
+        if self.moves is not None:
+            self.moves.begin()
         if now < self.armed < NEVER:  # it was armed for now before something else was due earlier
             self._arm()
             return
@@ -158,6 +173,8 @@ class EventSteps:
         """Forget what is under way at replicas that have failed just now."""
         s = self.state()
         self.env._now = s.clock[0].now
+        if self.moves is not None:
+            self.moves.drop()
         for r, before in enumerate(self.outages):
             if s.replicas[r].outage != before:
                 self.outages[r] = s.replicas[r].outage
@@ -174,13 +191,20 @@ class EventSteps:
         self._tell(r)
 
     def _ended(self, r: int, micro: MicroBatch) -> None:
-        record_passes(self.recorder, self.replicas[r], self.wirings[r], self.pool.numbers, micro, now_ns(self.env))
+        record_passes(self.recorder, self.replicas[r], self.wirings[r], self.pools[r].numbers, micro, now_ns(self.env))
         s = self.state()
         s.flights[r][s.replicas[r].oldest].end = now_ns(self.env)
         self._tell(r)
 
     def _tell(self, r: int) -> None:
         self._expect(now_ns(self.env), st.STEP_END, r, self.state().replicas[r].version)
+
+    def _passed(self, number: int, version: int, layer: int) -> None:
+        del layer  # they are passed in their order
+        self._expect(now_ns(self.env), st.LAYER, number, version)
+
+    def _moved(self, path: int, version: int) -> None:
+        self._expect(now_ns(self.env), st.TRANSFER, path, version & VERSIONS)
 
     def _copied(self, ended: list[Swap]) -> None:
         s = self.state()

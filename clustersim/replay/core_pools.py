@@ -57,7 +57,9 @@ class KvRoutes:
         """How many ranks send."""
         return len(self.prefill.replicas) * len(self.sources)
 
-    def lists(self, n: Network, longest: int, layers: list[int]) -> tuple[Network, HandOverLists]:
+    def lists(
+        self, n: Network, longest: int, layers: list[int], *, by_events: bool = False
+    ) -> tuple[Network, HandOverLists]:
         """Return the network with paths of moves, and the lists of hand-overs.
 
         Parameters
@@ -68,6 +70,8 @@ class KvRoutes:
             The most tokens of any sequence.
         layers : list of int
             In the order in which a step passes them; none where nobody waits for them.
+        by_events : bool
+            Whether moves run by events.
         """
         storage, shards, inputs = self.storage, len(self.shards), self.prepared.input
         moves = FEW * self.most
@@ -89,6 +93,7 @@ class KvRoutes:
         values = {
             "prefill": len(self.prefill.replicas), "sources": len(self.sources), "targets": len(self.targets),
             "shards": shards, "layers": self.layers, "most": self.most, "sizes": len(sizes), "first_path": len(n.paths),
+            "by_events": int(by_events),
         }  # fmt: skip
         for name, value in values.items():
             set_field(found["hand_overs"], 0, name, value)

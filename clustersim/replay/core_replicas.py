@@ -27,6 +27,7 @@ from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
 from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
+from clustersim.replay.core_slowdowns import SlowSteps
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
@@ -44,6 +45,7 @@ from clustersim.serving.sequence import Sequence as Request
 from clustersim.serving.stall import user_stall_error
 from clustersim.serving.user_class import UserClass
 from clustersim.timeline.columns import shelved
+from clustersim.timeline.stretch import Irregular
 from clustersim.workload.requests import Requests
 
 ROOM: Final = 1 << 15
@@ -92,11 +94,12 @@ class CoreReplicas:
         self.outcome = outcome
         self.inputs = prepared.input
         self.replicas = np.array(replicas)
+        self.prefill = prepared.pools[0]
         self.by_events: EventSteps | None = None
         if by_events:
             self.by_events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
-            blocks, recorder = prepared.schedulers[0].pool.total, prepared.recorder
-            self.logs: list[LaneLog] = [MemberLog(replica, blocks, recorder) for replica in replicas]
+            blocks = [scheduler.pool.total for scheduler in prepared.schedulers]
+            self.logs: list[LaneLog] = [MemberLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
         else:
             self.logs = [builder.log(replica) for replica in replicas]
         self.requests = np.arange(len(self.inputs.requests))[mine]
@@ -134,6 +137,9 @@ class CoreReplicas:
         shares = not by_events and links_meet(prepared)
         self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
         self.outages = prepared.outages
+        self.slow_steps = SlowSteps(prepared, replicas) if prepared.slowing and not by_events else None
+        self.irregular: list[dict[int, Irregular]] = [{} for _ in replicas]
+        """By replica and step not handed on yet when operators ran that devices or links were too slow for."""
         self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
         streams = ("router", "router of the decode pool")
         self.pairs = [DrawnPairs(self.inputs.seed, stream) for stream, _ in zip(streams, self.of_pools, strict=False)]
@@ -203,7 +209,12 @@ class CoreReplicas:
         self.rooms = {name: much.get(name, ROOM) for name in spare}
         self.h = no_pools(storage)
         if self.routes is not None:
-            self.network.n, self.h = self.routes.lists(self.network.n, self._longest, self._layers())
+            by_events = self.by_events is not None
+            self.network.n, self.h = self.routes.lists(
+                self.network.n, self._longest, self._layers(), by_events=by_events
+            )
+            if self.by_events is not None:
+                self.by_events.move(self.routes, lambda: (self.network.n, self.h))
         logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
         steps = ROOM + 2 if stages > 1 else 0
         logs["all_passes"] = storage.log(steps * self.widths["all_passes"])
@@ -324,6 +335,7 @@ class CoreReplicas:
             "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None and number == 0), "first_kept": -1,
+            "change": st.NEVER if self.slow_steps is None else 0,
             "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
@@ -331,7 +343,7 @@ class CoreReplicas:
         for r in range(*self.bounds[number : number + 2]):
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
-            if self.routes is not None:
+            if self.routes is not None and self.by_events is None:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
 
     def _router(self, number: int) -> int:
@@ -379,8 +391,10 @@ class CoreReplicas:
 
     def _layers(self) -> list[int]:
         """Return layers in the order in which a step of the first pool passes them, where somebody waits for them."""
-        kinds = self.tables.of_stage[0] if self.tables.by_layer else []
-        templates = [self.tables.kinds[kind].prefill.program.template for kind in kinds]
+        if self.routes is None or not self.routes.by_layer:
+            return []
+        stages = range(self.scheduler.stages)
+        templates = [self.prefill.programs[self.prefill.first_replica, stage]["prefill"].template for stage in stages]
         return [layer for template in templates for _, layer in template.passes_layers]
 
     def _copies_ns(self) -> list[Int64Array]:
@@ -442,6 +456,8 @@ class CoreReplicas:
             status = self.advance(self.s, self.tables.p, self.network.n, self.h)
             if status == st.OUTAGES:
                 self._renew_schedulers()
+                if self.slow_steps is not None:
+                    self.slow_steps.break_off(self.s)
                 if self.by_events is not None:
                     self.by_events.break_off()
             elif self.by_events is not None and status == st.ASK_PASS:
@@ -451,6 +467,9 @@ class CoreReplicas:
                 self.by_events.go_on()
             elif status == st.ASK_BATCH:
                 self.schedulers[self._of_clock("lane")].decide(self.s)
+            elif status == st.ASK_SLOWDOWN:
+                assert self.slow_steps is not None
+                self.slow_steps.answer(self.s, self._of_clock("lane"))
             elif status == st.LACKS_BLOCKS:
                 self.schedulers[self._of_clock("lane")].lacks_blocks(self.s, self._of_clock("chosen"))
             elif status in (st.FULL, st.DONE):
@@ -659,6 +678,7 @@ class CoreReplicas:
             taken[name] = logged(getattr(s, name), rows * self.widths[name], max(self.widths[name], 1))
         taken["stretches"] = logged(self.network.n.stretches, self._of_clock("stretches_at"), len(st.STRETCH))
         set_field(s.clock, 0, "stretches_at", 0)
+        taken["slowed"] = [] if self.slow_steps is None else self.slow_steps.taken()
         self.tables.settle()
         for name, columns in LOGGED.items():
             at = columns.index("request")
@@ -706,6 +726,11 @@ class CoreReplicas:
                 self.stretched[replica] = {one: lost for one, lost in mine.items() if one < step}
             else:
                 mine.setdefault(step, []).append((stage, instance, ns))
+        for r, step, found in taken["slowed"]:
+            if found is None:
+                self.irregular[r] = {one: kept for one, kept in self.irregular[r].items() if one < step}
+            else:
+                self.irregular[r][step] = found
         order, cuts = by_replica(rows[:, -1], count)
         rows = rows[order]
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
@@ -735,6 +760,7 @@ class CoreReplicas:
                     sends = np.repeat(sends, log.ranks, axis=3)
                 besides = [passes[:, : log.stages].copy(), sends]
             self._tell_stretches(r, log, cuts[r + 1] - cuts[r])
+            self._tell_slowed(r, log, mine_rows["count"])
             log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
 
     def _tell_stretches(self, r: int, log: LaneLog, rows: int) -> None:
@@ -746,6 +772,12 @@ class CoreReplicas:
                 by_stage.setdefault(stage, []).extend((instance, ns))
             for stage, pairs in by_stage.items():
                 log.stretch(stage, pairs, step - log.flushed)
+
+    def _tell_slowed(self, r: int, log: LaneLog, counts: Int64Array) -> None:
+        """Say when operators ran in the next steps of a replica that were slow, each of which is a row."""
+        ends, mine = log.flushed + np.cumsum(counts), self.irregular[r]
+        for step in sorted(step for step in mine if len(ends) and step < ends[-1]):
+            log.irregular(0, mine.pop(step), int(np.searchsorted(ends, step, side="right")))
 
     def _deal_copies(self, copies: Int64Array) -> None:
         """Give each replica its copies that have ended by the horizon, and before it failed.

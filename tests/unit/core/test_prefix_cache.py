@@ -42,6 +42,7 @@ def state_of(replicas: int = 1, blocks: int = 10) -> State:
         s.sequences[one].request, s.sequences[one].prompt = one, 4 * sum(BLOCKS[first:end])
     for r in range(replicas):
         rep, extents = s.replicas[r], s.extents[r]
+        rep.first_kept = -1
         rep.block_tokens, rep.stages, rep.blocks, rep.free = 4, 1, blocks, blocks
         s.caches[r].free, s.caches[r].made = blocks, 2
         extents[0].before = extents[0].behind = 1

@@ -6,7 +6,7 @@ from typing import Any
 
 from clustersim.compiled import Objects
 from clustersim.core import state as st
-from clustersim.core.state import Clock, Replica, Sequence, State
+from clustersim.core.state import Clock, Pool, Replica, Sequence, State
 from clustersim.core.swapping import AT_REST, OUT, copy, end_copy, swap_in, swap_out
 
 STORE = Objects()
@@ -18,12 +18,13 @@ def state_of(*computed: int, blocks: int = 8, host: int = 8) -> State:
     """One replica of two stages and blocks of 4 tokens, whose sequences have their blocks."""
     s = State(**dict.fromkeys(State._fields))._replace(
         clock=STORE.records(Clock, 1), replicas=STORE.records(Replica, 1), sequences=STORE.records(Sequence, 4),
-        swapped=STORE.table(1, 4), order=STORE.table(1, 4),
+        pools=STORE.records(Pool, 1), swapped=STORE.table(1, 4), order=STORE.table(1, 4),
         copies_end=STORE.table(1, 4), sequence_of=[-1] * 4,
         copies_ns=[ns for stage in range(2) for way in (IN_NS, OUT_NS) for ns in way[stage]],
         copies=STORE.log(64), facts=STORE.log(64), times=[0] * 8, whats=[0] * 8,
     )  # fmt: skip
     s.clock[0].now = 1_000
+    s.pools[0].copies_size = len(IN_NS[0])
     rep = s.replicas[0]
     rep.block_tokens, rep.stages, rep.blocks, rep.host, rep.max_requests = 4, 2, blocks, host, 4
     rep.free = blocks

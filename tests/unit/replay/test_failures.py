@@ -304,7 +304,7 @@ def test_who_waits_is_told_before_a_replay_goes_by_events() -> None:
     weak = (Fault(at_ns=0, links=(0,), share=0.5),)
     told: list[str] = []
     for faults, mode in (((), "folded"), (weak, "full"), (weak, "folded")):
-        given = deployment([(0, 4, 2)], plan=ParallelPlan(tp=2), mode=mode)
+        given = deployment([(0, 4, 2)], plan=ParallelPlan(pp=2), layers=2, mode=mode)
         replay(replace(given, faults=faults), by_events=told.append)
     assert told == ["devices or links get slower"]
 
