@@ -200,7 +200,7 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
     seq.request, seq.prompt, seq.output, seq.replica = request, s.prompts[request], s.outputs[request], r
     seq.arrived = clock.now
     seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.displaced = 0
-    seq.decodes = seq.away = seq.preemptions = seq.copies = 0
+    seq.decodes = seq.away = seq.preemptions = seq.copies = seq.owner = 0
     seq.first_step = seq.last_step = -1
     rank_in_queue(s, one)
     seq.partner, seq.hands_over, seq.is_on_way = NOBODY, 0, 0

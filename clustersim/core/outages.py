@@ -12,7 +12,7 @@ from typing import Any
 from clustersim.core.events import VERSIONS, drop_first, first_kind, first_number
 from clustersim.core.passes import abandon
 from clustersim.core.prefix_cache import empty
-from clustersim.core.progress import blocks_of
+from clustersim.core.progress import blocks_of, lend
 from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
 from clustersim.core.routing import lacks_room, route
@@ -57,9 +57,7 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
             advance_decodes(s, r, 0, flight, ended)
             for place in range(flight.decodes):
                 seq = s.sequences[s.members[r][place]]
-                more = blocks_of(rep, seq.computed + 1) - seq.blocks
-                rep.free -= more
-                seq.blocks += more
+                lend(s, r, s.members[r][place], blocks_of(rep, seq.computed + 1) - seq.blocks)
     while rep.flying > 0:
         rep.flying -= 1
         k = rep.oldest + rep.flying

@@ -8,7 +8,7 @@ from typing import Final
 
 from clustersim.compiled import READ_S, compiler_s
 from clustersim.core.clock import advance
-from clustersim.graph.prices.steps import step_prices
+from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
@@ -45,7 +45,9 @@ def _scheduling_obstacles(pool: PoolInput, fails: bool) -> dict[str, bool]:
     own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     return {
         "replicas that share experts take their steps together": pool.plan.is_lockstep,
-        "each SP rank keeps sequences of its own": pool.owners > 1,
+        "each SP rank keeps cached prefixes of its own": pool.owners > 1 and serving.prefix_caching,
+        "each SP rank swaps sequences of its own": pool.owners > 1 and pool.host is not None,
+        "a user's class decides where each SP rank keeps sequences of its own": own and pool.owners > 1,
         "a user's class decides where prefixes are cached": own and serving.prefix_caching,
         "a user's class decides where replicas fail, or swap": own and (fails or pool.host is not None),
     }
@@ -63,6 +65,7 @@ def _pools_obstacles(prepared: Prepared) -> dict[str, bool]:
         "prompts share cached prefixes, and are handed over": any(one.prefix_caching for one in servings),
         "a user's class decides in two pools": own,
         "the pools have different orders": len(orders) > 1,
+        "prompts are split over SP ranks, and handed over": any(pool.plan.sp.degree > 1 for pool in inputs.pools),
     }
 
 
@@ -83,21 +86,28 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
         "devices or links get slower": bool(prepared.slowing),
         "copies to host memory meet others on a link, or differ": copies_differ,
         "steps run as two halves that overlap": pool.plan.is_two_batch,
-        "prompts are split over SP ranks": pool.plan.sp.degree > 1,
+        "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
+        and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),
+        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1
+        and bool(prepared.contention.stages or prepared.contention.boundaries),
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "operators of a pass overlap, or ranks of one group differ": not all(
-            program.even and program.template.is_chain for program in one.distinct.values()
+            program.even and (program.template.is_chain or pool.plan.sp.degree > 1) for program in one.distinct.values()
         ),
         "K/V leaves layer by layer, and costs depend on several counts": not _adds_up(one),
     }
+
+
+def _prices(pool: PreparedPool) -> list[StepPrices]:
+    """Return the prices of each stage of each replica."""
+    return [step_prices(pool.input.pricer, programs) for programs in pool.programs.values()]
 
 
 def _adds_up(pool: PreparedPool) -> bool:
     """Whether when a step passes a layer, if anybody waits for that, adds up of what depends on one count each."""
     if pool.input.serving.transfer != "layerwise" or not all(p.template.is_chain for p in pool.distinct.values()):
         return True  # or something else is in the way
-    prices = [step_prices(pool.input.pricer, programs) for programs in pool.programs.values()]
-    parts = (part for one in prices for prompts in (one.prefill, one.mixed) for part in prompts.parts)
+    parts = (part for one in _prices(pool) for prompts in (one.prefill, one.mixed) for part in prompts.parts)
     return all(len(part.places) <= 1 for part in parts)
 
 

@@ -105,6 +105,8 @@ class EventSteps:
         flight, first = s.flights[r][k], k * (len(s.members[r]) // rep.stages)
         chosen = [s.sequences[one] for one in s.members[r][first : first + flight.decodes + flight.chunks]]
         seen = [Sequence(seq.request, seq.prompt, seq.output, seq.computed, seq.generated) for seq in chosen]
+        for one, seq in zip(seen, chosen, strict=True):
+            one.owner = seq.owner
         taken = [seq.taken for seq in chosen]
         decodes = flight.decodes
         decision = Decision(tuple(seen[:decodes]), tuple(zip(seen[decodes:], taken[decodes:], strict=True)))
@@ -120,11 +122,11 @@ class EventSteps:
 
     def _batch(self, decision: Decision) -> StepBatch:
         """Return what a step carries, in two halves where the plan has them and it can be split."""
-        plan, windows = self.pool.input.plan, self.pool.input.pricer.windows
-        batch, halves = batch_of(decision, 1, windows), halves_of(decision, plan.ep)
+        plan, windows, owners = self.pool.input.plan, self.pool.input.pricer.windows, self.pool.input.owners
+        batch, halves = batch_of(decision, owners, windows), halves_of(decision, plan.ep)
         if halves is None:
             return batch
-        return replace(batch, halves=tuple([batch_of(half, 1, windows) for half in halves]))
+        return replace(batch, halves=tuple([batch_of(half, owners, windows) for half in halves]))
 
     def go_on(self) -> None:
         """Let happen what is due, and what comes next as long as it is nothing to the core.

@@ -19,6 +19,7 @@ from clustersim.core.events import KIND_BITS, VERSION_BITS
 from clustersim.core.kv_moves import Move
 from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, PrefixRun
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
+from clustersim.core.ranks import BY_RANKS
 from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
 from clustersim.core.tables import EventTables, PriceTables
@@ -111,6 +112,7 @@ class CoreReplicas:
         """A scheduler of each pool."""
         self.routes = KvRoutes(prepared, self.storage) if pools else None
         self.most_stages = max(one.stages for one in self.of_pools)
+        self.split = self.inputs.entry.plan.sp.degree > 1
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
         self.copying = self.inputs.entry.host is not None
@@ -125,7 +127,8 @@ class CoreReplicas:
             self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
         self.tables: PriceTables = EventTables()
         if not by_events:
-            self.tables = self._tables([builder.prices_of(replica) for replica in replicas], builder.sends_differ)
+            apart = self.split or builder.sends_differ
+            self.tables = self._tables([builder.prices_of(replica) for replica in replicas], apart)
         shares = not by_events and links_meet(prepared)
         self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
         self.outages = prepared.outages
@@ -182,6 +185,9 @@ class CoreReplicas:
             decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
             for one in self.of_pools
         )
+        if self.tables.ranks is not None:
+            each = [self.tables.ranks.found_of(kinds, of) for kinds in self.tables.of_stage for of in range(3)]
+            varying += decode_run.MAX_RUN + stages * max(each)
         self.widths = {
             "rows": len(st.ROW), "chunks": len(st.CHUNK), "decodes": len(st.EPISODE), "facts": len(st.FACT),
             "reasons": len(st.REASON), "copies": len(st.COPY), "varying": 1, "all_passes": 2 * stages * (stages > 1),
@@ -207,14 +213,14 @@ class CoreReplicas:
         mine, total = self.requests, len(self.requests)
         patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None and not self.outages
         nothing = np.zeros(0, np.int64)
-        ranks_of, thens = next(
-            (found for found in (_order(one, requests) for one in self.of_pools) if len(found[0])), (nothing, nothing)
-        )
+        orders = [_order(one, requests) for one in self.of_pools if one.config.order.by != "arrival"]
+        order = orders[0] if orders else np.zeros((len(requests), 0), np.int64)
         cancels = nothing if requests.cancel_after_ns is None else requests.cancel_after_ns[mine]
         self.s = State(
             clock=storage.records(Clock, 1),
             pools=storage.records(st.Pool, len(self.of_pools)),
             replicas=storage.records(Replica, count),
+            owners=storage.records(st.Owner, count * max(len(one.pool.free) for one in self.of_pools)),
             sequences=storage.records(st.Sequence, FEW),
             spare=storage.numbers(FEW),
             queues=storage.table(count, FEW + width),
@@ -244,8 +250,7 @@ class CoreReplicas:
             arrived=storage.column(requests.arrived_at_ns[mine]),
             prompts=storage.column(requests.prompt_tokens[mine]),
             outputs=storage.column(requests.output_tokens[mine]),
-            ranks=storage.column(ranks_of[mine] if len(ranks_of) else nothing),
-            thens=storage.column(thens[mine] if len(thens) else nothing),
+            ranks=storage.column(order[mine].ravel()),
             cancel_after=storage.column(cancels),
             refused=storage.numbers(total),
             came=storage.numbers(total, -1),
@@ -316,17 +321,29 @@ class CoreReplicas:
             "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
             "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
             "custom": int(bool(self.schedulers)), "pool": number,
+            "owners": len(pool.free), "split": self._split,
             "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
         }  # fmt: skip
+        most = len(self.s.owners) // len(self.logs)
         for r in range(*self.bounds[number : number + 2]):
+            for owner, free in enumerate(pool.free):
+                set_field(self.s.owners, r * most + owner, "free", free)
+            set_field(self.s.replicas, r, "first_owner", r * most)
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
             if self.routes is not None:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
+
+    @property
+    def _split(self) -> int:
+        """Whether prompts are split over SP ranks, and decodes too."""
+        if not self.split or self.by_events is not None:
+            return 0
+        return BY_RANKS if self.tables.ranks is not None and self.tables.ranks.decodes else 1
 
     def _router(self, number: int) -> int:
         """Return how requests go to the replicas of a pool."""
@@ -569,6 +586,9 @@ class CoreReplicas:
         chunks, new, context, decodes = rep["chunks"], rep["new"], rep["context"], rep["decodes"]
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])
         mixed = int(decodes > 0)
+        if rep["split"] and (rep["chunks"] or rep["stages"] > 1 or rep["split"] == BY_RANKS):
+            self._answer_ranks(r, rep, status)
+            return
         if status == st.ASK_USES:
             k = (rep["oldest"] + rep["flying"]) % rep["stages"]
             self.network.learn(r, k, OF_DECODE if chunks == 0 else mixed, counts)
@@ -607,6 +627,20 @@ class CoreReplicas:
         tables.settle()
         set_field(self.s.clock, 0, "answered", 1)
 
+    def _answer_ranks(self, r: int, rep: Mapping[str, int], status: int) -> None:
+        """Find a price of SP ranks."""
+        k = (rep["oldest"] + rep["flying"]) % rep["stages"]
+        first = k * (len(self.s.members[r]) // rep["stages"]) + rep["decodes"]
+        chunks = []
+        for one in self.s.members[r][first : first + rep["chunks"]]:
+            computed, taken, owner = (
+                int(field_of(self.s.sequences, one, name)) for name in ("computed", "taken", "owner")
+            )
+            chunks.append((computed, taken, owner))
+        self.tables.answer_ranks(r, status, chunks)
+        if status == st.ASK_STEP:
+            set_field(self.s.clock, 0, "answered", 1)
+
     # ---- what it logged ---------------------------------------------------------------------------------------------
     def _hand_on(self, now: int) -> int:
         """Hand on what was logged since the last time; return when the last step of it ends."""
@@ -624,6 +658,7 @@ class CoreReplicas:
         taken["stretches"] = logged(self.network.n.stretches, self._of_clock("stretches_at"), len(st.STRETCH))
         set_field(s.clock, 0, "stretches_at", 0)
         self.tables.settle()
+        self._tell_owners(taken)
         for name, columns in LOGGED.items():
             at = columns.index("request")
             taken[name][:, at] = self.requests[taken[name][:, at]]
@@ -637,6 +672,15 @@ class CoreReplicas:
         else:
             self.dealt = self.thread.submit(self._deal, taken)
         return now
+
+    def _tell_owners(self, taken: dict[str, Any]) -> None:
+        """Tell replicas which of their owners keep who was admitted, which is logged as a fact."""
+        facts = taken["facts"]
+        kept = facts[:, st.FACT.index("kind")] == st.KEPT
+        if kept.any():
+            for r, now, _, request, owner, _ in facts[kept].tolist():
+                self.logs[r].kept(now, int(self.requests[request]), owner)
+            taken["facts"] = facts[~kept]
 
     def _reason(self, why: int, value: int) -> str:
         if why == st.QUEUE_FULL:
@@ -667,7 +711,8 @@ class CoreReplicas:
         order, cuts = by_replica(rows[:, -1], count)
         rows = rows[order]
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
-        sizes = self.tables.values_of(taken["rows"][:, -1], TABLES[taken["rows"][:, 1]]) * taken["rows"][:, 10]
+        told = taken["rows"]
+        sizes = self.tables.values_of(told[:, -1], TABLES[told[:, 1]], told[:, 10])
         varying, ends = spread(taken["varying"].ravel(), sizes, order, cuts)
         into = self.logs[0].tables()
         many = []
@@ -693,7 +738,30 @@ class CoreReplicas:
                     sends = np.repeat(sends, log.ranks, axis=3)
                 besides = [passes[:, : log.stages].copy(), sends]
             self._tell_stretches(r, log, cuts[r + 1] - cuts[r])
-            log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
+            values = varying[ends[r] : ends[r + 1]]
+            if self.tables.ranks is not None:
+                values, *more = self._untangle(r, log, mine_rows, values, sizes[order][cuts[r] : cuts[r + 1]], *besides)
+                besides += more
+            log.extend(mine_rows, values, parts, *besides)
+
+    def _untangle(
+        self, r: int, log: LaneLog, rows: dict[str, Int64Array], values: Int64Array, sizes: Int64Array,
+        *of_stages: Int64Array,
+    ) -> list[Int64Array]:  # fmt: skip
+        """Take where values were found, and how long steps took, out of what varies; return the rest and bytes sent."""
+        tables, ranks, kept = self.tables, self.tables.ranks, np.ones(len(values), np.bool_)
+        assert ranks is not None
+        ends = np.cumsum(sizes)
+        numbers, sent = ranks.untangle(tables.of_stage[r], TABLES[rows["kind"]], ends, values, kept)
+        if of_stages:
+            of_stages[0][:, :, 1] = numbers
+            return [values[kept], sent]
+        rows["number"] = np.where(numbers[:, 0] < 0, rows["number"], numbers[:, 0])
+        if tables.is_timed(r):
+            places, starts = lengths_of(rows, values, len(tables.classes_of(r, OF_DECODE)), ends - sizes)
+            kept[places] = False
+            log.tell_starts(starts)
+        return [values[kept]]
 
     def _tell_stretches(self, r: int, log: LaneLog, rows: int) -> None:
         """Say what took longer in the next steps of a replica, each of which is a row."""
@@ -728,17 +796,15 @@ class CoreReplicas:
                     log.hand_copies(mine[mine[:, 1] == stage, 2:8], stage)
 
 
-def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:
-    """Return what orders requests in the queue before their numbers do (``serving.order``): rank, then delay."""
-    order = scheduler.config.order
-    if order.by == "arrival":
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+def _order(scheduler: Scheduler, requests: Requests) -> Int64Array:
+    """Return what orders requests in the queue before their numbers do (``serving.order``): rank and delay of each."""
+    order, none = scheduler.config.order, np.zeros(len(requests), np.int64)
     numbers = requests.prompt_tokens
     if order.by == "priority":
-        numbers = np.zeros(len(requests), np.int64) if requests.priorities is None else requests.priorities
+        numbers = none if requests.priorities is None else requests.priorities
     if order.patience_ns == UNLIMITED:
-        return numbers, np.zeros(len(requests), np.int64)
-    return np.zeros(len(requests), np.int64), order.patience_ns * numbers
+        return np.stack([numbers, none], axis=1)
+    return np.stack([none, order.patience_ns * numbers], axis=1)
 
 
 def most_counts(scheduler: Scheduler, requests: Requests) -> tuple[int, ...]:
@@ -757,6 +823,31 @@ def by_replica(column: Any, replicas: int) -> tuple[Int64Array, Int64Array]:
     """Return the order of rows by their replica, and where each replica begins."""
     order = np.argsort(column, kind="stable")
     return order, np.searchsorted(column[order], np.arange(replicas + 1))
+
+
+def lengths_of(
+    rows: Mapping[str, Int64Array], values: Int64Array, classes: int, begins: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return where it is told how long each decode step takes, and when steps of several in a row start.
+
+    Parameters
+    ----------
+    rows : mapping
+    values : int64 array
+        What varies in them, one after the other.
+    classes : int
+        How many classes vary in a decode step.
+    begins : int64 array
+        Where the values of each row begin.
+    """
+    decodes = rows["kind"] == st.DECODE
+    count, first = rows["count"][decodes], begins[decodes]
+    step = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    places = np.repeat(first, count) + (classes + 1) * step + classes
+    lengths = values[places]
+    before = np.cumsum(lengths) - lengths
+    starts = before - np.repeat(before[np.cumsum(count) - count], count) + np.repeat(rows["start_ns"][decodes], count)
+    return places, starts[np.repeat(count > 1, count)]
 
 
 def spread(
