@@ -50,10 +50,10 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
     """Account for the steps of a run that have ended, and forget what is under way but for the blocks that it took."""
     rep, ended = s.replicas[r], 0
     if rep.stages == 1 and rep.meets == 0 and rep.flying > 0:
-        flight = s.flights[r][0]
+        flight, first = s.flights[r][0], rep.group_first
         ended = flight.steps - 1
         if ended > 0:
-            log_run(s, r, 0, ended, flight.end - step_ns(p, flight, s.pending[r], ended))
+            log_run(s, r, 0, ended, flight.end - step_ns(p, s.flights[first][0], s.pending[first], ended))
             advance_decodes(s, r, 0, flight, ended)
             for place in range(flight.decodes):
                 seq = s.sequences[s.members[r][place]]

@@ -168,15 +168,16 @@ class Replica(Record):
     ``owners`` are SP ranks that keep sequences apart; ``split`` says what is priced rank by rank (``core.ranks``).
     ``outage`` is its last one. ``taken`` are blocks that the run under way has taken, where a user's router is shown
     them; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many members decode again,
-    without being asked for, until something happens.
+    without being asked for, until something happens. It takes its steps together with ``group_size`` replicas, itself
+    included, from ``group_first`` on (``core.groups``).
     """
 
     __slots__ = (
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
-        "by_events", "host_blocks", "meets", "pool", "by_layer", "owners", "first_owner",
-        "split",
+        "by_events", "host_blocks", "meets", "pool", "by_layer", "owners", "first_owner", "split", "group_first",
+        "group_size", "by_group",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",

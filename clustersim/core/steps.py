@@ -72,8 +72,9 @@ def weigh(s: Any, r: int, tokens: int) -> None:
 
 
 def touch(s: Any, r: int) -> None:
-    """Let a replica decide at this instant, in the order of their numbers."""
-    rep, clock, touched = s.replicas[r], s.clock[0], s.touched
+    """Let a replica decide at this instant, with all that take their steps with it, in the order of their numbers."""
+    clock, touched, r = s.clock[0], s.touched, s.replicas[r].group_first
+    rep = s.replicas[r]
     if rep.is_touched == 0:
         rep.is_touched = 1
         at = clock.touched
@@ -259,6 +260,13 @@ def land(s: Any, r: int) -> None:
                 take_out(s, r, one, 0)
 
 
+def land_all(s: Any, r: int) -> None:
+    """Do the same for all that take their steps together with a replica."""
+    first = s.replicas[r].group_first
+    for one in range(first, first + s.replicas[r].group_size):
+        land(s, one)
+
+
 # ---- runs -----------------------------------------------------------------------------------------------------------
 def step_ns(p: Any, flight: Any, pending: Any, step: int) -> int:
     """Return what one of the steps of a run takes."""
@@ -275,6 +283,7 @@ def ended_before(s: Any, p: Any, r: int, instant: int) -> tuple[int, int]:
 
     Instants never go back, so it goes on from where it was.
     """
+    r = s.replicas[r].group_first
     flight = s.flights[r][0]
     ended, end = flight.ended, flight.next_end
     if end == 0:
@@ -294,16 +303,18 @@ def is_run(s: Any, r: int) -> bool:
 
 def cut(s: Any, p: Any, r: int) -> None:
     """End a run with the step that is under way, or that ends now: whoever comes may be the next."""
-    clock, flight = s.clock[0], s.flights[r][0]
+    clock, first = s.clock[0], s.replicas[r].group_first
     before = clock.now + (clock.asked == clock.now)
-    ended, end = ended_before(s, p, r, before)
-    flight.steps = flight.limit = ended + 1
-    sooner = end != flight.end
-    flight.end = end
+    ended, end = ended_before(s, p, first, before)
+    sooner = end != s.flights[first][0].end
+    for one in range(first, first + s.replicas[r].group_size):
+        flight = s.flights[one][0]
+        flight.steps = flight.limit = ended + 1
+        flight.end = end
     if end == clock.now:
-        land(s, r)
+        land_all(s, first)
     if sooner or end == clock.now:
-        arm(s, r)
+        arm(s, first)
 
 
 def decide_anew(s: Any, p: Any, r: int) -> None:
@@ -670,10 +681,10 @@ def stop(s: Any, p: Any, r: int) -> None:
     rep, clock = s.replicas[r], s.clock[0]
     decodes = rep.flying > 0 and s.flights[r][0].kind == DECODE and rep.by_events + rep.meets == 0
     if rep.stages == 1 and decodes:
-        flight, ended, end = s.flights[r][0], 0, s.flights[r][0].start
+        flight, ended, end, first = s.flights[r][0], 0, s.flights[r][0].start, rep.group_first
         last = end
         while ended < flight.steps:
-            end += step_ns(p, flight, s.pending[r], ended)
+            end += step_ns(p, s.flights[first][0], s.pending[first], ended)
             if end > clock.horizon:
                 break
             ended, last = ended + 1, end

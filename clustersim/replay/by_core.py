@@ -9,6 +9,7 @@ from typing import Final
 from clustersim.compiled import READ_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.graph.prices.steps import StepPrices, step_prices
+from clustersim.replay.core_groups import is_grouped
 from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
@@ -44,7 +45,6 @@ def _scheduling_obstacles(pool: PoolInput, fails: bool) -> dict[str, bool]:
     serving = pool.serving
     own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     return {
-        "replicas that share experts take their steps together": pool.plan.is_lockstep,
         "each SP rank keeps cached prefixes of its own": pool.owners > 1 and serving.prefix_caching,
         "each SP rank swaps sequences of its own": pool.owners > 1 and pool.host is not None,
         "a user's class decides where each SP rank keeps sequences of its own": own and pool.owners > 1,
@@ -81,19 +81,23 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
     """Return why the core can't run the steps of a pool, and whether it is so."""
     pool = one.input
     copies_differ = pool.host is not None and prepared.copies_of_stages is None
+    grouped, contention = is_grouped(pool.plan), prepared.contention
+    meets = not contention.stages.isdisjoint((replica, 0) for replica in one.meshes)
     return {
         "every operator is an event": prepared.input.mode == "full",
         "devices or links get slower": bool(prepared.slowing),
         "copies to host memory meet others on a link, or differ": copies_differ,
-        "steps run as two halves that overlap": pool.plan.is_two_batch,
         "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
         and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),
         "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1
         and bool(prepared.contention.stages or prepared.contention.boundaries),
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "operators of a pass overlap, or ranks of one group differ": not all(
-            program.even and (program.template.is_chain or pool.plan.sp.degree > 1) for program in one.distinct.values()
+            program.even and (grouped or program.template.is_chain or pool.plan.sp.degree > 1)
+            for program in one.distinct.values()
         ),
+        "experts are global, and their exchange can meet others on a link": grouped and meets,
+        "experts are global, or steps run as two halves, and there are two pools": grouped and len(prepared.pools) > 1,
         "K/V leaves layer by layer, and costs depend on several counts": not _adds_up(one),
     }
 
@@ -173,7 +177,7 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     pools = len(prepared.pools) > 1
     outcome = Outcome(inputs.requests, prepared.schedulers[0], progress, prepared.schedulers[-1] if pools else None)
     alone = isinstance(inputs.entry.serving.scheduler, str)  # else which replica errs first may depend on it
-    alone = alone and not prepared.outages and not pools
+    alone = alone and not prepared.outages and not pools and not inputs.entry.plan.is_lockstep
     alone = alone and not (prepared.contention.stages or prepared.contention.boundaries)
     alone = alone and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
     everybody = [*range(len(prepared.schedulers))] if pools else [*replicas]

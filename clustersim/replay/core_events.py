@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,8 +15,8 @@ from clustersim.compiled import logged
 from clustersim.core import state as st
 from clustersim.core.clock import next_instant
 from clustersim.core.events import expect
-from clustersim.graph.batch import StepBatch
 from clustersim.plan.mesh import Mesh
+from clustersim.replay.core_groups import GroupBatch, decision_of
 from clustersim.replay.events.clock import Clock
 from clustersim.replay.events.pass_log import record_passes
 from clustersim.replay.events.pipeline import Pipeline
@@ -27,8 +26,7 @@ from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.slowdown import WeakLinks
-from clustersim.serving.decision import Decision, Swap, batch_of
-from clustersim.serving.halves import halves_of
+from clustersim.serving.decision import Decision, Swap
 from clustersim.serving.sequence import Sequence
 
 NEVER: Final = st.NEVER
@@ -62,8 +60,8 @@ class EventSteps:
         weak = WeakLinks([fault for fault in prepared.slowing if fault.links], inputs.topology.link_capacity)
         self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
         shapes: Shapes = {}
-        self.wirings = [wirings_of(prepared, self.pool, replica, shapes) for replica in replicas]
-        self.pipelines = [self._pipeline(r) for r in range(len(replicas))]
+        self.wirings = [wirings_of(prepared, self.pool, replica, shapes) for replica in self.pool.meshes]
+        self.pipelines = [self._pipeline(r) for r in range(len(self.wirings))]
         self.swaps = [self._swaps(r) for r in range(len(replicas))]
         self.outages = [-1] * len(replicas)
         """The last one of each replica."""
@@ -102,31 +100,21 @@ class EventSteps:
         s = self.state()
         rep, now = s.replicas[r], s.clock[0].now
         k = (rep.oldest + rep.flying) % rep.stages
-        flight, first = s.flights[r][k], k * (len(s.members[r]) // rep.stages)
-        chosen = [s.sequences[one] for one in s.members[r][first : first + flight.decodes + flight.chunks]]
-        seen = [Sequence(seq.request, seq.prompt, seq.output, seq.computed, seq.generated) for seq in chosen]
-        for one, seq in zip(seen, chosen, strict=True):
-            one.owner = seq.owner
-        taken = [seq.taken for seq in chosen]
-        decodes = flight.decodes
-        decision = Decision(tuple(seen[:decodes]), tuple(zip(seen[decodes:], taken[decodes:], strict=True)))
-        batch = self._batch(decision)
-        features = self.pool.input.pricer.features(batch)
+        decisions = [decision_of(s, one, k) for one in range(r, r + rep.group_size)]
+        pricer = self.pool.input.pricer
+        batch = GroupBatch(decisions, self.pool.input).batch
+        features = pricer.features(batch)
+        decision = Decision(
+            decodes=tuple(one for each in decisions for one in each.decodes),
+            prefills=tuple(one for each in decisions for one in each.prefills),
+        )
         micro = MicroBatch(
-            step=flight.step, kind=batch.kind, program=batch.program, decision=decision, features=features,
+            step=s.flights[r][k].step, kind=batch.kind, program=batch.program, decision=decision, features=features,
             durations=[wiring.durations(batch, features) for wiring in self.wirings[r]], started_at=now,
         )  # fmt: skip
         self.env._now = now
         self.pipelines[r].launch(micro)
         self._arm()
-
-    def _batch(self, decision: Decision) -> StepBatch:
-        """Return what a step carries, in two halves where the plan has them and it can be split."""
-        plan, windows, owners = self.pool.input.plan, self.pool.input.pricer.windows, self.pool.input.owners
-        batch, halves = batch_of(decision, owners, windows), halves_of(decision, plan.ep)
-        if halves is None:
-            return batch
-        return replace(batch, halves=tuple([batch_of(half, owners, windows) for half in halves]))
 
     def go_on(self) -> None:
         """Let happen what is due, and what comes next as long as it is nothing to the core.
@@ -163,8 +151,9 @@ class EventSteps:
         for r, before in enumerate(self.outages):
             if s.replicas[r].outage != before:
                 self.outages[r] = s.replicas[r].outage
-                self.pipelines[r].abandon()
-                self.pipelines[r] = self._pipeline(r)
+                if s.replicas[r].group_first == r:
+                    self.pipelines[r].abandon()
+                    self.pipelines[r] = self._pipeline(r)
                 if (swaps := self.swaps[r]) is not None:
                     swaps.abandon()
                     self.swaps[r] = self._swaps(r)

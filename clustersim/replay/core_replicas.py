@@ -26,13 +26,13 @@ from clustersim.core.tables import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
+from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, GroupTables, is_grouped
 from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.host_copies import CopyLog
-from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.member_lane import MemberLog
+from clustersim.replay.lanes.log import LaneLog, StepLog
 from clustersim.replay.outages import ALL_FAILED
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
@@ -86,7 +86,7 @@ class CoreReplicas:
         self, builder: LaneBuilder, outcome: Outcome, replicas: Sequence[int], mine: slice, *, interpreted: bool,
         by_events: bool = False,
     ) -> None:  # fmt: skip
-        prepared = builder.prepared
+        self.prepared = prepared = builder.prepared
         self.outcome = outcome
         self.inputs = prepared.input
         self.replicas = np.array(replicas)
@@ -94,9 +94,10 @@ class CoreReplicas:
         if by_events:
             self.by_events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
             blocks, recorder = prepared.schedulers[0].pool.total, prepared.recorder
-            self.logs: list[LaneLog] = [MemberLog(replica, blocks, recorder) for replica in replicas]
+            self.logs: list[LaneLog] = [StepLog(replica, blocks, recorder) for replica in replicas]
         else:
             self.logs = [builder.log(replica) for replica in replicas]
+        self.groups = self._groups()
         self.requests = np.arange(len(self.inputs.requests))[mine]
         self.storage: Storage = Objects() if interpreted else Arrays()
         self.interpreted = interpreted
@@ -113,6 +114,7 @@ class CoreReplicas:
         self.routes = KvRoutes(prepared, self.storage) if pools else None
         self.most_stages = max(one.stages for one in self.of_pools)
         self.split = self.inputs.entry.plan.sp.degree > 1
+        self.most_together = max(pool.together for pool in prepared.pools)
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
         self.copying = self.inputs.entry.host is not None
@@ -126,7 +128,9 @@ class CoreReplicas:
         if isinstance(router, UserClass):
             self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
         self.tables: PriceTables = EventTables()
-        if not by_events:
+        if self.groups:
+            self.tables = GroupTables(self.storage)
+        elif not by_events:
             apart = self.split or builder.sends_differ
             self.tables = self._tables([builder.prices_of(replica) for replica in replicas], apart)
         shares = not by_events and links_meet(prepared)
@@ -140,6 +144,19 @@ class CoreReplicas:
         """By replica and step not handed on yet what took longer: stage, instance, ns."""
         self.thread: ThreadPoolExecutor | None = None
         self.dealt: Future[None] | None = None
+
+    def _groups(self) -> dict[int, GroupSteps]:
+        """Return the steps of groups by the place of their first replica, which gets a log for their passes."""
+        found: dict[int, GroupSteps] = {}
+        if self.by_events is not None:
+            return found
+        for r, replica in enumerate(self.replicas.tolist()):
+            pool = self.prepared.pool_of(replica)
+            if is_grouped(pool.input.plan) and (replica in pool.meshes):
+                found[r] = GroupSteps(self.prepared, pool, replica, r)
+                blocks = self.prepared.schedulers[replica].pool.total
+                self.logs[r] = GroupLog(found[r], replica, blocks, self.prepared.recorder)
+        return found
 
     def _tables(self, stages: Sequence[Sequence[StepPrices]], apart: bool) -> PriceTables:
         """Return the prices of all replicas, those of an earlier run that came to its end where they do."""
@@ -182,8 +199,11 @@ class CoreReplicas:
         classes, ranks = whole["classes"], whole["ranks"]
         copied = width if self.copying else 0  # as many may be copied as run
         varying = max(
-            decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
-            for one in self.of_pools
+            [one.width * LONGEST_RUN for one in self.groups.values()]
+            or [
+                decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
+                for one in self.of_pools
+            ]
         )
         if self.tables.ranks is not None:
             each = [self.tables.ranks.found_of(kinds, of) for kinds in self.tables.of_stage for of in range(3)]
@@ -198,6 +218,7 @@ class CoreReplicas:
             "reasons": width + 2, "copies": width * stages if self.copying else 0,
             "moved": 0 if self.routes is None else 1,
         }  # fmt: skip
+        spare = {name: more * self.most_together if name != "varying" else more for name, more in spare.items()}
         much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": ROOM if self.copying else 0}
         much["moved"] = 0 if self.routes is None else ROOM
         self.rooms = {name: much.get(name, ROOM) for name in spare}
@@ -307,7 +328,7 @@ class CoreReplicas:
 
     def _fill(self, number: int) -> None:
         """Say what the replicas of a pool may do."""
-        scheduler = self.of_pools[number]
+        scheduler, of_pool = self.of_pools[number], self.prepared.pools[number]
         config, pool = scheduler.config, scheduler.pool
         chunked = config.scheduler == "chunked_prefill"
         hosts = 0 if self.inputs.entry.host is None else self.inputs.entry.host.blocks
@@ -327,12 +348,14 @@ class CoreReplicas:
             "caching": int(self.prefixes is not None), "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
+            "group_size": of_pool.together, "by_group": int(is_grouped(of_pool.input.plan)),
         }  # fmt: skip
         most = len(self.s.owners) // len(self.logs)
         for r in range(*self.bounds[number : number + 2]):
             for owner, free in enumerate(pool.free):
                 set_field(self.s.owners, r * most + owner, "free", free)
             set_field(self.s.replicas, r, "first_owner", r * most)
+            set_field(self.s.replicas, r, "group_first", r - (r - self.bounds[number]) % values["group_size"])
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
             if self.routes is not None:
@@ -368,7 +391,8 @@ class CoreReplicas:
             "most_stages": self.most_stages, "pools": len(self.of_pools),
             "displaced_at": st.NEVER, "displaced_from": st.NEVER, "displaced_to": -1,
             "timeout": -1 if config.queue_timeout_ns is None else config.queue_timeout_ns, "cancels": int(cancels),
-            "max_run": decode_run.MAX_RUN, "senders": ranks, "margin": self.network.margin,
+            "max_run": min(decode_run.MAX_RUN, LONGEST_RUN if self.groups else st.NEVER), "senders": ranks,
+            "margin": self.network.margin,
             "stretches_room": ROOM * len(st.STRETCH),
             **{f"{name}_room": room for name, room in self._room.items()},
         }  # fmt: skip
@@ -488,7 +512,7 @@ class CoreReplicas:
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
-        if self.by_events is None:
+        if self.by_events is None and not self.groups:
             self._keep_tables()
 
     def unfinished(self) -> Iterator[str]:
@@ -598,6 +622,8 @@ class CoreReplicas:
             self.tables.learn_parts(r, mixed, counts)
         elif status == st.ASK_ROW:
             self.tables.learn_rows(r, mixed, counts)
+        elif r in self.groups:
+            self.groups[r].answer(self.s)
         else:
             self._answer_step(r, rep, counts)
 
@@ -711,8 +737,7 @@ class CoreReplicas:
         order, cuts = by_replica(rows[:, -1], count)
         rows = rows[order]
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
-        told = taken["rows"]
-        sizes = self.tables.values_of(told[:, -1], TABLES[told[:, 1]], told[:, 10])
+        sizes = self._sizes(taken["rows"])
         varying, ends = spread(taken["varying"].ravel(), sizes, order, cuts)
         into = self.logs[0].tables()
         many = []
@@ -762,6 +787,16 @@ class CoreReplicas:
             kept[places] = False
             log.tell_starts(starts)
         return [values[kept]]
+
+    def _sizes(self, rows: Int64Array) -> Int64Array:
+        """Return how many values vary in these rows of steps."""
+        if not self.groups:
+            return self.tables.values_of(rows[:, -1], TABLES[rows[:, 1]], rows[:, 10])
+        found = np.zeros(len(rows), np.int64)
+        for r, group in self.groups.items():
+            mine = rows[:, -1] == r
+            found[mine] = group.sizes(rows[mine, -2]) * rows[mine, 10]
+        return found
 
     def _tell_stretches(self, r: int, log: LaneLog, rows: int) -> None:
         """Say what took longer in the next steps of a replica, each of which is a row."""

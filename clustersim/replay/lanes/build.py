@@ -14,8 +14,8 @@ from clustersim.replay.lanes.clocks.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.member_lane import MemberLane, MemberLog
+from clustersim.replay.lanes.log import LaneLog, StepLog
+from clustersim.replay.lanes.member_lane import MemberLane
 from clustersim.replay.lanes.owner_lane import OwnerLane
 from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
 from clustersim.replay.lanes.pipelines.split_shared_lane import SplitSharedLane
@@ -138,7 +138,7 @@ class LaneBuilder:
         prepared, pool = self.prepared, self.prepared.pool_of(replica)
         plan = pool.input.plan
         if plan.is_lockstep:
-            return MemberLog(replica, prepared.schedulers[replica].pool.total, prepared.recorder)
+            return StepLog(replica, prepared.schedulers[replica].pool.total, prepared.recorder)
         kinds = [pool.programs[replica, stage] for stage in range(plan.pp)]
         templates = [{kind: pool.numbers[program.key] for kind, program in one.items()} for one in kinds]
         rows = [one.rows for one in self.prices_of(replica)]

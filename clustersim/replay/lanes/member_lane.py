@@ -6,43 +6,13 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from struct import Struct
-from typing import Any
-
-from clustersim.clock import Int64Array, in_time
 from clustersim.graph.prices.lockstep_prices import Brought
 from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.log import STEP_ROW, LaneLog
+from clustersim.replay.lanes.log import StepLog
 from clustersim.replay.lanes.prices import prompt_sums, within
 from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.sequence import Sequence
-from clustersim.timeline.record import Recorder
-
-
-class MemberLog(LaneLog):
-    """The log of such a lane: passes are those of all replicas together, and are recorded elsewhere."""
-
-    def __init__(self, replica: int, blocks: int, recorder: Recorder) -> None:
-        super().__init__(replica, (), (), blocks, 0, (), recorder)
-        self._width = len(STEP_ROW) + 2
-        self._packed = Struct(f"{self._width}q").pack
-
-    def steps(self, row: tuple[int, ...], count: int, end: int) -> None:
-        """Append a run of ``count`` steps."""
-        self._steps.frombytes(self._packed(*row, count, in_time(end)))
-        if len(self._steps) >= self._full:
-            self.flush_steps()
-
-    def flush_steps(self) -> None:
-        if self._steps:
-            self._hand_rows(self._taken_steps())
-
-    def _hand_steps(
-        self, rows: Mapping[str, Any], varying: Int64Array, passes: Int64Array | None, sends: Int64Array
-    ) -> None:
-        self._hand_rows(rows)
 
 
 class MemberLane(Lane):
@@ -58,7 +28,7 @@ class MemberLane(Lane):
         When the steps under way end.
     """
 
-    log: MemberLog
+    log: StepLog
     batch: Batch | None = None
     ended = False
     row: tuple[int, ...] = ()
