@@ -289,7 +289,7 @@ def decide_all(s: Any, p: Any, n: Any, h: Any) -> int:
         if clock.events + 3 + clock.margin > clock.event_room:
             return GROW
         clock.lane = r
-        asked = decide_together(s, h, r) if s.replicas[r].by_group else decide(s, p, n, h, r)
+        asked = decide_together(s, p, h, r) if s.replicas[r].by_group else decide(s, p, n, h, r)
         if asked:
             return asked
         if s.replicas[r].again:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.core.custom import consult
+from clustersim.core.group_prices import price_asked, price_group
 from clustersim.core.hand_overs import open_by_layer, reserve
 from clustersim.core.scheduler import schedule
-from clustersim.core.state import ASK_STEP, DECODE, MIXED, NEVER, PREFILL, TOO_LATE
+from clustersim.core.state import DECODE, MIXED, NEVER, PREFILL
 from clustersim.core.steps import PIECE, arm, describe, horizon_of, run_by_events, soonest
 
 DECIDED, DESCRIBED = 1, 2
@@ -68,36 +69,30 @@ def describe_all(s: Any, r: int) -> None:
     s.replicas[first].launched = DESCRIBED
 
 
-def extend_all(s: Any, r: int, least: int) -> int:
-    """Price further steps of a run of a group, as ``steps.extend`` does of a replica; return what to ask for, or 0."""
-    clock, flight, pending, end_of_group = s.clock[0], s.flights[r][0], s.pending[r], r + s.replicas[r].group_size
-    until, one = NEVER, r
-    while one < end_of_group and until > clock.now:
+def extend_all(s: Any, p: Any, r: int, least: int) -> int:
+    """Price further steps of a run of a group: so many, and until somebody may come; return what to ask for, or 0."""
+    clock, flight, end, until = s.clock[0], s.flights[r][0], r + s.replicas[r].group_size, NEVER
+    one = r
+    while one < end and until > clock.now:
         until = min(until, soonest(s, one))
         one += 1
-    steps, end, enough, begun = flight.steps, flight.end, flight.steps + least, flight.steps
-    while steps < flight.limit and (end < until or steps < enough) and clock.answered > 0:
-        took = pending[(steps + 1) * flight.width - 1]
-        if took >= NEVER - end:
-            return TOO_LATE
-        clock.answered -= 1
-        end += took
-        steps += 1
-    clock.answered = 0
-    if steps == begun:
-        return ASK_STEP
-    for one in range(r, end_of_group):
+    enough = flight.steps + least
+    asks = p.groups[p.of_stage[r][0]].asks
+    asked = price_asked(s, r, until, enough) if asks else price_group(s, p, r, until, enough)
+    if asked:
+        return asked
+    for one in range(r, end):
         other = s.flights[one][0]
-        other.steps, other.limit, other.end = steps, flight.limit, end
+        other.steps, other.limit, other.end = flight.steps, flight.limit, flight.end
     return 0
 
 
-def decide_together(s: Any, h: Any, r: int) -> int:
+def decide_together(s: Any, p: Any, h: Any, r: int) -> int:
     """Launch the next step of a group whose first replica this is, if it can be; return 0, or what to ask for."""
     rep, flight, end = s.replicas[r], s.flights[r][0], r + s.replicas[r].group_size
     if rep.flying > 0:
         if flight.goes_on:
-            asked = extend_all(s, r, (flight.steps >> PIECE) + 1)
+            asked = extend_all(s, p, r, (flight.steps >> PIECE) + 1)
             if asked:
                 return asked
             flight.goes_on = 0
@@ -119,7 +114,7 @@ def decide_together(s: Any, h: Any, r: int) -> int:
             return 0
         describe_all(s, r)
         flight.end = flight.start
-    asked = run_by_events(s, r, 0) if rep.by_events else extend_all(s, r, 1)
+    asked = run_by_events(s, r, 0) if rep.by_events else extend_all(s, p, r, 1)
     if asked:
         return asked
     s.clock[0].answered = 0

@@ -138,6 +138,8 @@ class Prices(NamedTuple):
     """Tokens that a captured graph computes for so many."""
     asked: Any
     """Whether sums were told, and the table of which something is asked."""
+    groups: Any
+    """Groups of replicas that take their steps together, by the kind of their stages (``core.group_prices``)."""
 
 
 def count_of(rep: Any, place: int) -> int:

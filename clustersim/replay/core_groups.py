@@ -13,13 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.compiled import Storage, field_of, set_field
-from clustersim.core.prices import COUNTS, Prices, Whole
-from clustersim.core.tables import EventTables
-from clustersim.cost.attention import Terms
+from clustersim.compiled import field_of, set_field
+from clustersim.core.group_tables import GroupTables
 from clustersim.graph.batch import Chunk, StepBatch
-from clustersim.graph.prices.lockstep_prices import Brought, LockstepPrices, lockstep_prices
 from clustersim.graph.prices.pricer import decode_keys, decoding
+from clustersim.graph.prices.step_table import ATTENDED
 from clustersim.graph.program import StageProgram
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import PoolInput
@@ -29,7 +27,7 @@ from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.halves import halves_of
 from clustersim.serving.sequence import Sequence as Member
 from clustersim.timeline.record import Recorder
-from clustersim.timeline.row_numbers import first_of_each
+from clustersim.timeline.row_numbers import NOTHING, Row
 
 LONGEST_RUN: Final = 1 << 8
 """Most steps of one run."""
@@ -125,12 +123,8 @@ class GroupBatch:
         return keys
 
 
-Row = tuple[int, Int64Array, tuple[int, ...]]
-"""A template, nanoseconds by class, and the columns that vary."""
-
-
 class GroupSteps:
-    """The steps of a group.
+    """The steps of a group, where they are asked for, and what each is recorded by.
 
     Parameters
     ----------
@@ -144,107 +138,84 @@ class GroupSteps:
     """
 
     def __init__(self, prepared: Prepared, pool: PreparedPool, replica: int, r: int) -> None:
-        self.pool, self.plan, self.pricer = pool, pool.input.plan, pool.input.pricer
+        self.pool, self.pricer = pool, pool.input.pricer
         self.programs: Mapping[str, StageProgram] = pool.programs[replica, 0]
-        self.replicas = range(r, r + (self.plan.dp if self.plan.is_lockstep else 1))
-        self.prices: LockstepPrices | None = None
-        if self.plan.is_lockstep and not self.plan.is_two_batch:
-            found = lockstep_prices(self.pricer, self.programs)
-            self.prices = found if found.supported else None
+        self.replicas = range(r, r + pool.together)
         self.width = 1 + max(
-            sum(cls.node.op == "attention_decode" for cls in program.classes) for program in self.programs.values()
+            sum(cls.node.op in ATTENDED for cls in program.classes) for program in self.programs.values()
         )
-        """Values that are logged of a step at most: its length is the last one."""
-        self.rows: dict[int, Row] = {}
+        """Values that vary in a step at most: its length is the last one."""
+        self.rows: dict[int, tuple[int, Row]] = {}
+        """Template and row of each step that was asked for, by number."""
         self.next_row = 0
         self.batch: GroupBatch | None = None
-        self.columns: tuple[int, ...] = ()
-        windows = len(self.pricer.windows)
-        self.prompt = Brought((1, 1, 1, 0, 0, 1, 1, 1, 0, *(1, 1, 0) * windows), (0,) * (1 + windows))
-        self.decode = Brought((1, 1, 0, 1, 0, 0, 0, 0, 1, *(0, 0, 1) * windows), (0,) * (1 + windows))
-        """What a replica brings that has nothing to run."""
+        self.tables: GroupTables | None = None
 
     def answer(self, s: Any) -> None:
         """Price further steps of the step or run that is decided, or under way."""
         r = self.replicas[0]
         done, limit = (int(field_of(s.flights[r], 0, name)) for name in ("steps", "limit"))
         count = min(limit - done, max(1, done))
-        row, columns, varying, lengths = self._price(s, done, count)
+        number, row, varying, lengths = self._price(s, done, count)
+        columns = row[1]
         if done == 0:
-            self.rows[self.next_row] = row
+            self.rows[self.next_row] = number, row
             set_field(s.flights[r], 0, "row", self.next_row)
             set_field(s.flights[r], 0, "width", 1 + len(columns))
             self.next_row += 1
-        table = np.concatenate([varying, lengths[:, None]], axis=1)
-        width, values = 1 + len(columns), table.ravel()
-        at = done * width
+        values = np.concatenate([varying, lengths[:, None]], axis=1).ravel()
+        at = done * (1 + len(columns))
         if isinstance(s.pending, np.ndarray):
             s.pending[r, at : at + len(values)] = values
         else:
             s.pending[r][at : at + len(values)] = values.tolist()
         set_field(s.clock, 0, "answered", count)
 
-    def _price(self, s: Any, done: int, count: int) -> tuple[Row, tuple[int, ...], Int64Array, Int64Array]:
-        """Return the row of some steps, the columns that vary, what these take, and how long the steps are."""
-        if self.prices is not None:
-            return self._price_by_counts(self.prices, s, done, count)
+    def _price(self, s: Any, done: int, count: int) -> tuple[int, Row, Int64Array, Int64Array]:
+        """Return the template and the row of some steps, what varies in them, and how long they are."""
         if done == 0:
-            decisions = [decision_of(s, r) for r in self.replicas]
-            self.batch = GroupBatch(decisions, self.pool.input)
+            self.batch = GroupBatch([decision_of(s, r) for r in self.replicas], self.pool.input)
         assert self.batch is not None
         batch = self.batch.batch
         program = self.programs[batch.program]
-        number = self.pool.numbers[program.key]
+        number, path = self.pool.numbers[program.key], program.template
         if batch.kind != "decode":
             row = self.pricer.durations(program, batch, self.pricer.features(batch))
-            return (number, row, ()), (), np.empty((1, 0), np.int64), program.template.total_times(row[None])
+            return number, (row, ()), np.empty((1, 0), np.int64), path.total_times(row[None])
         row, columns, varying = self.pricer.decode_run(program, decoding(batch), self.batch.keys(done, count))
         table = np.repeat(row[None], count, axis=0)
         table[:, columns] = varying
-        return (number, row, columns), columns, varying, program.template.total_times(table)
+        return number, (row, columns), varying, path.total_times(table)
 
-    def _price_by_counts(
-        self, prices: LockstepPrices, s: Any, done: int, count: int
-    ) -> tuple[Row, tuple[int, ...], Int64Array, Int64Array]:
-        fields = ("chunks", "decodes", "new", "context", "pairs", "keys", "attended", "near_pairs", "near_keys",
-                  "near_attended", "near_growth")  # fmt: skip
-        found = [[int(field_of(s.replicas, r, name)) for name in fields] for r in self.replicas]
-        decodes = any(mine[1] for mine in found)
-        kind = ("mixed" if decodes else "prefill") if any(mine[0] for mine in found) else "decode"
-        nothing = self.decode if decodes else self.prompt
-        brought = [self._brought(mine, done) if mine[0] + mine[1] else nothing for mine in found]
-        number = self.pool.numbers[self.programs[kind].key]
-        if kind != "decode":
-            row, lengths = prices.prompts(kind, brought)
-            return (number, row, ()), (), np.empty((1, 0), np.int64), lengths
-        row, columns, varying, lengths = prices.decodes(brought, count)
-        return (number, row, columns), columns, varying, lengths
+    def sizes(self, numbers: Int64Array, counts: Int64Array) -> Int64Array:
+        """Return how many values vary in so many steps that are logged with one of these numbers."""
+        if self.tables is not None:
+            return (1 + self.tables.attends[numbers]) * counts + self.tables.parts[numbers]
+        return counts * np.array([1 + len(self.rows[number][1][1]) for number in numbers.tolist()], np.int64)
 
-    def _brought(self, fields: list[int], done: int) -> Brought:
-        chunks, decodes, new, context, pairs, keys, attended, near_pairs, near_keys, near, growth = fields
-        counts = (
-            new + decodes, chunks + decodes, new, decodes, context, context + new, keys, pairs,
-            attended + done * decodes,
-        )  # fmt: skip
-        if not self.pricer.windows:
-            return Brought(counts, (decodes,))
-        return Brought((*counts, near_pairs, near_keys, near + done * growth), (decodes, growth))
-
-    def sizes(self, numbers: Int64Array) -> Int64Array:
-        """Return how many values each step has that is logged with one of these rows."""
-        return np.array([1 + len(self.rows[number][2]) for number in numbers.tolist()], np.int64)
-
-    def record(self, recorder: Recorder, numbers: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return the recorder's number of each row, its template, and how many columns vary; forget earlier ones."""
-        each = first_of_each(numbers, self.next_row).tolist()
-        found = np.zeros((3, self.next_row - min(each)), np.int64)
-        for number in each:
-            template, row, columns = self.rows[number]
-            found[:, number - min(each)] = (*recorder.numbers_of(template, [(row, columns)]), template, len(columns))
-        told = found[:, numbers - min(each)]
-        for number in [one for one in self.rows if one < max(each)]:
+    def untangle(
+        self, numbers: Int64Array, counts: Int64Array, values: Int64Array
+    ) -> tuple[list[tuple[int, Row]], Int64Array, Int64Array]:
+        """Return the template and the row of each run of steps, how long steps are, and what varies besides."""
+        ends = np.cumsum(self.sizes(numbers, counts))
+        kept = np.ones(len(values), np.bool_)
+        found: list[tuple[int, Row]] = [self.rows[number] for number in numbers.tolist()] if self.tables is None else []
+        if self.tables is not None:
+            found = [(0, (NOTHING, ()))] * len(numbers)
+            for number in np.unique(numbers).tolist():
+                mine, parts = np.flatnonzero(numbers == number), int(self.tables.parts[number])
+                places = (ends[mine] - parts)[:, None] + np.arange(parts)
+                kept[places] = False
+                template = self.pool.numbers[self.tables.every[number].program.key]
+                for at, row in zip(mine.tolist(), self.tables.rows(number, values[places]), strict=True):
+                    found[at] = template, row
+        widths = np.array([1 + len(row[1]) for _, row in found], np.int64)
+        steps = np.flatnonzero(kept)[np.cumsum(np.repeat(widths, counts)) - 1]
+        lengths = values[steps]
+        kept[steps] = False
+        for number in [one for one in self.rows if one < int(numbers[-1])]:
             del self.rows[number]
-        return told[0], told[1], told[2]
+        return found, lengths, values[kept]
 
 
 class GroupLog(StepLog):
@@ -258,12 +229,11 @@ class GroupLog(StepLog):
         self, rows: Mapping[str, Any], varying: Int64Array, passes: Int64Array | None, sends: Int64Array
     ) -> None:
         first, counts, recorder = self._hand_rows(rows), rows["count"], self.recorder
-        numbers, templates, widths = self.of_group.record(recorder, rows["number"])
-        last = np.cumsum(np.repeat(widths + 1, counts)) - 1
-        lengths, kept = varying[last], np.ones(len(varying), bool)
-        kept[last] = False
-        sizes = widths * counts
-        at = recorder.varying.extend(varying[kept])
+        found, lengths, varying = self.of_group.untangle(rows["number"], counts, varying)
+        templates = np.array([template for template, _ in found], np.int64)
+        numbers = np.array([recorder.numbers_of(template, [row])[0] for template, row in found], np.int64)
+        sizes = np.array([len(columns) for _, (_, columns) in found], np.int64) * counts
+        at = recorder.varying.extend(varying)
         recorder.passes.extend_columns(
             replica=same(self.replica, len(counts)), stage=same(0, len(counts)), template=templates, first_step=first,
             steps=counts, start_ns=rows["start_ns"], row=numbers,
@@ -283,18 +253,3 @@ class GroupLog(StepLog):
         sizes = np.where(told, counts, 0)
         at = self.recorder.starts.extend(starts[np.repeat(told, counts)])
         return np.where(told, at + np.cumsum(sizes) - sizes, -1)
-
-
-class GroupTables(EventTables):
-    """Stands for the table of prices where all replicas are in groups."""
-
-    def __init__(self, storage: Storage) -> None:
-        super().__init__()
-        ints, rows = {"priced", "part_count", "send_place", "attending", "layers", "sent", "varying", "answer"}, {}
-        for name in Prices._fields:
-            rows[name] = storage.numbers(1) if name in ints else storage.table(1, 1)
-        rows |= {
-            "whole": storage.records(Whole, 1), "terms": storage.grid(Terms, 1, 1),
-            "curves": storage.column(np.zeros(1)), "weights": storage.table(1, COUNTS),
-        }  # fmt: skip
-        self.p = Prices(**rows)

@@ -16,6 +16,7 @@ from clustersim.copies import several
 from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.core.events import KIND_BITS, VERSION_BITS
+from clustersim.core.group_tables import GroupKind, GroupTables
 from clustersim.core.kv_moves import Move
 from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, PrefixRun
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
@@ -26,7 +27,7 @@ from clustersim.core.tables import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
-from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, GroupTables, is_grouped
+from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, is_grouped
 from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.events import decode_run
@@ -129,7 +130,7 @@ class CoreReplicas:
             self.router = AskedRouter(CustomRouter(router), self.inputs.requests, replicas)
         self.tables: PriceTables = EventTables()
         if self.groups:
-            self.tables = GroupTables(self.storage)
+            self.tables = self._group_tables()
         elif not by_events:
             apart = self.split or builder.sends_differ
             self.tables = self._tables([builder.prices_of(replica) for replica in replicas], apart)
@@ -144,6 +145,24 @@ class CoreReplicas:
         """By replica and step not handed on yet what took longer: stage, instance, ns."""
         self.thread: ThreadPoolExecutor | None = None
         self.dealt: Future[None] | None = None
+
+    def _group_tables(self) -> GroupTables:
+        """Return the prices of groups, those of an earlier run that came to its end where they do."""
+        scheduler, (pool,) = self.scheduler, self.prepared.pools
+        most, kinds = most_counts(scheduler, self.inputs.requests), dict[Any, GroupKind]()
+        for group in self.groups.values():
+            kind = GroupKind(group.pricer, pool.input.plan, group.programs, most)
+            kinds.setdefault(group.programs["decode"].key, kind)
+        firsts = [(r - r % pool.together) for r in range(len(self.replicas))]
+        of_replicas = tuple([[*kinds].index(self.groups[r].programs["decode"].key) for r in firsts])
+        self.group_key = "groups", self.interpreted, pool.input.plan, of_replicas, most
+        made = pool.input.pricer.made
+        found: GroupTables = made.pop(self.group_key, None) or GroupTables([*kinds.values()], of_replicas, self.storage)
+        found.settle()
+        if not found.obstacle:
+            for group in self.groups.values():
+                group.tables = found
+        return found
 
     def _groups(self) -> dict[int, GroupSteps]:
         """Return the steps of groups by the place of their first replica, which gets a log for their passes."""
@@ -199,7 +218,7 @@ class CoreReplicas:
         classes, ranks = whole["classes"], whole["ranks"]
         copied = width if self.copying else 0  # as many may be copied as run
         varying = max(
-            [one.width * LONGEST_RUN for one in self.groups.values()]
+            [one.width * LONGEST_RUN + int(self.tables.parts.max()) for one in self.groups.values()]
             or [
                 decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
                 for one in self.of_pools
@@ -512,7 +531,9 @@ class CoreReplicas:
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
-        if self.by_events is None and not self.groups:
+        if isinstance(self.tables, GroupTables):
+            self.inputs.entry.pricer.made[self.group_key] = self.tables
+        elif self.by_events is None:
             self._keep_tables()
 
     def unfinished(self) -> Iterator[str]:
@@ -610,6 +631,14 @@ class CoreReplicas:
         chunks, new, context, decodes = rep["chunks"], rep["new"], rep["context"], rep["decodes"]
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])
         mixed = int(decodes > 0)
+        if r in self.groups and isinstance(self.tables, GroupTables):
+            if self.tables.obstacle:
+                self.groups[r].answer(self.s)
+                return
+            self.tables.answer(r, status)
+            if status == st.ASK_STEP:
+                set_field(self.s.clock, 0, "answered", 1)
+            return
         if rep["split"] and (rep["chunks"] or rep["stages"] > 1 or rep["split"] == BY_RANKS):
             self._answer_ranks(r, rep, status)
             return
@@ -622,8 +651,6 @@ class CoreReplicas:
             self.tables.learn_parts(r, mixed, counts)
         elif status == st.ASK_ROW:
             self.tables.learn_rows(r, mixed, counts)
-        elif r in self.groups:
-            self.groups[r].answer(self.s)
         else:
             self._answer_step(r, rep, counts)
 
@@ -795,7 +822,7 @@ class CoreReplicas:
         found = np.zeros(len(rows), np.int64)
         for r, group in self.groups.items():
             mine = rows[:, -1] == r
-            found[mine] = group.sizes(rows[mine, -2]) * rows[mine, 10]
+            found[mine] = group.sizes(rows[mine, -2], rows[mine, 10])
         return found
 
     def _tell_stretches(self, r: int, log: LaneLog, rows: int) -> None:
