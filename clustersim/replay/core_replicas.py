@@ -31,8 +31,8 @@ from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, is_
 from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.events import decode_run
+from clustersim.replay.host_copies import record_copies
 from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.lanes.log import LaneLog, StepLog
 from clustersim.replay.outages import ALL_FAILED
 from clustersim.replay.outcome import Outcome
@@ -851,11 +851,11 @@ class CoreReplicas:
         if ((ends == st.NEVER) & (starts <= horizon)).any():
             raise too_late()
         copies = copies[ends <= horizon]
-        for r, log in enumerate(self.logs):
-            if isinstance(log, CopyLog):
-                mine = copies[copies[:, 0] == r]
-                for stage in range(log.stages):
-                    log.hand_copies(mine[mine[:, 1] == stage, 2:8], stage)
+        pool, recorder = self.inputs.entry, self.prepared.recorder
+        for r, replica in enumerate(self.replicas.tolist() if len(copies) else ()):
+            mine = copies[copies[:, 0] == r]
+            for stage in range(pool.plan.pp):
+                record_copies(recorder, pool, replica, stage, mine[mine[:, 1] == stage, 2:8])
 
 
 def _order(scheduler: Scheduler, requests: Requests) -> Int64Array:

@@ -12,7 +12,6 @@ from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import SplitPrices, StepPrices, step_prices
 from clustersim.replay.lanes.clocks.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
-from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.log import LaneLog, StepLog
 from clustersim.replay.lanes.member_lane import MemberLane
@@ -145,10 +144,7 @@ class LaneBuilder:
         senders = [one["decode"] for one in kinds[:-1]]
         token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
         blocks = prepared.schedulers[replica].pool.total
-        told = replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder
-        if pool.input.host is None:
-            return LaneLog(*told)
-        return CopyLog(pool.input.host.block_bytes, plan.tp, *told)
+        return LaneLog(replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder)
 
     def prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""
