@@ -136,6 +136,8 @@ class CoreReplicas:
             self.tables = self._tables([builder.prices_of(replica) for replica in replicas], apart)
         shares = not by_events and links_meet(prepared)
         self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
+        self.margin = self.network.margin
+        """Events that one event may bring."""
         self.outages = prepared.outages
         self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
         streams = ("router", "router of the decode pool")
@@ -217,6 +219,7 @@ class CoreReplicas:
         whole = self.tables.whole
         classes, ranks = whole["classes"], whole["ranks"]
         copied = width if self.copying else 0  # as many may be copied as run
+        self.margin = self.network.margin + copied * self.most_together
         varying = max(
             [one.width * LONGEST_RUN + int(self.tables.parts.max()) for one in self.groups.values()]
             or [
@@ -278,8 +281,8 @@ class CoreReplicas:
             sent_at=storage.table(count, ranks * (stages - 1)),
             slots=storage.table(count, stages, -1),
             phases=storage.numbers(max(one.pool.block_tokens for one in self.of_pools)),
-            times=storage.numbers(self.events + copied),
-            whats=storage.numbers(self.events + copied),
+            times=storage.numbers(self.events + self.margin),
+            whats=storage.numbers(self.events + self.margin),
             choice=storage.numbers(2 * width if self.schedulers else 0),
             touched=storage.numbers(count),
             load_tree=storage.numbers(0),
@@ -411,7 +414,7 @@ class CoreReplicas:
             "displaced_at": st.NEVER, "displaced_from": st.NEVER, "displaced_to": -1,
             "timeout": -1 if config.queue_timeout_ns is None else config.queue_timeout_ns, "cancels": int(cancels),
             "max_run": min(decode_run.MAX_RUN, LONGEST_RUN if self.groups else st.NEVER), "senders": ranks,
-            "margin": self.network.margin,
+            "margin": self.margin,
             "stretches_room": ROOM * len(st.STRETCH),
             **{f"{name}_room": room for name, room in self._room.items()},
         }  # fmt: skip
@@ -593,7 +596,7 @@ class CoreReplicas:
 
     def _expected(self) -> int:
         """Return how many events transfers may bring at once."""
-        return int(field_of(self.network.n.traffic, 0, "present")) + self.network.margin
+        return int(field_of(self.network.n.traffic, 0, "present")) + self.margin
 
     def _draw(self) -> None:
         """Draw pairs of replicas of a pool: as many as there are requests where the same ones live to the end."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from struct import Struct
 from typing import Any, Final
 
 import numpy as np
@@ -335,21 +334,13 @@ class StepLog(LaneLog):
 
     def __init__(self, replica: int, blocks: int, recorder: Recorder) -> None:
         super().__init__(replica, (), (), blocks, 0, (), recorder)
-        self._width = len(STEP_ROW) + 2
-        self._packed = Struct(f"{self._width}q").pack
-
-    def steps(self, row: tuple[int, ...], count: int, end: int) -> None:
-        """Append a run of ``count`` steps."""
-        self._steps.frombytes(self._packed(*row, count, in_time(end)))
-        if len(self._steps) >= self._full:
-            self.flush_steps()
-
-    def flush_steps(self) -> None:
-        if self._steps:
-            self._hand_rows(self._taken_steps())
 
     def _hand_steps(
-        self, rows: Mapping[str, Any], varying: Int64Array, passes: Int64Array | None, sends: Int64Array
+        self,
+        rows: Mapping[str, Any],
+        varying: Int64Array,
+        passes: Int64Array | None,
+        sends: Int64Array,
     ) -> None:
         self._hand_rows(rows)
 

@@ -109,7 +109,7 @@ def test_a_run_is_looked_at_from_where_it_was(monkeypatch):
     took = [5, 7, 9, 4]
     monkeypatch.setattr("clustersim.core.steps.step_ns", lambda p, flight, pending, step: took[step])
     flight = SimpleNamespace(start=100, steps=4, ended=0, next_end=0)
-    state = SimpleNamespace(flights=[[flight]], pending=[None])
+    state = SimpleNamespace(flights=[[flight]], pending=[None], replicas=[SimpleNamespace(group_first=0)])
     # Steps end at 105, 112, 121 and 125.
     assert [ended_before(state, None, 0, instant) for instant in (105, 106, 112, 122, 900)] == [
         (0, 105), (1, 112), (1, 112), (3, 125), (3, 125)
