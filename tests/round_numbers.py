@@ -32,8 +32,7 @@ from clustersim.collective.price import CommPlan
 from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.cost.protocol import CostModel, Shape
-from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.expand import blueprint_of
+from clustersim.graph.expand import step_blueprints
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
@@ -186,7 +185,7 @@ def deployment(
     spec, window = model(layers, layer), layer.attention.sliding_window
     pool = PoolInput(
         plan=plan,
-        blueprints={kind: blueprint_of(spec, plan.lockstep, Precision(), kind) for kind in STEP_KINDS},
+        blueprints=step_blueprints(spec, plan.lockstep, Precision()),
         pricer=Pricer(
             cost=cost or RoundCost(),
             engine=engine,
@@ -229,8 +228,8 @@ def pools(
     serving = {"kv_block_tokens": 4, "max_batch_requests": more.get("max_batch_requests", 256), **decode_serving}
     pool = PoolInput(
         plan=decode,
-        blueprints={kind: blueprint_of(spec, decode, Precision(), kind) for kind in STEP_KINDS},
-        pricer=Pricer(cost=RoundCost(), engine=ENGINE, comm=given.comm, sp=decode.sp, windows=()),
+        blueprints=step_blueprints(spec, decode.lockstep, Precision()),
+        pricer=Pricer(cost=RoundCost(), engine=ENGINE, comm=given.comm, sp=decode.lockstep.sp, windows=()),
         serving=ServingConfig(**serving),
         kv_blocks=decode_blocks,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.core.events import VERSIONS, drop_first, expect, first_kind, first_number, first_version
+from clustersim.core.groups import decide_together
 from clustersim.core.hand_overs import NOBODY, go_on_hand_over
 from clustersim.core.outages import begin_and_end_outages
 from clustersim.core.pools import cancel_transfer, is_hopeless, settle_hand_overs
@@ -53,7 +54,7 @@ from clustersim.core.steps import (
     end_turn,
     free_sequence,
     is_run,
-    land,
+    land_all,
     rank_in_queue,
     stop,
     take_out,
@@ -94,7 +95,7 @@ def end_steps(s: Any, p: Any, n: Any, h: Any) -> int:
                 if flight.steps < flight.limit:
                     flight.goes_on = 1
                 else:
-                    land(s, r)
+                    land_all(s, r)
         touch(s, r)
     return 0
 
@@ -207,7 +208,7 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
     seq.request, seq.prompt, seq.output, seq.replica = request, s.prompts[request], s.outputs[request], r
     seq.arrived = clock.now
     seq.computed = seq.generated = seq.blocks = seq.busy = seq.admitted = seq.leaving = seq.displaced = 0
-    seq.decodes = seq.away = seq.preemptions = seq.copies = 0
+    seq.decodes = seq.away = seq.preemptions = seq.copies = seq.owner = 0
     seq.first_step = seq.last_step = -1
     rank_in_queue(s, one)
     seq.partner, seq.hands_over, seq.is_on_way = NOBODY, 0, 0
@@ -293,9 +294,9 @@ def decide_all(s: Any, p: Any, n: Any, h: Any) -> int:
             return FULL
         if clock.events + 3 + clock.margin > clock.event_room:
             return GROW
-        asked = decide(s, p, n, h, r)
+        clock.lane = r
+        asked = decide_together(s, p, h, r) if s.replicas[r].by_group else decide(s, p, n, h, r)
         if asked:
-            clock.lane = r
             return asked
         if s.replicas[r].again:
             s.replicas[r].again = 0

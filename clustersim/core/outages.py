@@ -13,7 +13,7 @@ from clustersim.core.events import VERSIONS, drop_first, first_kind, first_numbe
 from clustersim.core.passes import abandon
 from clustersim.core.pool_outages import break_off, return_to_prefill, rouse
 from clustersim.core.prefix_cache import empty
-from clustersim.core.progress import blocks_of, most_blocks
+from clustersim.core.progress import blocks_of, lend, most_blocks
 from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
 from clustersim.core.routing import lacks_room, route, show_replicas
@@ -55,16 +55,14 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
     """Account for the steps of a run that have ended, and forget what is under way but for the blocks that it took."""
     rep, ended = s.replicas[r], 0
     if rep.stages == 1 and rep.meets == 0 and rep.flying > 0:
-        flight = s.flights[r][0]
+        flight, first = s.flights[r][0], rep.group_first
         ended = flight.steps - 1
         if ended > 0:
-            log_run(s, r, 0, ended, flight.end - step_ns(p, flight, s.pending[r], ended))
+            log_run(s, r, 0, ended, flight.end - step_ns(p, s.flights[first][0], s.pending[first], ended))
             advance_decodes(s, r, 0, flight, ended)
             for place in range(flight.decodes):
                 seq = s.sequences[s.members[r][place]]
-                more = blocks_of(rep, seq.computed + 1) - seq.blocks
-                rep.free -= more
-                seq.blocks += more
+                lend(s, r, s.members[r][place], blocks_of(rep, seq.computed + 1) - seq.blocks)
     while rep.flying > 0:
         rep.flying -= 1
         k = rep.oldest + rep.flying

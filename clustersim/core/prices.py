@@ -25,7 +25,11 @@ class Whole(Record):
     """
 
     floats = ("gap_s", "graph_gap_s", "longest_s")
-    __slots__ = (*floats, "kinds", "classes", "width", "ranks", "size", "columns")
+    __slots__ = (
+        *floats, "kinds", "classes", "width", "ranks", "size", "columns",
+        # where steps are longest paths
+        "chunk_width", "degree", "graph_most", "part_kinds", "sums", "value_places",
+    )  # fmt: skip
 
 
 class Prices(NamedTuple):
@@ -84,10 +88,58 @@ class Prices(NamedTuple):
     """Of the step that is priced, by kind: nanoseconds of the pass, and the number of its row."""
     sent: Any
     """What its sends take: ``kind × ranks + rank``."""
+    leaves: Any
+    """When the output of each rank leaves, where prompts are split: ``kind × ranks + rank``, −1 for never."""
     varying: Any
     """What its attention takes: ``kind × classes + class``."""
     answer: Any
     """The same, where it was asked for."""
+    pass_tables: Any
+    """This and all that follows is for steps that are longest paths (``core.paths``); empty where none are."""
+    pass_parts: Any
+    attends: Any
+    uses: Any
+    """Which term has a class, and how often, one after the other …"""
+    uses_first: Any
+    """… and where those of each class begin."""
+    value_keys: Any
+    """Values of counts of a kind of part, in a table with open addresses …"""
+    value_at: Any
+    """… where what its classes take begins …"""
+    values: Any
+    """… and that, with the bytes that it sends behind it."""
+    found: Any
+    """Where the values of each part are in the step that is priced."""
+    stretches: Any
+    """This and the next three are ``graph.longest_path.Path``'s."""
+    series: Any
+    waits_first: Any
+    waits: Any
+    series_ends: Any
+    base_terms: Any
+    """Terms without attention …"""
+    pass_terms: Any
+    """… and with it."""
+    exits: Any
+    """The series with which the output of each coordinate leaves, −1 for none."""
+    leaves_of: Any
+    """When it does."""
+    path_sends: Any
+    """By table and rank the part that its send is of, −1 for none, and which of its classes it is."""
+    counts: Any
+    """What the step carries, by coordinate."""
+    sums: Any
+    """What its prompt chunks add to counts of SP ranks (``core.ranks``)."""
+    chunk_at: Any
+    """Where what a chunk adds begins, by its tokens; −1 where unknown …"""
+    chunk_sums: Any
+    """… and that."""
+    padded: Any
+    """Tokens that a captured graph computes for so many."""
+    asked: Any
+    """Whether sums were told, and the table of which something is asked."""
+    groups: Any
+    """Groups of replicas that take their steps together, by the kind of their stages (``core.group_prices``)."""
 
 
 def count_of(rep: Any, place: int) -> int:

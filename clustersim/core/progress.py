@@ -15,6 +15,30 @@ def blocks_of(rep: Any, tokens: int) -> int:
     return (tokens + rep.block_tokens - 1) // rep.block_tokens
 
 
+def free_of(s: Any, r: int, owner: int) -> int:
+    """Return how many blocks are free of those that an owner has."""
+    rep = s.replicas[r]
+    return rep.free if rep.owners == 1 else s.owners[rep.first_owner + owner].free
+
+
+def lend(s: Any, r: int, one: int, blocks: int) -> None:
+    """Give a sequence blocks of its owner's pool; take them back where that is below 0."""
+    rep, seq = s.replicas[r], s.sequences[one]
+    rep.free -= blocks
+    seq.blocks += blocks
+    if rep.owners > 1:
+        s.owners[rep.first_owner + seq.owner].free -= blocks
+
+
+def emptiest(s: Any, r: int) -> int:
+    """Return the owner with most free blocks, the first among equals."""
+    rep, found = s.replicas[r], 0
+    for owner in range(1, rep.owners):
+        if s.owners[rep.first_owner + owner].free > s.owners[rep.first_owner + found].free:
+            found = owner
+    return found
+
+
 def most_blocks(rep: Any, seq: Any) -> int:
     """Return how many blocks a sequence holds at its end: the K/V of its last token is not computed."""
     return blocks_of(rep, seq.prompt + max(seq.output - 1, 0))

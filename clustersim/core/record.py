@@ -126,7 +126,9 @@ def log_run(s: Any, r: int, k: int, steps: int, end: int) -> None:
     pending, first = s.pending[r], k * (len(s.pending[r]) // stages)
     for place in range(size):
         s.varying[out + place] = pending[first + place]
-    clock.varying_at = out + size
+    for place in range(flight.found):
+        s.varying[out + size + place] = pending[first + len(pending) // stages - flight.found + place]
+    clock.varying_at = out + size + flight.found
     if stages > 1:
         row, most = at // 14, clock.most_stages
         for place in range(2 * stages):

@@ -18,11 +18,19 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared, release, take_over
-from clustersim.core.progress import blocks_of, most_blocks
+from clustersim.core.progress import blocks_of, emptiest, free_of, lend, most_blocks
 from clustersim.core.queue import comes_before, drop, pop, push
 from clustersim.core.record import close_episode, note
-from clustersim.core.state import ADMITTED, BEFORE_ALL, NEVER, PREEMPTED, REUSED
+from clustersim.core.state import ADMITTED, BEFORE_ALL, KEPT, NEVER, NOT_POOLED, PREEMPTED, REUSED
 from clustersim.core.swapping import swap_in, swap_out
+
+
+def promise(s: Any, r: int, one: int, blocks: int) -> None:
+    """Note that a sequence may come to hold blocks, or does not any more."""
+    rep = s.replicas[r]
+    rep.promised += blocks
+    if rep.owners > 1:
+        s.owners[rep.first_owner + s.sequences[one].owner].promised += blocks
 
 
 def leave(s: Any, r: int, one: int) -> None:
@@ -30,9 +38,8 @@ def leave(s: Any, r: int, one: int) -> None:
     rep, seq = s.replicas[r], s.sequences[one]
     drop(s.order[r], rep.running, one)
     rep.running -= 1
-    rep.free += seq.blocks
-    rep.promised -= most_blocks(rep, seq)
-    seq.blocks = 0
+    promise(s, r, one, -most_blocks(rep, seq))
+    lend(s, r, one, -seq.blocks)
 
 
 def preempt(s: Any, r: int, one: int) -> None:
@@ -54,7 +61,7 @@ def preempt(s: Any, r: int, one: int) -> None:
 
 
 def last_behind(s: Any, r: int, one: int) -> int:
-    """Return who comes last behind a sequence and can give blocks, −1 where nobody does.
+    """Return who comes last behind a sequence and can give blocks of the same owner, −1 where nobody does.
 
     Behind it are those that were admitted later, or that have a higher rank where the queue is ranked.
     """
@@ -63,7 +70,7 @@ def last_behind(s: Any, r: int, one: int) -> int:
     while place >= 0 and (rep.ranked or order[place] != one):
         other = order[place]
         seq = s.sequences[other]
-        if seq.blocks > 0 and seq.busy == 0:
+        if seq.blocks > 0 and seq.busy == 0 and seq.owner == s.sequences[one].owner:
             if not rep.ranked:
                 return other
             if comes_before(s, one, other) and (found < 0 or comes_before(s, found, other)):
@@ -81,7 +88,7 @@ def grow(s: Any, r: int, one: int, tokens: int) -> bool:
     missing = blocks_of(rep, tokens) - seq.blocks
     if missing > 0 and rep.short:
         return False
-    while missing > rep.free:
+    while missing > free_of(s, r, seq.owner):
         if rep.coming > 0 and missing <= rep.free + rep.coming:
             rep.short = 1
             return False
@@ -90,22 +97,22 @@ def grow(s: Any, r: int, one: int, tokens: int) -> bool:
             return False
         preempt(s, r, victim)
     if missing > 0:
-        rep.free -= missing
-        seq.blocks += missing
+        lend(s, r, one, missing)
     return True
 
 
 def is_last(s: Any, r: int, one: int) -> bool:
-    """Whether a sequence comes last of several that run."""
+    """Whether somebody comes before a sequence, and nobody of the same owner behind it."""
     rep, order = s.replicas[r], s.order[r]
-    if not rep.ranked:
-        return rep.running > 1 and order[rep.running - 1] == one
-    before = 0
+    before, met = 0, False
     for place in range(rep.running):
         other = order[place]
-        if other != one:
-            if comes_before(s, one, other):
+        if other == one:
+            met = True
+        elif comes_before(s, one, other) if rep.ranked else met:
+            if s.sequences[other].owner == s.sequences[one].owner:
                 return False
+        else:
             before += 1
     return before > 0
 
@@ -147,9 +154,11 @@ def choose_decodes(s: Any, r: int, base: int, budget: int) -> None:
 
 
 def choose_begun(s: Any, r: int, base: int, budget: int, limit: int) -> int:
-    """Choose chunks of prompts that are begun; return the budget that is left, −1 where one of them lacks blocks."""
+    """Choose chunks of prompts that are begun; return the budget that is left, −1 where all owners lack blocks."""
     rep, order, ready, batch = s.replicas[r], s.order[r], s.ready, s.members[r]
     known, short = 0, False
+    for owner in range(rep.owners if rep.owners > 1 else 0):
+        s.owners[rep.first_owner + owner].lacks = 0
     for at in range(rep.running):
         seq = s.sequences[order[at]]
         if seq.busy == 0 and seq.decodes == 0:
@@ -168,6 +177,8 @@ def choose_begun(s: Any, r: int, base: int, budget: int, limit: int) -> int:
             budget -= count
         elif rep.gives_up and rep.first_chunk and is_last(s, r, one):
             preempt(s, r, one)
+        elif rep.owners > 1:
+            s.owners[rep.first_owner + seq.owner].lacks = 1
         else:
             short = True
     return -1 if short else budget
@@ -178,13 +189,15 @@ def enter(s: Any, r: int, one: int, cached: int, blocks: int) -> None:
     rep, seq = s.replicas[r], s.sequences[one]
     if cached > 0:
         take_over(s, r, one, cached)
-    rep.free -= blocks
-    rep.promised += most_blocks(rep, seq)
-    seq.blocks, seq.admitted = cached + blocks, 1
+    seq.blocks, seq.admitted = cached, 1
+    lend(s, r, one, blocks)
+    promise(s, r, one, most_blocks(rep, seq))
     s.order[r][rep.running] = one
     rep.running += 1
     rep.prefilling += 1 - seq.decodes
     note(s, r, ADMITTED, seq.request, seq.prompt + seq.generated, rep.blocks - rep.free)
+    if rep.owners > 1:
+        note(s, r, KEPT, seq.request, seq.owner, NOT_POOLED)
     if cached > 0:
         note(s, r, REUSED, seq.request, seq.computed, rep.blocks - rep.free)
 
@@ -199,7 +212,12 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
         if rep.static and seq.batch != rep.batch:
             break
         known = need = seq.prompt + seq.generated
-        cached, taken, room = 0, 0, rep.blocks
+        cached, taken, room, promised = 0, 0, rep.blocks, rep.promised
+        if rep.owners > 1:
+            seq.owner = seq.owner if rep.static else emptiest(s, r)
+            if s.owners[rep.first_owner + seq.owner].lacks:
+                break
+            room, promised = rep.blocks // rep.owners, s.owners[rep.first_owner + seq.owner].promised
         if rep.caching:
             cached = cached_blocks(s, r, seq.request, known, 0)
             taken = count_free(s, r, seq.request, cached)
@@ -210,9 +228,9 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
         if rep.chunked == 0 and count < need and not (need > rep.max_tokens and rep.chunks == 0):
             break
         blocks, most = blocks_of(rep, count), most_blocks(rep, seq)
-        if (blocks if rep.first_chunk else blocks_of(rep, need)) + taken > rep.free:
+        if (blocks if rep.first_chunk else blocks_of(rep, need)) + taken > free_of(s, r, seq.owner):
             break
-        if rep.keeps_room and rep.promised + most > room:
+        if rep.keeps_room and promised + most > room:
             break
         pop(s, r)
         enter(s, r, one, cached, blocks)
@@ -224,13 +242,18 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
 
 def make_up_batch(s: Any, r: int) -> None:
     """Let those that wait be the next static batch, in their order, as many as have a place and blocks to their end."""
-    rep, members, left = s.replicas[r], 0, s.replicas[r].free
+    rep, first, members = s.replicas[r], s.replicas[r].first_owner, 0
     rep.batch += 1
+    for owner in range(rep.owners):
+        s.owners[first + owner].left = free_of(s, r, owner)
     while rep.waiting > 0 and members < rep.max_requests:
         seq = s.sequences[s.queues[r][0]]
-        if most_blocks(rep, seq) > left:
+        for owner in range(rep.owners):
+            if owner == 0 or s.owners[first + owner].left > s.owners[first + seq.owner].left:
+                seq.owner = owner
+        if most_blocks(rep, seq) > s.owners[first + seq.owner].left:
             break
-        left -= most_blocks(rep, seq)
+        s.owners[first + seq.owner].left -= most_blocks(rep, seq)
         s.ready[members] = pop(s, r)
         members += 1
     for place in range(members):
@@ -273,3 +296,5 @@ def schedule(s: Any, r: int, base: int) -> None:
     rep.steady = rep.chunks + rep.evicted + rep.copies == 0 and rep.decodes == rep.running and rep.stages == 1
     if rep.caching and rep.static == 0 and rep.waiting > 0 and rep.running < rep.max_requests:
         rep.steady = False  # where decodes take blocks that it would take over, who waits needs fewer of them
+    if rep.owners > 1 and rep.keeps_room and rep.static == 0 and rep.waiting > 0:
+        rep.steady = False  # another owner may become the emptiest, with room for who waits

@@ -29,6 +29,8 @@ EVENTS, STEP_END, COPY_END, TRANSFER, PASS, LAYER, FAULT, TIMEOUT, CANCELLATION 
 REJECTED, ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN, CANCELLED, LOST = range(1, 10)
 HANDED_OVER, RECEIVED = 10, 11
 """``serving.decision``'s numbers of facts (a test compares them)."""
+KEPT: Final = 12
+"""Which owner keeps a sequence that was admitted; logged as a fact, and recorded as none."""
 BEFORE_ALL: Final = -1
 """Rank of those that belong to a static batch; others have 0 or more."""
 TURN_OVER: Final = -2
@@ -181,18 +183,21 @@ class Replica(Record):
     that those who run hold at their ends; ``free_at`` is when its first stage is free. ``away`` counts those in host
     memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way, which give
     ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
+    ``owners`` are SP ranks that keep sequences apart; ``split`` says what is priced rank by rank (``core.ranks``).
     ``outage`` is its last one. A user's router is shown the blocks that the run under way has ``taken``, and those of a
     prompt that are ``cached``; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many
     members decode again, without being asked for, until something happens. ``first_kept`` is the last of those that
     keep cached blocks since their K/V has not moved yet, and that do not run any more. It is ``slow`` or not until the
-    next ``change``.
+    next ``change``. It takes its steps together with ``group_size`` replicas, itself included, from ``group_first`` on
+    (``core.groups``).
     """
 
     __slots__ = (
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
-        "by_events", "host_blocks", "meets", "pool", "by_layer",
+        "by_events", "host_blocks", "meets", "pool", "by_layer", "owners", "first_owner", "split", "group_first",
+        "group_size", "by_group",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
@@ -202,6 +207,17 @@ class Replica(Record):
         "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
     )  # fmt: skip
+
+
+class Owner(Record):
+    """An SP rank that keeps sequences of its own, in a pool of its own, where there are several.
+
+    ``promised`` are the blocks that those who run hold at their ends. It ``lacks`` blocks where its next free ones are
+    for a prompt that is begun; ``left`` are those without members of the batch being made up. Then there are those who
+    decode in the step being decided, and what they attend to.
+    """
+
+    __slots__ = ("attended", "decodes", "free", "lacks", "left", "near_attended", "near_growth", "promised")
 
 
 class Sequence(Record):
@@ -233,6 +249,7 @@ class Sequence(Record):
         "last_step",
         "leaving",
         "output",
+        "owner",
         "partner",
         "place",
         "preemptions",
@@ -264,8 +281,9 @@ class Flight(Record):
 
     ``left`` is how many steps the first member to end has left; ``previous`` the step that used its slot before;
     ``ended`` counts steps of a run that have ended, as far as somebody has asked, and ``next_end`` is when the one
-    behind them ends, 0 where nobody has. Where it ``opens`` transfers, ``layer`` counts layers that it has passed, and
-    events of these have its ``version``. It is ``slowed`` once it is known what it takes longer.
+    behind them ends, 0 where nobody has. Where it is ``timed``, what varies ends with what each step takes; so many
+    values were ``found`` (``core.ranks``). Where it ``opens`` transfers, ``layer`` counts layers that it has passed,
+    and events of these have its ``version``. It is ``slowed`` once it is known what it takes longer.
     """
 
     __slots__ = (
@@ -276,6 +294,7 @@ class Flight(Record):
         "decodes",
         "end",
         "ended",
+        "found",
         "goes_on",
         "graph",
         "kind",
@@ -296,6 +315,7 @@ class Flight(Record):
         "step",
         "steps",
         "terms",
+        "timed",
         "used",
         "version",
         "waiting",
@@ -316,6 +336,8 @@ class State(NamedTuple):
     pools: Any
     """Of replicas, each with its router."""
     replicas: Any
+    owners: Any
+    """Of all replicas, from ``replica.first_owner`` on those of each; one where nothing is kept apart."""
     sequences: Any
     spare: Any
     """Sequences that are free: the first ``clock.spares``."""
@@ -370,7 +392,9 @@ class State(NamedTuple):
     prompts: Any
     outputs: Any
     ranks: Any
+    """What orders requests in the queues of each pool, before their numbers do …"""
     thens: Any
+    """… and by how much later they come to be ordered."""
     cancel_after: Any
     refused: Any
     came: Any

@@ -20,8 +20,9 @@ from clustersim.core.hand_overs import await_layer, open_by_layer, reserve, samp
 from clustersim.core.passes import launch
 from clustersim.core.prefix_cache import keep_blocks, release, store
 from clustersim.core.prices import OF_DECODE, count_of, price_step
-from clustersim.core.progress import blocks_of, decodes_next
+from clustersim.core.progress import blocks_of, decodes_next, free_of
 from clustersim.core.queue import drop, remove
+from clustersim.core.ranks import BY_RANKS, extend_ranks, note_found, price_ranks
 from clustersim.core.record import close_episode, log_chunk, log_run, note, note_reason
 from clustersim.core.scheduler import leave, schedule
 from clustersim.core.state import (
@@ -72,8 +73,9 @@ def weigh(s: Any, r: int, tokens: int) -> None:
 
 
 def touch(s: Any, r: int) -> None:
-    """Let a replica decide at this instant, in the order of their numbers."""
-    rep, clock, touched = s.replicas[r], s.clock[0], s.touched
+    """Let a replica decide at this instant, with all that take their steps with it, in the order of their numbers."""
+    clock, touched, r = s.clock[0], s.touched, s.replicas[r].group_first
+    rep = s.replicas[r]
     if rep.is_touched == 0:
         rep.is_touched = 1
         at = clock.touched
@@ -227,6 +229,8 @@ def advance_decodes(s: Any, r: int, base: int, flight: Any, steps: int) -> None:
             more = blocks_of(rep, computed) - seq.blocks
             rep.free -= more
             seq.blocks += more
+            if rep.owners > 1:
+                s.owners[rep.first_owner + seq.owner].free -= more
 
 
 def land(s: Any, r: int) -> None:
@@ -260,9 +264,18 @@ def land(s: Any, r: int) -> None:
                 take_out(s, r, one, 0)
 
 
+def land_all(s: Any, r: int) -> None:
+    """Do the same for all that take their steps together with a replica."""
+    first = s.replicas[r].group_first
+    for one in range(first, first + s.replicas[r].group_size):
+        land(s, one)
+
+
 # ---- runs -----------------------------------------------------------------------------------------------------------
 def step_ns(p: Any, flight: Any, pending: Any, step: int) -> int:
     """Return what one of the steps of a run takes."""
+    if flight.timed:
+        return pending[(step + 1) * flight.width - 1]
     took = flight.base_ns
     for core in range(flight.width):
         took += p.terms[flight.terms][core].instances * pending[step * flight.width + core]
@@ -274,6 +287,7 @@ def ended_before(s: Any, p: Any, r: int, instant: int) -> tuple[int, int]:
 
     Instants never go back, so it goes on from where it was.
     """
+    r = s.replicas[r].group_first
     flight = s.flights[r][0]
     ended, end = flight.ended, flight.next_end
     if end == 0:
@@ -293,16 +307,18 @@ def is_run(s: Any, r: int) -> bool:
 
 def cut(s: Any, p: Any, r: int) -> None:
     """End a run with the step that is under way, or that ends now: whoever comes may be the next."""
-    clock, flight = s.clock[0], s.flights[r][0]
+    clock, first = s.clock[0], s.replicas[r].group_first
     before = clock.now + (clock.asked == clock.now)
-    ended, end = ended_before(s, p, r, before)
-    flight.steps = flight.limit = ended + 1
-    sooner = end != flight.end
-    flight.end = end
+    ended, end = ended_before(s, p, first, before)
+    sooner = end != s.flights[first][0].end
+    for one in range(first, first + s.replicas[r].group_size):
+        flight = s.flights[one][0]
+        flight.steps = flight.limit = ended + 1
+        flight.end = end
     if end == clock.now:
-        land(s, r)
+        land_all(s, first)
     if sooner or end == clock.now:
-        arm(s, r)
+        arm(s, first)
 
 
 def decide_anew(s: Any, p: Any, r: int) -> None:
@@ -335,27 +351,40 @@ def taken_at_most(s: Any, r: int) -> int:
 
 def horizon_of(s: Any, r: int) -> int:
     """Return for how many steps the same would be decided: until one has its last token, or lacks a block."""
-    rep, batch, phases = s.replicas[r], s.members[r], s.phases
+    rep = s.replicas[r]
     steps, size = min(rep.left, s.clock[0].max_run), rep.block_tokens
     steps = min(steps, rep.near_steps)
-    if rep.decodes * (steps // size + 1) <= rep.free:
+    if rep.owners == 1 and rep.decodes * (steps // size + 1) <= rep.free:
         return steps
-    for phase in range(size):
-        phases[phase] = 0
-    for place in range(rep.decodes):
-        within = s.sequences[batch[place]].computed % size
-        phases[size - within if within > 0 else 0] += 1  # enters a block in steps of this number
-    free, phase = rep.free, 0
-    for step in range(1, steps):
-        phase = phase + 1 if phase + 1 < size else 0
-        free -= phases[phase]
-        if free < 0:
-            return step
+    return blocks_last(s, r, steps)
+
+
+def blocks_last(s: Any, r: int, steps: int) -> int:
+    """Return for how many of so many steps the free blocks of each owner last."""
+    rep, batch, phases, size = s.replicas[r], s.members[r], s.phases, s.replicas[r].block_tokens
+    for owner in range(rep.owners):
+        free = free_of(s, r, owner)
+        for phase in range(size):
+            phases[phase] = 0
+        for place in range(rep.decodes):
+            seq = s.sequences[batch[place]]
+            if seq.owner == owner:
+                within = seq.computed % size
+                phases[size - within if within > 0 else 0] += 1  # enters a block in steps of this number
+        phase = 0
+        for step in range(1, steps):
+            phase = phase + 1 if phase + 1 < size else 0
+            free -= phases[phase]
+            if free < 0:
+                steps = step
+                break
     return steps
 
 
 def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
     """Price further steps of a run: so many, and until one ends at an instant; return 0, or what to ask for."""
+    if s.replicas[r].split == BY_RANKS:
+        return extend_ranks(s, p, r, least, until)
     clock, flight, pending, whole = s.clock[0], s.flights[r][0], s.pending[r], p.whole[0]
     batch, width, steps, end = flight.decodes, flight.width, flight.steps, flight.end
     gaps = p.whole[p.of_stage[r][0]]
@@ -488,7 +517,7 @@ def describe(s: Any, r: int, k: int, base: int) -> None:
     add_up_near(s, r, base)
     add_up_chunks(s, r, base)
     flight.start, flight.step, flight.steps, flight.limit, flight.goes_on = s.clock[0].now, rep.step, 0, 1, 0
-    flight.ended = flight.next_end = flight.slowed = 0
+    flight.ended = flight.next_end = flight.timed = flight.found = flight.slowed = 0
     flight.decodes, flight.chunks, flight.new, flight.left = rep.decodes, rep.chunks, rep.new, rep.left
     flight.kind = (MIXED if rep.decodes > 0 else PREFILL) if rep.chunks > 0 else DECODE
     flight.context, flight.attended = rep.context + rep.attended, rep.attended
@@ -501,6 +530,10 @@ def describe(s: Any, r: int, k: int, base: int) -> None:
 def begin_run(s: Any, p: Any, r: int) -> int:
     """Price a step that only decodes at a replica of one stage, or a run of them; return 0, or what to ask for."""
     rep, flight = s.replicas[r], s.flights[r][0]
+    if rep.split == BY_RANKS:
+        if flight.steps == 0:
+            flight.end, flight.row, flight.limit = flight.start, -1, horizon_of(s, r) if rep.steady else 1
+        return extend_ranks(s, p, r, 1, soonest(s, r))
     if flight.steps == 0:
         count, kind = rep.decodes, p.of_stage[r][0]
         if p.decode_ns[kind][count] < 0:
@@ -529,12 +562,19 @@ def pass_stages(s: Any, p: Any, r: int, k: int) -> int:
             passes[2 * (k * rep.stages + stage)], passes[2 * (k * rep.stages + stage) + 1] = at, p.cost[kind][1]
         if p.cost[kind][0] >= NEVER - at:
             return TOO_LATE
+        start = at
         at += p.cost[kind][0]
         free_at[stage] = at
         if stage < last:
-            latest = at
+            latest = 0
             for rank in range(ranks):
-                begin = max(at, sent_at[stage * ranks + rank])
+                leaves = at
+                if rep.split:
+                    leaves = start + p.leaves[kind * ranks + rank]
+                    if leaves < start:  # it has nothing to send
+                        sends[sent + rank] = sends[sent + ranks + rank] = 0
+                        continue
+                begin = max(leaves, sent_at[stage * ranks + rank])
                 took = p.sent[kind * ranks + rank]
                 if took >= NEVER - begin:
                     return TOO_LATE
@@ -543,6 +583,8 @@ def pass_stages(s: Any, p: Any, r: int, k: int) -> int:
                 latest = max(latest, begin + took)
             at = latest
             sent += 2 * ranks
+    if rep.split:
+        note_found(s, p, r, k)
     flight.end, flight.steps, flight.width, flight.row = at, 1, width, p.cost[p.of_stage[r][0]][1]
     return 0
 
@@ -589,7 +631,7 @@ def price_launched(s: Any, p: Any, n: Any, r: int, k: int) -> int:
     elif rep.stages == 1 and rep.chunks == 0 and rep.meets == 0:
         asked = begin_run(s, p, r)
     else:
-        asked = price_step(s, p, r)
+        asked = price_ranks(s, p, r) if rep.split else price_step(s, p, r)
         if asked == 0 and rep.meets:
             asked = launch(s, p, n, r, k)
         elif asked == 0:
@@ -652,10 +694,10 @@ def stop(s: Any, p: Any, r: int) -> None:
     rep, clock = s.replicas[r], s.clock[0]
     decodes = rep.flying > 0 and s.flights[r][0].kind == DECODE and rep.by_events + rep.meets + rep.slow == 0
     if rep.stages == 1 and decodes:
-        flight, ended, end = s.flights[r][0], 0, s.flights[r][0].start
+        flight, ended, end, first = s.flights[r][0], 0, s.flights[r][0].start, rep.group_first
         last = end
         while ended < flight.steps:
-            end += step_ns(p, flight, s.pending[r], ended)
+            end += step_ns(p, s.flights[first][0], s.pending[first], ended)
             if end > clock.horizon:
                 break
             ended, last = ended + 1, end

@@ -14,14 +14,19 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.compiled import Storage, field_of, set_field
+from clustersim.core.group_prices import Group
+from clustersim.core.paths import Attends, PassPart, PassTable
 from clustersim.core.prices import COUNTS, OF_DECODE, OF_MIXED, OF_PREFILL, Prices, Whole
+from clustersim.core.rank_tables import Member, RankTables
+from clustersim.core.ranks import PROGRAMS
+from clustersim.core.state import ASK_PART, ASK_ROW
 from clustersim.cost.attention import UNKNOWN, Terms, constants
 from clustersim.cost.table import TableCost
 from clustersim.graph.prices.attention import window_of
 from clustersim.graph.prices.counts import COUNTS as PLACES
 from clustersim.graph.prices.pricer import LONGEST_S, Pricer
 from clustersim.graph.prices.step_table import StepTable
-from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.steps import SplitPrices, StepPrices
 from clustersim.graph.prices.table import attention_shape
 from clustersim.graph.program import CostClass
 
@@ -69,12 +74,17 @@ class PriceTables:
         self.kinds = list(dict.fromkeys(one for each in stages for one in each))
         self.of_stage = [[self.kinds.index(one) for one in each] for each in stages]
         self.deepest = max(map(len, stages))
+        self.split = isinstance(self.kinds[0], SplitPrices)
+        """Whether prompts are split over SP ranks."""
+        self.ranks: RankTables | None = None
         self.most = most
         self.storage = storage
         self.apart = apart
         self.radix = [1 + one for one in most]
         self.prompts: list[StepTable] = [each for one in self.kinds for each in (one.prefill, one.mixed)]
         self.senders = self._senders()
+        if self.split:
+            self.ranks = RankTables(self.kinds, most, max([1, *map(len, self.senders)]), storage)
         self.obstacle = self._obstacle()
         self.plain = True
         if not self.obstacle:
@@ -82,6 +92,8 @@ class PriceTables:
             self._explain_sends()
 
     def _obstacle(self) -> str:
+        if self.ranks is not None:
+            return self.ranks.paths.obstacle
         for prompts in self.prompts:
             if prod(self.radix[place] for place in prompts.used) >= MOST_KEYS:
                 return "counts of a step exceed 62 bits"
@@ -91,6 +103,8 @@ class PriceTables:
 
     def _adds_up(self, prompts: StepTable) -> bool:
         """Whether the core adds rows up of parts: none depends on more than one small count."""
+        if self.split:
+            return False
         few = self.by_layer or self._width(prompts) <= MOST_VALUES
         return few and all(len(part.places) <= 1 for part in prompts.parts)
 
@@ -110,10 +124,7 @@ class PriceTables:
         """Return the tables, of which only constants are filled in."""
         storage, kinds, tables = self.storage, len(self.kinds), 2 * len(self.kinds)
         adds_up = [self._adds_up(prompts) for prompts in self.prompts]
-        width = max(
-            self._width(one) for one, simple in zip(self.prompts, adds_up, strict=True) if simple or not any(adds_up)
-        )
-        width = width if any(adds_up) else 1
+        width = max([1, *(self._width(one) for one, simple in zip(self.prompts, adds_up, strict=True) if simple)])
         parts = max(len(prompts.parts) for prompts in self.prompts)
         ranks = max([1, *map(len, self.senders)])
         attending = [self._attending(one, of) for one in self.kinds for of in (OF_PREFILL, OF_MIXED, OF_DECODE)]
@@ -121,12 +132,31 @@ class PriceTables:
         templates = [prompts.program.template for prompts in self.prompts] if self.by_layer else []
         columns = max((one.num_classes for one in templates), default=0)
         layers = max((len(one.passes_layers) for one in templates), default=0)
-        whole = storage.records(Whole, kinds)
+        whole, none = storage.records(Whole, kinds), storage.numbers(0)
+        lists = dict.fromkeys(Prices._fields[Prices._fields.index("pass_tables") :], none)
+        lists |= {
+            "pass_tables": storage.records(PassTable, 0), "pass_parts": storage.records(PassPart, 0),
+            "attends": storage.records(Attends, 0), "groups": storage.records(Group, 0),
+        }  # fmt: skip
+        readable = (
+            "uses",
+            "uses_first",
+            "stretches",
+            "series",
+            "waits_first",
+            "waits",
+            "exits",
+            "path_sends",
+            "padded",
+        )
+        lists |= dict.fromkeys(readable, storage.column(np.zeros(0, np.int64)))
+        if self.ranks is not None:
+            lists |= self.ranks.lists()
         decodes = self.most[PLACES["decode_sequences"]] + 1
         sends = max([1, *(self.radix[PLACES["tokens"]] for one in self.senders if one)])
         values: dict[str, Any] = {
             "longest_s": LONGEST_S, "kinds": kinds, "classes": classes, "width": width, "ranks": ranks,
-            "size": FEW_ROWS, "columns": columns,
+            "size": FEW_ROWS, "columns": columns, **({} if self.ranks is None else self.ranks.whole),
         }  # fmt: skip
         self.whole = values
         for name, value in values.items():
@@ -162,22 +192,25 @@ class PriceTables:
             curves=None,
             cost=storage.table(kinds, 2),
             sent=storage.numbers(kinds * ranks),
+            leaves=storage.numbers(kinds * ranks),
             varying=storage.numbers(kinds * classes),
             answer=storage.numbers(kinds * classes),
+            **lists,
         )
         for r, each in enumerate(self.of_stage):
             for stage, kind in enumerate(each):
                 p.of_stage[r][stage] = kind
         self.part_rows: list[list[Int64Array]] = []
         for table, (prompts, simple) in enumerate(zip(self.prompts, adds_up, strict=True)):
-            for at, place in enumerate(prompts.used):
+            for at, place in enumerate(() if self.split else prompts.used):
                 p.weights[table][place] = prod(self.radix[later] for later in prompts.used[at + 1 :])
             p.made[table][0] = len(prompts.rows)  # those of others are there
             p.part_count[table] = len(prompts.parts) if simple else 0
             for number, part in enumerate(prompts.parts if simple else ()):
                 p.part_place[table][number] = part.places[0] if part.places else -1
-            sizes = [(self.radix[part.places[0]] if part.places else 1, part.classes) for part in prompts.parts]
-            self.part_rows.append([np.zeros(size, np.int64) for size in sizes] if simple else [])
+            added = prompts.parts if simple else []
+            sizes = [(self.radix[part.places[0]] if part.places else 1, part.classes) for part in added]
+            self.part_rows.append([np.zeros(size, np.int64) for size in sizes])
         for table, template in enumerate(templates):
             p.layers[table // 2] = len(template.passes_layers)
             self._fill_layers(p, table, columns, classes)
@@ -216,7 +249,7 @@ class PriceTables:
         """Say which count sends depend on."""
         for table, prompts in enumerate(self.prompts):
             classes = self.senders[3 * (table // 2) + table % 2]
-            for part in prompts.parts:
+            for part in () if self.split else prompts.parts:
                 if classes and classes[0] in part.indices and part.places:
                     self.p.send_place[table] = part.places[0]
 
@@ -225,7 +258,7 @@ class PriceTables:
         shape = attention_shape(cls.node)
         prefills = cls.node.op == "attention_prefill"
         gap_s = pricer.gap_s(graph=False) if prefills else min(pricer.gap_s(graph=False), pricer.gap_s(graph=True))
-        plain = constants(pricer.cost, cls.node.op, shape, gap_s, curves)
+        plain = constants(pricer.cost, cls.node.op, shape, gap_s, curves, 0 if self.split else 1)
         self.plain = self.plain and bool(plain)
         found: dict[str, Any] = {
             "prefills": int(prefills), "instances": instances, "near": int(window_of(cls) is not None), "most": -1,
@@ -276,17 +309,45 @@ class PriceTables:
             if self.p.part_count[2 * kind + of] == 0:
                 self._learn_row(2 * kind + of, counts)
 
+    def answer_ranks(self, r: int, status: int, chunks: Sequence[Member]) -> None:
+        """Fill in what is asked for of a step of SP ranks."""
+        assert self.ranks is not None
+        paths, number, counts = self.ranks.paths, int(self.p.asked[1]), np.asarray(self.p.counts).tolist()
+        if status == ASK_ROW:
+            self.p = self.p._replace(**self.ranks.learn_chunks(chunks, self.p))
+        elif status == ASK_PART:
+            self.p = self.p._replace(**paths.learn(number, counts))
+            self.whole["value_places"] = paths.size
+            set_field(self.p.whole, 0, "value_places", paths.size)
+        else:
+            for kind in self.kinds_of(r):
+                base = kind * self.whole["classes"]
+                for core, ns in enumerate(paths.attention_ns(self.ranks.number(kind, number % PROGRAMS), counts)):
+                    self.p.answer[base + core] = ns
+
+    def classes_of(self, r: int, of: int) -> list[tuple[CostClass, int]]:
+        """Return the classes that attend on the first stage of a replica."""
+        return self.classes[3 * self.of_stage[r][0] + of]
+
     def kinds_of(self, r: int) -> list[int]:
         """Return the kinds of the stages of a replica."""
         return list(dict.fromkeys(self.of_stage[r]))
 
-    def values_of(self, replicas: Int64Array, tables: Int64Array) -> Int64Array:
-        """Return how many values vary in steps of replicas that are priced by tables of attention."""
+    def values_of(self, replicas: Int64Array, tables: Int64Array, counts: Int64Array) -> Int64Array:
+        """Return how many values vary in so many steps of replicas that are priced by tables of attention."""
         each = np.array(
             [[sum(len(self.classes[3 * kind + of]) for kind in mine) for of in range(3)] for mine in self.of_stage]
         )
-        found: Int64Array = each[replicas, tables]
+        if self.ranks is None:
+            return each[replicas, tables] * counts
+        each[:, OF_DECODE] += [self.is_timed(r) for r in range(len(self.of_stage))]
+        once = np.array([[self.ranks.found_of(mine, of) for of in range(3)] for mine in self.of_stage])
+        found: Int64Array = each[replicas, tables] * counts + once[replicas, tables]
         return found
+
+    def is_timed(self, r: int) -> bool:
+        """Whether what varies in decode steps of a replica ends with how long each takes."""
+        return self.ranks is not None and self.ranks.decodes and len(self.of_stage[r]) == 1
 
     def _learn_row(self, table: int, counts: Sequence[int]) -> None:
         p, prompts = self.p, self.prompts[table]
@@ -329,7 +390,7 @@ class PriceTables:
     def settle(self) -> None:
         """Tell the prices of rows that the core has made since."""
         p = self.p
-        for table, prompts in enumerate(self.prompts):
+        for table, prompts in enumerate(() if self.split else self.prompts):
             known, made = len(prompts.rows), int(p.made[table][0])
             if made > known:
                 self._tell(table, prompts, known)
@@ -366,11 +427,12 @@ class EventTables(PriceTables):
 
     def __init__(self) -> None:
         self.whole = {"classes": 1, "ranks": 1, "kinds": 0}
+        self.ranks = None
 
     def settle(self) -> None:
         """No prices were made."""
 
-    def values_of(self, replicas: Int64Array, tables: Int64Array) -> Int64Array:
+    def values_of(self, replicas: Int64Array, tables: Int64Array, counts: Int64Array) -> Int64Array:
         """Return how many values vary in steps: none."""
-        del tables
+        del tables, counts
         return np.zeros_like(replicas)

@@ -30,46 +30,44 @@ FEW_PERIODS: Final = 3
 """Periods that are walked one by one."""
 
 
-class Path(NamedTuple):
-    """Series, stretch by stretch."""
+FIRST, STOP, BEGINS, LENGTH, PERIODS, TIMES, WIDTH = range(7)
+"""Columns of a stretch, and how many these are: its first series and that behind it, where equal periods begin (layers
+for instance), how many series each has and how many there are, 0 for none; how often the stretch is there."""
 
-    first: Any
-    """The first series of each stretch, and where the last one ends."""
-    begins: Any
-    """Of each stretch where equal periods begin, layers for instance …"""
-    length: Any
-    """… how many series each has …"""
-    periods: Any
-    """… and how many periods there are; 0 for none."""
-    times: Any
-    """How often each stretch is there."""
-    term: Any
-    """What each series takes."""
+
+class Path(NamedTuple):
+    """Series, stretch by stretch; of several passes one behind the other."""
+
+    stretches: Any
+    """Row behind row of these columns."""
+    series: Any
+    """The term that each series takes."""
     waits_first: Any
     """Where in ``waits`` those of each series begin, and where the last ones end."""
     waits: Any
     """Series that others wait for."""
 
 
-def walk(path: Path, terms: Any, ends: Any) -> int:
-    """Return when a pass ends; ``ends`` takes when series do, from the start of their stretch.
+def walk(path: Path, begin: int, stop_at: int, terms: Any, ends: Any) -> int:
+    """Return when a pass of these stretches ends; ``ends`` takes when series do, from the start of their stretch.
 
     Series of a period wait for those of their own and of the one before alone. So where all of one end later by one
     constant than in the one before, all further ones do (what is a maximum of ends is later by c where all of these
     are), and only the last one is needed: what comes behind waits for no other.
     """
     total = 0
-    for stretch in range(len(path.times)):
-        at, stop, latest = path.first[stretch], path.first[stretch + 1], 0
-        length, left = path.length[stretch], path.periods[stretch]
-        mark = path.begins[stretch] + length if left > 0 else -1
+    for place in range(begin, stop_at):
+        row = place * WIDTH
+        at, stop, latest = path.stretches[row + FIRST], path.stretches[row + STOP], 0
+        length, left = path.stretches[row + LENGTH], path.stretches[row + PERIODS]
+        mark = path.stretches[row + BEGINS] + length if left > 0 else -1
         while at < stop:
             start = 0
-            for place in range(path.waits_first[at], path.waits_first[at + 1]):
-                end = ends[path.waits[place]]
+            for one in range(path.waits_first[at], path.waits_first[at + 1]):
+                end = ends[path.waits[one]]
                 if end > start:  # noqa: PLR1730  # max() takes twice as long
                     start = end
-            end = start + terms[path.term[at]]
+            end = start + terms[path.series[at]]
             ends[at] = end
             if end > latest:  # noqa: PLR1730
                 latest = end
@@ -77,19 +75,19 @@ def walk(path: Path, terms: Any, ends: Any) -> int:
             if at == mark:
                 left -= 1
                 mark = at + length if left > 0 else -1
-                if left > 0 and left + 1 < path.periods[stretch]:
+                if left > 0 and left + 1 < path.stretches[row + PERIODS]:
                     later, one = end - ends[at - 1 - length], at - length
                     while one < at and ends[one] - ends[one - length] == later:
                         one += 1
                     if one == at:
                         last = at + (left - 1) * length
-                        for place in range(length):
-                            end = ends[at - length + place] + left * later
-                            ends[last + place] = end
+                        for one in range(length):
+                            end = ends[at - length + one] + left * later
+                            ends[last + one] = end
                             if end > latest:  # noqa: PLR1730
                                 latest = end
                         at, mark = last + length, -1
-        total += path.times[stretch] * latest
+        total += path.stretches[row + TIMES] * latest
     return total
 
 
@@ -104,19 +102,19 @@ def follow(path: Path, ends: Any, counts: Any) -> None:
     counts : list of int
         By term.
     """
-    for stretch in range(len(path.times)):
-        at = path.first[stretch]
-        for one in range(path.first[stretch], path.first[stretch + 1]):
+    for row in range(0, len(path.stretches), WIDTH):
+        at, times = path.stretches[row + FIRST], path.stretches[row + TIMES]
+        for one in range(at, path.stretches[row + STOP]):
             if ends[one] > ends[at]:
                 at = one
-        counts[path.term[at]] += path.times[stretch]
+        counts[path.series[at]] += times
         while path.waits_first[at] < path.waits_first[at + 1]:
             first, stop = path.waits_first[at], path.waits_first[at + 1]
             at = path.waits[first]
-            for place in range(first + 1, stop):
-                if ends[path.waits[place]] > ends[at]:
-                    at = path.waits[place]
-            counts[path.term[at]] += path.times[stretch]
+            for one in range(first + 1, stop):
+                if ends[path.waits[one]] > ends[at]:
+                    at = path.waits[one]
+            counts[path.series[at]] += times
 
 
 def follow_all(path: Path, terms: Any, passes: int, num_terms: int, row: Any, ends: Any, counts: Any) -> None:
@@ -124,7 +122,7 @@ def follow_all(path: Path, terms: Any, passes: int, num_terms: int, row: Any, en
     for one in range(passes):
         for term in range(num_terms):
             row[term] = terms[one * num_terms + term]
-        walk(path, row, ends)
+        walk(path, 0, len(path.stretches) // WIDTH, row, ends)
         for term in range(num_terms):
             row[term] = 0
         follow(path, ends, row)
@@ -243,12 +241,7 @@ class LongestPath:
     # ---- walks ------------------------------------------------------------------------------------------------------
     def path(self, storage: Storage) -> Path:
         """Return it for functions of the subset."""
-        sizes = np.cumsum([0, *map(len, self.waits)])
-        flat = np.array([one for some in self.waits for one in some], np.int64)
-        times = np.array([stretch.times for stretch in self.stretches], np.int64)
-        term, first = np.array(self.term, np.int64), np.array(self.first, np.int64)
-        periods = np.array(self.periods, np.int64).T
-        return Path(*(storage.column(each) for each in (first, *periods, times, term, sizes, flat)))
+        return paths_of([self], storage)
 
     @cached_property
     def _plain(self) -> tuple[Path, list[int]]:
@@ -283,10 +276,10 @@ class LongestPath:
         ends: Sequence[int] | Int64Array
         if self._is_compiled(walk, 1):
             path, ends = self._arrays
-            total = int(compiled(walk)(path, np.array(terms, np.int64), ends))
+            total = int(compiled(walk)(path, 0, len(self.stretches), np.array(terms, np.int64), ends))
         else:
             path, ends = self._plain
-            total = walk(path, terms, ends)
+            total = walk(path, 0, len(self.stretches), terms, ends)
         if not self.exits or max(self.exits) < 0:
             return total, (0,) * len(self.exits)
         earlier = zip(self.stretches[:-1], self.first[1:-1], strict=True)
@@ -347,3 +340,23 @@ class LongestPath:
     def parts(self) -> list[tuple[Stretch, Series]]:
         """Each stretch and its series, instance by instance."""
         return [(one, Series(inside(self._all_waits, one.first, one.stop))) for one in self.stretches]
+
+
+def paths_of(passes: Sequence[LongestPath], storage: Storage) -> Path:
+    """Return passes for functions of the subset, one behind the other: stretches, series and terms of all."""
+    stretches: list[int] = []
+    series: list[int] = []
+    waits: list[tuple[int, ...]] = []
+    terms = 0
+    for one in passes:
+        base = len(series)
+        each = zip(one.stretches, pairwise(one.first), one.periods, strict=True)
+        for stretch, (first, stop), (begins, length, periods) in each:
+            stretches += [base + first, base + stop, base + begins, length, periods, stretch.times]
+        series += [terms + term for term in one.term]
+        waits += [tuple([base + earlier for earlier in some]) for some in one.waits]
+        terms += len(one.counts)
+    flat = np.array([one for some in waits for one in some], np.int64)
+    sizes = np.cumsum([0, *map(len, waits)])
+    told = (np.array(stretches, np.int64), np.array(series, np.int64), sizes, flat)
+    return Path(*(storage.column(one) for one in told))

@@ -8,7 +8,8 @@ from typing import Final
 
 from clustersim.compiled import READ_S, compiler_s
 from clustersim.core.clock import advance
-from clustersim.graph.prices.steps import step_prices
+from clustersim.graph.prices.steps import StepPrices, step_prices
+from clustersim.replay.core_groups import is_grouped
 from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.core_slowdowns import slowdown_obstacle
@@ -34,15 +35,21 @@ def scheduling_obstacle(prepared: Prepared) -> str:
     """Return why the core can't schedule a run, however its steps run; empty if it can."""
     if refused:
         return refused
-    each = [_scheduling_obstacles(pool) for pool in prepared.input.pools]
+    pools = prepared.input.pools
+    each = [_scheduling_obstacles(pool, handed_over=len(pools) > 1) for pool in pools]
     return next((why for found in each for why, is_so in found.items() if is_so), "")
 
 
-def _scheduling_obstacles(pool: PoolInput) -> dict[str, bool]:
+def _scheduling_obstacles(pool: PoolInput, *, handed_over: bool) -> dict[str, bool]:
     """Return why the core can't schedule the replicas of a pool, and whether it is so."""
+    serving = pool.serving
+    own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     return {
-        "replicas that share experts take their steps together": pool.plan.is_lockstep,
-        "each SP rank keeps sequences of its own": pool.owners > 1,
+        "each SP rank keeps cached prefixes of its own": pool.owners > 1 and serving.prefix_caching,
+        "each SP rank swaps sequences of its own": pool.owners > 1 and pool.host is not None,
+        "a user's class decides where each SP rank keeps sequences of its own": own and pool.owners > 1,
+        "experts are global, or steps run as halves, in two pools": handed_over and is_grouped(pool.plan),
+        "prompts are split over SP ranks, and handed over": handed_over and pool.plan.sp.degree > 1,
     }
 
 
@@ -62,25 +69,35 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
     """Return why the core can't run the steps of a pool, and whether it is so."""
     pool = one.input
     copies_differ = pool.host is not None and prepared.copies_of_stages[prepared.pools.index(one)] is None
+    grouped, contention = is_grouped(pool.plan), prepared.contention
+    meets = not contention.stages.isdisjoint((replica, 0) for replica in one.meshes)
     return {
         "every operator is an event": prepared.input.mode == "full",
         "copies to host memory meet others on a link, or differ": copies_differ,
-        "steps run as two halves that overlap": pool.plan.is_two_batch,
-        "prompts are split over SP ranks": pool.plan.sp.degree > 1,
+        "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
+        and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),
+        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1
+        and bool(prepared.contention.stages or prepared.contention.boundaries),
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "operators of a pass overlap, or ranks of one group differ": not all(
-            program.even and program.template.is_chain for program in one.distinct.values()
+            program.even and (grouped or program.template.is_chain or pool.plan.sp.degree > 1)
+            for program in one.distinct.values()
         ),
+        "experts are global, and their exchange can meet others on a link": grouped and meets,
         "K/V leaves layer by layer, and costs depend on several counts": not _adds_up(one),
     }
+
+
+def _prices(pool: PreparedPool) -> list[StepPrices]:
+    """Return the prices of each stage of each replica."""
+    return [step_prices(pool.input.pricer, programs) for programs in pool.programs.values()]
 
 
 def _adds_up(pool: PreparedPool) -> bool:
     """Whether when a step passes a layer, if anybody waits for that, adds up of what depends on one count each."""
     if pool.input.serving.transfer != "layerwise" or not all(p.template.is_chain for p in pool.distinct.values()):
         return True  # or something else is in the way
-    prices = [step_prices(pool.input.pricer, programs) for programs in pool.programs.values()]
-    parts = (part for one in prices for prompts in (one.prefill, one.mixed) for part in prompts.parts)
+    parts = (part for one in _prices(pool) for prompts in (one.prefill, one.mixed) for part in prompts.parts)
     return all(len(part.places) <= 1 for part in parts)
 
 
@@ -151,7 +168,7 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     pools = len(prepared.pools) > 1
     outcome = _outcome(prepared, progress)
     alone = isinstance(inputs.entry.serving.scheduler, str)  # else which replica errs first may depend on it
-    alone = alone and not prepared.outages and not pools
+    alone = alone and not prepared.outages and not pools and not inputs.entry.plan.is_lockstep
     alone = alone and not (prepared.contention.stages or prepared.contention.boundaries)
     alone = alone and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
     everybody = [*range(len(prepared.schedulers))] if pools else [*replicas]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,8 +15,8 @@ from clustersim.compiled import logged
 from clustersim.core import state as st
 from clustersim.core.clock import next_instant
 from clustersim.core.events import VERSIONS, expect
-from clustersim.graph.batch import StepBatch
 from clustersim.plan.mesh import Mesh
+from clustersim.replay.core_groups import GroupBatch, decision_of
 from clustersim.replay.core_move_events import MoveEvents
 from clustersim.replay.core_pools import KvRoutes
 from clustersim.replay.events.clock import Clock
@@ -27,10 +26,9 @@ from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import MicroBatch, Shapes, wirings_of
 from clustersim.replay.instant import now_ns
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.prepared import Prepared, PreparedPool
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.slowdown import WeakLinks
-from clustersim.serving.decision import Decision, Swap, batch_of
-from clustersim.serving.halves import halves_of
+from clustersim.serving.decision import Decision, Swap
 from clustersim.serving.sequence import Sequence
 
 NEVER: Final = st.NEVER
@@ -66,10 +64,11 @@ class EventSteps:
         self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
         shapes: list[Shapes] = [{} for _ in prepared.pools]
         self.wirings = [
-            wirings_of(prepared, pool, replica, shapes[prepared.pools.index(pool)])
-            for pool, replica in zip(self.pools, replicas, strict=True)
+            wirings_of(prepared, pool, replica, of_pool)
+            for pool, of_pool in zip(prepared.pools, shapes, strict=True)
+            for replica in pool.meshes
         ]
-        self.pipelines = [self._pipeline(r) for r in range(len(replicas))]
+        self.pipelines = [self._pipeline(r) for r in range(len(self.wirings))]
         self.swaps = [self._swaps(r) for r in range(len(replicas))]
         self.outages = [-1] * len(replicas)
         """The last one of each replica."""
@@ -113,14 +112,15 @@ class EventSteps:
         s = self.state()
         rep, now = s.replicas[r], s.clock[0].now
         k = (rep.oldest + rep.flying) % rep.stages
-        flight, first = s.flights[r][k], k * (len(s.members[r]) // rep.stages)
-        chosen = [s.sequences[one] for one in s.members[r][first : first + flight.decodes + flight.chunks]]
-        seen = [Sequence(seq.request, seq.prompt, seq.output, seq.computed, seq.generated) for seq in chosen]
-        taken = [seq.taken for seq in chosen]
-        decodes = flight.decodes
-        decision = Decision(tuple(seen[:decodes]), tuple(zip(seen[decodes:], taken[decodes:], strict=True)))
-        batch = self._batch(self.pools[r], decision)
-        features = self.pools[r].input.pricer.features(batch)
+        flight = s.flights[r][k]
+        decisions = [decision_of(s, one, k) for one in range(r, r + rep.group_size)]
+        pricer = self.pools[r].input.pricer
+        batch = GroupBatch(decisions, self.pools[r].input).batch
+        features = pricer.features(batch)
+        decision = Decision(
+            decodes=tuple(one for each in decisions for one in each.decodes),
+            prefills=tuple(one for each in decisions for one in each.prefills),
+        )
         micro = MicroBatch(
             step=flight.step, kind=batch.kind, program=batch.program, decision=decision, features=features,
             durations=[wiring.durations(batch, features) for wiring in self.wirings[r]], started_at=now,
@@ -130,14 +130,6 @@ class EventSteps:
             micro.on_layer = partial(self._passed, r * s.clock[0].most_stages + k, flight.version)
         self.pipelines[r].launch(micro)
         self._arm()
-
-    def _batch(self, pool: PreparedPool, decision: Decision) -> StepBatch:
-        """Return what a step carries, in two halves where the plan has them and it can be split."""
-        plan, windows = pool.input.plan, pool.input.pricer.windows
-        batch, halves = batch_of(decision, 1, windows), halves_of(decision, plan.ep)
-        if halves is None:
-            return batch
-        return replace(batch, halves=tuple([batch_of(half, 1, windows) for half in halves]))
 
     def go_on(self) -> None:
         """Let happen what is due, and what comes next as long as it is nothing to the core.
@@ -178,8 +170,9 @@ class EventSteps:
         for r, before in enumerate(self.outages):
             if s.replicas[r].outage != before:
                 self.outages[r] = s.replicas[r].outage
-                self.pipelines[r].abandon()
-                self.pipelines[r] = self._pipeline(r)
+                if s.replicas[r].group_first == r:
+                    self.pipelines[r].abandon()
+                    self.pipelines[r] = self._pipeline(r)
                 if (swaps := self.swaps[r]) is not None:
                     swaps.abandon()
                     self.swaps[r] = self._swaps(r)

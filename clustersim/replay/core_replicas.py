@@ -16,23 +16,25 @@ from clustersim.copies import several
 from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.core.events import KIND_BITS, VERSION_BITS
+from clustersim.core.group_tables import GroupKind, GroupTables
 from clustersim.core.kv_moves import Move
 from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, PrefixRun
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
+from clustersim.core.ranks import BY_RANKS
 from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
 from clustersim.core.tables import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps
+from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, is_grouped
 from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.core_slowdowns import SlowSteps
 from clustersim.replay.events import decode_run
+from clustersim.replay.host_copies import record_copies
 from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.host_copies import CopyLog
-from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.member_lane import MemberLog
+from clustersim.replay.lanes.log import LaneLog, StepLog
 from clustersim.replay.outages import ALL_FAILED, NO_DECODERS
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
@@ -90,7 +92,7 @@ class CoreReplicas:
         self, builder: LaneBuilder, outcome: Outcome, replicas: Sequence[int], mine: slice, *, interpreted: bool,
         by_events: bool = False,
     ) -> None:  # fmt: skip
-        prepared = builder.prepared
+        self.prepared = prepared = builder.prepared
         self.outcome = outcome
         self.inputs = prepared.input
         self.replicas = np.array(replicas)
@@ -99,9 +101,10 @@ class CoreReplicas:
         if by_events:
             self.by_events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
             blocks = [scheduler.pool.total for scheduler in prepared.schedulers]
-            self.logs: list[LaneLog] = [MemberLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
+            self.logs: list[LaneLog] = [StepLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
         else:
             self.logs = [builder.log(replica) for replica in replicas]
+        self.groups = self._groups()
         self.requests = np.arange(len(self.inputs.requests))[mine]
         self.storage: Storage = Objects() if interpreted else Arrays()
         self.interpreted = interpreted
@@ -117,6 +120,8 @@ class CoreReplicas:
         """A scheduler of each pool."""
         self.routes = KvRoutes(prepared, self.storage) if pools else None
         self.most_stages = max(one.stages for one in self.of_pools)
+        self.split = self.inputs.entry.plan.sp.degree > 1
+        self.most_together = max(pool.together for pool in prepared.pools)
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
         self.copying = any(pool.host is not None for pool in self.inputs.pools)
@@ -132,10 +137,15 @@ class CoreReplicas:
         ]
         """A user's, which is that of all pools."""
         self.tables: PriceTables = EventTables()
-        if not by_events:
-            self.tables = self._tables([builder.prices_of(replica) for replica in replicas], builder.sends_differ)
+        if self.groups:
+            self.tables = self._group_tables()
+        elif not by_events:
+            apart = self.split or builder.sends_differ
+            self.tables = self._tables([builder.prices_of(replica) for replica in replicas], apart)
         shares = not by_events and links_meet(prepared)
         self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
+        self.margin = self.network.margin
+        """Events that one event may bring."""
         self.outages = prepared.outages
         self.slow_steps = SlowSteps(prepared, replicas) if prepared.slowing and not by_events else None
         self.irregular: list[dict[int, Irregular]] = [{} for _ in replicas]
@@ -148,6 +158,37 @@ class CoreReplicas:
         """By replica and step not handed on yet what took longer: stage, instance, ns."""
         self.thread: ThreadPoolExecutor | None = None
         self.dealt: Future[None] | None = None
+
+    def _group_tables(self) -> GroupTables:
+        """Return the prices of groups, those of an earlier run that came to its end where they do."""
+        scheduler, (pool,) = self.scheduler, self.prepared.pools
+        most, kinds = most_counts(scheduler, self.inputs.requests), dict[Any, GroupKind]()
+        for group in self.groups.values():
+            kind = GroupKind(group.pricer, pool.input.plan, group.programs, most)
+            kinds.setdefault(group.programs["decode"].key, kind)
+        firsts = [(r - r % pool.together) for r in range(len(self.replicas))]
+        of_replicas = tuple([[*kinds].index(self.groups[r].programs["decode"].key) for r in firsts])
+        self.group_key = "groups", self.interpreted, pool.input.plan, of_replicas, most
+        made = pool.input.pricer.made
+        found: GroupTables = made.pop(self.group_key, None) or GroupTables([*kinds.values()], of_replicas, self.storage)
+        found.settle()
+        if not found.obstacle:
+            for group in self.groups.values():
+                group.tables = found
+        return found
+
+    def _groups(self) -> dict[int, GroupSteps]:
+        """Return the steps of groups by the place of their first replica, which gets a log for their passes."""
+        found: dict[int, GroupSteps] = {}
+        if self.by_events is not None:
+            return found
+        for r, replica in enumerate(self.replicas.tolist()):
+            pool = self.prepared.pool_of(replica)
+            if is_grouped(pool.input.plan) and (replica in pool.meshes):
+                found[r] = GroupSteps(self.prepared, pool, replica, r)
+                blocks = self.prepared.schedulers[replica].pool.total
+                self.logs[r] = GroupLog(found[r], replica, blocks, self.prepared.recorder)
+        return found
 
     def _tables(self, stages: Sequence[Sequence[StepPrices]], apart: bool) -> PriceTables:
         """Return the prices of all replicas, those of an earlier run that came to its end where they do."""
@@ -189,10 +230,20 @@ class CoreReplicas:
         whole = self.tables.whole
         classes, ranks = whole["classes"], whole["ranks"]
         copied = width if self.copying else 0  # as many may be copied as run
+        self.margin = self.network.margin + copied * self.most_together
         varying = max(
-            decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
-            for one in self.of_pools
+            [
+                one.width * LONGEST_RUN + (0 if one.tables is None else int(one.tables.parts.max()))
+                for one in self.groups.values()
+            ]
+            or [
+                decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
+                for one in self.of_pools
+            ]
         )
+        if self.tables.ranks is not None:
+            each = [self.tables.ranks.found_of(kinds, of) for kinds in self.tables.of_stage for of in range(3)]
+            varying += decode_run.MAX_RUN + stages * max(each)
         self.widths = {
             "rows": len(st.ROW), "chunks": len(st.CHUNK), "decodes": len(st.EPISODE), "facts": len(st.FACT),
             "reasons": len(st.REASON), "copies": len(st.COPY), "varying": 1, "all_passes": 2 * stages * (stages > 1),
@@ -204,6 +255,7 @@ class CoreReplicas:
             "reasons": width + 2 + kept, "copies": width * stages if self.copying else 0,
             "moved": 0 if self.routes is None else 1,
         }  # fmt: skip
+        spare = {name: more * self.most_together if name != "varying" else more for name, more in spare.items()}
         much = {"varying": 4 * ROOM * classes, "facts": 2 * ROOM, "copies": ROOM if self.copying else 0}
         much["moved"] = 0 if self.routes is None else ROOM
         self.rooms = {name: much.get(name, ROOM) for name in spare}
@@ -230,6 +282,7 @@ class CoreReplicas:
             clock=storage.records(Clock, 1),
             pools=storage.records(st.Pool, len(self.of_pools)),
             replicas=storage.records(Replica, count),
+            owners=storage.records(st.Owner, count * max(len(one.pool.free) for one in self.of_pools)),
             sequences=storage.records(st.Sequence, FEW),
             spare=storage.numbers(FEW),
             queues=storage.table(count, FEW + width),
@@ -247,8 +300,8 @@ class CoreReplicas:
             sent_at=storage.table(count, ranks * (stages - 1)),
             slots=storage.table(count, stages, -1),
             phases=storage.numbers(max(one.pool.block_tokens for one in self.of_pools)),
-            times=storage.numbers(self.events + copied),
-            whats=storage.numbers(self.events + copied),
+            times=storage.numbers(self.events + self.margin),
+            whats=storage.numbers(self.events + self.margin),
             choice=storage.numbers(2 * width if self.schedulers else 0),
             touched=storage.numbers(count),
             load_tree=storage.numbers(0),
@@ -317,7 +370,7 @@ class CoreReplicas:
 
     def _fill(self, number: int) -> None:
         """Say what the replicas of a pool may do."""
-        scheduler = self.of_pools[number]
+        scheduler, of_pool = self.of_pools[number], self.prepared.pools[number]
         config, pool = scheduler.config, scheduler.pool
         chunked = config.scheduler == "chunked_prefill"
         host = self.inputs.pools[number].host
@@ -332,6 +385,7 @@ class CoreReplicas:
             "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
             "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
             "custom": int(bool(self.schedulers)), "pool": number,
+            "owners": len(pool.free), "split": self._split,
             "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None and number == 0), "first_kept": -1,
@@ -339,12 +393,25 @@ class CoreReplicas:
             "by_events": int(self.by_events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
+            "group_size": of_pool.together, "by_group": int(is_grouped(of_pool.input.plan)),
         }  # fmt: skip
+        most = len(self.s.owners) // len(self.logs)
         for r in range(*self.bounds[number : number + 2]):
+            for owner, free in enumerate(pool.free):
+                set_field(self.s.owners, r * most + owner, "free", free)
+            set_field(self.s.replicas, r, "first_owner", r * most)
+            set_field(self.s.replicas, r, "group_first", r - (r - self.bounds[number]) % values["group_size"])
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
             if self.routes is not None and self.by_events is None:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
+
+    @property
+    def _split(self) -> int:
+        """Whether prompts are split over SP ranks, and decodes too."""
+        if not self.split or self.by_events is not None:
+            return 0
+        return BY_RANKS if self.tables.ranks is not None and self.tables.ranks.decodes else 1
 
     def _router(self, number: int) -> int:
         """Return how requests go to the replicas of a pool."""
@@ -370,7 +437,8 @@ class CoreReplicas:
             "most_stages": self.most_stages, "pools": len(self.of_pools),
             "displaced_at": st.NEVER, "displaced_from": st.NEVER, "displaced_to": -1,
             "timeout": -1 if config.queue_timeout_ns is None else config.queue_timeout_ns, "cancels": int(cancels),
-            "max_run": decode_run.MAX_RUN, "senders": ranks, "margin": self.network.margin,
+            "max_run": min(decode_run.MAX_RUN, LONGEST_RUN if self.groups else st.NEVER), "senders": ranks,
+            "margin": self.margin,
             "stretches_room": ROOM * len(st.STRETCH),
             **{f"{name}_room": room for name, room in self._room.items()},
         }  # fmt: skip
@@ -517,7 +585,9 @@ class CoreReplicas:
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
-        if self.by_events is None:
+        if isinstance(self.tables, GroupTables):
+            self.inputs.entry.pricer.made[self.group_key] = self.tables
+        elif self.by_events is None:
             self._keep_tables()
 
     def unfinished(self) -> Iterator[str]:
@@ -577,7 +647,7 @@ class CoreReplicas:
 
     def _expected(self) -> int:
         """Return how many events transfers may bring at once."""
-        return int(field_of(self.network.n.traffic, 0, "present")) + self.network.margin
+        return int(field_of(self.network.n.traffic, 0, "present")) + self.margin
 
     def _draw(self) -> None:
         """Draw pairs of replicas of a pool: as many as there are requests where the same ones live to the end."""
@@ -624,6 +694,17 @@ class CoreReplicas:
         chunks, new, context, decodes = rep["chunks"], rep["new"], rep["context"], rep["decodes"]
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])
         mixed = int(decodes > 0)
+        if r in self.groups and isinstance(self.tables, GroupTables):
+            if self.tables.obstacle:
+                self.groups[r].answer(self.s)
+                return
+            self.tables.answer(r, status)
+            if status == st.ASK_STEP:
+                set_field(self.s.clock, 0, "answered", 1)
+            return
+        if rep["split"] and (rep["chunks"] or rep["stages"] > 1 or rep["split"] == BY_RANKS):
+            self._answer_ranks(r, rep, status)
+            return
         if status == st.ASK_USES:
             k = (rep["oldest"] + rep["flying"]) % rep["stages"]
             self.network.learn(r, k, OF_DECODE if chunks == 0 else mixed, counts)
@@ -662,6 +743,20 @@ class CoreReplicas:
         tables.settle()
         set_field(self.s.clock, 0, "answered", 1)
 
+    def _answer_ranks(self, r: int, rep: Mapping[str, int], status: int) -> None:
+        """Find a price of SP ranks."""
+        k = (rep["oldest"] + rep["flying"]) % rep["stages"]
+        first = k * (len(self.s.members[r]) // rep["stages"]) + rep["decodes"]
+        chunks = []
+        for one in self.s.members[r][first : first + rep["chunks"]]:
+            computed, taken, owner = (
+                int(field_of(self.s.sequences, one, name)) for name in ("computed", "taken", "owner")
+            )
+            chunks.append((computed, taken, owner))
+        self.tables.answer_ranks(r, status, chunks)
+        if status == st.ASK_STEP:
+            set_field(self.s.clock, 0, "answered", 1)
+
     # ---- what it logged ---------------------------------------------------------------------------------------------
     def _hand_on(self, now: int) -> int:
         """Hand on what was logged since the last time; return when the last step of it ends."""
@@ -680,6 +775,7 @@ class CoreReplicas:
         set_field(s.clock, 0, "stretches_at", 0)
         taken["slowed"] = [] if self.slow_steps is None else self.slow_steps.taken()
         self.tables.settle()
+        self._tell_owners(taken)
         for name, columns in LOGGED.items():
             at = columns.index("request")
             taken[name][:, at] = self.requests[taken[name][:, at]]
@@ -693,6 +789,15 @@ class CoreReplicas:
         else:
             self.dealt = self.thread.submit(self._deal, taken)
         return now
+
+    def _tell_owners(self, taken: dict[str, Any]) -> None:
+        """Tell replicas which of their owners keep who was admitted, which is logged as a fact."""
+        facts = taken["facts"]
+        kept = facts[:, st.FACT.index("kind")] == st.KEPT
+        if kept.any():
+            for r, now, _, request, owner, _ in facts[kept].tolist():
+                self.logs[r].kept(now, int(self.requests[request]), owner)
+            taken["facts"] = facts[~kept]
 
     def _reason(self, request: int, why: int, value: int) -> str:
         if why == st.QUEUE_FULL:
@@ -734,7 +839,7 @@ class CoreReplicas:
         order, cuts = by_replica(rows[:, -1], count)
         rows = rows[order]
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
-        sizes = self.tables.values_of(taken["rows"][:, -1], TABLES[taken["rows"][:, 1]]) * taken["rows"][:, 10]
+        sizes = self._sizes(taken["rows"])
         varying, ends = spread(taken["varying"].ravel(), sizes, order, cuts)
         into = self.logs[0].tables()
         many = []
@@ -761,7 +866,40 @@ class CoreReplicas:
                 besides = [passes[:, : log.stages].copy(), sends]
             self._tell_stretches(r, log, cuts[r + 1] - cuts[r])
             self._tell_slowed(r, log, mine_rows["count"])
-            log.extend(mine_rows, varying[ends[r] : ends[r + 1]], parts, *besides)
+            values = varying[ends[r] : ends[r + 1]]
+            if self.tables.ranks is not None:
+                values, *more = self._untangle(r, log, mine_rows, values, sizes[order][cuts[r] : cuts[r + 1]], *besides)
+                besides += more
+            log.extend(mine_rows, values, parts, *besides)
+
+    def _untangle(
+        self, r: int, log: LaneLog, rows: dict[str, Int64Array], values: Int64Array, sizes: Int64Array,
+        *of_stages: Int64Array,
+    ) -> list[Int64Array]:  # fmt: skip
+        """Take where values were found, and how long steps took, out of what varies; return the rest and bytes sent."""
+        tables, ranks, kept = self.tables, self.tables.ranks, np.ones(len(values), np.bool_)
+        assert ranks is not None
+        ends = np.cumsum(sizes)
+        numbers, sent = ranks.untangle(tables.of_stage[r], TABLES[rows["kind"]], ends, values, kept)
+        if of_stages:
+            of_stages[0][:, :, 1] = numbers
+            return [values[kept], sent]
+        rows["number"] = np.where(numbers[:, 0] < 0, rows["number"], numbers[:, 0])
+        if tables.is_timed(r):
+            places, starts = lengths_of(rows, values, len(tables.classes_of(r, OF_DECODE)), ends - sizes)
+            kept[places] = False
+            log.tell_starts(starts)
+        return [values[kept]]
+
+    def _sizes(self, rows: Int64Array) -> Int64Array:
+        """Return how many values vary in these rows of steps."""
+        if not self.groups:
+            return self.tables.values_of(rows[:, -1], TABLES[rows[:, 1]], rows[:, 10])
+        found = np.zeros(len(rows), np.int64)
+        for r, group in self.groups.items():
+            mine = rows[:, -1] == r
+            found[mine] = group.sizes(rows[mine, -2], rows[mine, 10])
+        return found
 
     def _tell_stretches(self, r: int, log: LaneLog, rows: int) -> None:
         """Say what took longer in the next steps of a replica, each of which is a row."""
@@ -795,11 +933,11 @@ class CoreReplicas:
         if ((ends == st.NEVER) & (starts <= horizon)).any():
             raise too_late()
         copies = copies[ends <= horizon]
-        for r, log in enumerate(self.logs):
-            if isinstance(log, CopyLog):
-                mine = copies[copies[:, 0] == r]
-                for stage in range(log.stages):
-                    log.hand_copies(mine[mine[:, 1] == stage, 2:8], stage)
+        pool, recorder = self.inputs.entry, self.prepared.recorder
+        for r, replica in enumerate(self.replicas.tolist() if len(copies) else ()):
+            mine = copies[copies[:, 0] == r]
+            for stage in range(pool.plan.pp):
+                record_copies(recorder, pool, replica, stage, mine[mine[:, 1] == stage, 2:8])
 
 
 def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:
@@ -828,6 +966,31 @@ def by_replica(column: Any, replicas: int) -> tuple[Int64Array, Int64Array]:
     """Return the order of rows by their replica, and where each replica begins."""
     order = np.argsort(column, kind="stable")
     return order, np.searchsorted(column[order], np.arange(replicas + 1))
+
+
+def lengths_of(
+    rows: Mapping[str, Int64Array], values: Int64Array, classes: int, begins: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return where it is told how long each decode step takes, and when steps of several in a row start.
+
+    Parameters
+    ----------
+    rows : mapping
+    values : int64 array
+        What varies in them, one after the other.
+    classes : int
+        How many classes vary in a decode step.
+    begins : int64 array
+        Where the values of each row begin.
+    """
+    decodes = rows["kind"] == st.DECODE
+    count, first = rows["count"][decodes], begins[decodes]
+    step = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    places = np.repeat(first, count) + (classes + 1) * step + classes
+    lengths = values[places]
+    before = np.cumsum(lengths) - lengths
+    starts = before - np.repeat(before[np.cumsum(count) - count], count) + np.repeat(rows["start_ns"][decodes], count)
+    return places, starts[np.repeat(count > 1, count)]
 
 
 def spread(

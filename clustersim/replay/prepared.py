@@ -61,6 +61,11 @@ class PreparedPool:
         """Numbers of its replicas that run by themselves: those in lockstep are one, with the number of the first."""
         return self.replicas[:1] if self.input.plan.is_lockstep else self.replicas
 
+    @property
+    def together(self) -> int:
+        """How many of its replicas take their steps together."""
+        return len(self.replicas) if self.input.plan.is_lockstep else 1
+
     def is_even(self, replica: int, stage: int) -> bool:
         """Whether ranks of one group do the same work on a stage."""
         return all(program.even for program in self.programs[replica, stage].values())
@@ -198,11 +203,11 @@ class Prepared:
         return [self._copies_of_stages(pool) for pool in self.pools]
 
     def _copies_of_stages(self, pool: PreparedPool) -> tuple[Int64Array, ...] | None:
-        if pool.input.host is None or pool.input.plan.is_lockstep or self.contention.copies_meet:
+        if pool.input.host is None or self.contention.copies_meet:
             return None
         found = []
         for stage, block_bytes in enumerate(pool.input.host.block_bytes):
-            devices = [device for replica in pool.replicas for device in pool.stage_devices(replica, stage)]
+            devices = [device for replica in pool.meshes for device in pool.stage_devices(replica, stage)]
             payloads = np.arange(pool.input.kv_blocks + 1) * block_bytes
             found.append(copies_ns(self.input.topology, devices, payloads))
         return tuple(one for one in found if one is not None) if all(one is not None for one in found) else None

@@ -44,7 +44,8 @@ from tests.round_numbers import (
 Case = dict[str, Any]
 """Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers.
 
-Replicas share experts where the plan is ``wide``.
+Replicas share experts where the plan is ``wide``, and steps run in two ``halves`` from so many tokens on, those that
+only decode and others.
 
 With ``apart`` each stage has links of its own (``stages_apart``); with ``leaves`` devices are on two switches, between
 which there is one link (``two_leaves``), and ``placement`` says which is where. With ``host`` sequences are swapped to
@@ -83,6 +84,11 @@ def case_input(case: Case) -> ReplayInput:
     if "ep" in fields:
         wide = fields.pop("wide", False)
         fields["ep"] = ExpertPlan(degree=fields["ep"], scope="global" if wide else "replica")
+        if "halves" in fields:
+            decode, prefill = fields.pop("halves")
+            fields["ep"] = replace(
+                fields["ep"], overlap="two_batch", overlap_decode_tokens=decode, overlap_prefill_tokens=prefill
+            )
         options["layer"] = SPARSE
     if "sp" in fields:
         fields["sp"] = SequencePlan(**fields["sp"])

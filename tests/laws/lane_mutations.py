@@ -14,17 +14,13 @@ from clustersim.graph import longest_path
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.longest_path import LongestPath
 from clustersim.graph.operators import single_device
-from clustersim.graph.prices import lockstep_prices
 from clustersim.graph.prices.counts import SplitCounts
-from clustersim.graph.prices.lockstep_prices import LockstepPrices
 from clustersim.graph.prices.step_table import Part, PlacedPart, StepTable
 from clustersim.graph.prices.steps import SplitPrices
 from clustersim.replay.lanes import owner_lane
-from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock, LockstepPasses
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.member_lane import MemberLane
 from clustersim.replay.lanes.pipelines import pipelined
 from clustersim.replay.lanes.pipelines.link_lane import LinkLane
 from clustersim.replay.lanes.pipelines.link_traffic import LinkTraffic
@@ -212,54 +208,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "SP ranks attend for nothing on several stages": Mutation(
         SplitPrices, "decoded", "price.paths, took", "price.paths, [0] * len(took)"
     ),
-    # hand-overs
-    # member_lane.py, lockstep_clock.py
-    "a run of all jumps over a finish": Mutation(MemberLane, "reach", "group.left,", "group.left + 1,"),
-    "a run of all takes blocks that are not there": Mutation(
-        MemberLane, "reach", "self.scheduler.affordable(group, limit)", "limit"
-    ),
-    "a run of all goes on when a window is full": Mutation(MemberLane, "reach", "group.unchanged_windows", "9999"),
-    "who brings nothing takes no step": Mutation(MemberLane, "launch", "scheduler.step += 1", "pass"),
-    "who brings nothing takes one step of a run": Mutation(
-        MemberLane, "land", "self.scheduler.step += steps - 1", "pass"
-    ),
-    "a horizon ends a member's episodes with the run": Mutation(MemberLane, "stop_after", "+ steps - 1", "- 1"),
-    "all go on when the next request arrives": Mutation(LockstepPasses, "begin", "until) + 1]", "until) + 2]"),
-    "all go on when one would decide otherwise": Mutation(LockstepPasses, "_reach", " if lane.is_steady else 1", ""),
-    "who has a step alone ends with a later one": Mutation(MemberLane, "land", "group.left > 1", "group.left > 0"),
-    "members go on past prompts that came": Mutation(MemberLane, "begin", "scheduler.repeats and ", ""),
-    "contexts of members stay as they are": Mutation(LockstepPrices, "_later", "step * more", "0 * more"),
-    "windows of members do not grow": Mutation(MemberLane, "brings", "grows.get(one, 0)", "0"),
-    "passes of all are numbered run by run": Mutation(
-        LockstepPasses, "record", "self.steps += steps", "self.steps += 1"
-    ),
-    "a run of all is priced to the horizon": Mutation(
-        LockstepClock, "_run", "until if closed else min(self.coming[0], until)", "until"
-    ),
-    "what ends at the horizon has not ended": Mutation(
-        LockstepClock, "_run", "bisect_right(passes.ends, run.horizon)", "bisect_right(passes.ends, run.horizon - 1)"
-    ),
-    "passes that ended at the horizon are not recorded": Mutation(
-        LockstepClock, "_run", "passes.record(ended)", "pass"
-    ),
-    "a member's decodes do not attend to themselves": Mutation(
-        MemberLane, "brings", "(group.computed + decodes, decodes)", "(group.computed, decodes)"
-    ),
     # prices of steps of all members
     "a member's price is its neighbour's": Mutation(PlacedPart, "fill", "in self.picks]", "in self.picks[::-1]]"),
     "values near one cost what it costs": Mutation(
         Part, "_price", "for key in each", "for key in [each[0]] * len(each)"
-    ),
-    "exchanges carry all members' tokens": Mutation(
-        lockstep_prices, "_together", "sum(tokens), max(tokens)", "sum(tokens), sum(tokens)"
-    ),
-    "captured graphs of members are not padded": Mutation(lockstep_prices, "_together", "if size", "if False"),
-    "members' decodes are never captured": Mutation(LockstepPrices, "decodes", "self.graphs if graph else ", ""),
-    "long runs of members attend to what they began with": Mutation(
-        LockstepPrices, "_keys", "more * grown", "0 * grown"
-    ),
-    "who has nothing brings a token of a prompt": Mutation(
-        LockstepPasses, "_brought", "self.decode if decodes else self.prompt", "self.prompt"
     ),
     "a series has each of its classes once": Mutation(LongestPath, "terms", "* times", "* 1"),
     # ready_decodes.py

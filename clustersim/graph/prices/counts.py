@@ -15,6 +15,7 @@ from operator import add
 from typing import Final
 
 from clustersim.graph.batch import Chunk, Features, StepBatch, features_of
+from clustersim.graph.prices.table import SENT
 from clustersim.graph.program import CostClass
 from clustersim.plan.parallel import SequencePlan
 
@@ -117,7 +118,7 @@ class SplitCounts(Counts):
             attended |= {name: None for name, _ in cls.node.amount if name == "prefill_keys"}
         self.sums = ("prefill_tokens", "rows", *attended)
         keys = ["decode_keys", *[f"decode_keys@{window}" for window in windows]]
-        names, each = (*BY_RANK, *ALIKE, *attended, *keys), range(sp.degree)
+        names, each = (*BY_RANK, *ALIKE, *attended, *keys, SENT), range(sp.degree)
         super().__init__(
             {name: [at * sp.degree + (0 if name in ALIKE else s) for s in each] for at, name in enumerate(names)}
         )
@@ -153,19 +154,20 @@ class SplitCounts(Counts):
             attended += (*own, *(0,) * (degree - len(own)))
         return [
             *tokens, *prefill, *decodes, *map(add, found[degree:], decodes),
-            *[count for count in alike for _ in range(degree)], *found[2 * degree :], *attended,
+            *[count for count in alike for _ in range(degree)], *found[2 * degree :], *attended, *tokens,
         ]  # fmt: skip
 
     def _chunk(self, start: int, count: int, owner: int) -> list[int]:
         """Return what one chunk adds to each of :attr:`sums`."""
         if not start:
-            return self._alone(0, count, 0)
+            return self.alone(0, count, 0)
         if self.windows:
-            return self._alone(start, count, owner)
-        alone, beside = self._alone(0, count, 0), self._alone(1, count, owner)
+            return self.alone(start, count, owner)
+        alone, beside = self.alone(0, count, 0), self.alone(1, count, owner)
         return [first + start * (second - first) for first, second in zip(alone, beside, strict=True)]
 
-    def _alone(self, *chunk: int) -> list[int]:
+    def alone(self, *chunk: int) -> list[int]:
+        """Return what the features are of a step of one chunk: those of :attr:`sums`, rank by rank."""
         found = self._known.get(chunk)
         if found is None:
             told = _features(chunk, self.sp, self.windows)

@@ -20,7 +20,7 @@ from clustersim.errors import InputError
 from clustersim.graph.prices.attention import Attention, DecodeNs
 from clustersim.graph.prices.counts import Counts
 from clustersim.graph.prices.pricer import Pricer, payload_bytes
-from clustersim.graph.prices.table import PriceGroup, price_groups
+from clustersim.graph.prices.table import SENT, PriceGroup, price_groups
 from clustersim.graph.program import CostClass, StageProgram
 
 MOST_ROWS: Final = 1_000_000
@@ -114,6 +114,8 @@ class PlacedPart:
         self.part = part
         self.places = places
         self.classes = len(program.classes)
+        self.all_places: list[tuple[int, ...]] = []
+        """Those of each rank."""
         self.indices: list[int] = []
         self.used: set[int] = set()
         self.picks: list[Callable[[Sequence[int]], Any]] = []
@@ -122,6 +124,7 @@ class PlacedPart:
     def add(self, indices: Sequence[int], places: tuple[int, ...]) -> None:
         """Add the classes of one more rank."""
         self.indices += indices
+        self.all_places.append(places)
         self.used.update(places)
         self.picks.append(itemgetter(*places) if places else _nothing)
 
@@ -206,20 +209,26 @@ class StepTable:
             return False
         return all(self.counts.place(name, cls.s) is not None for name in _names(cls))
 
+    def _place(self, name: str, cls: CostClass) -> int:
+        """Return which count a feature of a class is; what is sent to the next stage is not padded."""
+        if name == "tokens" and cls.node.op == "send" and SENT in self.counts.places:
+            name = SENT
+        return self.counts.places[name][cls.s]
+
     def _parts(self) -> list[PlacedPart]:
         """Put classes that depend on the same counts together."""
-        classes, counts = self.program.classes, self.counts
+        classes = self.program.classes
         by_counts: dict[tuple[int, ...], list[int]] = {}
         for index, cls in enumerate(classes):
             if cls.node.op not in ATTENDED:
-                mine = {counts.places[name][cls.s] for name in _names(cls)}
+                mine = {self._place(name, cls) for name in _names(cls)}
                 by_counts.setdefault(tuple(sorted(mine)), []).append(index)
         parts: dict[object, PlacedPart] = {}
         for places, indices in by_counts.items():
             names: list[dict[str, None]] = [{} for _ in places]
             for cls in (classes[index] for index in indices):
                 for name in _names(cls):
-                    names[places.index(counts.places[name][cls.s])][name] = None
+                    names[places.index(self._place(name, cls))][name] = None
             own, called = [replace(classes[index], s=0) for index in indices], tuple(map(tuple, names))
             key = called, tuple(own)
             if key not in parts:

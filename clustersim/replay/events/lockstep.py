@@ -17,7 +17,8 @@ from collections.abc import Sequence as Sequences
 from dataclasses import replace
 from typing import Final
 
-from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.graph.batch import StepBatch
+from clustersim.replay.core_groups import together
 from clustersim.replay.events import decode_run
 from clustersim.replay.events.decode_run import DecodeRun, keys_of_run
 from clustersim.replay.events.pass_log import record_passes
@@ -29,8 +30,6 @@ from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.halves import halves_of
 from clustersim.serving.sequence import Sequence
 
-NOBODY: Final = -1
-"""The request of a dummy batch."""
 SHORT: Final = 1
 """Steps of a run that are priced where the last one was cut before."""
 NOTHING: Final = Decision(decodes=(), prefills=())
@@ -235,30 +234,3 @@ class Lockstep:
             member.flush()
         if ended:
             self._record(run, ended)
-
-
-def together(parts: Sequences[StepBatch]) -> StepBatch:
-    """Return what a group takes through a step: what each replica brings, a dummy batch where that is nothing.
-
-    A dummy batch is one token: of a prompt where all others prefill, else of a sequence that begins to decode.
-    """
-    prefills = not any(part.num_decodes for part in parts)
-    chunks: list[Chunk] = []
-    decodes, keys = [part.decode_sequences[0] for part in parts], [part.decode_keys[0] for part in parts]
-    windowed = {window: [part.windowed_keys[window][0] for part in parts] for window in parts[0].windowed_keys}
-    for owner, part in enumerate(parts):
-        chunks += [replace(chunk, owner=owner) for chunk in part.chunks]
-        if part.chunks or part.num_decodes:
-            continue
-        if prefills:
-            chunks.append(Chunk(request=NOBODY, start=0, count=1, owner=owner))
-            continue
-        decodes[owner] = keys[owner] = 1
-        for sums in windowed.values():
-            sums[owner] = 1
-    return StepBatch(
-        chunks=tuple(chunks),
-        decode_sequences=tuple(decodes),
-        decode_keys=tuple(keys),
-        windowed_keys={window: tuple(sums) for window, sums in windowed.items()},
-    )

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from clustersim.graph.prices.lockstep_prices import lockstep_prices
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import SplitPrices, StepPrices, step_prices
-from clustersim.replay.lanes.clocks.lockstep_clock import LockstepPasses
 from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
-from clustersim.replay.lanes.host_copies import CopyLog
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.member_lane import MemberLane, MemberLog
+from clustersim.replay.lanes.log import LaneLog, StepLog
 from clustersim.replay.lanes.owner_lane import OwnerLane
 from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
 from clustersim.replay.lanes.pipelines.split_shared_lane import SplitSharedLane
@@ -26,11 +22,11 @@ from clustersim.replay.links.within_replica import SharedLinks, Users, find_shar
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.serving.scheduler import Scheduler
 
-NOT_SPLIT: Final = "no prompts are split, and no experts shared"
+NOT_SPLIT: Final = "no prompts are split"
 
 
 class LaneBuilder:
-    """Makes replicas of one run into lanes: those that split prompts over SP ranks, or share their experts.
+    """Makes replicas of one run into lanes: those that split prompts over SP ranks.
 
     All others the core simulates. A lane needs passes and sends that nothing stretches, or that only stretch one
     another (``replay.links.within_replica``), passes of which ranks of one group do the same, and a token budget
@@ -69,32 +65,20 @@ class LaneBuilder:
             return "every operator is an event"
         if self.prepared.input.requests.sessions is not None:
             return "turns of a session wait for the one before them"
-        if not inputs.plan.is_lockstep and inputs.plan.sp.degree == 1:
+        if inputs.plan.sp.degree == 1:
             return NOT_SPLIT
         if self.prepared.input.needs_clock or inputs.host is not None:
             return "more than loads and lengths decides what replicas do"
-        if inputs.plan.is_two_batch:
-            return "steps run as two halves that overlap"
         return inputs.serving.decided_singly
 
     def _of_replica(self, replica: int) -> Iterator[str]:
         prepared, pool = self.prepared, self.prepared.pool_of(replica)
-        together = pool.input.plan.is_lockstep
-        stages = [(pool.meshes[0] if together else replica, stage) for stage in range(pool.input.plan.pp)]
+        stages = [(replica, stage) for stage in range(pool.input.plan.pp)]
         meets = prepared.contention.stages | prepared.contention.boundaries
         if not meets.isdisjoint(stages):
-            alone = together or len(stages) == 1
-            yield "collectives can meet on a link" if alone else self.shared(replica).obstacle
-        if pool.input.plan.sp.degree > 1:
-            if not all(isinstance(one, SplitPrices) and one.supported for one in self.prices_of(replica)):
-                yield "experts are on all SP ranks, or ranks of one group differ"
-            return
-        kinds = [pool.programs[at] for at in stages]
-        programs = [program for some in kinds for program in some.values()]
-        if together and not all(lockstep_prices(pool.input.pricer, some).supported for some in kinds):
-            yield "replicas that share experts do different work"
-        if not all(program.even and (together or program.template.is_chain) for program in programs):
-            yield "operators of a pass overlap, or ranks of one group differ"
+            yield "collectives can meet on a link" if len(stages) == 1 else self.shared(replica).obstacle
+        if not all(isinstance(one, SplitPrices) and one.supported for one in self.prices_of(replica)):
+            yield "experts are on all SP ranks, or ranks of one group differ"
 
     def shared(self, replica: int) -> SharedLinks:
         """Return how sends of a replica share links with its collectives."""
@@ -116,39 +100,24 @@ class LaneBuilder:
 
     def lane(self, replica: int, scheduler: Scheduler, log: LaneLog) -> Lane:
         """Return a replica in its first state."""
-        pool = self.prepared.pool_of(replica)
-        if pool.input.plan.is_lockstep:
-            return MemberLane(scheduler, pool.input.pricer.windows, log)
         prices = self.prices_of(replica)
         if len(prices) > 1:
             return self._pipe(replica, scheduler, prices, log)
         return (OwnerLane if len(scheduler.pool.free) > 1 else DecodeJumpLane)(scheduler, prices, log)
-
-    def passes(self, lanes: Sequence[Lane]) -> LockstepPasses:
-        """Return the steps that all replicas take together."""
-        pool = self.prepared.pools[0]
-        programs = pool.programs[pool.meshes[0], 0]
-        prices = lockstep_prices(pool.input.pricer, programs)
-        templates = {kind: pool.numbers[program.key] for kind, program in programs.items()}
-        members = [lane for lane in lanes if isinstance(lane, MemberLane)]  # all of them
-        return LockstepPasses(members, prices, templates, self.prepared.recorder)
 
     def log(self, replica: int) -> LaneLog:
         """Return what records a replica."""
         prepared, pool = self.prepared, self.prepared.pool_of(replica)
         plan = pool.input.plan
         if plan.is_lockstep:
-            return MemberLog(replica, prepared.schedulers[replica].pool.total, prepared.recorder)
+            return StepLog(replica, prepared.schedulers[replica].pool.total, prepared.recorder)
         kinds = [pool.programs[replica, stage] for stage in range(plan.pp)]
         templates = [{kind: pool.numbers[program.key] for kind, program in one.items()} for one in kinds]
         rows = [one.rows for one in self.prices_of(replica)]
         senders = [one["decode"] for one in kinds[:-1]]
         token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
         blocks = prepared.schedulers[replica].pool.total
-        told = replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder
-        if pool.input.host is None:
-            return LaneLog(*told)
-        return CopyLog(pool.input.host.block_bytes, plan.tp, *told)
+        return LaneLog(replica, templates, rows, blocks, plan.stage_ranks, token_bytes, prepared.recorder)
 
     def prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""

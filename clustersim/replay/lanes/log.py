@@ -176,16 +176,22 @@ class LaneLog:
         """Append many rows of each kind at once: what :meth:`run` or :meth:`step` and the others append, row by row.
 
         ``rows`` are columns of ``STEP_ROW``, ``count``, ``end_ns`` and ``number``, which is written to; ``many`` are
-        chunks, episodes and facts, of the types of :meth:`tables`; ``of_stages`` are passes, which are written to, and
-        sends, where there are stages.
+        chunks, episodes and facts, of the types of :meth:`tables`; ``of_stages`` are passes, which are written to,
+        sends, and what these carry where ranks do different work, where there are stages.
         """
         if not self._many:
             self._many = self.tables()
         for kept, some in zip(self._many, many, strict=True):
             kept.adopt(some)
         if len(rows["count"]):
-            passes, sends = of_stages or (None, NOTHING)
+            passes, sends, *carried = of_stages or (None, NOTHING)
+            for sizes in carried:
+                self._carried.frombytes(sizes.tobytes())
             self._hand_steps(rows, varying, passes, sends)
+
+    def tell_starts(self, starts: Int64Array) -> None:
+        """Say when the steps of runs start that are appended next, where ranks do different work in them."""
+        self._starts.frombytes(starts.tobytes())
 
     def tables(self) -> list[Columns]:
         """Return what takes the chunks, episodes and facts of one replica."""
@@ -321,6 +327,22 @@ class LaneLog:
             step=np.repeat(steps, boundaries),
             at=at + width * np.arange(len(steps) * boundaries),
         )
+
+
+class StepLog(LaneLog):
+    """The log of a replica whose passes are recorded elsewhere."""
+
+    def __init__(self, replica: int, blocks: int, recorder: Recorder) -> None:
+        super().__init__(replica, (), (), blocks, 0, (), recorder)
+
+    def _hand_steps(
+        self,
+        rows: Mapping[str, Any],
+        varying: Int64Array,
+        passes: Int64Array | None,
+        sends: Int64Array,
+    ) -> None:
+        self._hand_rows(rows)
 
 
 def taken_rows(flat: array[int], width: int) -> Int64Array:

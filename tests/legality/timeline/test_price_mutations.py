@@ -27,7 +27,7 @@ from clustersim.graph import operators
 from clustersim.graph.blueprint import Node
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.passes import expert
-from clustersim.graph.prices import attention, lockstep_prices, step_table
+from clustersim.graph.prices import attention, step_table
 from clustersim.graph.prices import pricer as pricing
 from clustersim.graph.prices import table as price_table
 from clustersim.graph.prices.pricer import Pricer
@@ -52,7 +52,6 @@ from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, d
 
 pytestmark = pytest.mark.usefixtures("without_core")
 
-TOGETHER = lockstep_prices._together
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 
@@ -92,6 +91,10 @@ def by_events(mutation: Mutation) -> Mutation:
 def instead(module: Any, name: str, value: Any) -> Mutation:
     """Put something else in the place of a function."""
     return lambda patch: patch.setattr(module, name, value)
+
+
+UNPADDED = instead(Pricer, "padded", lambda self, features, _: features)
+"""Price what there is."""
 
 
 def payloads(factor: float) -> Mutation:
@@ -209,12 +212,6 @@ def keys_short_by_one(patch: Patch) -> None:
         return original(terms, numbers, batch, keys - batch, *more)
 
     patch.setattr(attention, "decode_ns", decode_ns)
-
-
-def unpadded(brought: Any, size: int = 0) -> Any:
-    """Price what there is."""
-    del size
-    return TOGETHER(brought)
 
 
 def uncut(patch: Patch) -> None:
@@ -536,8 +533,8 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("replicas that idle bring nothing", by_events(no_dummies), LOCKSTEP | FEW),
     ("graphs compute no padding", instead(Engine, "padded", lambda self, tokens: tokens), PADDED),
     ("graphs of other sizes are captured", instead(Engine, "padded", lambda self, tokens: -(-tokens // 4) * 4), PADDED),
-    ("replicas in lockstep are not padded", instead(lockstep_prices, "_together", unpadded), LOCKSTEP | PADDED),
-    ("halves are not padded", instead(Pricer, "padded", lambda self, features, _: features), LOCKSTEP_HALVES | PADDED),
+    ("replicas in lockstep are not padded", UNPADDED, LOCKSTEP | PADDED),
+    ("halves are not padded", UNPADDED, LOCKSTEP_HALVES | PADDED),
 ]  # fmt: skip
 SAME: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("measured decodes are priced by arrays", instead(attention, "constants", lambda *_: {}), GRID_DECODES),

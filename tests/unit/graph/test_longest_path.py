@@ -158,7 +158,7 @@ def test_the_longest_path_is_that_of_each_stretch_as_often_as_it_is_there() -> N
         of += [0, 1, 2]
     path = LongestPath(waits, np.array(of), 3, merge=False)
     small, ends, counts = path.path(Objects()), [0] * len(path.term), [0] * len(path.counts)
-    assert walk(small, [4, 6, 1], ends) == 35
+    assert walk(small, 0, len(path.stretches), [4, 6, 1], ends) == 35
     follow(small, ends, counts)
     assert counts == [0, 5, 5]
 
@@ -218,7 +218,7 @@ def test_layers_behind_those_that_are_known_are_not_walked() -> None:
         waits += [(at - 2, at - 1), (at - 2, at - 1)]
     path = LongestPath(waits, np.array([0, 0, *[1, 2] * 19]), 3)
     small, ends = path.path(Objects()), [-1] * len(path.term)
-    assert walk(small, path.terms(np.array([1, 3, 5])).tolist(), ends) == 1 + 19 * 5
+    assert walk(small, 0, 1, path.terms(np.array([1, 3, 5])).tolist(), ends) == 1 + 19 * 5
     assert ends.count(-1) == 30  # of 39 series: one, and 19 layers of 2
 
 

@@ -72,16 +72,15 @@ def test_those_that_wait_are_shown_in_their_order(storage):
                                                                       [(3, 3, 9, 0), (0, 0, 0, 1)])  # fmt: skip
 
 
-def test_replicas_decide_in_the_order_of_their_numbers():
+def test_replicas_decide_in_the_order_of_their_numbers_and_a_group_as_its_first_one():
     state = SimpleNamespace(
         clock=[SimpleNamespace(touched=0)],
-        replicas=[SimpleNamespace(is_touched=0) for _ in range(4)],
-        touched=[0] * 4,
+        replicas=[SimpleNamespace(is_touched=0, group_first=first) for first in (0, 1, 2, 3, 4, 4, 4)],
+        touched=[0] * 7,
     )
-    for replica in (2, 0, 2, 3, 1, 0):
+    for replica in (2, 6, 0, 2, 5, 3, 1, 0):
         touch(state, replica)
-    assert state.touched == [0, 1, 2, 3]
-    assert state.clock[0].touched == 4
+    assert state.touched[: state.clock[0].touched] == [0, 1, 2, 3, 4]
 
 
 def test_a_choice_that_stands_is_not_asked_for_until_somebody_comes(tmp_path):
@@ -110,7 +109,7 @@ def test_a_run_is_looked_at_from_where_it_was(monkeypatch):
     took = [5, 7, 9, 4]
     monkeypatch.setattr("clustersim.core.steps.step_ns", lambda p, flight, pending, step: took[step])
     flight = SimpleNamespace(start=100, steps=4, ended=0, next_end=0)
-    state = SimpleNamespace(flights=[[flight]], pending=[None])
+    state = SimpleNamespace(flights=[[flight]], pending=[None], replicas=[SimpleNamespace(group_first=0)])
     # Steps end at 105, 112, 121 and 125.
     assert [ended_before(state, None, 0, instant) for instant in (105, 106, 112, 122, 900)] == [
         (0, 105), (1, 112), (1, 112), (3, 125), (3, 125)

@@ -8,7 +8,6 @@ from clustersim.replay.by_core import ask_nobody
 from clustersim.replay.input import Progress
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.clocks.alone import run_alone
-from clustersim.replay.lanes.clocks.lockstep_clock import LockstepClock
 from clustersim.replay.lanes.clocks.shared_clock import SharedClock
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.part import Part
@@ -32,15 +31,12 @@ class LaneReplay:
         self.router, self.count = str(inputs.entry.serving.router), inputs.entry.plan.dp
         mine = range(self.count) if replicas is None else replicas
         self.lanes = [builder.lane(one, prepared.schedulers[one], builder.log(one)) for one in mine]
-        self.passes = builder.passes(self.lanes) if inputs.entry.plan.is_lockstep else None
         self.intake = Intake(self.lanes, mine, self.count, inputs.requests, self.router, inputs.horizon_ns, progress)
 
     def part(self) -> Part:
         """Simulate these replicas to the end; what they record is in the recorder."""
         run = self.intake
-        if self.passes is not None:
-            LockstepClock(run, self.passes).run()
-        elif ask_nobody(self.input.requests, self.router, self.count):
+        if ask_nobody(self.input.requests, self.router, self.count):
             run_alone(run)
         else:
             SharedClock(run).run()
