@@ -64,7 +64,7 @@ class GroupKind(NamedTuple):
 
     def tables(self) -> list[StepTable]:
         """Return the tables of prices, by their numbers."""
-        counts, found = self.counts(), {}
+        counts, found = self.counts(), dict[int, StepTable]()
         for of, kind in enumerate(KINDS):
             found[of] = StepTable(self.pricer, self.programs[kind], counts)
         found[OF_GRAPH] = StepTable(self.pricer, self.programs["decode"], counts, graph=True)
