@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from hashlib import blake2b
 from types import FunctionType
 from typing import Any, Final
@@ -164,11 +165,16 @@ def _length(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
 def type_of(value: Any) -> Any:
     """Return the type of what is handed to a function: a number, a list, or a named tuple of lists."""
     if isinstance(value, np.ndarray):
-        return List(from_dtype(value.dtype), value.ndim)
+        return List(_element_of(value.dtype), value.ndim)
     if isinstance(value, tuple):
         fields: tuple[str, ...] = value._fields  # type: ignore[attr-defined]  # a named tuple
         return Lists(tuple((name, type_of(each)) for name, each in zip(fields, value, strict=True)))
     return types.int64
+
+
+@cache
+def _element_of(dtype: Any) -> Any:
+    return from_dtype(dtype)
 
 
 class Arguments:

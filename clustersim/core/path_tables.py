@@ -179,7 +179,7 @@ class PathTables:
         InputError
             When an operator would take a day.
         """
-        table = self.tables[number]
+        table, before = self.tables[number], self.told
         try:
             for placed, _, places in self.parts[number]:
                 self._learn(placed.part, tuple([counts[at] for at in places]), places)
@@ -188,7 +188,7 @@ class PathTables:
             raise
         if 2 * len(self.places) > self.size:
             return self._value_lists(4 * len(self.places) + 3)
-        return {"values": self.told}
+        return {} if self.told is before else {"values": self.told}
 
     def _learn(self, part: Part, told: tuple[int, ...], places: Sequence[int]) -> None:
         key = self._key(part, told, places)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from clustersim.graph.prices.table import SENT
 
 Member = tuple[int, int, int]
 """(computed tokens, tokens of the chunk, owner) of a sequence in a step"""
+FEW_CHUNKS: Final = 1 << 8
+"""Chunks of which it is noted at first what they add."""
 CONTEXTS = "context_tokens", "exposed_tokens", "ring_tokens"
 
 
@@ -56,7 +58,7 @@ class RankTables:
         """Whether not one rank alone decodes, operator by operator."""
         self.chunks: dict[Member, int] = {}
         """Where what chunks add begins."""
-        self.chunk_sums = storage.numbers(0)
+        self.chunk_sums = storage.numbers(FEW_CHUNKS * len(self.counts.sums) * pricer.sp.degree)
 
     def _radix(self, most: Sequence[int]) -> list[int]:
         """Return how many values each count may have, but for pairs that attend."""
@@ -95,17 +97,18 @@ class RankTables:
                 p.sums[place] = value
             p.asked[0] = 1
             return {}
+        before = self.chunk_sums
         for start, taken, owner in chunks:
             for one in ((0, taken, 0), (1, taken, owner))[: 1 + (start > 0)]:
                 if one not in self.chunks:
                     sums = self.counts.alone(*one)
-                    self.chunks[one] = len(self.chunk_sums)
+                    at = self.chunks[one] = len(sums) * len(self.chunks)
                     row = 0 if one[0] == 0 else 1 + owner
-                    self.chunk_at[row * (self.most_tokens + 1) + taken] = len(self.chunk_sums)
-                    more = self.storage.numbers(len(sums))
-                    more[:] = sums
-                    self.chunk_sums = longer(self.chunk_sums, more)
-        return {"chunk_sums": self.chunk_sums}
+                    self.chunk_at[row * (self.most_tokens + 1) + taken] = at
+                    if at == len(self.chunk_sums):
+                        self.chunk_sums = longer(self.chunk_sums, self.storage.numbers(at))
+                    self.chunk_sums[at : at + len(sums)] = sums
+        return {} if self.chunk_sums is before else {"chunk_sums": self.chunk_sums}
 
     def number(self, kind: int, of: int) -> int:
         """Return the table of a kind of step on a kind of stage."""

@@ -314,9 +314,9 @@ class PriceTables:
         assert self.ranks is not None
         paths, number, counts = self.ranks.paths, int(self.p.asked[1]), np.asarray(self.p.counts).tolist()
         if status == ASK_ROW:
-            self.p = self.p._replace(**self.ranks.learn_chunks(chunks, self.p))
+            self._replace(self.ranks.learn_chunks(chunks, self.p))
         elif status == ASK_PART:
-            self.p = self.p._replace(**paths.learn(number, counts))
+            self._replace(paths.learn(number, counts))
             self.whole["value_places"] = paths.size
             set_field(self.p.whole, 0, "value_places", paths.size)
         else:
@@ -324,6 +324,11 @@ class PriceTables:
                 base = kind * self.whole["classes"]
                 for core, ns in enumerate(paths.attention_ns(self.ranks.number(kind, number % PROGRAMS), counts)):
                     self.p.answer[base + core] = ns
+
+    def _replace(self, lists: dict[str, Any]) -> None:
+        """Put other lists in the place of some."""
+        if lists:
+            self.p = self.p._replace(**lists)
 
     def classes_of(self, r: int, of: int) -> list[tuple[CostClass, int]]:
         """Return the classes that attend on the first stage of a replica."""
