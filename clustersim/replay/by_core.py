@@ -10,6 +10,7 @@ from clustersim.compiled import READ_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.core.outages import begin_and_end_outages
 from clustersim.graph.prices.steps import step_prices
+from clustersim.replay.core_events import copies_run_by_events
 from clustersim.replay.core_links import sharing_obstacle, variant_of
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.core_slowdowns import slowdown_obstacle
@@ -62,10 +63,11 @@ def core_obstacle(prepared: Prepared) -> str:
 def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
     """Return why the core can't run the steps of a pool, and whether it is so."""
     pool = one.input
-    copies_differ = pool.host is not None and prepared.copies_of_stages[prepared.pools.index(one)] is None
+    contention = prepared.contention
+    meets = contention.stages or contention.boundaries or len(prepared.pools) > 1
     return {
         "every operator is an event": prepared.input.mode == "full",
-        "copies to host memory meet others on a link, or differ": copies_differ,
+        "copies to host memory meet others on a link, or differ": bool(meets) and copies_run_by_events(prepared),
         "steps run as two halves that overlap": pool.plan.is_two_batch,
         "prompts are split over SP ranks": pool.plan.sp.degree > 1,
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
@@ -131,8 +133,8 @@ def replay_by_events(builder: LaneBuilder, progress: Progress | None, obstacle: 
     core = CoreReplicas(builder, outcome, replicas, slice(None), interpreted=True, by_events=True)
     core.run()
     found = result_of(prepared, [_part(outcome, [*core.unfinished()])])
-    assert core.by_events is not None
-    return replace(found, obstacle=obstacle, undivided=SHARED_CLOCK, calls=core.by_events.calls)
+    assert core.events is not None
+    return replace(found, obstacle=obstacle, undivided=SHARED_CLOCK, calls=core.events.calls)
 
 
 def _outcome(prepared: Prepared, progress: Progress | None) -> Outcome:
@@ -156,12 +158,12 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     pools = len(prepared.pools) > 1
     outcome = _outcome(prepared, progress)
     alone = isinstance(inputs.entry.serving.scheduler, str)  # else which replica errs first may depend on it
-    alone = alone and not prepared.outages and not pools
+    alone = alone and not prepared.outages and not pools and not copies_run_by_events(prepared)
     alone = alone and not (prepared.contention.stages or prepared.contention.boundaries)
     alone = alone and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
     everybody = [*range(len(prepared.schedulers))] if pools else [*replicas]
     shares = [([r], slice(r, None, count)) for r in replicas] if alone else [(everybody, slice(None))]
-    interpreted = is_interpreted(prepared)
+    interpreted = copies_run_by_events(prepared) or is_interpreted(prepared)
     unfinished: list[str] = []
     for mine, requests in shares:
         core = CoreReplicas(builder, outcome, mine, requests, interpreted=interpreted)

@@ -25,7 +25,7 @@ from clustersim.core.steps import TOGETHER
 from clustersim.core.tables import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
-from clustersim.replay.core_events import EventSteps
+from clustersim.replay.core_events import EventSteps, copies_run_by_events
 from clustersim.replay.core_links import LinkTables, variant_of
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.core_slowdowns import SlowSteps
@@ -96,9 +96,11 @@ class CoreReplicas:
         self.inputs = prepared.input
         self.replicas = np.array(replicas)
         self.prefill = prepared.pools[0]
-        self.by_events: EventSteps | None = None
+        self.by_events = by_events
+        self.events: EventSteps | None = None
+        if by_events or copies_run_by_events(prepared):
+            self.events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
         if by_events:
-            self.by_events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
             blocks = [scheduler.pool.total for scheduler in prepared.schedulers]
             self.logs: list[LaneLog] = [MemberLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
         else:
@@ -145,7 +147,7 @@ class CoreReplicas:
         self.slow_steps = SlowSteps(prepared, replicas) if prepared.slowing and not by_events else None
         self.irregular: list[dict[int, Irregular]] = [{} for _ in replicas]
         """By replica and step not handed on yet when operators ran that devices or links were too slow for."""
-        self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
+        self.event_room = FEW + 4 * len(replicas) + 2 * len(self.outages)
         streams = ("router", "router of the decode pool")
         self.pairs = [DrawnPairs(self.inputs.seed, stream) for stream, _ in zip(streams, self.of_pools, strict=False)]
         self.drawn = [np.zeros(0, np.int64) for _ in self.of_pools]
@@ -214,12 +216,11 @@ class CoreReplicas:
         self.rooms = {name: much.get(name, ROOM) for name in spare}
         self.h = no_pools(storage)
         if self.routes is not None:
-            by_events = self.by_events is not None
             self.network.n, self.h = self.routes.lists(
-                self.network.n, self._longest, self._layers(), by_events=by_events
+                self.network.n, self._longest, self._layers(), by_events=self.by_events
             )
-            if self.by_events is not None:
-                self.by_events.move(self.routes, lambda: (self.network.n, self.h))
+            if self.events is not None:
+                self.events.move(self.routes, lambda: (self.network.n, self.h))
         logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
         steps = ROOM + 2 if stages > 1 else 0
         logs["all_passes"] = storage.log(steps * self.widths["all_passes"])
@@ -252,8 +253,8 @@ class CoreReplicas:
             sent_at=storage.table(count, ranks * (stages - 1)),
             slots=storage.table(count, stages, -1),
             phases=storage.numbers(max(one.pool.block_tokens for one in self.of_pools)),
-            times=storage.numbers(self.events + copied),
-            whats=storage.numbers(self.events + copied),
+            times=storage.numbers(self.event_room + copied),
+            whats=storage.numbers(self.event_room + copied),
             choice=storage.numbers(2 * width if self.schedulers else 0),
             touched=storage.numbers(count),
             load_tree=storage.numbers(0),
@@ -341,14 +342,14 @@ class CoreReplicas:
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None and number == 0), "first_kept": -1,
             "change": st.NEVER if self.slow_steps is None else 0,
-            "by_events": int(self.by_events is not None),
+            "by_events": int(self.by_events), "copies_by_events": int(self.events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
         }  # fmt: skip
         for r in range(*self.bounds[number : number + 2]):
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
-            if self.routes is not None and self.by_events is None:
+            if self.routes is not None and not self.by_events:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
 
     def _router(self, number: int) -> int:
@@ -464,13 +465,13 @@ class CoreReplicas:
                 self._renew_schedulers()
                 if self.slow_steps is not None:
                     self.slow_steps.break_off(self.s)
-                if self.by_events is not None:
-                    self.by_events.break_off()
-            if self.by_events is not None and status == st.ASK_PASS:
-                self.by_events.launch(self._of_clock("lane"))
+                if self.events is not None:
+                    self.events.break_off()
+            if self.events is not None and status == st.ASK_PASS:
+                self.events.launch(self._of_clock("lane"))
                 set_field(self.s.clock, 0, "answered", 1)
-            elif self.by_events is not None and status == st.ASK_EVENTS:
-                self.by_events.go_on()
+            elif self.events is not None and status == st.ASK_EVENTS:
+                self.events.go_on()
             elif status == st.ASK_BATCH:
                 self.schedulers[self._of_clock("lane")].decide(self.s)
             elif status == st.ASK_SLOWDOWN:
@@ -525,7 +526,7 @@ class CoreReplicas:
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
-        if self.by_events is None:
+        if not self.by_events:
             self._keep_tables()
 
     def unfinished(self) -> Iterator[str]:
@@ -673,8 +674,8 @@ class CoreReplicas:
     # ---- what it logged ---------------------------------------------------------------------------------------------
     def _hand_on(self, now: int) -> int:
         """Hand on what was logged since the last time; return when the last step of it ends."""
-        if self.by_events is not None:
-            self.by_events.begin_copies()
+        if self.events is not None:
+            self.events.begin_copies()
         s = self.s
         taken: dict[str, Any] = {}
         for name in self._room:
@@ -752,7 +753,7 @@ class CoreReplicas:
             many.append((shelved(one.typed([column[mine] for column in table[:, 1:].T])), places))
         of_stages: tuple[Any, ...] = ()
         ranks = self.tables.whole["ranks"]
-        if self.most_stages > 1 and self.by_events is None:
+        if self.most_stages > 1 and not self.by_events:
             passes = taken["all_passes"][order].reshape(-1, self.most_stages, 2)
             of_stages = passes, taken["all_sends"][order].reshape(-1, self.most_stages - 1, 2, ranks)
         if self.routes is not None and len(taken["moved"]):
