@@ -79,7 +79,7 @@ class GroupKind(NamedTuple):
 
     def radix(self) -> dict[int, int]:
         """Return how many values each count may have, but for pairs that attend."""
-        engine, found = self.pricer.engine, {}
+        engine, found = self.pricer.engine, dict[int, int]()
         tokens = 1 + max(self.most[PLACES["tokens"]], engine.padded(self.most[PLACES["decode_sequences"]]))
         contexts = self.most[PLACES["exposed_tokens"]] + tokens
         for name, each in self.counts().places.items():

@@ -196,8 +196,8 @@ class Replica(Record):
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
-        "by_events", "host_blocks", "meets", "pool", "by_layer", "owners", "first_owner", "split", "group_first",
-        "group_size", "by_group",
+        "by_events", "copies_by_events", "host_blocks", "meets", "pool", "by_layer", "owners", "first_owner", "split",
+        "group_first", "group_size", "by_group",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",

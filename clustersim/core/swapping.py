@@ -33,7 +33,7 @@ def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
     seq.copies = (seq.copies + 1) & VERSIONS
     seq.busy = 1
     s.sequence_of[seq.request] = one
-    if rep.by_events:
+    if rep.copies_by_events:
         log_copy(s, r, 0, one, out, blocks, clock.now, NEVER)
         expect(s, clock.now, EVENTS, 0, 0)
         return

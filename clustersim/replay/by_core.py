@@ -9,6 +9,7 @@ from typing import Final
 from clustersim.compiled import READ_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.graph.prices.steps import StepPrices, step_prices
+from clustersim.replay.core_events import copies_run_by_events
 from clustersim.replay.core_groups import is_grouped
 from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
@@ -68,16 +69,15 @@ def core_obstacle(prepared: Prepared) -> str:
 def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
     """Return why the core can't run the steps of a pool, and whether it is so."""
     pool = one.input
-    copies_differ = pool.host is not None and prepared.copies_of_stages[prepared.pools.index(one)] is None
     grouped, contention = is_grouped(pool.plan), prepared.contention
     meets = not contention.stages.isdisjoint((replica, 0) for replica in one.meshes)
+    besides = links_meet(prepared) or len(prepared.pools) > 1 or grouped or pool.plan.sp.degree > 1
     return {
         "every operator is an event": prepared.input.mode == "full",
-        "copies to host memory meet others on a link, or differ": copies_differ,
+        "copies to host memory meet others on a link, or differ": besides and copies_run_by_events(prepared),
         "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
         and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),
-        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1
-        and bool(prepared.contention.stages or prepared.contention.boundaries),
+        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1 and links_meet(prepared),
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "operators of a pass overlap, or ranks of one group differ": not all(
             program.even and (grouped or program.template.is_chain or pool.plan.sp.degree > 1)
@@ -143,8 +143,8 @@ def replay_by_events(builder: LaneBuilder, progress: Progress | None, obstacle: 
     core = CoreReplicas(builder, outcome, replicas, slice(None), interpreted=True, by_events=True)
     core.run()
     found = result_of(prepared, [_part(outcome, [*core.unfinished()])])
-    assert core.by_events is not None
-    return replace(found, obstacle=obstacle, undivided=SHARED_CLOCK, calls=core.by_events.calls)
+    assert core.events is not None
+    return replace(found, obstacle=obstacle, undivided=SHARED_CLOCK, calls=core.events.calls)
 
 
 def _outcome(prepared: Prepared, progress: Progress | None) -> Outcome:
@@ -169,11 +169,12 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     outcome = _outcome(prepared, progress)
     alone = isinstance(inputs.entry.serving.scheduler, str)  # else which replica errs first may depend on it
     alone = alone and not prepared.outages and not pools and not inputs.entry.plan.is_lockstep
+    alone = alone and not copies_run_by_events(prepared)
     alone = alone and not (prepared.contention.stages or prepared.contention.boundaries)
     alone = alone and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
     everybody = [*range(len(prepared.schedulers))] if pools else [*replicas]
     shares = [([r], slice(r, None, count)) for r in replicas] if alone else [(everybody, slice(None))]
-    interpreted = is_interpreted(prepared)
+    interpreted = copies_run_by_events(prepared) or is_interpreted(prepared)
     unfinished: list[str] = []
     for mine, requests in shares:
         core = CoreReplicas(builder, outcome, mine, requests, interpreted=interpreted)

@@ -216,3 +216,10 @@ class EventSteps:
         expect(self.state(), time, kind, number, version)
         if kind != st.EVENTS:
             self.told_ns = time
+
+
+def copies_run_by_events(prepared: Prepared) -> bool:
+    """Whether copies to host memory meet others on a link, or differ, so that they run by events."""
+    copying = [number for number, pool in enumerate(prepared.input.pools) if pool.host is not None]
+    weak = any(fault.links for fault in prepared.slowing)
+    return any(weak or prepared.copies_of_stages[number] is None for number in copying)

@@ -26,7 +26,7 @@ from clustersim.core.steps import TOGETHER
 from clustersim.core.tables import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
-from clustersim.replay.core_events import EventSteps
+from clustersim.replay.core_events import EventSteps, copies_run_by_events
 from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, is_grouped
 from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
@@ -97,9 +97,11 @@ class CoreReplicas:
         self.inputs = prepared.input
         self.replicas = np.array(replicas)
         self.prefill = prepared.pools[0]
-        self.by_events: EventSteps | None = None
+        self.by_events = by_events
+        self.events: EventSteps | None = None
+        if by_events or copies_run_by_events(prepared):
+            self.events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
         if by_events:
-            self.by_events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
             blocks = [scheduler.pool.total for scheduler in prepared.schedulers]
             self.logs: list[LaneLog] = [StepLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
         else:
@@ -150,7 +152,7 @@ class CoreReplicas:
         self.slow_steps = SlowSteps(prepared, replicas) if prepared.slowing and not by_events else None
         self.irregular: list[dict[int, Irregular]] = [{} for _ in replicas]
         """By replica and step not handed on yet when operators ran that devices or links were too slow for."""
-        self.events = FEW + 4 * len(replicas) + 2 * len(self.outages)
+        self.event_room = FEW + 4 * len(replicas) + 2 * len(self.outages)
         streams = ("router", "router of the decode pool")
         self.pairs = [DrawnPairs(self.inputs.seed, stream) for stream, _ in zip(streams, self.of_pools, strict=False)]
         self.drawn = [np.zeros(0, np.int64) for _ in self.of_pools]
@@ -180,7 +182,7 @@ class CoreReplicas:
     def _groups(self) -> dict[int, GroupSteps]:
         """Return the steps of groups by the place of their first replica, which gets a log for their passes."""
         found: dict[int, GroupSteps] = {}
-        if self.by_events is not None:
+        if self.by_events:
             return found
         for r, replica in enumerate(self.replicas.tolist()):
             pool = self.prepared.pool_of(replica)
@@ -259,12 +261,11 @@ class CoreReplicas:
         self.rooms = {name: much.get(name, ROOM) for name in spare}
         self.h = no_pools(storage)
         if self.routes is not None:
-            by_events = self.by_events is not None
             self.network.n, self.h = self.routes.lists(
-                self.network.n, self._longest, self._layers(), by_events=by_events
+                self.network.n, self._longest, self._layers(), by_events=self.by_events
             )
-            if self.by_events is not None:
-                self.by_events.move(self.routes, lambda: (self.network.n, self.h))
+            if self.events is not None:
+                self.events.move(self.routes, lambda: (self.network.n, self.h))
         logs = {name: storage.log((self.rooms[name] + more) * self.widths[name]) for name, more in spare.items()}
         steps = ROOM + 2 if stages > 1 else 0
         logs["all_passes"] = storage.log(steps * self.widths["all_passes"])
@@ -298,8 +299,8 @@ class CoreReplicas:
             sent_at=storage.table(count, ranks * (stages - 1)),
             slots=storage.table(count, stages, -1),
             phases=storage.numbers(max(one.pool.block_tokens for one in self.of_pools)),
-            times=storage.numbers(self.events + self.margin),
-            whats=storage.numbers(self.events + self.margin),
+            times=storage.numbers(self.event_room + self.margin),
+            whats=storage.numbers(self.event_room + self.margin),
             choice=storage.numbers(2 * width if self.schedulers else 0),
             touched=storage.numbers(count),
             load_tree=storage.numbers(0),
@@ -388,7 +389,7 @@ class CoreReplicas:
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None and number == 0), "first_kept": -1,
             "change": st.NEVER if self.slow_steps is None else 0,
-            "by_events": int(self.by_events is not None),
+            "by_events": int(self.by_events), "copies_by_events": int(self.events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
             "group_size": of_pool.together, "by_group": int(is_grouped(of_pool.input.plan)),
@@ -401,13 +402,13 @@ class CoreReplicas:
             set_field(self.s.replicas, r, "group_first", r - (r - self.bounds[number]) % values["group_size"])
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
-            if self.routes is not None and self.by_events is None:
+            if self.routes is not None and not self.by_events:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
 
     @property
     def _split(self) -> int:
         """Whether prompts are split over SP ranks, and decodes too."""
-        if not self.split or self.by_events is not None:
+        if not self.split or self.by_events:
             return 0
         return BY_RANKS if self.tables.ranks is not None and self.tables.ranks.decodes else 1
 
@@ -524,13 +525,13 @@ class CoreReplicas:
                 self._renew_schedulers()
                 if self.slow_steps is not None:
                     self.slow_steps.break_off(self.s)
-                if self.by_events is not None:
-                    self.by_events.break_off()
-            elif self.by_events is not None and status == st.ASK_PASS:
-                self.by_events.launch(self._of_clock("lane"))
+                if self.events is not None:
+                    self.events.break_off()
+            elif self.events is not None and status == st.ASK_PASS:
+                self.events.launch(self._of_clock("lane"))
                 set_field(self.s.clock, 0, "answered", 1)
-            elif self.by_events is not None and status == st.ASK_EVENTS:
-                self.by_events.go_on()
+            elif self.events is not None and status == st.ASK_EVENTS:
+                self.events.go_on()
             elif status == st.ASK_BATCH:
                 self.schedulers[self._of_clock("lane")].decide(self.s)
             elif status == st.ASK_SLOWDOWN:
@@ -585,7 +586,7 @@ class CoreReplicas:
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
         if isinstance(self.tables, GroupTables):
             self.inputs.entry.pricer.made[self.group_key] = self.tables
-        elif self.by_events is None:
+        elif not self.by_events:
             self._keep_tables()
 
     def unfinished(self) -> Iterator[str]:
@@ -758,8 +759,8 @@ class CoreReplicas:
     # ---- what it logged ---------------------------------------------------------------------------------------------
     def _hand_on(self, now: int) -> int:
         """Hand on what was logged since the last time; return when the last step of it ends."""
-        if self.by_events is not None:
-            self.by_events.begin_copies()
+        if self.events is not None:
+            self.events.begin_copies()
         s = self.s
         taken: dict[str, Any] = {}
         for name in self._room:
@@ -847,7 +848,7 @@ class CoreReplicas:
             many.append((shelved(one.typed([column[mine] for column in table[:, 1:].T])), places))
         of_stages: tuple[Any, ...] = ()
         ranks = self.tables.whole["ranks"]
-        if self.most_stages > 1 and self.by_events is None:
+        if self.most_stages > 1 and not self.by_events:
             passes = taken["all_passes"][order].reshape(-1, self.most_stages, 2)
             of_stages = passes, taken["all_sends"][order].reshape(-1, self.most_stages - 1, 2, ranks)
         if self.routes is not None and len(taken["moved"]):

@@ -121,8 +121,6 @@ def slowdown_obstacle(prepared: Prepared) -> str:
     pool, meets = prepared.pools[0], prepared.contention.stages or prepared.contention.boundaries
     if len(prepared.pools) > 1 or pool.input.plan.pp > 1 or meets:
         return "devices or links get slower, and stages or pools wait for each other"
-    if pool.input.host is not None and any(fault.links for fault in prepared.slowing):
-        return "links get slower, and sequences are copied to hosts"
     if not all(contraction_is_exact(program) for program in pool.distinct.values()):
         return "devices or links get slower, and not all ranks do the same"
     return ""

@@ -22,6 +22,7 @@ from typing import Final
 from clustersim.cost.table import TableCost
 from clustersim.processes import local_pool, usable_cores
 from clustersim.replay.by_core import ask_nobody, core_obstacle, core_part, expected_s
+from clustersim.replay.core_events import copies_run_by_events
 from clustersim.replay.input import Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.clocks.run import LaneReplay
@@ -63,7 +64,7 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         return 1, "replicas that share experts take their steps together"
     if inputs.decides:
         return 1, f"{inputs.decides} decides, too, what replicas do"
-    if contention.stages or contention.boundaries:
+    if contention.stages or contention.boundaries or copies_run_by_events(prepared):
         return 1, "communications can meet on a link"
     if prepared.outages:
         return 1, "what a replica served that fails goes to others"
