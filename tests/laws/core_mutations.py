@@ -51,8 +51,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "the lowest rank gives way": Mutation(
         scheduler, "last_behind", "comes_before(s, found, other)", "comes_before(s, other, found)"
     ),
-    "a block too few is taken for enough": Mutation(scheduler, "grow", "missing > rep.free", "missing > rep.free + 1"),
-    "who lacks blocks takes none": Mutation(scheduler, "grow", "rep.free -= missing", "pass"),
+    "a block too few is taken for enough": Mutation(
+        scheduler, "grow", "missing > free_of(s, r, seq.owner)", "missing > free_of(s, r, seq.owner) + 1"
+    ),
+    "who lacks blocks takes none": Mutation(scheduler, "grow", "lend(s, r, one, missing)", "seq.blocks += missing"),
     "decodes take more than their share": Mutation(
         scheduler, "choose_decodes", "+ rep.stages - 1) // rep.stages", "+ rep.stages - 1) // 1"
     ),
@@ -76,7 +78,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a first chunk is never enough": Mutation(
         scheduler, "admit", "blocks if rep.first_chunk else", "blocks if False else"
     ),
-    "room is kept for nobody": Mutation(scheduler, "enter", "rep.promised += most_blocks(rep, seq)", "pass"),
+    "room is kept for nobody": Mutation(scheduler, "enter", "promise(s, r, one, most_blocks(rep, seq))", "pass"),
     "room is kept for a token more": Mutation(scheduler, "most_blocks", "max(seq.output - 1, 0)", "seq.output"),
     "anybody joins a static batch": Mutation(scheduler, "admit", "seq.batch != rep.batch", "False"),
     "a static batch has a member more than blocks": Mutation(
@@ -90,18 +92,20 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "blocks of a run are not taken": Mutation(steps, "advance_decodes", "rep.free -= more", "pass"),
     "a run is not cut": Mutation(steps, "cut", "flight.steps = flight.limit = ended + 1", "return"),
     "what a run has taken is forgotten": Mutation(steps, "taken_by_run", "computed + ended + 1", "computed + 1"),
-    "a run jumps over the step that lacks a block": Mutation(steps, "horizon_of", "if free < 0:", "if free < -1:"),
+    "a run jumps over the step that lacks a block": Mutation(steps, "blocks_last", "if free < 0:", "if free < -1:"),
     "a run jumps over a window that is full": Mutation(
         steps, "horizon_of", "min(steps, rep.near_steps)", "min(steps, 1 << 40)"
     ),
     "a run begins with the second block": Mutation(
-        steps, "horizon_of", "size - within if within > 0 else 0", "size - within - 1"
+        steps, "blocks_last", "size - within if within > 0 else 0", "size - within - 1"
     ),
     "the slot used last is taken": Mutation(
         steps, "open_episodes", "slots[other] < slots[slot]", "slots[other] > slots[slot]"
     ),
     "a stage takes two micro-batches at a time": Mutation(steps, "pass_stages", "at = max(at, free_at[stage])", "pass"),
-    "a boundary sends two at a time": Mutation(steps, "pass_stages", "max(at, sent_at[stage * ranks + rank])", "at"),
+    "a boundary sends two at a time": Mutation(
+        steps, "pass_stages", "max(leaves, sent_at[stage * ranks + rank])", "leaves"
+    ),
     "the first stage takes the next one late": Mutation(steps, "arm", "s.clock[0].now < s.free_at[r][0]", "False"),
     "more micro-batches than stages": Mutation(steps, "decide", "rep.flying == rep.stages or", "False or"),
     "a chunk samples nothing": Mutation(steps, "compute_chunk", "sampled = 1", "sampled = 0"),
