@@ -1,4 +1,4 @@
-"""Plain functions of numbers, compiled: the only module that imports numba.
+"""Plain functions of numbers, compiled.
 
 A function of the *subset* takes numbers and named tuples of lists, and lists hold numbers or records. It is written
 once and runs twice: as it stands over Python lists of objects (:class:`Objects`), or compiled over numpy arrays
@@ -17,70 +17,78 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 HOME: Final = __name__.split(".")[0]
-OPTIONS: Final[dict[str, Any]] = {"error_model": "numpy", "_nrt": False}
-"""Nothing is allocated: who counts references to each view of an array, takes as long for that as for all else."""
-INNER: Final[dict[str, Any]] = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-OUTER: Final[dict[str, Any]] = {**OPTIONS, "cache": True, "nogil": True}
-"""Of what is called from Python, whose other threads go on meanwhile."""
 READ_S: Final = 1.0
-COMPILE_S: Final = 30.0
-MORE_S: Final = 20.0
-"""What it takes to read what was compiled, the compiler itself included, to compile, and more for each part that most
-runs leave out: 31 s and 39, 56 and 75 s measured."""
+COMPILE_S: Final = 20.0
+"""What it takes to read what was compiled, the compiler itself included, and to compile; 0.4 and 17 s measured."""
 
 
-_rare: Final[set[Callable[..., Any]]] = set()
-
-
-def rare(function: F) -> F:
-    """Mark a function that is called now and then, so that its code is not repeated wherever it is called."""
-    _rare.add(function)
-    return function
-
-
-@cache
-def compiled(entry: Callable[..., Any], **constants: bool) -> Callable[..., Any]:
+def compiled(entry: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of the subset, compiled with all functions that it calls; what the compiler made stays on disk.
 
     Parameters
     ----------
     entry : function
-        It takes any numbers, arrays and named tuples of them.
-    **constants
-        What names of modules are here: what is done only ``if`` one is true is left out where it is not.
+        It takes numbers, arrays and named tuples of arrays.
     """
-    from numba import njit  # which takes a while
+    from numba.core import config  # which takes a while
 
-    made: dict[FunctionType, Any] = {}
-    for function in _with_callees(entry):
-        known = {name: made[one] for name, one in _callees(function).items()}
-        copy = FunctionType(function.__code__, {**function.__globals__, **known, **constants}, function.__name__)
-        made[function] = njit(**INNER, forceinline=function not in _rare)(copy)
-    assert isinstance(entry, FunctionType)
-    called = FunctionType(_kept.__code__, {"_go_on": made[entry], "__name__": __name__})
-    called.__name__ = called.__qualname__ = _name_of(entry, **constants)
-    found: Callable[..., Any] = njit(**OUTER)(called)
-    _loaded.add(_name_of(entry, **constants))
-    return found
+    return entry if config.DISABLE_JIT else _compiled(entry)  # type: ignore[attr-defined]
 
 
-def is_loaded(entry: Callable[..., Any], **constants: bool) -> bool:
+@cache
+def _compiled(entry: Callable[..., Any]) -> _Compiled:
+    return _Compiled(entry)
+
+
+class _Compiled:
+    """A function that is compiled when it is called with values of types that it has not had."""
+
+    def __init__(self, entry: Callable[..., Any]) -> None:
+        from clustersim import compiler
+
+        self.compiler = compiler
+        self.entry = entry
+        self.arguments = compiler.Arguments()
+        self.made: dict[tuple[Any, ...], Callable[[tuple[int, ...]], Any]] = {}
+        self.latest: tuple[int, ...] = ()
+        self.latest_made: Any = None
+
+    def __call__(self, *values: Any) -> Any:
+        numbers = self.arguments.numbers_of(values)
+        if numbers is not self.latest:
+            kinds = tuple(map(self.compiler.type_of, values))
+            if kinds not in self.made:
+                self.made[kinds] = self._compile(kinds)
+            self.latest, self.latest_made = numbers, self.made[kinds]
+        return self.latest_made(numbers)
+
+    def _compile(self, kinds: tuple[Any, ...]) -> Callable[[tuple[int, ...]], Any]:
+        functions = {one: callees(one) for one in _with_callees(self.entry)}
+        name = f"{_name_of(self.entry)}-{zlib.crc32(repr(kinds).encode()):08x}"
+        found = self.compiler.compile_unit(functions, name, kinds)
+        _loaded.add(self.entry)
+        return found
+
+
+_loaded: Final[set[Callable[..., Any]]] = set()
+"""Functions that this process has compiled or read."""
+
+
+def is_loaded(entry: Callable[..., Any]) -> bool:
     """Return whether a function is compiled in this process."""
-    return _name_of(entry, **constants) in _loaded
+    return entry in _loaded
 
 
-def compiler_s(entry: Callable[..., Any], **constants: bool) -> float:
+def compiler_s(entry: Callable[..., Any]) -> float:
     """Return roughly how many seconds it takes until a function is compiled: none where it is in this process."""
-    if is_loaded(entry, **constants):
+    if is_loaded(entry):
         return 0.0
-    name = _name_of(entry, **constants)
+    name = _name_of(entry)
     elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
     try:
         places = [Path(__file__).parent / "__pycache__", *elsewhere.glob("*")]
@@ -88,7 +96,7 @@ def compiler_s(entry: Callable[..., Any], **constants: bool) -> float:
         found = any(list(place.glob(f"*{name}-*.{tag}.nbi")) for place in places)
     except OSError:
         found = False
-    return READ_S if found else COMPILE_S + MORE_S * sum(constants.values())
+    return READ_S if found else COMPILE_S
 
 
 @cache
@@ -98,7 +106,7 @@ def _with_callees(entry: Callable[..., Any]) -> tuple[FunctionType, ...]:
 
     def add(function: FunctionType) -> None:
         if function not in found:
-            for one in _callees(function).values():
+            for one in callees(function).values():
                 add(one)
             found[function] = None
 
@@ -107,7 +115,7 @@ def _with_callees(entry: Callable[..., Any]) -> tuple[FunctionType, ...]:
     return tuple(found)
 
 
-def _callees(function: FunctionType) -> dict[str, FunctionType]:
+def callees(function: FunctionType) -> dict[str, FunctionType]:
     """Return the functions of this project that a function calls, by the name by which it does."""
     known = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     return {
@@ -117,31 +125,18 @@ def _callees(function: FunctionType) -> dict[str, FunctionType]:
 
 
 @cache
-def _name_of(entry: Callable[..., Any], **constants: bool) -> str:
-    """Return the name of a compiled function on disk: its own, and a number that changes with any of the code.
+def _name_of(entry: Callable[..., Any]) -> str:
+    """Return how a compiled function is called on disk: as it is, and a number that changes with any of the code.
 
     The compiler itself would look at one file alone.
     """
     parts = []
     for function in _with_callees(entry):
-        code, known = function.__code__, {**function.__globals__, **constants}
+        code, known = function.__code__, function.__globals__
         numbers = {name: known[name] for name in code.co_names if isinstance(known.get(name), int | float)}
-        own = function.__module__, function.__name__, function in _rare
+        own = function.__module__, function.__name__
         parts.append(repr((own, code.co_code, code.co_consts, code.co_names, numbers)))
     return f"{entry.__module__}.{entry.__name__}-{zlib.crc32(''.join(parts).encode()):08x}"
-
-
-_go_on: Any = None
-"""In its place stands what was compiled."""
-
-
-def _kept(*everything: Any) -> Any:
-    """Go on in what was compiled: what is called from Python, and kept on disk."""
-    return _go_on(*everything)
-
-
-_loaded: Final[set[str]] = set()
-"""Functions that this process has compiled or read."""
 
 
 class Record:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.events import VERSIONS, drop_first, expect, first_kind, first_number, first_version
 from clustersim.core.hand_overs import NOBODY, go_on_hand_over
+from clustersim.core.outages import begin_and_end_outages
 from clustersim.core.pools import cancel_transfer, is_hopeless, settle_hand_overs
 from clustersim.core.queue import displace, push, remove
 from clustersim.core.record import is_full, note, note_reason
@@ -37,7 +37,6 @@ from clustersim.core.state import (
     NO_DECODERS,
     NOT_POOLED,
     OUTAGES,
-    POOLS,
     QUEUE_FULL,
     REJECTED,
     STOPPING,
@@ -63,7 +62,7 @@ from clustersim.core.steps import (
     weigh,
 )
 from clustersim.core.swapping import end_copy
-from clustersim.core.transfers import SHARING, share_links
+from clustersim.core.transfers import share_links
 
 
 def end_steps(s: Any, p: Any, n: Any, h: Any) -> int:
@@ -78,15 +77,11 @@ def end_steps(s: Any, p: Any, n: Any, h: Any) -> int:
         if first_kind(s) == EVENTS:
             drop_first(s)
             return ASK_EVENTS
-        if POOLS and first_kind(s) > COPY_END:
+        if first_kind(s) > COPY_END:
             if clock.events + clock.margin + 3 > clock.event_room:
                 return GROW
-            if go_on_hand_over(s, p, n, h):
-                continue
-        if SHARING and first_kind(s) > COPY_END:
-            if clock.events + clock.margin > clock.event_room:
-                return GROW
-            go_on(s, p, n)
+            if not go_on_hand_over(s, p, n, h):
+                go_on(s, p, n)
             continue
         r, version = first_number(s), first_version(s)
         drop_first(s)
@@ -104,7 +99,6 @@ def end_steps(s: Any, p: Any, n: Any, h: Any) -> int:
     return 0
 
 
-@rare
 def go_on(s: Any, p: Any, n: Any) -> None:
     """Let the transfer or pass go on whose event comes first."""
     kind, number, version = first_kind(s), first_number(s), first_version(s)
@@ -119,7 +113,6 @@ def go_on(s: Any, p: Any, n: Any) -> None:
         go_on_stage(s, p, n, r, i)
 
 
-@rare
 def end_first_copy(s: Any) -> None:
     """Let the copy end that comes first; who was given up meanwhile leaves with it."""
     one, version = s.sequence_of[first_number(s)], first_version(s)
@@ -178,7 +171,7 @@ def arrive(s: Any, p: Any) -> int:
         s.came[request], s.routed[request] = clock.now, r
         if s.refused[request] == 1:
             reject(s, request)
-        elif POOLS and s.outputs[request] > 1 and is_hopeless(s):
+        elif s.outputs[request] > 1 and is_hopeless(s):
             s.refused[request] = 1
             note_reason(s, request, NO_DECODERS, 0)
             reject(s, request)
@@ -218,7 +211,7 @@ def join_queue(s: Any, p: Any, r: int, request: int) -> None:
     seq.first_step = seq.last_step = -1
     rank_in_queue(s, one)
     seq.partner, seq.hands_over, seq.is_on_way = NOBODY, 0, 0
-    if POOLS and clock.pools > 1:
+    if clock.pools > 1:
         clock.spares -= 1
         seq.partner = s.spare[clock.spares]
         s.sequences[seq.partner].partner = one
@@ -247,14 +240,13 @@ def later(now: int, delay: int) -> int:
     return now + delay if delay < NEVER - now else NEVER
 
 
-@rare
 def depart(s: Any, p: Any, kind: int, one: int) -> None:
     """Let a deadline pass of a request that has not ended, after the step that ends now."""
     seq, r = s.sequences[one], s.sequences[one].replica
     request = seq.request
     if kind == TIMEOUT and seq.admitted:
         return
-    if POOLS and seq.is_on_way:
+    if seq.is_on_way:
         cancel_transfer(s, p, one)
         return
     if seq.displaced == 0:
@@ -275,11 +267,12 @@ def depart(s: Any, p: Any, kind: int, one: int) -> None:
         take_out(s, r, one, taken_by_run(s, p, r))
 
 
-def pass_departures(s: Any, p: Any) -> int:
+def pass_departures(s: Any, p: Any, n: Any, h: Any) -> int:
     """Let happen what departs now, failures first; return 0, or why not all has."""
     clock = s.clock[0]
     if (clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT) or clock.displaced_at < NEVER:
-        return OUTAGES
+        asked = begin_and_end_outages(s, p, n, h)
+        return asked or OUTAGES
     while clock.events > 0 and s.times[0] == clock.now and first_kind(s) > LAYER:
         if is_full(s):
             return FULL
@@ -341,7 +334,7 @@ def advance(s: Any, p: Any, n: Any, h: Any) -> int:
                 return asked
             clock.phase = HAND_OVERS
         if clock.phase == HAND_OVERS:
-            if POOLS and clock.unsettled:
+            if clock.unsettled:
                 asked = settle_hand_overs(s, p, n, h)
                 if asked:
                     return asked
@@ -357,10 +350,10 @@ def advance(s: Any, p: Any, n: Any, h: Any) -> int:
             clock.phase = DEPARTURES
         if clock.phase == DEPARTURES:
             departs = (clock.events > 0 and times[0] == clock.now) or clock.displaced_at < NEVER
-            asked = pass_departures(s, p) if departs else 0
+            asked = pass_departures(s, p, n, h) if departs else 0
             if asked:
                 return asked
-            if POOLS and clock.unsettled:
+            if clock.unsettled:
                 clock.phase = HAND_OVERS
                 continue
             if clock.due > 0 or (clock.closed and clock.freed > 0 and clock.next < clock.total):
@@ -369,10 +362,10 @@ def advance(s: Any, p: Any, n: Any, h: Any) -> int:
             clock.phase = DECISIONS
         if clock.phase == DECISIONS:
             asked = decide_all(s, p, n, h)
-            if POOLS and asked == 0 and clock.unsettled:
+            if asked == 0 and clock.unsettled:
                 clock.phase = HAND_OVERS
                 continue
-            if (SHARING or POOLS) and asked == 0 and n.traffic[0].touched > 0:
+            if asked == 0 and n.traffic[0].touched > 0:
                 asked = share_links(s, n)
             if asked:
                 return asked

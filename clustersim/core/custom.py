@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.hand_overs import NOBODY
-from clustersim.core.prefix_cache import CACHING, cached_blocks, count_free, count_shared
+from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared
 from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import remove
 from clustersim.core.scheduler import enter, preempt
 from clustersim.core.state import ASK_BATCH, LACKS_BLOCKS, NEVER
 
 
-@rare
 def consult(s: Any, r: int, base: int) -> int:
     """Decide the next step as a user's scheduler does; return 0, or what is to be asked or said.
 
@@ -69,24 +67,22 @@ def decode(s: Any, r: int, base: int, count: int, who: Any, first: int) -> None:
     rep.decodes, rep.attended, rep.left = count, attended, left
 
 
-@rare
 def ask(s: Any, r: int) -> int:
     """Return ``ASK_BATCH``, once it is known how many cached blocks those that wait would take over."""
     rep = s.replicas[r]
-    for place in range(rep.waiting if CACHING and rep.caching else 0):
+    for place in range(rep.waiting if rep.caching else 0):
         seq = s.sequences[s.queues[r][place]]
         seq.cached = cached_blocks(s, r, seq.request, seq.prompt + seq.generated, 0)
     return ASK_BATCH
 
 
-@rare
 def admit_chosen(s: Any, r: int, one: int) -> bool:
     """Admit a sequence that was chosen; return whether there are the blocks for that.
 
     What was chosen before it may have taken cached blocks that it was to take over.
     """
     rep, seq, cached, taken, room = s.replicas[r], s.sequences[one], 0, 0, s.replicas[r].blocks
-    if CACHING and rep.caching:
+    if rep.caching:
         cached = cached_blocks(s, r, seq.request, seq.prompt + seq.generated, 0)
         taken = count_free(s, r, seq.request, cached)
         if rep.keeps_room:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from clustersim.compiled import Record, rare
+from clustersim.compiled import Record
 from clustersim.core.state import NEVER
 
 BITS: Final = 30
@@ -209,7 +209,6 @@ def find_component(n: Any, f: int) -> int:
     return count
 
 
-@rare
 def share_component(n: Any, f: int, now: int) -> None:
     """Share the links of all that are connected with a path."""
     count = find_component(n, f)
@@ -265,7 +264,6 @@ def offer_shares(n: Any, count: int) -> tuple[int, int]:
     return (1, 1) if some_close else fullest(n, links)
 
 
-@rare
 def fullest(n: Any, links: int) -> tuple[int, int]:
     """Let those links be full of which most is taken; return by which fraction it can be more."""
     times, part = WHOLE, 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from clustersim.compiled import Record, rare
+from clustersim.compiled import Record
 from clustersim.core.events import VERSIONS, drop_first, expect, first_kind, first_number, first_version
 from clustersim.core.flows import enter, leave
 from clustersim.core.kv_moves import ask, choose_sender, end_first
@@ -25,7 +25,7 @@ from clustersim.core.passes import end_layer, tell
 from clustersim.core.progress import blocks_of
 from clustersim.core.record import log_move, note
 from clustersim.core.state import ADMITTED, EVENTS, GROW, LAYER, TRANSFER
-from clustersim.core.transfers import SHARING, expect_transfer
+from clustersim.core.transfers import expect_transfer
 
 NOBODY: Final = -1
 MOVE_OF_KV: Final = 3
@@ -137,7 +137,6 @@ def check_landed(s: Any, one: int) -> None:
         clock.unsettled = 1
 
 
-@rare
 def reserve(s: Any, h: Any, r: int) -> int:
     """Reserve blocks for prompts that wait elsewhere, in turn; return 0, or ``GROW``."""
     rep = s.replicas[r]
@@ -192,7 +191,6 @@ def ask_move(s: Any, h: Any, one: int, shard: int, layer: int, first: int, token
     move.one, move.shard, move.layer, move.first, move.tokens = one, shard, layer, first, tokens
 
 
-@rare
 def open_by_layer(s: Any, r: int, k: int, base: int) -> None:
     """Let prompts leave, layer by layer, that a step is about to compute to their end.
 
@@ -286,8 +284,7 @@ def start_moves(s: Any, p: Any, n: Any, h: Any) -> int:
                     path.end = path.first
             if wait == 0:
                 enter(n, f, clock.now, path.left)
-                if SHARING:
-                    tell(s, p, n, f, 1)
+                tell(s, p, n, f, 1)
             expect_transfer(s, n, f, clock.now + wait if wait > 0 else path.due)
     return 0
 
@@ -297,7 +294,7 @@ def go_on_hand_over(s: Any, p: Any, n: Any, h: Any) -> bool:
     kind, f, version = first_kind(s), first_number(s), first_version(s)
     if kind == LAYER:
         drop_first(s)
-        if SHARING and s.replicas[f // s.clock[0].most_stages].meets:
+        if s.replicas[f // s.clock[0].most_stages].meets:
             k = end_layer(s, p, n, f, version)
             if k >= 0:
                 note_layer(s, f // s.clock[0].most_stages, k)
@@ -312,12 +309,10 @@ def go_on_hand_over(s: Any, p: Any, n: Any, h: Any) -> bool:
         if n.paths[f].is_on == 0 and by_events == 0:
             enter(n, f, s.clock[0].now, n.paths[f].left)
             expect_transfer(s, n, f, n.paths[f].due)
-            if SHARING:
-                tell(s, p, n, f, 1)
+            tell(s, p, n, f, 1)
         else:
             if by_events == 0:
                 leave(n, f)
-            if SHARING and by_events == 0:
                 tell(s, p, n, f, -1)
             move = h.moves[end_first(h, f - h.hand_overs[0].first_path)]
             seq = s.sequences[move.one]

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.events import VERSIONS, drop_first, first_kind, first_number
 from clustersim.core.passes import abandon
 from clustersim.core.pool_outages import break_off, return_to_prefill, rouse
-from clustersim.core.prefix_cache import CACHING, empty
+from clustersim.core.prefix_cache import empty
 from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
@@ -30,7 +29,6 @@ from clustersim.core.state import (
     LOST_IN_FAILURE,
     LOST_WAITING,
     NEVER,
-    POOLS,
     POWER_OF_TWO,
     PREEMPTED,
     TOO_LONG,
@@ -51,7 +49,6 @@ from clustersim.core.steps import (
     weigh,
 )
 from clustersim.core.swapping import LEAVING
-from clustersim.core.transfers import SHARING
 
 
 def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
@@ -75,7 +72,7 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
         rep.step = flight.step + ended
         if flight.slot >= 0:
             s.slots[r][flight.slot] = flight.previous
-    if SHARING and rep.meets:
+    if rep.meets:
         abandon(s, p, n, r)
     rep.decodes_in_flight = 0
     for stage in range(rep.stages):
@@ -84,7 +81,6 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
         s.sent_at[r][place] = 0
 
 
-@rare
 def lose_copies(s: Any, r: int) -> None:
     """Lose what is in host memory, and on its way: it is recomputed."""
     rep, swapped, away = s.replicas[r], s.replicas[r].swapped, s.replicas[r].away
@@ -117,7 +113,7 @@ def fail(s: Any, p: Any, n: Any, h: Any, number: int) -> None:
         if rep.flying == 0:
             touch(s, r)
     rep.outage = number
-    if POOLS and s.clock[0].pools > 1:
+    if s.clock[0].pools > 1:
         break_off(s, p, n, h, r, why)
     forget_flights(s, p, n, r)
     rep.host = 0
@@ -134,11 +130,11 @@ def fail(s: Any, p: Any, n: Any, h: Any, number: int) -> None:
     lose_copies(s, r)
     for place in range(rep.waiting):
         one = s.queues[r][place]
-        if POOLS and rep.pool > 0:
+        if rep.pool > 0:
             one = return_to_prefill(s, r, one)
         displace(s.clock[0], s.sequences[one], why)
     rep.waiting = 0
-    if CACHING and rep.caching:
+    if rep.caching:
         empty(s, r)
     arm(s, r)
     s.pools[rep.pool].gone += outage.until < 0
@@ -196,10 +192,7 @@ def place_displaced(s: Any, p: Any) -> int:
 
 
 def begin_and_end_outages(s: Any, p: Any, n: Any, h: Any) -> int:
-    """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened.
-
-    It is compiled by itself, since most runs need none of it.
-    """
+    """Let replicas fail or come back that do so now; return 0, or what is needed before all has happened."""
     clock = s.clock[0]
     while clock.events > 0 and s.times[0] == clock.now and first_kind(s) == FAULT:
         if is_full(s):
@@ -223,6 +216,6 @@ def begin_and_end_outages(s: Any, p: Any, n: Any, h: Any) -> int:
                 pool.living += 1
         if pool.router == POWER_OF_TWO:
             pool.drawn = pool.choices
-        if POOLS and clock.pools > 1:
+        if clock.pools > 1:
             rouse(s)
     return place_displaced(s, p)

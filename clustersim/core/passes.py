@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from clustersim.compiled import Record, rare
+from clustersim.compiled import Record
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.prices import OF_DECODE
 from clustersim.core.record import note_stretch
-from clustersim.core.state import ASK_USES, LAYER, NEVER, PASS, POOLS, TOO_LATE
+from clustersim.core.state import ASK_USES, LAYER, NEVER, PASS, TOO_LATE
 from clustersim.core.transfers import begin_transfer, cancel, transfer
 from clustersim.cost.attention import UNKNOWN
 
@@ -136,7 +136,6 @@ def table_of(flight: Any, kind: int) -> int:
     return 3 * kind + (OF_DECODE if flight.chunks == 0 else 1 if flight.decodes > 0 else 0)
 
 
-@rare
 def launch(s: Any, p: Any, n: Any, r: int, k: int) -> int:
     """Let a micro-batch begin whose passes are priced; return 0, or what is to be asked for."""
     rep, flight, whole, clock = s.replicas[r], s.flights[r][k], p.whole[0], s.clock[0]
@@ -167,7 +166,6 @@ def launch(s: Any, p: Any, n: Any, r: int, k: int) -> int:
     return 0
 
 
-@rare
 def begin_pass(s: Any, p: Any, n: Any, r: int, i: int) -> None:
     """Begin the pass of the next micro-batch on a stage."""
     rep, stage, now = s.replicas[r], n.stages[r][i], s.clock[0].now
@@ -207,7 +205,6 @@ def expect_pass(s: Any, n: Any, r: int, i: int, time: int) -> None:
     expect(s, time, PASS, r * len(n.stages[0]) + i, stage.version)
 
 
-@rare
 def step(s: Any, p: Any, n: Any, r: int, i: int) -> None:
     """Let a pass go on from collective to collective, from the one that is under way."""
     rep, stage, now = s.replicas[r], n.stages[r][i], s.clock[0].now
@@ -243,7 +240,7 @@ def await_layer_end(s: Any, p: Any, n: Any, r: int, i: int) -> None:
     """
     stage = n.stages[r][i]
     flight = s.flights[r][(stage.begun - 1) % s.replicas[r].stages]
-    if POOLS and flight.opens:
+    if flight.opens:
         table = table_of(flight, p.of_stage[r][i])
         chain, each, took = n.chains[table], n.layers[table], n.took[r]
         stage.layer_version = (stage.layer_version + 1) & VERSIONS
@@ -258,7 +255,6 @@ def await_layer_end(s: Any, p: Any, n: Any, r: int, i: int) -> None:
         expect(s, time, LAYER, r * len(n.stages[0]) + i, stage.layer_version)
 
 
-@rare
 def end_layer(s: Any, p: Any, n: Any, number: int, version: int) -> int:
     """Take note that a pass has passed a layer; return its flight, −1 where it has not."""
     stages = len(n.stages[0])
@@ -334,7 +330,6 @@ def ends_at(n: Any, r: int, i: int, table: int, number: int) -> int:
     return found
 
 
-@rare
 def begin_send(s: Any, p: Any, n: Any, r: int, i: int, rank: int) -> None:
     """Begin the next send of a rank of a stage."""
     rep, ranks = s.replicas[r], s.clock[0].senders
@@ -415,7 +410,6 @@ def tell(s: Any, p: Any, n: Any, f: int, count: int) -> None:
                 step(s, p, n, r, i)
 
 
-@rare
 def abandon(s: Any, p: Any, n: Any, r: int) -> None:
     """Forget all passes and sends of a replica that fails."""
     for i in range(len(n.stages[r])):

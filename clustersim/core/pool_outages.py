@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.hand_overs import NOBODY, let_leave
 from clustersim.core.kv_moves import drop_moves
 from clustersim.core.passes import tell
@@ -18,7 +17,7 @@ from clustersim.core.queue import displace
 from clustersim.core.record import close_episode, note, note_reason
 from clustersim.core.state import CANCELLED, LEFT_OUTPUT, PREEMPTED
 from clustersim.core.steps import decide_anew, end_request, taken_by_run, weigh
-from clustersim.core.transfers import SHARING, cancel
+from clustersim.core.transfers import cancel
 
 
 def compute_anew(seq: Any, generated: int, output: int) -> None:
@@ -51,7 +50,7 @@ def take_back(s: Any, p: Any, n: Any, h: Any, one: int) -> None:
                 path = owner.first_path + f
                 was_on = n.paths[path].is_on
                 cancel(n, path)
-                if SHARING and was_on:
+                if was_on:
                     tell(s, p, n, path, -1)
         rep = s.replicas[r]
         rep.receiving -= 1
@@ -91,7 +90,6 @@ def stop_transfer(s: Any, p: Any, n: Any, h: Any, r: int, one: int, why: int) ->
     way.leaving = 0
 
 
-@rare
 def break_off(s: Any, p: Any, n: Any, h: Any, r: int, why: int) -> None:
     """Stop all that is on its way from or to a replica that is about to fail."""
     for request in range(s.clock[0].total):
@@ -101,7 +99,6 @@ def break_off(s: Any, p: Any, n: Any, h: Any, r: int, why: int) -> None:
     s.clock[0].unsettled = 1
 
 
-@rare
 def rouse(s: Any) -> None:
     """Let a decode replica be chosen for all that are on their way to nobody."""
     for request in range(s.clock[0].total):

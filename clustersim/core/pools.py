@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.hand_overs import NOBODY, ask_layer, start_moves
-from clustersim.core.prefix_cache import CACHING, keep_no_more, release
+from clustersim.core.prefix_cache import keep_no_more, release
 from clustersim.core.progress import most_blocks
 from clustersim.core.record import is_full, note, note_reason
 from clustersim.core.routing import lacks_room, route, show_replicas
@@ -44,7 +43,7 @@ DECODERS = 1
 def give_back(s: Any, r: int, one: int, kind: int, tokens: int) -> None:
     """Take back the blocks of a sequence that is computed and leaves its prefill replica."""
     rep, seq = s.replicas[r], s.sequences[one]
-    if CACHING and rep.caching:
+    if rep.caching:
         keep_no_more(s, r, one)
         release(s, r, one)
     rep.free += seq.blocks
@@ -54,7 +53,6 @@ def give_back(s: Any, r: int, one: int, kind: int, tokens: int) -> None:
     touch(s, r)
 
 
-@rare
 def land(s: Any, p: Any, one: int) -> None:
     """Let a sequence decode whose K/V is there; one that was given up meanwhile leaves."""
     way, other = s.sequences[one], s.sequences[one].partner
@@ -75,7 +73,6 @@ def land(s: Any, p: Any, one: int) -> None:
         take_out(s, r, other, taken_by_run(s, p, r))
 
 
-@rare
 def take_over(s: Any, p: Any, one: int) -> int:
     """Choose a decode replica for a sequence, which waits there for blocks; return 0, or what is needed before."""
     clock, pool, seq = s.clock[0], s.pools[DECODERS], s.sequences[s.sequences[one].partner]
@@ -106,7 +103,6 @@ def take_over(s: Any, p: Any, one: int) -> int:
     return 0
 
 
-@rare
 def is_hopeless(s: Any) -> bool:
     """Whether no decode replica lives, or ever will: those that fail for good at this instant are down."""
     pool, down = s.pools[s.clock[0].pools - 1], 0
@@ -116,7 +112,6 @@ def is_hopeless(s: Any) -> bool:
     return s.clock[0].pools > 1 and down == pool.size
 
 
-@rare
 def leave(s: Any, p: Any, one: int) -> int:
     """Let a sequence go to a decode replica, or end where none ever lives again; return 0, or what is needed before.
 
@@ -185,7 +180,6 @@ def expect_no_more(s: Any, r: int, other: int) -> None:
     weigh(s, r, -(seq.prompt + seq.output))
 
 
-@rare
 def cancel_transfer(s: Any, p: Any, one: int) -> None:
     """Let the client give a request up that is on its way: it goes now, or when it has arrived."""
     seq = s.sequences[one]

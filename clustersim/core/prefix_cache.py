@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from clustersim.compiled import Record, rare
+from clustersim.compiled import Record
 from clustersim.core.progress import decodes_next
 
-CACHING: Final = True
-"""Whether prefixes are cached by any replica; where they are not, all of this is left out as the core is compiled."""
 NOTHING: Final = 0
 """The run of blocks without content, and the extent before the first and behind the last one; others have 1 or more."""
 
@@ -49,7 +47,6 @@ class PrefixRouting(Record):
 
 
 # ---- the queue of free blocks ---------------------------------------------------------------------------------------
-@rare
 def drop_extent(cache: Any, extents: Any, at: int) -> None:
     """Take an extent out of the queue."""
     before, behind = extents[at].before, extents[at].behind
@@ -59,7 +56,6 @@ def drop_extent(cache: Any, extents: Any, at: int) -> None:
     cache.spare = at
 
 
-@rare
 def free_blocks(cache: Any, extents: Any, runs: Any, run: int, blocks: int) -> None:
     """Put blocks of a run, or without content, behind the other free ones."""
     if blocks == 0:
@@ -80,7 +76,6 @@ def free_blocks(cache: Any, extents: Any, runs: Any, run: int, blocks: int) -> N
     extent.earlier, runs[run].latest = runs[run].latest, at
 
 
-@rare
 def forget_taken(cache: Any, extents: Any, runs: Any, free: int) -> None:
     """Forget what the blocks held that were taken, the first of the queue, so that so many are free.
 
@@ -100,7 +95,6 @@ def forget_taken(cache: Any, extents: Any, runs: Any, free: int) -> None:
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
-@rare
 def hold(cache: Any, extents: Any, run: Any, before: int, after: int) -> int:
     """Let a sequence hold more of the first blocks of a run, which are cached; return how many of them were free."""
     found = max(0, after - run.held)
@@ -132,7 +126,6 @@ def add_holder(run: Any, before: int, after: int) -> None:
         run.longest += 1
 
 
-@rare
 def find_longest(s: Any, r: int, one: int, key: int) -> None:
     """Find out how many blocks of a run are held when one of its holders goes."""
     rep, run = s.replicas[r], s.prefix_runs[r][key]
@@ -208,7 +201,6 @@ def count_free(s: Any, r: int, request: int, blocks: int) -> int:
     return found
 
 
-@rare
 def count_shared(s: Any, r: int) -> int:
     """Return how many blocks fewer a replica would have free if those that run shared none."""
     rep = s.replicas[r]
@@ -222,14 +214,12 @@ def count_shared(s: Any, r: int) -> int:
     return found
 
 
-@rare
 def keep_blocks(s: Any, r: int, one: int) -> None:
     """Let a sequence hold its blocks that does not run any more, until its K/V has moved."""
     s.sequences[one].behind = s.replicas[r].first_kept
     s.replicas[r].first_kept = one
 
 
-@rare
 def keep_no_more(s: Any, r: int, one: int) -> None:
     """Forget a sequence that held blocks for its K/V to be moved."""
     rep, before = s.replicas[r], s.replicas[r].first_kept
@@ -255,7 +245,6 @@ def take_over(s: Any, r: int, one: int, blocks: int) -> None:
     seq.decodes = 1 if decodes_next(seq) else 0  # of one that is recomputed, all but the last token may be cached
 
 
-@rare
 def store(s: Any, r: int, first: int, last: int) -> None:
     """Cache the full blocks of prompts that a step has filled: those of its members from ``first`` to ``last``.
 
@@ -281,7 +270,6 @@ def store(s: Any, r: int, first: int, last: int) -> None:
             begin += blocks
 
 
-@rare
 def release(s: Any, r: int, one: int) -> None:
     """Take back all that a sequence holds, its last block first."""
     rep, seq, cache, extents, runs = s.replicas[r], s.sequences[one], s.caches[r], s.extents[r], s.prefix_runs[r]
@@ -307,7 +295,6 @@ def release(s: Any, r: int, one: int) -> None:
     seq.blocks = seq.shared = 0
 
 
-@rare
 def empty(s: Any, r: int) -> None:
     """Forget all that the blocks of a replica hold where nobody runs."""
     forget_taken(s.caches[r], s.extents[r], s.prefix_runs[r], 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from clustersim.compiled import Record, rare
+from clustersim.compiled import Record
 from clustersim.core.state import ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN
 from clustersim.cost.attention import UNKNOWN, decode_ns, prefill_ns
 
@@ -124,7 +124,6 @@ def place_of(key: int, keys: Any, size: int) -> int:
     return at
 
 
-@rare
 def make_row(rep: Any, p: Any, table: int, at: int, key: int) -> int:
     """Add up a row from its parts, and give it the next number; return what is to be asked for, 0 for nothing."""
     whole, made = p.whole[0], p.made[table]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
-
 
 def note(s: Any, r: int, kind: int, request: int, value: int, used: int) -> None:
     """Log a fact of this instant; what a user's scheduler chose need not be what it would choose again."""
@@ -77,7 +75,6 @@ def log_copy(s: Any, r: int, stage: int, one: int, out: int, blocks: int, start:
     clock.copies_at = at + 9
 
 
-@rare
 def note_stretch(s: Any, n: Any, r: int, step: int, stage: int, instance: int, lost: int) -> None:
     """Log that an operator of a pass took longer than it costs."""
     clock, stretches = s.clock[0], n.stretches

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
-from clustersim.core.prefix_cache import CACHING, cached_blocks, may_lose
+from clustersim.core.prefix_cache import cached_blocks, may_lose
 from clustersim.core.state import (
     ASK_ROUTE,
     CUSTOM,
@@ -38,19 +37,18 @@ def route(s: Any, p: Any, number: int, request: int, known: int) -> int:
         first, second = s.pairs[at], s.pairs[at + 1]
         less, more = living[place + min(first, second)], living[place + max(first, second)]
         return more if s.replicas[more].outstanding < s.replicas[less].outstanding else less
-    if CACHING and pool.router == PREFIX_AWARE:
+    if pool.router == PREFIX_AWARE:
         return follow_prefix(s, p, request, known)
     return s.clock[0].chosen if pool.router == CUSTOM else living[place + turn % pool.living]
 
 
-@rare
 def show_replicas(s: Any, p: Any, request: int, known: int) -> int:
     """Ask a user's router for the replica of a request: it is shown what runs have taken by now, and what is cached."""
     clock = s.clock[0]
     for r in range(clock.replicas):
         rep = s.replicas[r]
         rep.taken = taken_by_run(s, p, r)
-        if CACHING and rep.caching and rep.is_down == 0:
+        if rep.caching and rep.is_down == 0:
             rep.cached = cached_blocks(s, r, request, known, rep.taken)
     clock.lane = request
     return ASK_ROUTE

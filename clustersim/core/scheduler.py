@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
-from clustersim.core.prefix_cache import CACHING, cached_blocks, count_free, count_shared, release, take_over
+from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared, release, take_over
 from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import comes_before, drop, pop, push
 from clustersim.core.record import close_episode, note
@@ -26,7 +25,6 @@ from clustersim.core.state import ADMITTED, BEFORE_ALL, NEVER, PREEMPTED, REUSED
 from clustersim.core.swapping import swap_in, swap_out
 
 
-@rare
 def leave(s: Any, r: int, one: int) -> None:
     """Take a sequence from those that run, and its blocks back; where prefixes are cached these are released before."""
     rep, seq = s.replicas[r], s.sequences[one]
@@ -37,12 +35,11 @@ def leave(s: Any, r: int, one: int) -> None:
     seq.blocks = 0
 
 
-@rare
 def preempt(s: Any, r: int, one: int) -> None:
     """Let a sequence wait again, without blocks, or leave for the host."""
     rep, seq, blocks = s.replicas[r], s.sequences[one], s.sequences[one].blocks
     rep.prefilling -= 1 - seq.decodes
-    if CACHING and rep.caching:
+    if rep.caching:
         release(s, r, one)
     leave(s, r, one)
     seq.preemptions += 1
@@ -56,7 +53,6 @@ def preempt(s: Any, r: int, one: int) -> None:
     note(s, r, PREEMPTED, seq.request, seq.generated, rep.blocks - rep.free)
 
 
-@rare
 def last_behind(s: Any, r: int, one: int) -> int:
     """Return who comes last behind a sequence and can give blocks, −1 where nobody does.
 
@@ -76,7 +72,6 @@ def last_behind(s: Any, r: int, one: int) -> int:
     return found
 
 
-@rare
 def grow(s: Any, r: int, one: int, tokens: int) -> bool:
     """Take the blocks that so many tokens need, from those behind it if need be; return whether it has them.
 
@@ -100,7 +95,6 @@ def grow(s: Any, r: int, one: int, tokens: int) -> bool:
     return True
 
 
-@rare
 def is_last(s: Any, r: int, one: int) -> bool:
     """Whether a sequence comes last of several that run."""
     rep, order = s.replicas[r], s.order[r]
@@ -182,7 +176,7 @@ def choose_begun(s: Any, r: int, base: int, budget: int, limit: int) -> int:
 def enter(s: Any, r: int, one: int, cached: int, blocks: int) -> None:
     """Let a sequence run that waited, with blocks that are cached, and so many others."""
     rep, seq = s.replicas[r], s.sequences[one]
-    if CACHING and cached > 0:
+    if cached > 0:
         take_over(s, r, one, cached)
     rep.free -= blocks
     rep.promised += most_blocks(rep, seq)
@@ -191,7 +185,7 @@ def enter(s: Any, r: int, one: int, cached: int, blocks: int) -> None:
     rep.running += 1
     rep.prefilling += 1 - seq.decodes
     note(s, r, ADMITTED, seq.request, seq.prompt + seq.generated, rep.blocks - rep.free)
-    if CACHING and cached > 0:
+    if cached > 0:
         note(s, r, REUSED, seq.request, seq.computed, rep.blocks - rep.free)
 
 
@@ -206,7 +200,7 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
             break
         known = need = seq.prompt + seq.generated
         cached, taken, room = 0, 0, rep.blocks
-        if CACHING and rep.caching:
+        if rep.caching:
             cached = cached_blocks(s, r, seq.request, known, 0)
             taken = count_free(s, r, seq.request, cached)
             need -= cached * rep.block_tokens
@@ -228,7 +222,6 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
         budget -= count
 
 
-@rare
 def make_up_batch(s: Any, r: int) -> None:
     """Let those that wait be the next static batch, in their order, as many as have a place and blocks to their end."""
     rep, members, left = s.replicas[r], 0, s.replicas[r].free
@@ -278,5 +271,5 @@ def schedule(s: Any, r: int, base: int) -> None:
     if rep.swapped > 0:
         swap_in(s, r)
     rep.steady = rep.chunks + rep.evicted + rep.copies == 0 and rep.decodes == rep.running and rep.stages == 1
-    if CACHING and rep.caching and rep.static == 0 and rep.waiting > 0 and rep.running < rep.max_requests:
+    if rep.caching and rep.static == 0 and rep.waiting > 0 and rep.running < rep.max_requests:
         rep.steady = False  # where decodes take blocks that it would take over, who waits needs fewer of them

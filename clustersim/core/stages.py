@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.flows import leave
 from clustersim.core.passes import (
     COLLECTIVE,
@@ -23,7 +22,6 @@ from clustersim.core.steps import land, touch
 from clustersim.core.transfers import begin_transfer
 
 
-@rare
 def go_on_transfer(s: Any, p: Any, n: Any, f: int) -> None:
     """Let the transfer on a path get on its links, or end."""
     path = n.paths[f]
@@ -57,7 +55,6 @@ def end_collective(s: Any, p: Any, n: Any, number: int) -> None:
     go_on_pass(s, p, n, r, i)
 
 
-@rare
 def go_on_stage(s: Any, p: Any, n: Any, r: int, i: int) -> None:
     """Let the collective of a pass get on its links, or the pass end: its output is sent, or it has left the last
     stage; the stage takes the next one."""

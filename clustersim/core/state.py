@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 from clustersim.compiled import Record
 
 NEVER: Final = (1 << 63) - 1
-POOLS: Final = True
-"""Whether requests go on in another pool; where none does, that is left out as the core is compiled."""
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
 ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES, LACKS_BLOCKS, ASK_SLOWDOWN = range(11, 18)

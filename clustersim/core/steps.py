@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from clustersim.compiled import rare
 from clustersim.core.custom import consult
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.hand_overs import await_layer, open_by_layer, reserve, sample
 from clustersim.core.passes import launch
-from clustersim.core.prefix_cache import CACHING, keep_blocks, release, store
+from clustersim.core.prefix_cache import keep_blocks, release, store
 from clustersim.core.prices import OF_DECODE, count_of, price_step
 from clustersim.core.progress import blocks_of, decodes_next
 from clustersim.core.queue import drop, remove
@@ -39,14 +38,12 @@ from clustersim.core.state import (
     LEFT_QUEUE,
     MIXED,
     NEVER,
-    POOLS,
     PREFILL,
     STEP_END,
     TOO_LATE,
     TURN_OVER,
 )
 from clustersim.core.swapping import give_up_swapped
-from clustersim.core.transfers import SHARING
 from clustersim.cost.attention import decode_ns, decode_steps_ns
 
 TOGETHER: Final = 8
@@ -128,7 +125,7 @@ def end_request(s: Any, one: int) -> None:
     clock, seq = s.clock[0], s.sequences[one]
     s.spare[clock.spares] = one
     clock.spares += 1
-    if POOLS and seq.partner >= 0:
+    if seq.partner >= 0:
         s.spare[clock.spares] = seq.partner
         clock.spares += 1
     clock.ended += 1
@@ -145,7 +142,6 @@ def free_sequence(s: Any, r: int, one: int) -> None:
     weigh(s, r, -(s.sequences[one].prompt + s.sequences[one].output))
 
 
-@rare
 def leave_pool(s: Any, r: int, one: int) -> None:
     """Let a sequence go on in the next pool, where its client did not give it up."""
     rep, seq = s.replicas[r], s.sequences[one]
@@ -154,7 +150,7 @@ def leave_pool(s: Any, r: int, one: int) -> None:
         rep.running -= 1
         close_episode(s, r, one)
         weigh(s, r, -(seq.prompt + seq.output))
-        if CACHING and rep.caching:
+        if rep.caching:
             keep_blocks(s, r, one)
         sample(s, one)
 
@@ -162,10 +158,10 @@ def leave_pool(s: Any, r: int, one: int) -> None:
 def finish(s: Any, r: int, one: int) -> None:
     """Let a sequence go that has its last token."""
     rep, seq = s.replicas[r], s.sequences[one]
-    if POOLS and seq.hands_over:
+    if seq.hands_over:
         leave_pool(s, r, one)
         return
-    if CACHING and rep.caching:
+    if rep.caching:
         release(s, r, one)
     leave(s, r, one)
     note(s, r, FINISHED, seq.request, seq.generated, rep.blocks - rep.free)
@@ -176,13 +172,12 @@ def finish(s: Any, r: int, one: int) -> None:
     free_sequence(s, r, one)
 
 
-@rare
 def take_out(s: Any, r: int, one: int, taken: int) -> None:
     """Let a sequence go that no step carries, and whose client gave it up; a run has taken so many blocks meanwhile."""
     rep, seq = s.replicas[r], s.sequences[one]
     if seq.blocks > 0:
         rep.prefilling -= 1 - seq.decodes
-        if CACHING and rep.caching:
+        if rep.caching:
             release(s, r, one)
         leave(s, r, one)
     elif seq.away:
@@ -240,7 +235,7 @@ def land(s: Any, r: int) -> None:
     flight, batch = s.flights[r][k], s.members[r]
     base, steps, decodes, chunks = k * (len(batch) // rep.stages), flight.steps, flight.decodes, flight.chunks
     log_run(s, r, k, steps, s.clock[0].now)
-    if CACHING and rep.caching and chunks > 0:  # before anybody leaves
+    if rep.caching and chunks > 0:  # before anybody leaves
         store(s, r, base + decodes, base + decodes + chunks)
     rep.oldest = k + 1 if k + 1 < rep.stages else 0
     rep.flying -= 1
@@ -310,7 +305,6 @@ def cut(s: Any, p: Any, r: int) -> None:
         arm(s, r)
 
 
-@rare
 def decide_anew(s: Any, p: Any, r: int) -> None:
     """Let a replica decide when the step that is under way has ended."""
     if is_run(s, r):
@@ -318,7 +312,6 @@ def decide_anew(s: Any, p: Any, r: int) -> None:
     touch(s, r)
 
 
-@rare
 def taken_by_run(s: Any, p: Any, r: int) -> int:
     """Return the blocks that the run under way has taken by now, besides those of its first step."""
     if not is_run(s, r):
@@ -416,7 +409,7 @@ def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
 def soonest(s: Any, r: int) -> int:
     """Return up to when a run may be priced: until somebody may come, or nothing is simulated any more."""
     clock = s.clock[0]
-    if POOLS and s.replicas[r].pool > 0:
+    if s.replicas[r].pool > 0:
         return s.times[0] if clock.events > 0 else NEVER
     if s.replicas[r].waiting > 0 and s.replicas[r].ranked == 0 and s.replicas[r].custom == 0:
         return clock.horizon + 1 if clock.horizon < NEVER - 1 else NEVER
@@ -554,7 +547,6 @@ def pass_stages(s: Any, p: Any, r: int, k: int) -> int:
     return 0
 
 
-@rare
 def run_by_events(s: Any, r: int, k: int) -> int:
     """Ask that a step is run by events, which tell when the first stage is free again, and when the step ends."""
     flight = s.flights[r][k]
@@ -565,7 +557,6 @@ def run_by_events(s: Any, r: int, k: int) -> int:
     return ASK_PASS
 
 
-@rare
 def foresee_layers(s: Any, p: Any, h: Any, r: int, k: int) -> None:
     """Work out when a step passes each layer: when its attention over prompts has ended."""
     rep, flight, whole, out = s.replicas[r], s.flights[r][k], p.whole[0], k * len(h.layers)
@@ -599,7 +590,7 @@ def price_launched(s: Any, p: Any, n: Any, r: int, k: int) -> int:
         asked = begin_run(s, p, r)
     else:
         asked = price_step(s, p, r)
-        if SHARING and asked == 0 and rep.meets:
+        if asked == 0 and rep.meets:
             asked = launch(s, p, n, r, k)
         elif asked == 0:
             asked = pass_stages(s, p, r, k)
@@ -628,7 +619,7 @@ def decide(s: Any, p: Any, n: Any, h: Any, r: int) -> int:
             arm(s, r)
             return 0
         base = k * (len(s.members[r]) // rep.stages)
-        if POOLS and rep.arriving > 0:
+        if rep.arriving > 0:
             asked = reserve(s, h, r)
             if asked:
                 return asked
@@ -642,11 +633,11 @@ def decide(s: Any, p: Any, n: Any, h: Any, r: int) -> int:
             arm(s, r)
             return 0
         describe(s, r, k, base)
-        if POOLS and rep.by_layer:
+        if rep.by_layer:
             open_by_layer(s, r, k, base)
     asked = price_launched(s, p, n, r, k)
     if asked == 0:
-        if POOLS and rep.by_layer and rep.meets + rep.by_events == 0 and s.flights[r][k].opens:
+        if rep.by_layer and rep.meets + rep.by_events == 0 and s.flights[r][k].opens:
             foresee_layers(s, p, h, r, k)
             await_layer(s, h, r, k)
         rep.launched = 0
@@ -656,7 +647,6 @@ def decide(s: Any, p: Any, n: Any, h: Any, r: int) -> int:
 
 
 # ---- the horizon ----------------------------------------------------------------------------------------------------
-@rare
 def stop(s: Any, p: Any, r: int) -> None:
     """Log what has ended at the horizon, and the episodes that are open; what is under way has not happened."""
     rep, clock = s.replicas[r], s.clock[0]

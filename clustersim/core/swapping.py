@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from clustersim.compiled import rare
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.progress import blocks_of, most_blocks
 from clustersim.core.queue import comes_before, drop
@@ -27,7 +26,6 @@ SPARE: Final = 100
 """``serving.swapping``'s: one in so many blocks stays free when a sequence comes back."""
 
 
-@rare
 def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
     """Begin a copy now, or when those before it in its direction have ended, on each stage."""
     clock, rep, seq, free_at = s.clock[0], s.replicas[r], s.sequences[one], s.copies_end[r]
@@ -69,7 +67,6 @@ def swap_out(s: Any, r: int, one: int, blocks: int) -> None:
     copy(s, r, one, blocks, OUT)
 
 
-@rare
 def leave_swapped(s: Any, r: int, one: int) -> None:
     """Take a sequence from those that leave or are at rest."""
     rep = s.replicas[r]
@@ -77,7 +74,6 @@ def leave_swapped(s: Any, r: int, one: int) -> None:
     rep.swapped -= 1
 
 
-@rare
 def swap_in(s: Any, r: int) -> None:
     """Let come back whoever was swapped out and has room, in the order of the queue, once decodes have their blocks.
 
@@ -101,7 +97,6 @@ def swap_in(s: Any, r: int) -> None:
     rep.again = rep.decodes + rep.chunks == 0
 
 
-@rare
 def end_copy(s: Any, r: int, one: int) -> None:
     """Account for the end of a copy: the blocks at its source are free."""
     rep, seq = s.replicas[r], s.sequences[one]
@@ -129,7 +124,6 @@ def end_copy(s: Any, r: int, one: int) -> None:
     rep.promised += most_blocks(rep, seq)
 
 
-@rare
 def give_up_swapped(s: Any, r: int, one: int) -> None:
     """Forget a sequence that is at rest."""
     rep, seq = s.replicas[r], s.sequences[one]

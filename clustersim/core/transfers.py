@@ -6,18 +6,13 @@ no longer counts is known by ``path.version``.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from clustersim.compiled import rare
 from clustersim.core.events import VERSIONS, expect
 from clustersim.core.flows import enter, leave, share
 from clustersim.core.state import GROW, NEVER, TOO_LATE, TRANSFER
 
-SHARING: Final = True
-"""Whether anything shares links; what does so is compiled only where something may."""
 
-
-@rare
 def transfer(s: Any, n: Any, f: int, wait: int, ns: int) -> None:
     """Let a transfer begin on a path that is free: after a time without links; alone it takes so long on them."""
     now = s.clock[0].now
@@ -32,14 +27,12 @@ def expect_transfer(s: Any, n: Any, f: int, time: int) -> None:
     expect(s, time, TRANSFER, f, path.version & VERSIONS)
 
 
-@rare
 def begin_transfer(s: Any, n: Any, f: int, since: int, ns: int) -> None:
     """Let a transfer be on its links; it may have been so since an earlier instant, alone."""
     enter(n, f, since, ns)
     expect_transfer(s, n, f, n.paths[f].due)
 
 
-@rare
 def cancel(n: Any, f: int) -> None:
     """Stop the transfer on a path, or that waits to begin there, if there is any."""
     n.paths[f].version += 1
@@ -47,7 +40,6 @@ def cancel(n: Any, f: int) -> None:
         leave(n, f)
 
 
-@rare
 def share_links(s: Any, n: Any) -> int:
     """Share links again once all has happened at an instant; return 0, or what is needed before."""
     clock, traffic = s.clock[0], n.traffic[0]

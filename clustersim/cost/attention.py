@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import NS_PER_S
-from clustersim.compiled import Objects, Record, rare, set_field
+from clustersim.compiled import Objects, Record, set_field
 from clustersim.cost.curves import Curves
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost, decode_family
@@ -97,7 +97,6 @@ def along(t: Any, numbers: Any, curve: int, inner: float) -> tuple[float, bool]:
     return low + share * (high - low), outside
 
 
-@rare
 def measured(t: Any, numbers: Any, outer: float, inner: float) -> float:
     """Return measured / roofline (``cost.curves.Curves``)."""
     at, count, here, there = t.curves_at, t.curves, octave(outer), octave(inner)

@@ -8,10 +8,9 @@ from typing import Final
 
 from clustersim.compiled import READ_S, compiler_s
 from clustersim.core.clock import advance
-from clustersim.core.outages import begin_and_end_outages
 from clustersim.graph.prices.steps import step_prices
 from clustersim.replay.core_events import copies_run_by_events
-from clustersim.replay.core_links import sharing_obstacle, variant_of
+from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.core_slowdowns import slowdown_obstacle
 from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
@@ -96,18 +95,14 @@ def is_interpreted(prepared: Prepared) -> bool:
     """Whether the core runs as it stands, since the compiler would take longer than it saves."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return True
-    inputs, variant = prepared.input, variant_of(prepared)
-    staged = inputs.entry.plan.pp > 1 or variant["SHARING"]
-    outages_s = compiler_s(begin_and_end_outages, **variant) if inputs.faults else 0.0
-    work = inputs.behind_s + expected_s(inputs.requests, staged=staged)
-    return work < compiler_s(advance, **variant) + outages_s
+    inputs = prepared.input
+    staged = inputs.entry.plan.pp > 1 or links_meet(prepared)
+    return inputs.behind_s + expected_s(inputs.requests, staged=staged) < compiler_s(advance)
 
 
-def waits_for_compiler(requests: Requests, *, staged: bool, pools: bool = False) -> bool:
+def waits_for_compiler(requests: Requests, *, staged: bool) -> bool:
     """Whether a run that the core can simulate waits until it is compiled, once on a machine."""
-    caching = requests.prefix_hashes is not None
-    compiling_s = compiler_s(advance, CACHING=caching, SHARING=False, POOLS=pools)
-    return READ_S < compiling_s <= expected_s(requests, staged=staged)
+    return READ_S < compiler_s(advance) <= expected_s(requests, staged=staged)
 
 
 def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:

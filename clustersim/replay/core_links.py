@@ -31,11 +31,9 @@ KINDS = ("prefill", "mixed", "decode")
 """Kinds of step in the order of tables of prices."""
 
 
-def variant_of(prepared: Prepared) -> dict[str, bool]:
-    """Return what a run needs of the core when that is compiled."""
-    contention = prepared.contention
-    meets = bool(contention.stages or contention.boundaries)
-    return {"CACHING": prepared.prefix_keys is not None, "SHARING": meets, "POOLS": len(prepared.pools) > 1}
+def links_meet(prepared: Prepared) -> bool:
+    """Whether communications may meet on links."""
+    return bool(prepared.contention.stages or prepared.contention.boundaries)
 
 
 def sharing_obstacle(prepared: Prepared) -> str:

@@ -17,7 +17,6 @@ from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.core.events import KIND_BITS, VERSION_BITS
 from clustersim.core.kv_moves import Move
-from clustersim.core.outages import begin_and_end_outages
 from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, PrefixRun
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
 from clustersim.core.state import Clock, Flight, Replica, State
@@ -26,7 +25,7 @@ from clustersim.core.tables import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps, copies_run_by_events
-from clustersim.replay.core_links import LinkTables, variant_of
+from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.core_slowdowns import SlowSteps
 from clustersim.replay.events import decode_run
@@ -109,11 +108,7 @@ class CoreReplicas:
         self.storage: Storage = Objects() if interpreted else Arrays()
         self.interpreted = interpreted
         self.prefixes: PrefixKeys | None = prepared.prefix_keys
-        variant = variant_of(prepared)
-        self.advance = advance if interpreted else compiled(advance, **variant)
-        self.begin_and_end_outages = begin_and_end_outages
-        if prepared.outages and not interpreted:
-            self.begin_and_end_outages = compiled(begin_and_end_outages, **variant)
+        self.advance = advance if interpreted else compiled(advance)
         pools = len(prepared.pools) > 1
         self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
         self.bounds = [0, len(replicas)]
@@ -141,7 +136,7 @@ class CoreReplicas:
         self.tables: PriceTables = EventTables()
         if not by_events:
             self.tables = self._tables([builder.prices_of(replica) for replica in replicas], builder.sends_differ)
-        shares = not by_events and variant["SHARING"]
+        shares = not by_events and links_meet(prepared)
         self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
         self.outages = prepared.outages
         self.slow_steps = SlowSteps(prepared, replicas) if prepared.slowing and not by_events else None
@@ -461,13 +456,12 @@ class CoreReplicas:
         while status != st.DONE:
             status = self.advance(self.s, self.tables.p, self.network.n, self.h)
             if status == st.OUTAGES:
-                status = self.begin_and_end_outages(self.s, self.tables.p, self.network.n, self.h) or status
                 self._renew_schedulers()
                 if self.slow_steps is not None:
                     self.slow_steps.break_off(self.s)
                 if self.events is not None:
                     self.events.break_off()
-            if self.events is not None and status == st.ASK_PASS:
+            elif self.events is not None and status == st.ASK_PASS:
                 self.events.launch(self._of_clock("lane"))
                 set_field(self.s.clock, 0, "answered", 1)
             elif self.events is not None and status == st.ASK_EVENTS:
@@ -486,8 +480,6 @@ class CoreReplicas:
                 self._grow()
             elif status == st.ASK_PAIRS:
                 self._draw()
-            elif status == st.OUTAGES:
-                continue  # all of this instant have happened
             elif status == st.WIDEN:
                 self.tables.widen()
             elif status == st.TOO_LATE:

@@ -50,6 +50,7 @@ LAYERS: Final = (
         "memory",
         "column",
         "compiled",
+        "compiler",
     ),
 )
 """From top to bottom: a package imports only from lower rows. Packages of one row cannot see each other; the
@@ -59,7 +60,8 @@ LIBRARIES: Final = {
     "yaml": {"scenario"},
     "pydantic": {"scenario"},
     "pydantic_core": {"scenario"},
-    "numba": {"compiled", "search"},
+    "numba": {"compiled", "compiler", "search"},
+    "llvmlite": {"compiler"},
     "simpy": {"replay"},
     "plotly": {"report"},
     "networkx": {"cluster", "graph"},

@@ -103,7 +103,7 @@ def run(
         shown, by_events = (None, None) if as_json or quiet else (progress, progress.by_events)
         each = loaded.each_pool()
         staged = any(one.plan.pp > 1 for one in each)
-        if shown is not None and waits_for_compiler(requests, staged=staged, pools=len(each) > 1):
+        if shown is not None and waits_for_compiler(requests, staged=staged):
             click.echo("the simulator may be compiled first, once on a machine: some 20 s", err=True)
         result = simulate(loaded, shown, count, requests, pool, by_events=by_events)
     layout, above = overview() if dashboard else None, 1 if script == "beside" else None
