@@ -85,7 +85,7 @@ class SlowSteps:
         features, program = pricer.features(batch), wiring.programs[batch.program]
         shape = self.chains.setdefault(program.key, chain_shape(program))
         assert slowdown is not None
-        slowed = SlowChain(shape, program, slowdown, wiring.durations(batch, features))
+        slowed = SlowChain(shape, program, slowdown, pricer.durations(program, batch, features))
         longer = slowed.longer(self.comm, wiring.devices, features)
         lost = int(longer.sum())
         if lost >= NEVER - end:
