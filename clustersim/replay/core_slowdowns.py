@@ -87,7 +87,7 @@ class SlowSteps:
         assert slowdown is not None
         slowed = SlowChain(shape, program, slowdown, pricer.durations(program, batch, features))
         longer = slowed.longer(self.comm, wiring.devices, features)
-        lost = int(longer.sum())
+        lost = sum(longer.tolist())  # which 64 bits may not hold
         if lost >= NEVER - end:
             raise too_late()
         set_field(flights, 0, "end", end + lost)
