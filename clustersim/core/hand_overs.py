@@ -313,7 +313,6 @@ def go_on_hand_over(s: Any, p: Any, n: Any, h: Any) -> bool:
         else:
             if by_events == 0:
                 leave(n, f)
-            if by_events == 0:
                 tell(s, p, n, f, -1)
             move = h.moves[end_first(h, f - h.hand_overs[0].first_path)]
             seq = s.sequences[move.one]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class MoveUnderWay:
+class MoveFlight:
     """What a rank sends: the version of its path, and whether what it leaves or reaches has failed."""
 
     version: int
@@ -49,7 +49,7 @@ class MoveEvents:
         self.lists = lists
         self.tell = tell
         self.alone = frozenset[tuple[int, int]]() if network.weak else prepared.contention.alone
-        self.under_way: dict[int, MoveUnderWay] = {}
+        self.in_flight: dict[int, MoveFlight] = {}
 
     def begin(self) -> None:
         """Begin what the core has started."""
@@ -57,36 +57,36 @@ class MoveEvents:
         streams, first_path = h.streams[0], h.hand_overs[0].first_path
         begun, streams.begun = [h.senders[at].begun for at in range(streams.begun)], 0
         for sender in begun:
-            under_way, version = self.under_way.get(sender), n.paths[first_path + sender].version
-            if h.senders[sender].is_sending and (under_way is None or under_way.version != version):
-                self.under_way[sender] = MoveUnderWay(version=version)
+            in_flight, version = self.in_flight.get(sender), n.paths[first_path + sender].version
+            if h.senders[sender].is_sending and (in_flight is None or in_flight.version != version):
+                self.in_flight[sender] = MoveFlight(version=version)
                 self._begin(sender, first_path + sender, h.moves[h.senders[sender].first])
 
     def _begin(self, sender: int, path: int, move: Any) -> None:
-        routes, under_way = self.routes, self.under_way[sender]
+        routes, in_flight = self.routes, self.in_flight[sender]
         pair = routes.devices[sender], routes.to_devices[move.receiver]
         payload_bytes = float(routes.token_bytes[move.shard, 1 + move.layer] * move.tokens)
         duration = to_ns(self.comm.seconds(self.comm.number("send", pair), payload_bytes))
         done = partial(self._ended, sender, path)
         if pair in self.alone:
-            at(self.env, duration, COMPLETION, done, under_way)
+            at(self.env, duration, COMPLETION, done, in_flight)
             return
         plan, weak = self.comm.chosen("send", pair, payload_bytes), self.network.weak
         if weak is not None:
             plan, duration = weak.slowdown(now_ns(self.env)).communication(plan, payload_bytes, duration)
-        self.network.begin(plan, payload_bytes, duration, done, under_way, foreign=True, owner=under_way)
+        self.network.begin(plan, payload_bytes, duration, done, in_flight, foreign=True, owner=in_flight)
 
-    def _ended(self, sender: int, path: int, under_way: MoveUnderWay) -> None:
-        if not under_way.dead:
-            del self.under_way[sender]
-            self.tell(path, under_way.version)
+    def _ended(self, sender: int, path: int, in_flight: MoveFlight) -> None:
+        if not in_flight.dead:
+            del self.in_flight[sender]
+            self.tell(path, in_flight.version)
 
     def drop(self) -> None:
         """Forget the moves of replicas that have failed, which the core has dropped."""
         n, h = self.lists()
         first_path = h.hand_overs[0].first_path
-        for sender, one in [*self.under_way.items()]:
+        for sender, one in [*self.in_flight.items()]:
             if n.paths[first_path + sender].version != one.version:
                 one.dead = True
                 self.network.drop(one)
-                del self.under_way[sender]
+                del self.in_flight[sender]

@@ -85,9 +85,9 @@ class SlowSteps:
         features, program = pricer.features(batch), wiring.programs[batch.program]
         shape = self.chains.setdefault(program.key, chain_shape(program))
         assert slowdown is not None
-        slowed = SlowChain(shape, program, slowdown, wiring.durations(batch, features))
+        slowed = SlowChain(shape, program, slowdown, pricer.durations(program, batch, features))
         longer = slowed.longer(self.comm, wiring.devices, features)
-        lost = int(longer.sum())
+        lost = sum(longer.tolist())  # which 64 bits may not hold
         if lost >= NEVER - end:
             raise too_late()
         set_field(flights, 0, "end", end + lost)

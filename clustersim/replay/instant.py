@@ -1,6 +1,7 @@
 """What happens in which order at one instant.
 
-Completions, network, hand-overs, arrivals, departures (failures, timeouts, cancellations), scheduling, the end.
+Completions, network, ends of copies, hand-overs, arrivals, departures (failures, timeouts, cancellations), scheduling,
+the end.
 
 Then come serial numbers: SimPy orders events by (time, priority, serial number); what :func:`at` is told to call is in
 its queue as such, without an event around it. Completions of one instant commute:
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 COMPLETION: Final = 0
 NETWORK: Final = 1
-HAND_OVER: Final = 2
-ARRIVAL: Final = 3
-DEPARTURE: Final = 4
-SCHEDULING: Final = 5
-END: Final = 6
+COPY: Final = 2
+HAND_OVER: Final = 3
+ARRIVAL: Final = 4
+DEPARTURE: Final = 5
+SCHEDULING: Final = 6
+END: Final = 7
 
 
 def asked(env: Environment, now: int) -> bool:

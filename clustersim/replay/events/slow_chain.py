@@ -25,7 +25,7 @@ from clustersim.replay.slowdown import Slowdown
 _COMPUTE = STREAMS.index("compute")
 
 
-class Timed(Protocol):
+class ChainTimes(Protocol):
     """A pass of a chain."""
 
     def instance_times(self) -> tuple[Int64Array, Int64Array]:
@@ -96,14 +96,14 @@ class SlowChain:
             took[cls] = self.slowdown.kernel_ns(rank, int(took[cls]))
         return np.where(works, took[template.instance_class], found)
 
-    def left(self, run: Timed) -> list[int]:
+    def left(self, run: ChainTimes) -> list[int]:
         """Return when each rank has done the last of its work, of a pass that meets nothing, as it begins."""
         found = [int(self._times(run, None)[1][-1])] * self.program.template.ranks
         for rank in self.slowdown.slow:
             found[rank] = int(self._times(run, rank)[1][-1])
         return found
 
-    def node_times(self, run: Timed) -> tuple[Int64Array, Int64Array]:
+    def node_times(self, run: ChainTimes) -> tuple[Int64Array, Int64Array]:
         """Return start and end of every node of a pass: ranks that are not the slowest wait at the next collective."""
         template = self.program.template
         if SlowChain not in template.made:
@@ -116,7 +116,7 @@ class SlowChain:
             starts[mine], ends[mine] = _at(self._times(run, rank), template.node_instance[mine])
         return starts, ends
 
-    def _times(self, run: Timed, slow: int | None) -> tuple[Int64Array, Int64Array]:
+    def _times(self, run: ChainTimes, slow: int | None) -> tuple[Int64Array, Int64Array]:
         """Return start and end of each instance on a slow rank, or on those that are not."""
         begin, end = run.instance_times()
         first, took = self.shape.first, self._of_rank(slow)

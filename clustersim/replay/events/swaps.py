@@ -16,7 +16,7 @@ from clustersim.clock import to_ns
 from clustersim.cluster.topology import Topology
 from clustersim.collective.price import CommPlan
 from clustersim.replay.input import HostPool
-from clustersim.replay.instant import HAND_OVER, at, now_ns
+from clustersim.replay.instant import COPY, at, now_ns
 from clustersim.replay.links.host_copies import host_plan
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.serving.decision import Swap
@@ -41,7 +41,7 @@ class Swaps:
     tp : int
     on_end : callable
         Called with the copies, in order of their requests, that have ended on all ranks at an instant, after all that
-        ends then (``instant.HAND_OVER``).
+        ends then (``instant.COPY``).
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Swaps:
         if not self.left[sequence.request]:
             del self.left[sequence.request]
             if not self.ended:
-                at(self.env, 0, HAND_OVER, self._settle)
+                at(self.env, 0, COPY, self._settle)
             self.ended.append(swap)
 
     def _settle(self, _: None) -> None:

@@ -21,7 +21,7 @@ from clustersim.serving.sequence import Sequence
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
-from tests.legality.timeline.asked import broken, replay_by_events
+from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT
 
 Patch = pytest.MonkeyPatch
@@ -327,10 +327,10 @@ def assert_legal(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("mistake", "given", "rule"), MISTAKES, ids=[one[0].__name__ for one in MISTAKES])
+@pytest.mark.usefixtures("without_core")
 def test_a_mistake_about_failing_pools_is_caught(mistake: Any, given: dict[str, Any], rule: str) -> None:
     assert_legal(given)
     with pytest.MonkeyPatch.context() as patch:
-        replay_by_events(patch)
         mistake(patch)
         assert rule in broken(simulate(scenario_of(given)), (rule,))
 

@@ -175,6 +175,7 @@ CODE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", CODE)
+@pytest.mark.usefixtures("without_core")
 def test_audit_catches_mutated_code(name, monkeypatch):
     mutate, rules = CODE[name]
     mutate(monkeypatch)
@@ -242,6 +243,7 @@ def decodes_on(patch: pytest.MonkeyPatch) -> None:
     ("mutate", "rules"),
     [(keeps_what_was_given_up, {"KV-7"}), (lets_go_of_transfers, {"KV-7"}), (decodes_on, {"KV-7"})],
 )
+@pytest.mark.usefixtures("without_core")
 def test_audit_catches_clients_that_are_not_let_go(mutate, rules, monkeypatch):
     assert audit_run(simulate(scenario_of(GIVEN_UP))).violations == ()
     mutate(monkeypatch)

@@ -133,6 +133,7 @@ MISTAKES: list[tuple[Callable[[Patch], None], str, str]] = [
 
 
 @pytest.mark.parametrize(("mistake", "name", "rule"), MISTAKES)
+@pytest.mark.usefixtures("without_core")
 def test_other_transfers_than_were_declared_are_noticed(mistake: Callable[[Patch], None], name: str, rule: str) -> None:
     scenario = scenario_of(ALL[name], replay="full")
     with pytest.MonkeyPatch.context() as patch:

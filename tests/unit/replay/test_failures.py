@@ -306,7 +306,7 @@ def test_who_waits_is_told_before_a_replay_goes_by_events() -> None:
     for faults, mode in (((), "folded"), (weak, "full"), (weak, "folded")):
         given = deployment([(0, 4, 2)], plan=ParallelPlan(pp=2), layers=2, mode=mode)
         replay(replace(given, faults=faults), by_events=told.append)
-    assert told == ["devices or links get slower"]
+    assert told == ["devices or links get slower, and stages or pools wait for each other"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.events.clock import Clock
 from clustersim.replay.events.replica import Replica
-from clustersim.replay.instant import ARRIVAL, COMPLETION, DEPARTURE, END, HAND_OVER, NETWORK, SCHEDULING, at
+from clustersim.replay.instant import ARRIVAL, COMPLETION, COPY, DEPARTURE, END, HAND_OVER, NETWORK, SCHEDULING, at
 from clustersim.serving.decision import ADMITTED
 from tests.round_numbers import deployment, step_ends
 
@@ -27,12 +27,12 @@ def step_rows(result, *columns):
 
 def test_events_of_an_instant_go_by_phase_and_then_by_serial_number():
     env, seen = Clock(initial_time=0), []
-    for phase in (END, SCHEDULING, DEPARTURE, ARRIVAL, HAND_OVER, NETWORK, COMPLETION):
+    for phase in (END, SCHEDULING, DEPARTURE, ARRIVAL, HAND_OVER, COPY, NETWORK, COMPLETION):
         for serial in range(2):
             at(env, 5, phase, seen.append, (phase, serial))
     at(env, 4, END, seen.append, "before")
     env.run()
-    assert seen == ["before", *((phase, serial) for phase in range(7) for serial in range(2))]
+    assert seen == ["before", *((phase, serial) for phase in range(8) for serial in range(2))]
 
 
 def test_a_completion_asked_for_by_an_arrival_comes_before_scheduling():
