@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 from clustersim.replay.by_core import core_obstacle, events_obstacle, replay_by_events
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
-from clustersim.replay.lanes.build import NOT_SPLIT, LaneBuilder
+from clustersim.replay.lanes.build import CORE_DOES, LaneBuilder
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.shares import replay_lanes
 
@@ -45,7 +45,7 @@ def replay(
     lanes = LaneBuilder(prepared)
     why = core_obstacle(prepared)
     if why and lanes.obstacle:
-        obstacle = why if lanes.obstacle == NOT_SPLIT else lanes.obstacle
+        obstacle = why if lanes.obstacle == CORE_DOES else lanes.obstacle
         if by_events is not None and inputs.mode != "full":
             by_events(obstacle)
         if not events_obstacle(prepared):

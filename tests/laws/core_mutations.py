@@ -9,7 +9,20 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from clustersim.core import clock, flows, outages, passes, prices, queue, routing, scheduler, stages, steps
+from clustersim.core import (
+    clock,
+    flows,
+    group_prices,
+    groups,
+    outages,
+    passes,
+    prices,
+    queue,
+    routing,
+    scheduler,
+    stages,
+    steps,
+)
 
 
 class Mutation(NamedTuple):
@@ -54,7 +67,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a block too few is taken for enough": Mutation(
         scheduler, "grow", "missing > free_of(s, r, seq.owner)", "missing > free_of(s, r, seq.owner) + 1"
     ),
-    "who lacks blocks takes none": Mutation(scheduler, "grow", "lend(s, r, one, missing)", "seq.blocks += missing"),
+    "who lacks blocks takes none": Mutation(scheduler, "grow", "lend(s, r, one, missing)", "pass"),
     "decodes take more than their share": Mutation(
         scheduler, "choose_decodes", "+ rep.stages - 1) // rep.stages", "+ rep.stages - 1) // 1"
     ),
@@ -185,4 +198,60 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         flows, "set_rate", "path.left - path.rate * (now - path.since)", "path.left"
     ),
     "all offers are made at once": Mutation(flows, "share_component", "kept += 1", "kept += 0"),
+    # groups
+    "who waits without being admitted decides nothing else for as long as all go on": Mutation(
+        groups, "describe_all", "rep.waiting + rep.running + rep.away > 0", "False"
+    ),
+    "every step with prompts is mixed": Mutation(
+        groups, "describe_all", "(MIXED if decodes > 0 else PREFILL)", "MIXED"
+    ),
+    "only the first one of a group goes on": Mutation(
+        groups, "extend_all", "flight.steps, flight.limit, flight.end", "other.steps, other.limit, other.end"
+    ),
+    "who swaps in is not asked again": Mutation(groups, "choose", "while rep.again", "if rep.again"),
+    "a step ends for the first one of a group": Mutation(
+        steps, "land_all", "range(first, first + s.replicas[r].group_size)", "range(first, first + 1)"
+    ),
+    "who is left at the horizon looks at its own flight": Mutation(
+        steps, "stop", "s.flights[first][0], s.pending[first]", "s.flights[r][0], s.pending[r]"
+    ),
+    # prices of groups
+    "who has nothing to run brings a decode": Mutation(group_prices, "count_whole", "bits == 2  #", "False  #"),
+    "who has nothing to run attends to nothing": Mutation(
+        group_prices, "count_whole", "prompt, prompt, 1 - prompt)", "0, 0, 0)"
+    ),
+    "the largest captured step is not captured": Mutation(
+        group_prices, "count_whole", "most <= group.graph_most", "most < group.graph_most"
+    ),
+    "a group's contexts are not attended to": Mutation(
+        group_prices, "put_attended", "= keys, pairs, attended", "= keys, pairs, 1"
+    ),
+    "of two cuts as good the second is taken": Mutation(group_prices, "cut_of", "apart < best", "apart <= best"),
+    "prompts are split from as many tokens on as decodes": Mutation(
+        group_prices, "cut_of", "group.prefill_tokens if", "group.decode_tokens if"
+    ),
+    "a half's decodes do not attend to themselves": Mutation(
+        group_prices, "count_half", "attended += start + 1", "attended += start"
+    ),
+    "a half's decodes attend beyond their window": Mutation(
+        group_prices, "count_half", "min(start + 1, window)", "start + 1"
+    ),
+    "a half's windows grow when they are full": Mutation(
+        group_prices, "count_half", "start + 1 < window", "start + 1 <= window"
+    ),
+    "a step is split that one replica can't split": Mutation(group_prices, "count_halves", "return 0", "continue"),
+    "halves of prompts are mixed": Mutation(
+        group_prices, "kind_of", "OF_PREFILL if bits == 2 else OF_MIXED", "OF_MIXED"
+    ),
+    "the replica with most tokens has those of all": Mutation(
+        group_prices, "add_up_tokens", "most = max(most, tokens)", "most = total"
+    ),
+    "captured graphs of groups are not padded": Mutation(group_prices, "count_group", "if group.pads", "if False"),
+    "each half of a captured graph has all of its tokens": Mutation(
+        group_prices, "pad", "most // 2, most - most // 2", "most, most"
+    ),
+    "a captured graph has no halves": Mutation(group_prices, "count_group", "GRAPH_OF_HALVES if", "0 if"),
+    "contexts of a group do not grow": Mutation(group_prices, "add_steps", "steps * p.sums[2 * slot]\n", "0\n"),
+    "windows of a group do not grow": Mutation(group_prices, "add_steps", "steps * p.sums[2 * slot + 1]", "0"),
+    "who goes on begins anew": Mutation(group_prices, "price_group", "if steps > 0", "if False"),
 }

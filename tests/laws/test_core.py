@@ -10,14 +10,14 @@ from unittest import mock
 import pytest
 from hypothesis import given
 
-from clustersim.core import tables
+from clustersim.core import path_tables, rank_tables, tables
 from clustersim.replay import core_replicas
 from clustersim.replay.by_core import core_obstacle
 from clustersim.replay.replay import Prepared, replay
 from tests.core_storage import BOTH, Storage, core
 from tests.effort import examples
 from tests.laws.core_mutations import MUTATIONS, broken
-from tests.laws.lane_cases import Case, by_events, case_input, cases, clocked, meeting
+from tests.laws.lane_cases import Case, by_events, case_input, cases, clocked, clocked_splits, meeting, splits
 from tests.laws.lane_corpus import CORPUS
 
 CATCHES: Final = dict(
@@ -59,7 +59,7 @@ def test_each_mutation_and_nothing_else_is_written_down_with_what_catches_it() -
 
 @pytest.mark.parametrize("storage", BOTH)
 @examples(30, sieved=True)
-@given(case=cases() | clocked() | meeting())
+@given(case=cases() | clocked() | meeting() | splits() | clocked_splits())
 def test_lists_that_are_short_of_room_grow(storage: Storage, case: Case) -> None:
     """Compiled, a number behind the end of a list would be written where something else is, without a word."""
     inputs = case_input(case)
@@ -68,6 +68,8 @@ def test_lists_that_are_short_of_room_grow(storage: Storage, case: Case) -> None
         mock.patch.object(core_replicas, "ROOM", 1),
         mock.patch.object(core_replicas, "FEW", 1),
         mock.patch.object(tables, "FEW_ROWS", 3),
+        mock.patch.object(path_tables, "FEW_VALUES", 3),
+        mock.patch.object(rank_tables, "FEW_CHUNKS", 1),
     ):
         found = replay(inputs)
     assert found.timeline.digest == by_events(case_input(case)).timeline.digest

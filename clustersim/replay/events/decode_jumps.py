@@ -1,4 +1,4 @@
-"""Decode jumps by events: a decode run as one event (of lanes: :mod:`clustersim.replay.lanes.decode_jump_lane`).
+"""Decode jumps by events: a decode run as one event.
 
 **Why a jump equals its steps**, here and in lanes. Nothing meets the operators of such a replica on a link or slows
 them, so a step lasts what its template adds up to, of the same prices that ``full`` gives its operators. At the end of

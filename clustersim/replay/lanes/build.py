@@ -9,11 +9,8 @@ from typing import Final
 
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import SplitPrices, StepPrices, step_prices
-from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.log import LaneLog, StepLog
-from clustersim.replay.lanes.owner_lane import OwnerLane
-from clustersim.replay.lanes.pipelines.split_pipe import SplitPipe
 from clustersim.replay.lanes.pipelines.split_shared_lane import SplitSharedLane
 from clustersim.replay.lanes.pipelines.split_shared_pipe import SplitSharedPipe
 from clustersim.replay.lanes.pipelines.split_stage import SplitStage
@@ -22,11 +19,11 @@ from clustersim.replay.links.within_replica import SharedLinks, Users, find_shar
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.serving.scheduler import Scheduler
 
-NOT_SPLIT: Final = "no prompts are split"
+CORE_DOES: Final = "no SP ranks send where their own collectives are"
 
 
 class LaneBuilder:
-    """Makes replicas of one run into lanes: those that split prompts over SP ranks.
+    """Makes replicas of one run into lanes: those whose SP ranks send on links of their own.
 
     All others the core simulates. A lane needs passes and sends that nothing stretches, or that only stretch one
     another (``replay.links.within_replica``), passes of which ranks of one group do the same, and a token budget
@@ -66,7 +63,7 @@ class LaneBuilder:
         if self.prepared.input.requests.sessions is not None:
             return "turns of a session wait for the one before them"
         if inputs.plan.sp.degree == 1:
-            return NOT_SPLIT
+            return CORE_DOES
         if self.prepared.input.needs_clock or inputs.host is not None:
             return "more than loads and lengths decides what replicas do"
         return inputs.serving.decided_singly
@@ -77,6 +74,8 @@ class LaneBuilder:
         meets = prepared.contention.stages | prepared.contention.boundaries
         if not meets.isdisjoint(stages):
             yield "collectives can meet on a link" if len(stages) == 1 else self.shared(replica).obstacle
+        if meets.isdisjoint(stages):
+            yield CORE_DOES
         if not all(isinstance(one, SplitPrices) and one.supported for one in self.prices_of(replica)):
             yield "experts are on all SP ranks, or ranks of one group differ"
 
@@ -100,10 +99,7 @@ class LaneBuilder:
 
     def lane(self, replica: int, scheduler: Scheduler, log: LaneLog) -> Lane:
         """Return a replica in its first state."""
-        prices = self.prices_of(replica)
-        if len(prices) > 1:
-            return self._pipe(replica, scheduler, prices, log)
-        return (OwnerLane if len(scheduler.pool.free) > 1 else DecodeJumpLane)(scheduler, prices, log)
+        return self._pipe(replica, scheduler, self.prices_of(replica), log)
 
     def log(self, replica: int) -> LaneLog:
         """Return what records a replica."""
@@ -126,11 +122,9 @@ class LaneBuilder:
         return [step_prices(pool.input.pricer, pool.programs[replica, stage]) for stage in stages]
 
     def _pipe(self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog) -> Lane:
-        """Return a replica with stages: one whose sends meet its collectives where they may."""
-        inputs, pool, contention = self.prepared.input, self.prepared.pool_of(replica), self.prepared.contention
+        """Return a replica with stages whose sends may meet its collectives."""
+        inputs, pool = self.prepared.input, self.prepared.pool_of(replica)
         count = pool.input.plan.pp
-        if (contention.stages | contention.boundaries).isdisjoint((replica, stage) for stage in range(count)):
-            return SplitPipe(scheduler, prices, log)
         devices = [pool.stage_devices(replica, stage) for stage in range(count + 1)]
         split = [
             SplitStage(price, pool.programs[replica, stage], inputs.comm, mine, after)

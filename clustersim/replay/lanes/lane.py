@@ -1,10 +1,9 @@
 """A *lane*: a replica whose passes nothing outside can stretch, so that what it does follows from arrivals alone.
 
 What all lanes have in common is here: a scheduler, a log, and an instant before which nothing happens but arrivals.
-What happens in between depends on the stages: one (:mod:`clustersim.replay.lanes.decode_jump_lane`), several
-(:mod:`clustersim.replay.lanes.pipelines.pipelined`), or several whose sends meet the replica's own collectives
-(:mod:`clustersim.replay.lanes.pipelines.shared_lane`). Which replicas are lanes is for ``replay.links.contention`` to
-find out.
+What happens in between is for those who share experts (:mod:`clustersim.replay.lanes.member_lane`), or have stages
+whose sends meet their own collectives (:mod:`clustersim.replay.lanes.pipelines.split_shared_lane`). Which replicas are
+lanes is for ``replay.links.contention`` to find out; all others the core simulates.
 """
 
 from __future__ import annotations

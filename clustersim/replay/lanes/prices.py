@@ -52,25 +52,8 @@ class LanePrices:
         self.alike = all(classes == attention[0] for classes in attention)
         self.one_attention = self.alike and len(attention[0]) == 1 and not self.windows
 
-    def step(self, batch: Batch) -> tuple[int, int, list[StepPrice]]:
-        """Return the new prompt tokens of a step, its context and attended tokens, and its price by stage."""
-        group, chunks, decodes = batch.group, batch.chunks, batch.decodes
-        attended = 0 if group is None else group.computed + decodes
-        if not chunks:
-            assert group is not None
-            return 0, attended, self._decodes(group)
-        if self.split:
-            new, context, priced = self._split(chunks, group, attended)
-            return new, context, [one[:4] for one in priced]
-        new, context, pairs, keys = prompt_sums(chunks)
-        sums = len(chunks), new, context, pairs, keys, decodes, attended
-        if self.windows:
-            windowed = {window: within(window, chunks, group) for window in self.windows}
-            return new, context + attended, self._by_stage([one.prompts(*sums, windowed) for one in self.distinct])
-        return new, context + attended, self._by_stage([one.prompts(*sums) for one in self.distinct])
-
     def leaving(self, batch: Batch) -> tuple[int, int, list[SplitPrice]]:
-        """Return what :meth:`step` does where prompts are split over SP ranks, and when each one's output leaves."""
+        """Return the new prompt tokens of a step, its context and attended tokens, and its price by stage."""
         group, decodes = batch.group, batch.decodes
         attended = 0 if group is None else group.computed + decodes
         if batch.chunks:

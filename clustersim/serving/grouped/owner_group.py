@@ -102,27 +102,7 @@ class OwnerGroup(DecodeGroup):
         super().leave(sequence)
         self.of[sequence.owner].leave(sequence, self.clock)
 
-    def growths(self, later: int = 0) -> list[int]:
-        """Return the blocks that members enter in the next step, or so many steps later, by owner."""
-        at = (self.clock + later) % self.block_tokens
+    def growths(self) -> list[int]:
+        """Return the blocks that members enter in the next step, by owner."""
+        at = self.clock % self.block_tokens
         return [own.phases[at] for own in self.of]
-
-    def growths_after_first(self, steps: int) -> list[int]:
-        """Return the blocks that members enter in the next ``steps`` steps but the first, by owner."""
-        rounds, rest = divmod(steps - 1, self.block_tokens)
-        start = self.clock + 1
-        at = [step % self.block_tokens for step in range(start, start + rest)]
-        return [rounds * own.count + sum([own.phases[place] for place in at]) for own in self.of]
-
-    def affordable_by_owner(self, limit: int, free: list[int]) -> int:
-        """Return how many of the next ``limit`` steps have their blocks, when all but the first take from ``free``."""
-        size = self.block_tokens
-        if (limit // size + 1) * self.count <= min(free):
-            return limit
-        for own, left in zip(self.of, free, strict=True):
-            for step in range(1, limit):
-                left -= own.phases[(self.clock + step) % size]
-                if left < 0:
-                    limit = step
-                    break
-        return limit

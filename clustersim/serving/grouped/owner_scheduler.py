@@ -61,25 +61,3 @@ class OwnerScheduler(GroupedScheduler):
         if self.waiting and self.prompts.keeps_room:  # another owner may become the emptiest, with room for it
             batch.steady = False
         return batch
-
-    def _takes(self, group: DecodeGroup) -> bool:
-        """Take the blocks that a group enters in the step after the one under way, if they are there."""
-        assert isinstance(group, OwnerGroup)
-        growths = group.growths(1)
-        if any(map(lt, self.free, growths)):
-            return False
-        self.free[:] = map(sub, self.free, growths)
-        return True
-
-    def affordable(self, group: DecodeGroup, limit: int) -> int:
-        """Return how many of the next ``limit`` steps of a group have their blocks."""
-        assert isinstance(group, OwnerGroup)
-        return group.affordable_by_owner(limit, self.free)
-
-    def repeat(self, batch: Batch, steps: int) -> None:
-        """Note that a batch of decodes was carried by ``steps`` steps in a row, not only by one."""
-        group = batch.group
-        assert isinstance(group, OwnerGroup)
-        for owner, taken in enumerate(group.growths_after_first(steps)):
-            self.free[owner] -= taken
-        self._repeated(group, batch.step + steps - 1)

@@ -1,8 +1,7 @@
 """A lane with pipeline stages: when the scheduler is asked for a micro-batch.
 
 A launch needs the first stage free and fewer micro-batches in flight than stages. What happens to a micro-batch then
-is told apart: in :mod:`clustersim.replay.lanes.pipelines.pipelined`, and where links are shared in
-:mod:`clustersim.replay.lanes.pipelines.shared_lane`.
+is told apart, in :mod:`clustersim.replay.lanes.pipelines.split_shared_lane`.
 """
 
 from __future__ import annotations
@@ -46,26 +45,16 @@ class StagedLane(Lane):
 
     def begin(self, now: int, until: int) -> None:
         """Launch a micro-batch if the first stage is free and there is something to run."""
+        del until
         if not self.asked and self._may_launch(now):
             batch = self.scheduler.next(now)
             self.asked = True
             if batch is not None:
                 self._launch(now, batch)
-                self._go_round(until)
         self.end = self._next_end(now)
 
     def _may_launch(self, now: int) -> bool:
         return self._is_free(now) and len(self.scheduler.flying) < self.stages
-
-    def _earliest(self, now: int, free_at: int, leaves_at: int) -> int:
-        """Return when a decision is due: a micro-batch leaves, or before that the first stage is free for a launch."""
-        if len(self.scheduler.flying) < self.stages and now < free_at < leaves_at:
-            return free_at
-        return leaves_at
-
-    def _go_round(self, until: int) -> None:
-        """Launch further steps of decodes that are all in flight, as far as no request arrives before."""
-        del until
 
     @abstractmethod
     def _is_free(self, now: int) -> bool:
