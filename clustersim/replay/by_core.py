@@ -25,7 +25,7 @@ REQUEST_S: Final = 60e-6
 TOKEN_S: Final = 0.2e-6
 """Roughly what a request and an output token cost the core as it stands, where many tokens share a step."""
 STAGED: Final = 5.0
-"""How many times that of one stage several cost: each of their steps is decided."""
+"""How many times that of one stage several cost, or groups: each of their steps is decided, or a longest path."""
 
 
 refused = ""
@@ -111,7 +111,7 @@ def is_interpreted(prepared: Prepared) -> bool:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return True
     inputs = prepared.input
-    staged = inputs.entry.plan.pp > 1 or links_meet(prepared)
+    staged = inputs.entry.plan.pp > 1 or links_meet(prepared) or is_grouped(inputs.entry.plan)
     return inputs.behind_s + expected_s(inputs.requests, staged=staged) < compiler_s(advance)
 
 

@@ -141,15 +141,19 @@ class GroupSteps:
         self.pool, self.pricer = pool, pool.input.pricer
         self.programs: Mapping[str, StageProgram] = pool.programs[replica, 0]
         self.replicas = range(r, r + pool.together)
-        self.width = 1 + max(
-            sum(cls.node.op in ATTENDED for cls in program.classes) for program in self.programs.values()
-        )
-        """Values that vary in a step at most: its length is the last one."""
         self.rows: dict[int, tuple[int, Row]] = {}
         """Template and row of each step that was asked for, by number."""
         self.next_row = 0
         self.batch: GroupBatch | None = None
         self.tables: GroupTables | None = None
+
+    @property
+    def room(self) -> int:
+        """How many values vary in a run at most: of each step, with its length; then where others were found."""
+        programs = self.programs.values()
+        attended = max(sum(cls.node.op in ATTENDED for cls in program.classes) for program in programs)
+        parts = 0 if self.tables is None else int(self.tables.parts.max())
+        return (1 + attended) * LONGEST_RUN + parts
 
     def answer(self, s: Any) -> None:
         """Price further steps of the step or run that is decided, or under way."""

@@ -233,9 +233,8 @@ class CoreReplicas:
         classes, ranks = whole["classes"], whole["ranks"]
         copied = width if self.copying else 0  # as many may be copied as run
         self.margin = self.network.margin + copied * self.most_together
-        parts = max([0, *(int(one.tables.parts.max()) for one in self.groups.values() if one.tables is not None)])
         varying = max(
-            [one.width * LONGEST_RUN + parts for one in self.groups.values()]
+            [one.room for one in self.groups.values()]
             or [
                 decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
                 for one in self.of_pools

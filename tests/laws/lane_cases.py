@@ -360,6 +360,20 @@ def _with_arrivals(draw: st.DrawFn, case: Case, least: int = 1) -> Case:
 
 
 @st.composite
+def grouped(draw: st.DrawFn) -> Case:
+    """Draw a case of replicas that take their steps together, or whose steps run in two halves; most with more."""
+    case, is_wide = _one_pool(draw), draw(st.booleans())
+    dp, tp = draw(st.sampled_from(((2, 1), (2, 1), (4, 1), (2, 2)) if is_wide else ((1, 2), (1, 4), (2, 2), (3, 2))))
+    plan = {name: degree for name, degree in (("dp", dp), ("tp", tp)) if degree > 1}
+    plan |= {"ep": dp * tp, "wide": True} if is_wide else {"ep": tp}
+    if not is_wide or draw(st.booleans()):
+        plan["halves"] = draw(st.sampled_from(((1, 1), (1, 1), (2, 2), (1, 12), (4, 8))))
+    case |= {"plan": plan, "layers": draw(st.sampled_from((1, 1, 2, 5))), "captured": draw(st.booleans())}
+    case = _with_arrivals(draw, case, least=draw(st.sampled_from((1, 4))))
+    return _clocked(draw, case) if draw(st.integers(0, 2)) else case
+
+
+@st.composite
 def clocked(draw: st.DrawFn) -> Case:
     """Draw a case in which more decides than arrivals and loads: ranks, limits, clients, other routers, failures."""
     return _clocked(draw, draw(cases()))

@@ -23,6 +23,7 @@ from tests.laws.lane_cases import (
     clocked,
     clocked_hand_overs,
     clocked_splits,
+    grouped,
     hand_overs,
     meeting,
     sharing,
@@ -69,6 +70,14 @@ def test_replays_agree_on_round_numbers_where_much_coincides(case: Case, window:
 @examples(20, sieved=True)
 @given(clocked(), WINDOWS, MOST)
 def test_replays_agree_where_ranks_limits_clients_and_failures_decide(case: Case, window: Window, most: int) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(20, sieved=True)
+@given(grouped(), WINDOWS, MOST)
+def test_replays_agree_where_replicas_share_experts_or_steps_run_in_halves(
+    case: Case, window: Window, most: int
+) -> None:
     agree(case_input(case), window, most)
 
 
