@@ -105,13 +105,15 @@ def test_clients_of_a_closed_loop_are_all_routed_before_a_wait_is_over(tmp_path)
     assert seen[-1] == (0, 6, [1])
 
 
-def test_a_run_is_looked_at_from_where_it_was(monkeypatch):
+@pytest.mark.parametrize("r", [0, 1])
+def test_a_run_is_looked_at_from_where_it_was_and_that_of_a_group_is_its_first_ones(monkeypatch, r):
     took = [5, 7, 9, 4]
     monkeypatch.setattr("clustersim.core.steps.step_ns", lambda p, flight, pending, step: took[step])
     flight = SimpleNamespace(start=100, steps=4, ended=0, next_end=0)
-    state = SimpleNamespace(flights=[[flight]], pending=[None], replicas=[SimpleNamespace(group_first=0)])
+    group = [SimpleNamespace(group_first=0)] * 2
+    state = SimpleNamespace(flights=[[flight], [None]], pending=[None, None], replicas=group)
     # Steps end at 105, 112, 121 and 125.
-    assert [ended_before(state, None, 0, instant) for instant in (105, 106, 112, 122, 900)] == [
+    assert [ended_before(state, None, r, instant) for instant in (105, 106, 112, 122, 900)] == [
         (0, 105), (1, 112), (1, 112), (3, 125), (3, 125)
     ]  # fmt: skip
 
