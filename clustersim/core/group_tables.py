@@ -198,7 +198,7 @@ class GroupTables(PriceTables):
         """Fill in what is asked for of a group's step."""
         number, counts = int(self.p.asked[1]), np.asarray(self.p.counts).tolist()
         if status == ASK_PART:
-            self.p = self.p._replace(**self.paths.learn(number, counts))
+            self._replace(self.paths.learn(number, counts))
             self.whole["value_places"] = self.paths.size
             set_field(self.p.whole, 0, "value_places", self.paths.size)
             return
