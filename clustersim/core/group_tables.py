@@ -11,7 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.compiled import Storage, field_of, set_field
 from clustersim.core.group_prices import GRAPH_OF_HALVES, OF_DECODE, OF_GRAPH, OF_HALVES, PROGRAMS, Group
 from clustersim.core.path_tables import PathTables
-from clustersim.core.paths import Attends, PassPart, PassTable
+from clustersim.core.paths import PassAttention, PassPart, PassTable
 from clustersim.core.prices import COUNTS, Prices, Whole
 from clustersim.core.state import ASK_PART
 from clustersim.core.tables import PriceTables
@@ -175,7 +175,7 @@ class GroupTables(PriceTables):
         if self.obstacle:
             lists |= {
                 "pass_tables": storage.records(PassTable, 0), "pass_parts": storage.records(PassPart, 0),
-                "attends": storage.records(Attends, 0),
+                "attends": storage.records(PassAttention, 0),
             }  # fmt: skip
             readable = ("uses", "uses_first", "stretches", "series", "waits_first", "waits", "exits", "path_sends")
             lists |= dict.fromkeys(readable, storage.column(np.zeros(0, np.int64)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.compiled import Storage, set_field
-from clustersim.core.paths import Attends, PassPart, PassTable
+from clustersim.core.paths import PassAttention, PassPart, PassTable
 from clustersim.cost.attention import UNKNOWN
 from clustersim.errors import InputError
 from clustersim.graph.batch import Features
@@ -87,7 +87,7 @@ class PathTables:
         attends = sum(len(table.attention) for table in tables)
         self.records = storage.records(PassTable, len(tables))
         self.part_records = storage.records(PassPart, sum(map(len, self.parts)))
-        self.attend_records = storage.records(Attends, attends)
+        self.attend_records = storage.records(PassAttention, attends)
         self.uses: list[int] = []
         self.uses_first: list[int] = [0]
         self.sends = np.full((len(tables), self.ranks, 2), -1, np.int64)

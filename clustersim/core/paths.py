@@ -51,7 +51,7 @@ class PassPart(Record):
     __slots__ = ("classes", "first", "first_use", "kind", "radix", "second", "third", "third_radix")
 
 
-class Attends(Record):
+class PassAttention(Record):
     """A class that attends: the counts of its pairs (−1 where it decodes), queries and keys, and where its uses are."""
 
     __slots__ = ("first_use", "keys", "pairs", "queries")

@@ -15,7 +15,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.compiled import Storage, field_of, set_field
 from clustersim.core.group_prices import Group
-from clustersim.core.paths import Attends, PassPart, PassTable
+from clustersim.core.paths import PassAttention, PassPart, PassTable
 from clustersim.core.prices import COUNTS, OF_DECODE, OF_MIXED, OF_PREFILL, Prices, Whole
 from clustersim.core.rank_tables import Member, RankTables
 from clustersim.core.ranks import PROGRAMS
@@ -136,7 +136,7 @@ class PriceTables:
         lists = dict.fromkeys(Prices._fields[Prices._fields.index("pass_tables") :], none)
         lists |= {
             "pass_tables": storage.records(PassTable, 0), "pass_parts": storage.records(PassPart, 0),
-            "attends": storage.records(Attends, 0), "groups": storage.records(Group, 0),
+            "attends": storage.records(PassAttention, 0), "groups": storage.records(Group, 0),
         }  # fmt: skip
         readable = (
             "uses",

@@ -67,7 +67,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a block too few is taken for enough": Mutation(
         scheduler, "grow", "missing > free_of(s, r, seq.owner)", "missing > free_of(s, r, seq.owner) + 1"
     ),
-    "who lacks blocks takes none": Mutation(scheduler, "grow", "lend(s, r, one, missing)", "pass"),
+    "who lacks blocks takes none": Mutation(scheduler, "lend", "rep.free -= blocks", "pass"),
     "decodes take more than their share": Mutation(
         scheduler, "choose_decodes", "+ rep.stages - 1) // rep.stages", "+ rep.stages - 1) // 1"
     ),

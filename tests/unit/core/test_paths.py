@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clustersim.compiled import Objects
-from clustersim.core.paths import Attends, PassPart, PassTable, add_parts, note_exits, walk_pass
+from clustersim.core.paths import PassAttention, PassPart, PassTable, add_parts, note_exits, walk_pass
 from clustersim.core.prices import Whole
 from clustersim.core.state import ASK_PART, ASK_STEP
 from clustersim.cost.attention import UNKNOWN, Terms
@@ -33,7 +33,8 @@ def p() -> Any:
         firsts.append(len(uses) // 2)
     found = SimpleNamespace(
         whole=store.records(Whole, 1), pass_tables=store.records(PassTable, 1), pass_parts=store.records(PassPart, 3),
-        attends=store.records(Attends, 1), terms=[store.records(Terms, 1)], curves=[0.0], uses=uses, uses_first=firsts,
+        attends=store.records(PassAttention, 1), terms=[store.records(Terms, 1)], curves=[0.0],
+        uses=uses, uses_first=firsts,
         value_keys=[UNKNOWN] * 7, value_at=[0] * 7, values=[70, 90, 5], found=[0] * 3,
         **paths_of([path], store)._asdict(),
         series_ends=[0] * len(path.term), base_terms=[0] * len(path.counts), pass_terms=[0] * len(path.counts),
