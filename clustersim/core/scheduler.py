@@ -157,8 +157,6 @@ def choose_begun(s: Any, r: int, base: int, budget: int, limit: int) -> int:
     """Choose chunks of prompts that are begun; return the budget that is left, −1 where all owners lack blocks."""
     rep, order, ready, batch = s.replicas[r], s.order[r], s.ready, s.members[r]
     known, short = 0, False
-    for owner in range(rep.owners if rep.owners > 1 else 0):
-        s.owners[rep.first_owner + owner].lacks = 0
     for at in range(rep.running):
         seq = s.sequences[order[at]]
         if seq.busy == 0 and seq.decodes == 0:
@@ -268,6 +266,8 @@ def choose_prompts(s: Any, r: int, base: int, budget: int) -> None:
     """Choose chunks of prompts: of those that are begun, then of those that wait."""
     rep = s.replicas[r]
     limit = budget if rep.chunked == 0 else min(budget, rep.longest)
+    for owner in range(rep.owners if rep.owners > 1 else 0):
+        s.owners[rep.first_owner + owner].lacks = 0
     if rep.prefilling > 0:
         budget = choose_begun(s, r, base, budget, limit)
     if budget > 0:
