@@ -254,4 +254,14 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "contexts of a group do not grow": Mutation(group_prices, "add_steps", "steps * p.sums[2 * slot]\n", "0\n"),
     "windows of a group do not grow": Mutation(group_prices, "add_steps", "steps * p.sums[2 * slot + 1]", "0"),
     "who goes on begins anew": Mutation(group_prices, "price_group", "if steps > 0", "if False"),
+    # owners
+    "blocks of another SP rank are given up": Mutation(
+        scheduler, "last_behind", " and seq.owner == s.sequences[one].owner", ""
+    ),
+    "who comes last on another SP rank gives up nothing": Mutation(
+        scheduler, "is_last", "if s.sequences[other].owner == s.sequences[one].owner:", "if True:"
+    ),
+    "who lacked blocks lacks them for ever": Mutation(
+        scheduler, "choose_prompts", "s.owners[rep.first_owner + owner].lacks = 0", "pass"
+    ),
 }
