@@ -93,6 +93,7 @@ class CoreReplicas:
         prepared = builder.prepared
         self.outcome = outcome
         self.inputs = prepared.input
+        self.recorder = prepared.recorder
         self.replicas = np.array(replicas)
         self.prefill = prepared.pools[0]
         self.by_events = by_events
@@ -737,6 +738,9 @@ class CoreReplicas:
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
         sizes = self.tables.values_of(taken["rows"][:, -1], TABLES[taken["rows"][:, 1]]) * taken["rows"][:, 10]
         varying, ends = spread(taken["varying"].ravel(), sizes, order, cuts)
+        if self.routes is not None and self.outages:  # in the order in which a request was at several replicas
+            self.recorder.facts.extend_columns(**dict(zip(st.FACT, taken["facts"].T, strict=True)))
+            taken = {**taken, "facts": taken["facts"][:0]}
         into = self.logs[0].tables()
         many = []
         for name, one in zip(("chunks", "decodes", "facts"), into, strict=True):
