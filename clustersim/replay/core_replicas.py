@@ -94,6 +94,8 @@ class CoreReplicas:
         self.outcome = outcome
         self.inputs = prepared.input
         self.recorder = prepared.recorder
+        self.facts: list[Int64Array] = []
+        """Of replicas of two pools that may fail, in the order in which they happened; arrivals come before them."""
         self.replicas = np.array(replicas)
         self.prefill = prepared.pools[0]
         self.by_events = by_events
@@ -519,6 +521,8 @@ class CoreReplicas:
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
+        for facts in self.facts:
+            self.recorder.facts.extend_columns(**dict(zip(st.FACT, facts.T, strict=True)))
         if not self.by_events:
             self._keep_tables()
 
@@ -739,7 +743,7 @@ class CoreReplicas:
         sizes = self.tables.values_of(taken["rows"][:, -1], TABLES[taken["rows"][:, 1]]) * taken["rows"][:, 10]
         varying, ends = spread(taken["varying"].ravel(), sizes, order, cuts)
         if self.routes is not None and self.outages:  # in the order in which a request was at several replicas
-            self.recorder.facts.extend_columns(**dict(zip(st.FACT, taken["facts"].T, strict=True)))
+            self.facts.append(taken["facts"])
             taken = {**taken, "facts": taken["facts"][:0]}
         into = self.logs[0].tables()
         many = []
