@@ -95,6 +95,9 @@ class CoreReplicas:
         self.prepared = prepared = builder.prepared
         self.outcome = outcome
         self.inputs = prepared.input
+        self.recorder = prepared.recorder
+        self.facts: list[Int64Array] = []
+        """Of replicas of two pools that may fail, in the order in which they happened; arrivals come before them."""
         self.replicas = np.array(replicas)
         self.prefill = prepared.pools[0]
         self.by_events = by_events
@@ -583,6 +586,8 @@ class CoreReplicas:
         order, cuts = by_replica(routed, len(self.logs))
         for r, log in enumerate(self.logs):
             outcome.record(log, mine[order[cuts[r] : cuts[r + 1]]])
+        for facts in self.facts:
+            self.recorder.facts.extend_columns(**dict(zip(st.FACT, facts.T, strict=True)))
         if isinstance(self.tables, GroupTables):
             self.inputs.entry.pricer.made[self.group_key] = self.tables
         elif not self.by_events:
@@ -839,6 +844,9 @@ class CoreReplicas:
         logged_rows = dict(zip(st.ROW[:-1], rows.T, strict=False))
         sizes = self._sizes(taken["rows"])
         varying, ends = spread(taken["varying"].ravel(), sizes, order, cuts)
+        if self.routes is not None and self.outages:  # in the order in which a request was at several replicas
+            self.facts.append(taken["facts"])
+            taken = {**taken, "facts": taken["facts"][:0]}
         into = self.logs[0].tables()
         many = []
         for name, one in zip(("chunks", "decodes", "facts"), into, strict=True):
