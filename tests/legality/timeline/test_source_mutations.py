@@ -285,7 +285,7 @@ CHANGES: Final = (
     Change(SWAPPING, "sequence.computed + 1) + spare >", "sequence.computed + 9) + spare >", "swaps"),
     Change(SWAPPING, "return not self.swapped and", "return", "swaps"),
     Change(
-        SWAPPING, "- len(self.inbound)\n        return", "- len(self.inbound) - 1\n        return", "swaps, few places"
+        SWAPPING, "taken < self.config", "taken + 1 < self.config", "swaps, few places"
     ),
     Change(SWAPPING, "self.running.append(sequence)", "self.running.insert(0, sequence)", "swaps"),
     Change(PREFIXES, UNHELD, "unheld = cached", "prefixes"),
