@@ -46,10 +46,6 @@ class Sequence:
         When it came, and how urgent it is: lower numbers go first.
     rank : tuple of int
         Its place in the order of the queue (``serving.order``).
-    place : int
-        How many admissions there were before its own (``serving.grouped.prompt_queue`` keeps it).
-    joined : int
-        Clock of its decode group as of which its progress is.
     keys : list of (int, int)
         Runs of the full blocks of the prompt, where prefixes are cached (``serving.prefix_keys``).
     shared : int
@@ -72,8 +68,6 @@ class Sequence:
     arrived_ns: int = 0
     priority: int = 0
     rank: tuple[int, int, int] = (0, 0, 0)
-    place: int = 0
-    joined: int = 0
     slot: int = -1
     first_step: int = -1
     last_step: int = -1
