@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.compiled import field_of, set_field
-from clustersim.core.group_tables import GroupTables
+from clustersim.core.tables.groups import GroupTables
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.prices.pricer import decode_keys, decoding
 from clustersim.graph.prices.step_table import ATTENDED

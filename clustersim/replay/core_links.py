@@ -14,7 +14,7 @@ from clustersim.compiled import Storage, set_field
 from clustersim.core.passes import ASKED, COLLECTIVE, SEND, Chain, Network, Sender, Stage
 from clustersim.core.prices import OF_DECODE
 from clustersim.core.state import STRETCH
-from clustersim.core.tables import MOST_VALUES, PriceTables
+from clustersim.core.tables.prices import MOST_VALUES, PriceTables
 from clustersim.cost.attention import UNKNOWN
 from clustersim.graph.prices.counts import COUNTS as PLACES
 from clustersim.graph.prices.counts import count_features

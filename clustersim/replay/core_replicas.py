@@ -16,14 +16,14 @@ from clustersim.copies import several
 from clustersim.core import state as st
 from clustersim.core.clock import advance
 from clustersim.core.events import KIND_BITS, VERSION_BITS
-from clustersim.core.group_tables import GroupKind, GroupTables
 from clustersim.core.kv_moves import Move
 from clustersim.core.prefix_cache import Extent, PrefixCache, PrefixRouting, PrefixRun
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
 from clustersim.core.ranks import BY_RANKS
 from clustersim.core.state import Clock, Flight, Replica, State
 from clustersim.core.steps import TOGETHER
-from clustersim.core.tables import EventTables, PriceTables
+from clustersim.core.tables.groups import GroupKind, GroupTables
+from clustersim.core.tables.prices import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps, copies_run_by_events

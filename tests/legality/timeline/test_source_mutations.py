@@ -284,9 +284,7 @@ CHANGES: Final = (
     Change(SWAPPING, "spare = self.pool.blocks // SPARE if", "spare = 0 if", "swaps, many blocks"),
     Change(SWAPPING, "sequence.computed + 1) + spare >", "sequence.computed + 9) + spare >", "swaps"),
     Change(SWAPPING, "return not self.swapped and", "return", "swaps"),
-    Change(
-        SWAPPING, "- len(self.inbound)\n        return", "- len(self.inbound) - 1\n        return", "swaps, few places"
-    ),
+    Change(SWAPPING, "taken < self.config", "taken + 1 < self.config", "swaps, few places"),
     Change(SWAPPING, "self.running.append(sequence)", "self.running.insert(0, sequence)", "swaps"),
     Change(PREFIXES, UNHELD, "unheld = cached", "prefixes"),
     Change(SCHEDULER, f"decoding if self.stages == 1 else {IDLE}", "decoding[::-1]", "swaps, few places"),

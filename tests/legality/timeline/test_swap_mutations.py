@@ -300,6 +300,7 @@ def test_replicas_that_share_experts_swap_beside_their_steps():
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize(("mutate", "rule"), [(kept_block, "KV-7"), (uncopied, "KV-7")])
 def test_audit_catches_mutated_code_of_swaps_of_replicas_that_share_experts(mutate, rule):
     with pytest.MonkeyPatch.context() as patch:

@@ -17,9 +17,9 @@ from clustersim.compiled import Storage, field_of, set_field
 from clustersim.core.group_prices import Group
 from clustersim.core.paths import PassAttention, PassPart, PassTable
 from clustersim.core.prices import COUNTS, OF_DECODE, OF_MIXED, OF_PREFILL, Prices, Whole
-from clustersim.core.rank_tables import Member, RankTables
 from clustersim.core.ranks import PROGRAMS
 from clustersim.core.state import ASK_PART, ASK_ROW
+from clustersim.core.tables.ranks import Member, RankTables
 from clustersim.cost.attention import UNKNOWN, Terms, constants
 from clustersim.cost.table import TableCost
 from clustersim.graph.prices.attention import window_of

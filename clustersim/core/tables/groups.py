@@ -10,11 +10,11 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.compiled import Storage, field_of, set_field
 from clustersim.core.group_prices import GRAPH_OF_HALVES, OF_DECODE, OF_GRAPH, OF_HALVES, PROGRAMS, Group
-from clustersim.core.path_tables import PathTables
 from clustersim.core.paths import PassAttention, PassPart, PassTable
 from clustersim.core.prices import COUNTS, Prices, Whole
 from clustersim.core.state import ASK_PART
-from clustersim.core.tables import PriceTables
+from clustersim.core.tables.paths import PathTables
+from clustersim.core.tables.prices import PriceTables
 from clustersim.cost.attention import UNKNOWN, Terms
 from clustersim.cost.table import TableCost
 from clustersim.graph.prices.counts import COUNTS as PLACES

@@ -9,9 +9,9 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.compiled import Storage
-from clustersim.core.path_tables import PathTables, longer
 from clustersim.core.prices import OF_DECODE, OF_MIXED, OF_PREFILL
 from clustersim.core.ranks import PROGRAMS
+from clustersim.core.tables.paths import PathTables, longer
 from clustersim.cost.attention import UNKNOWN
 from clustersim.graph.prices.counts import ALIKE, BY_RANK, COUNTS, SplitCounts
 from clustersim.graph.prices.step_table import StepTable
