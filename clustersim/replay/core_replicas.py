@@ -530,17 +530,17 @@ class CoreReplicas:
                 if self.events is not None:
                     self.events.break_off()
             elif self.events is not None and status == st.ASK_PASS:
-                self.events.launch(self._of_clock("lane"))
+                self.events.launch(self._of_clock("asking"))
                 set_field(self.s.clock, 0, "answered", 1)
             elif self.events is not None and status == st.ASK_EVENTS:
                 self.events.go_on()
             elif status == st.ASK_BATCH:
-                self.schedulers[self._of_clock("lane")].decide(self.s)
+                self.schedulers[self._of_clock("asking")].decide(self.s)
             elif status == st.ASK_SLOWDOWN:
                 assert self.slow_steps is not None
-                self.slow_steps.answer(self.s, self._of_clock("lane"))
+                self.slow_steps.answer(self.s, self._of_clock("asking"))
             elif status == st.LACKS_BLOCKS:
-                self.schedulers[self._of_clock("lane")].lacks_blocks(self.s, self._of_clock("chosen"))
+                self.schedulers[self._of_clock("asking")].lacks_blocks(self.s, self._of_clock("chosen"))
             elif status in (st.FULL, st.DONE):
                 now = self._hand_on(now)
                 ended = self._tell(ended, now)
@@ -654,7 +654,7 @@ class CoreReplicas:
 
     def _draw(self) -> None:
         """Draw pairs of replicas of a pool: as many as there are requests where the same ones live to the end."""
-        number = self._of_clock("lane")
+        number = self._of_clock("asking")
         first, drawn, living = (
             int(field_of(self.s.pools, number, name)) for name in ("choices", "first_pair", "living")
         )
@@ -669,7 +669,7 @@ class CoreReplicas:
     def _ask_router(self) -> None:
         """Let a user's router choose."""
         router = self.routers[self._of_clock("phase") == st.HAND_OVERS]
-        request = int(self.requests[self._of_clock("lane")])
+        request = int(self.requests[self._of_clock("asking")])
         set_field(self.s.clock, 0, "chosen", router.choose(self.s, self._of_clock("now"), request))
 
     def _renew_schedulers(self) -> None:
@@ -692,7 +692,7 @@ class CoreReplicas:
 
     def _answer(self, status: int) -> None:
         """Find the price that the core asks for."""
-        r = self._of_clock("lane")
+        r = self._of_clock("asking")
         rep = {name: int(field_of(self.s.replicas, r, name)) for name in Replica.__slots__}
         chunks, new, context, decodes = rep["chunks"], rep["new"], rep["context"], rep["decodes"]
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])

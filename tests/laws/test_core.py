@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from hypothesis import given
 
-from clustersim.core import path_tables, rank_tables, tables
+from clustersim.core.tables import paths, prices, ranks
 from clustersim.replay import core_replicas
 from clustersim.replay.by_core import core_obstacle
 from clustersim.replay.replay import Prepared, replay
@@ -68,9 +68,9 @@ def test_lists_that_are_short_of_room_grow(storage: Storage, case: Case) -> None
         core(storage),
         mock.patch.object(core_replicas, "ROOM", 1),
         mock.patch.object(core_replicas, "FEW", 1),
-        mock.patch.object(tables, "FEW_ROWS", 3),
-        mock.patch.object(path_tables, "FEW_VALUES", 3),
-        mock.patch.object(rank_tables, "FEW_CHUNKS", 1),
+        mock.patch.object(prices, "FEW_ROWS", 3),
+        mock.patch.object(paths, "FEW_VALUES", 3),
+        mock.patch.object(ranks, "FEW_CHUNKS", 1),
     ):
         found = replay(inputs)
     assert found.timeline.digest == by_events(case_input(case)).timeline.digest
