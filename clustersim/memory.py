@@ -44,7 +44,7 @@ def let_go() -> None:
 def drop_cycles(rows: int) -> None:
     """Drop what nobody has any more but itself, after a phase that looked at so many rows, and give its memory back.
 
-    A recorder and its lanes name each other, and hold columns that were put in order since, or went to a file.
+    A recorder and its logs name each other, and hold columns that were put in order since, or went to a file.
     """
     if rows >= MANY:
         gc.collect()

@@ -95,7 +95,7 @@ def run() -> Callable[[ReplayInput], ReplayResult]:
 
 @pytest.fixture
 def without_core() -> Iterator[None]:
-    """Replay by lanes and events alone, for tests that break their code."""
+    """Let schedulers and replicas be objects, for tests that break their code."""
     from tests.core_storage import no_core
 
     with no_core():

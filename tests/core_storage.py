@@ -25,6 +25,6 @@ def core(storage: Storage) -> Iterator[None]:
 
 @contextmanager
 def no_core() -> Iterator[None]:
-    """Let other lanes simulate what the core can."""
+    """Let schedulers and replicas be objects."""
     with mock.patch("clustersim.replay.by_core.refused", "a test"):
         yield

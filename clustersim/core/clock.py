@@ -152,7 +152,7 @@ def arrive(s: Any, p: Any) -> int:
         if clock.spares < 2:
             return GROW
         if pool.choices == pool.drawn and pool.living > 0:
-            clock.lane = 0
+            clock.asking = 0
             return ASK_PAIRS
         r = route(s, p, 0, request, s.prompts[request]) if pool.living > 0 else 0
         if r < 0:
@@ -294,7 +294,7 @@ def decide_all(s: Any, p: Any, n: Any, h: Any) -> int:
             return FULL
         if clock.events + 3 + clock.margin > clock.event_room:
             return GROW
-        clock.lane = r
+        clock.asking = r
         asked = decide_together(s, p, h, r) if s.replicas[r].by_group else decide(s, p, n, h, r)
         if asked:
             return asked

@@ -33,7 +33,7 @@ def choose(s: Any, h: Any, r: int) -> int:
     if rep.custom:
         asked = consult(s, r, 0)
         if asked:
-            s.clock[0].lane = r
+            s.clock[0].asking = r
             return asked
     else:
         rep.again = 1

@@ -163,7 +163,7 @@ def place_displaced(s: Any, p: Any) -> int:
                 free_sequence(s, r, one)
             elif pool.living > 0:
                 if pool.choices == pool.drawn:
-                    clock.lane = 0
+                    clock.asking = 0
                     return ASK_PAIRS
                 r = route(s, p, 0, seq.request, seq.prompt + seq.generated)
                 if r < 0:

@@ -77,7 +77,7 @@ def take_over(s: Any, p: Any, one: int) -> int:
     """Choose a decode replica for a sequence, which waits there for blocks; return 0, or what is needed before."""
     clock, pool, seq = s.clock[0], s.pools[DECODERS], s.sequences[s.sequences[one].partner]
     if pool.choices == pool.drawn:
-        clock.lane = DECODERS
+        clock.asking = DECODERS
         return ASK_PAIRS
     r = route(s, p, DECODERS, seq.request, seq.prompt + seq.generated)
     if r < 0:

@@ -50,7 +50,7 @@ def show_replicas(s: Any, p: Any, request: int, known: int) -> int:
         rep.taken = taken_by_run(s, p, r)
         if rep.caching and rep.is_down == 0:
             rep.cached = cached_blocks(s, r, request, known, rep.taken)
-    clock.lane = request
+    clock.asking = request
     return ASK_ROUTE
 
 

@@ -78,9 +78,9 @@ class Clock(Record):
     ``next`` is the request that comes next, ``turn`` how many came. ``freed`` is how many more clients of a closed loop
     may send; ``held`` how many turns of sessions wait for the one before them, and ``due`` how many need not any more,
     of which ``round`` come just now. Requests that are displaced are in
-    [``displaced_from``, ``displaced_to``], and are placed from ``displaced_at`` on. ``lane`` is whose price or decision
-    is asked for, or which request's replica, or the pool that lacks pairs; ``answered`` is whether the price is there,
-    ``chosen`` the replica, −1 for none, and ``asked`` the last instant at which schedulers were asked.
+    [``displaced_from``, ``displaced_to``], and are placed from ``displaced_at`` on. ``asking`` is whose price or
+    decision is asked for, or which request's replica, or the pool that lacks pairs; ``answered`` is whether the price
+    is there, ``chosen`` the replica, −1 for none, and ``asked`` the last instant at which schedulers were asked.
 
     Something is ``unsettled`` between ``pools`` at this instant: so many sequences have ``landed``, are ``leaving`` for
     whom no decode replica is chosen, and have ``passed`` a layer; ``…_at`` is how far that has come. Then there are
@@ -90,6 +90,7 @@ class Clock(Record):
     __slots__ = (
         "answered",
         "asked",
+        "asking",
         "cancels",
         "chosen",
         "chunks_at",
@@ -113,7 +114,6 @@ class Clock(Record):
         "horizon",
         "landed",
         "landed_at",
-        "lane",
         "leaving",
         "leaving_at",
         "margin",

@@ -322,21 +322,6 @@ class LongestPath:
         return found.astype(np.int64)
 
     @cached_property
-    def sums(self) -> tuple[Int64Array, Int64Array] | None:
-        """The cost classes of each path of a pass in which none meets another one, and those up to each of its exits.
-
-        Both are int64 of shape (paths, classes). None where series wait for several others.
-        """
-        if len(self.stretches) > 1 or any(len(some) > 1 for some in self.waits):
-            return None
-        found = self.counts[self.term]
-        for at, some in enumerate(self.waits):
-            found[at] += found[some[0]] if some else 0
-        waited = {one for some in self.waits for one in some}
-        leaving = np.array([found[one] if one >= 0 else 0 * found[0] for one in self.exits])
-        return found[[at for at in range(len(found)) if at not in waited]], leaving
-
-    @cached_property
     def parts(self) -> list[tuple[Stretch, Series]]:
         """Each stretch and its series, instance by instance."""
         return [(one, Series(inside(self._all_waits, one.first, one.stop))) for one in self.stretches]

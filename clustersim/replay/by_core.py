@@ -15,9 +15,8 @@ from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.core_slowdowns import slowdown_obstacle
 from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
-from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.part import Part, result_of
 from clustersim.replay.outcome import Outcome
+from clustersim.replay.part import Part, result_of
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.workload.requests import Requests
 
@@ -29,7 +28,7 @@ STAGED: Final = 5.0
 
 
 refused = ""
-"""Why the core simulates nothing at all, where the law of agreement asks for other lanes."""
+"""Why the core schedules nothing at all, where a law asks for schedulers and replicas that are objects."""
 
 
 def scheduling_obstacle(prepared: Prepared) -> str:
@@ -56,6 +55,8 @@ def _scheduling_obstacles(pool: PoolInput, *, handed_over: bool) -> dict[str, bo
 
 def core_obstacle(prepared: Prepared) -> str:
     """Return why the core can't simulate a run by itself; empty if it can."""
+    if prepared.input.mode == "full":
+        return "every operator is an event"
     if found := scheduling_obstacle(prepared):
         return found
     each = [_stepping_obstacles(prepared, pool) for pool in prepared.pools]
@@ -73,7 +74,6 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
     meets = not contention.stages.isdisjoint((replica, 0) for replica in one.meshes)
     besides = links_meet(prepared) or len(prepared.pools) > 1 or grouped or pool.plan.sp.degree > 1
     return {
-        "every operator is an event": prepared.input.mode == "full",
         "copies to host memory meet others on a link, or differ": besides and copies_run_by_events(prepared),
         "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
         and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),
@@ -135,12 +135,11 @@ def events_obstacle(prepared: Prepared) -> str:
     return scheduling_obstacle(prepared)
 
 
-def replay_by_events(builder: LaneBuilder, progress: Progress | None, obstacle: str) -> ReplayResult:
+def replay_by_events(prepared: Prepared, progress: Progress | None, obstacle: str) -> ReplayResult:
     """Let the core schedule a run whose steps run by events, which it can't simulate by itself for this reason."""
-    prepared = builder.prepared
     outcome = _outcome(prepared, progress)
     replicas = range(len(prepared.schedulers))
-    core = CoreReplicas(builder, outcome, replicas, slice(None), interpreted=True, by_events=True)
+    core = CoreReplicas(prepared, outcome, replicas, slice(None), interpreted=True, by_events=True)
     core.run()
     found = result_of(prepared, [_part(outcome, [*core.unfinished()])])
     assert core.events is not None
@@ -153,17 +152,16 @@ def _outcome(prepared: Prepared, progress: Progress | None) -> Outcome:
     return Outcome(prepared.input.requests, prepared.schedulers[0], progress, decoder)
 
 
-def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) -> Part:
+def core_part(prepared: Prepared, progress: Progress | None, replicas: range) -> Part:
     """Let the core simulate some replicas of a run; what they record is in the recorder.
 
     Parameters
     ----------
-    builder : LaneBuilder
+    prepared : Prepared
     progress : callable or None
     replicas : range
         All, or some where the router asks nobody.
     """
-    prepared = builder.prepared
     inputs, count = prepared.input, prepared.input.entry.plan.dp
     pools = len(prepared.pools) > 1
     outcome = _outcome(prepared, progress)
@@ -177,7 +175,7 @@ def core_part(builder: LaneBuilder, progress: Progress | None, replicas: range) 
     interpreted = copies_run_by_events(prepared) or is_interpreted(prepared)
     unfinished: list[str] = []
     for mine, requests in shares:
-        core = CoreReplicas(builder, outcome, mine, requests, interpreted=interpreted)
+        core = CoreReplicas(prepared, outcome, mine, requests, interpreted=interpreted)
         core.run()
         unfinished += core.unfinished()
     return _part(outcome, unfinished)

@@ -21,8 +21,8 @@ from clustersim.graph.prices.step_table import ATTENDED
 from clustersim.graph.program import StageProgram
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import PoolInput
-from clustersim.replay.lanes.log import StepLog, same
 from clustersim.replay.prepared import Prepared, PreparedPool
+from clustersim.replay.replica_log import StepLog, same
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.halves import halves_of
 from clustersim.serving.sequence import Sequence as Member
@@ -229,9 +229,7 @@ class GroupLog(StepLog):
         super().__init__(replica, blocks, recorder)
         self.of_group = steps
 
-    def _hand_steps(
-        self, rows: Mapping[str, Any], varying: Int64Array, passes: Int64Array | None, sends: Int64Array
-    ) -> None:
+    def _hand_steps(self, rows: Mapping[str, Any], varying: Int64Array, *of_stages: Any) -> None:
         first, counts, recorder = self._hand_rows(rows), rows["count"], self.recorder
         found, lengths, varying = self.of_group.untangle(rows["number"], counts, varying)
         templates = np.array([template for template, _ in found], np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,16 +17,16 @@ from clustersim.core.state import STRETCH
 from clustersim.core.tables.prices import MOST_VALUES, PriceTables
 from clustersim.cost.attention import UNKNOWN
 from clustersim.graph.prices.counts import COUNTS as PLACES
+from clustersim.graph.prices.counts import count_features
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.step_table import ATTENDED
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.replay.events.pass_program import contraction_is_exact
-from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.links.paths import Places, make_flows, places_of
-from clustersim.replay.links.uses import payload_features
-from clustersim.replay.links.within_replica import PAYLOAD_COUNTS
 from clustersim.replay.prepared import Prepared
 
+PAYLOAD_COUNTS: Final = 4
+"""Payloads depend on the first so many of the counts that describe a step: tokens, sequences, and which of both."""
 KINDS = ("prefill", "mixed", "decode")
 """Kinds of step in the order of tables of prices."""
 
@@ -73,7 +73,7 @@ class LinkTables:
 
     Parameters
     ----------
-    builder : LaneBuilder
+    prepared : Prepared
     replicas : sequence of int
     tables : PriceTables
     storage : Storage
@@ -90,10 +90,9 @@ class LinkTables:
     """
 
     def __init__(
-        self, builder: LaneBuilder, replicas: Sequence[int], tables: PriceTables, storage: Storage, room: int
+        self, prepared: Prepared, replicas: Sequence[int], tables: PriceTables, storage: Storage, room: int
     ) -> None:
-        self.builder, self.replicas, self.tables, self.storage = builder, replicas, tables, storage
-        self.prepared = prepared = builder.prepared
+        self.prepared, self.replicas, self.tables, self.storage = prepared, replicas, tables, storage
         self.comm = prepared.input.comm
         self.stages = max(pool.input.plan.pp for pool in prepared.pools)
         self.shares = room > 0
@@ -277,7 +276,9 @@ class LinkTables:
         """Return for how long a class of communication is on which links of its stage or sender; 0 where on none."""
         node = program.classes[cls].node
         pricer = self.tables.kinds[kind].pricer
-        features = payload_features(pricer, (counts[0], counts[1], counts[2], counts[3]))
+        features = count_features((*counts[:PAYLOAD_COUNTS], 0, 0, 0), range(PAYLOAD_COUNTS))
+        if counts[2] == 0:
+            features = pricer.padded(features, (counts[3],))
         payload = payload_bytes(program, features, cls)
         replica, stage = self.kinds[kind]
         pool = self.prepared.pool_of(replica)

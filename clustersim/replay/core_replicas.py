@@ -33,11 +33,12 @@ from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.core_slowdowns import SlowSteps
 from clustersim.replay.events import decode_run
 from clustersim.replay.host_copies import record_copies
-from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.log import LaneLog, StepLog
+from clustersim.replay.links.sends import sends_differ
 from clustersim.replay.outages import ALL_FAILED, NO_DECODERS
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
+from clustersim.replay.prepared import Prepared
+from clustersim.replay.replica_log import ReplicaLog, StepLog, log_of
 from clustersim.serving.custom_scheduler import CustomScheduler
 from clustersim.serving.order import UNLIMITED
 from clustersim.serving.prefix_keys import PrefixKeys
@@ -76,8 +77,7 @@ class CoreReplicas:
 
     Parameters
     ----------
-    builder : LaneBuilder
-        Says what steps cost, and makes what records replicas.
+    prepared : Prepared
     outcome : Outcome
         What becomes of requests.
     replicas : sequence of int
@@ -89,10 +89,10 @@ class CoreReplicas:
     """
 
     def __init__(
-        self, builder: LaneBuilder, outcome: Outcome, replicas: Sequence[int], mine: slice, *, interpreted: bool,
+        self, prepared: Prepared, outcome: Outcome, replicas: Sequence[int], mine: slice, *, interpreted: bool,
         by_events: bool = False,
     ) -> None:  # fmt: skip
-        self.prepared = prepared = builder.prepared
+        self.prepared = prepared
         self.outcome = outcome
         self.inputs = prepared.input
         self.recorder = prepared.recorder
@@ -106,9 +106,9 @@ class CoreReplicas:
             self.events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
         if by_events:
             blocks = [scheduler.pool.total for scheduler in prepared.schedulers]
-            self.logs: list[LaneLog] = [StepLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
+            self.logs: list[ReplicaLog] = [StepLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
         else:
-            self.logs = [builder.log(replica) for replica in replicas]
+            self.logs = [log_of(prepared, replica) for replica in replicas]
         self.groups = self._groups()
         self.requests = np.arange(len(self.inputs.requests))[mine]
         self.storage: Storage = Objects() if interpreted else Arrays()
@@ -145,10 +145,10 @@ class CoreReplicas:
         if self.groups:
             self.tables = self._group_tables()
         elif not by_events:
-            apart = self.split or builder.sends_differ
-            self.tables = self._tables([builder.prices_of(replica) for replica in replicas], apart)
+            apart = self.split or sends_differ(prepared)
+            self.tables = self._tables([prepared.pool_of(replica).prices_of(replica) for replica in replicas], apart)
         shares = not by_events and links_meet(prepared)
-        self.network = LinkTables(builder, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
+        self.network = LinkTables(prepared, replicas, self.tables, self.storage, ROOM + FEW if shares else 0)
         self.margin = self.network.margin
         """Events that one event may bring."""
         self.outages = prepared.outages
@@ -530,17 +530,17 @@ class CoreReplicas:
                 if self.events is not None:
                     self.events.break_off()
             elif self.events is not None and status == st.ASK_PASS:
-                self.events.launch(self._of_clock("lane"))
+                self.events.launch(self._of_clock("asking"))
                 set_field(self.s.clock, 0, "answered", 1)
             elif self.events is not None and status == st.ASK_EVENTS:
                 self.events.go_on()
             elif status == st.ASK_BATCH:
-                self.schedulers[self._of_clock("lane")].decide(self.s)
+                self.schedulers[self._of_clock("asking")].decide(self.s)
             elif status == st.ASK_SLOWDOWN:
                 assert self.slow_steps is not None
-                self.slow_steps.answer(self.s, self._of_clock("lane"))
+                self.slow_steps.answer(self.s, self._of_clock("asking"))
             elif status == st.LACKS_BLOCKS:
-                self.schedulers[self._of_clock("lane")].lacks_blocks(self.s, self._of_clock("chosen"))
+                self.schedulers[self._of_clock("asking")].lacks_blocks(self.s, self._of_clock("chosen"))
             elif status in (st.FULL, st.DONE):
                 now = self._hand_on(now)
                 ended = self._tell(ended, now)
@@ -654,7 +654,7 @@ class CoreReplicas:
 
     def _draw(self) -> None:
         """Draw pairs of replicas of a pool: as many as there are requests where the same ones live to the end."""
-        number = self._of_clock("lane")
+        number = self._of_clock("asking")
         first, drawn, living = (
             int(field_of(self.s.pools, number, name)) for name in ("choices", "first_pair", "living")
         )
@@ -669,7 +669,7 @@ class CoreReplicas:
     def _ask_router(self) -> None:
         """Let a user's router choose."""
         router = self.routers[self._of_clock("phase") == st.HAND_OVERS]
-        request = int(self.requests[self._of_clock("lane")])
+        request = int(self.requests[self._of_clock("asking")])
         set_field(self.s.clock, 0, "chosen", router.choose(self.s, self._of_clock("now"), request))
 
     def _renew_schedulers(self) -> None:
@@ -692,7 +692,7 @@ class CoreReplicas:
 
     def _answer(self, status: int) -> None:
         """Find the price that the core asks for."""
-        r = self._of_clock("lane")
+        r = self._of_clock("asking")
         rep = {name: int(field_of(self.s.replicas, r, name)) for name in Replica.__slots__}
         chunks, new, context, decodes = rep["chunks"], rep["new"], rep["context"], rep["decodes"]
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, rep["keys"])
@@ -879,7 +879,7 @@ class CoreReplicas:
             log.extend(mine_rows, values, parts, *besides)
 
     def _untangle(
-        self, r: int, log: LaneLog, rows: dict[str, Int64Array], values: Int64Array, sizes: Int64Array,
+        self, r: int, log: ReplicaLog, rows: dict[str, Int64Array], values: Int64Array, sizes: Int64Array,
         *of_stages: Int64Array,
     ) -> list[Int64Array]:  # fmt: skip
         """Take where values were found, and how long steps took, out of what varies; return the rest and bytes sent."""
@@ -907,7 +907,7 @@ class CoreReplicas:
             found[mine] = group.sizes(rows[mine, -2], rows[mine, 10])
         return found
 
-    def _tell_stretches(self, r: int, log: LaneLog, rows: int) -> None:
+    def _tell_stretches(self, r: int, log: ReplicaLog, rows: int) -> None:
         """Say what took longer in the next steps of a replica, each of which is a row."""
         mine = self.stretched[r]
         for step in sorted(step for step in mine if step < log.flushed + rows):
@@ -917,7 +917,7 @@ class CoreReplicas:
             for stage, pairs in by_stage.items():
                 log.stretch(stage, pairs, step - log.flushed)
 
-    def _tell_slowed(self, r: int, log: LaneLog, counts: Int64Array) -> None:
+    def _tell_slowed(self, r: int, log: ReplicaLog, counts: Int64Array) -> None:
         """Say when operators ran in the next steps of a replica that were slow, each of which is a row."""
         ends, mine = log.flushed + np.cumsum(counts), self.irregular[r]
         for step in sorted(step for step in mine if len(ends) and step < ends[-1]):

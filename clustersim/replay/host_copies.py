@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.input import PoolInput
-from clustersim.replay.lanes.log import same
+from clustersim.replay.replica_log import same
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 

@@ -141,11 +141,6 @@ class ReplayInput:
         )
 
     @property
-    def needs_clock(self) -> bool:
-        """Whether lanes each by itself are not all that it takes: K/V is handed over, more decides, or any fails."""
-        return len(self.pools) > 1 or bool(self.decides or self.faults)
-
-    @property
     def decides(self) -> str:
         """Which key decides, besides lengths and loads, what the replicas do at which requests arrive; empty: none."""
         serving, cancels = self.entry.serving, self.requests.cancel_after_ns
@@ -177,7 +172,7 @@ class ReplayResult:
     preemptions : int64 array of shape (requests,)
     contention : Contention
     obstacle : str
-        Why the replicas could not be replayed as lanes (``replay.lanes.clocks.run``); empty where they were.
+        Why the core could not simulate the run by itself; empty where it did.
     processes : int
         How many processes took part.
     undivided : str

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.input import UNREACHED, Progress
-from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.replica_log import ReplicaLog
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -82,7 +82,7 @@ class Outcome:
             self.reported = self.ended
             self.progress(now, self.ended, total)
 
-    def record(self, log: LaneLog, came: Int64Array) -> None:
+    def record(self, log: ReplicaLog, came: Int64Array) -> None:
         """Hand on what a replica did: the arrivals of these requests, then the rest."""
         kinds = np.where(self.refused[came], REJECTED, ARRIVED)
         log.arrivals(self.arrived[came], kinds, came, self.requests.prompt_tokens[came])

@@ -11,6 +11,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.cluster.fault import Fault
 from clustersim.collective.communications import CommTable
+from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.input import PoolInput, ReplayInput
 from clustersim.replay.links.contention import StageLinks, find_contention
@@ -50,6 +51,11 @@ class PreparedPool:
         self.distinct = {p.key: p for kinds in compiled.values() for p in kinds.values()}
         self.numbers = {key: first_template + number for number, key in enumerate(self.distinct)}
         """``StageProgram.key`` → number of its template."""
+
+    def prices_of(self, replica: int) -> list[StepPrices]:
+        """Return the prices of each stage, the same object for replicas that are placed alike."""
+        stages = range(self.input.plan.pp)
+        return [step_prices(self.input.pricer, self.programs[replica, stage]) for stage in stages]
 
     @property
     def replicas(self) -> range:

@@ -1,4 +1,4 @@
-"""The replay of a run: by lanes alone where that is all it needs, else on a clock."""
+"""The replay of a run: by the core, whose steps run by events where it can't simulate them by itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from concurrent.futures import Executor
 
 from clustersim.replay.by_core import core_obstacle, events_obstacle, replay_by_events
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
-from clustersim.replay.lanes.build import CORE_DOES, LaneBuilder
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.shares import replay_lanes
+from clustersim.replay.shares import replay_by_core
 
 
 def replay(
@@ -42,18 +41,16 @@ def replay(
         When something ends later than int64 nanoseconds can tell.
     """
     prepared = Prepared(inputs.of_replicas)
-    lanes = LaneBuilder(prepared)
-    why = core_obstacle(prepared)
-    if why and lanes.obstacle:
-        obstacle = why if lanes.obstacle == CORE_DOES else lanes.obstacle
-        if by_events is not None and inputs.mode != "full":
-            by_events(obstacle)
-        if not events_obstacle(prepared):
-            return replay_by_events(lanes, progress, obstacle)
-        from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
+    obstacle = core_obstacle(prepared)
+    if not obstacle:
+        return replay_by_core(prepared, progress, processes, executor)
+    if by_events is not None and inputs.mode != "full":
+        by_events(obstacle)
+    if not events_obstacle(prepared):
+        return replay_by_events(prepared, progress, obstacle)
+    from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
 
-        return EventReplay(prepared, progress, obstacle).run()
-    return replay_lanes(lanes, progress, processes, executor)
+    return EventReplay(prepared, progress, obstacle).run()
 
 
 __all__ = ["Mode", "Progress", "ReplayInput", "ReplayResult", "replay"]

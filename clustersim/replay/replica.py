@@ -1,4 +1,4 @@
-"""What router, admission, patience and faults know of a replica, be its steps events or a lane."""
+"""What router, admission, patience and faults know of a replica."""
 
 from __future__ import annotations
 

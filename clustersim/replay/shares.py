@@ -1,6 +1,6 @@
 """Replicas that nothing connects, replayed in several processes; the result is that of one, bit for bit.
 
-Where the router asks nobody, lanes share nothing: no link (``replay.links.contention``), no scheduler, no load to
+Where the router asks nobody, replicas share nothing: no link (``replay.links.contention``), no scheduler, no load to
 compare. So replicas are shared out in ranges. This process takes the first, those of an executor of
 ``concurrent.futures`` the rest, and what they recorded is appended in order of replicas (``timeline.merge``). That is
 also the order in which one process records them, and no number in a table tells which process it came from.
@@ -21,12 +21,10 @@ from typing import Final
 
 from clustersim.cost.table import TableCost
 from clustersim.processes import local_pool, usable_cores
-from clustersim.replay.by_core import ask_nobody, core_obstacle, core_part, expected_s
+from clustersim.replay.by_core import ask_nobody, core_part, expected_s
 from clustersim.replay.core_events import copies_run_by_events
 from clustersim.replay.input import Progress, ReplayInput, ReplayResult
-from clustersim.replay.lanes.build import LaneBuilder
-from clustersim.replay.lanes.clocks.run import LaneReplay
-from clustersim.replay.lanes.part import Part, result_of
+from clustersim.replay.part import Part, result_of
 from clustersim.replay.prepared import Prepared
 from clustersim.timeline.merge import absorb
 from clustersim.timeline.tables import Tables
@@ -45,12 +43,12 @@ class Share:
 
 
 def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
-    """Return how many processes replay the lanes of a run, and why not more.
+    """Return how many processes replay a run, and why not more.
 
     Parameters
     ----------
     prepared : Prepared
-        Of a run that lanes can replay.
+        Of a run that the core can simulate.
     asked : int or None
         As many as this; by default one per usable core, and fewer where there is little to do.
     """
@@ -87,14 +85,14 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
     return found, "there are no more replicas" if found == replicas else "there is too little to do"
 
 
-def replay_lanes(
-    lanes: LaneBuilder, progress: Progress | None, processes: int | None, executor: Executor | None = None
+def replay_by_core(
+    prepared: Prepared, progress: Progress | None, processes: int | None, executor: Executor | None = None
 ) -> ReplayResult:
-    """Replay a run that lanes can replay, in one process or several.
+    """Let the core simulate a run that it can, in one process or several.
 
     Parameters
     ----------
-    lanes : LaneBuilder
+    prepared : Prepared
     progress : callable or None
         Hears of this process while it works, and of others when they are done.
     processes : int or None
@@ -107,7 +105,7 @@ def replay_lanes(
     StallError
         When nothing can happen any more although requests are unfinished.
     """
-    prepared, inputs = lanes.prepared, lanes.prepared.input
+    inputs = prepared.input
     count, undivided = processes_for(prepared, processes)
     bounds = [inputs.entry.plan.dp * number // count for number in range(count + 1)]
     first, *others = [range(begin, end) for begin, end in pairwise(bounds)]
@@ -120,13 +118,13 @@ def replay_lanes(
             progress(now, ended + done, total)
 
     with _submitted(inputs, others, executor) as futures:
-        parts = [part_of(lanes, tell, first)]
+        parts = [core_part(prepared, tell, first)]
         for replicas, future in zip(others, futures, strict=True):
             ended = sum(part.ended for part in parts)
             found = None if future is None or future.exception() is not None else future.result()
             if found is None:
                 failed += 1
-                parts.append(part_of(lanes, tell, replicas))
+                parts.append(core_part(prepared, tell, replicas))
             else:
                 parts.append(found.part)
                 absorb(prepared.recorder, found.tables)
@@ -134,13 +132,6 @@ def replay_lanes(
     if failed:
         count, undivided = count - failed, f"{failed} more could not do their part, which was done here"
     return result_of(prepared, parts, count, undivided)
-
-
-def part_of(lanes: LaneBuilder, progress: Progress | None, replicas: range) -> Part:
-    """Replay some replicas of a run: by the core where it can."""
-    if core_obstacle(lanes.prepared):
-        return LaneReplay(lanes, progress, replicas).part()
-    return core_part(lanes, progress, replicas)
 
 
 @contextmanager
@@ -179,6 +170,6 @@ def replay_share(job: bytes, replicas: range) -> Share:
     """Replay some replicas of a run; see :func:`job_of`."""
     inputs: ReplayInput = pickle.loads(job)
     prepared = Prepared(inputs)
-    part = part_of(LaneBuilder(prepared), None, replicas)
+    part = core_part(prepared, None, replicas)
     tables = prepared.recorder.tables(prepared.layout)
     return Share(part=part, tables=replace(tables, templates=()))

@@ -118,16 +118,3 @@ class ServingConfig:
     def admits_first_chunks(self) -> bool:
         """Whether a prompt is admitted as soon as there are blocks for its first chunk."""
         return self.admission == "first_chunk" and self.preemption != "never"
-
-    @property
-    def decided_singly(self) -> str:
-        """Why each step is decided by the scheduler itself, not at the cost of what changes; empty where it isn't."""
-        if self.scheduler not in ("continuous", "chunked_prefill"):
-            return f"every step is decided by the scheduler {self.scheduler}"
-        if self.preemption == "swap":
-            return "sequences are swapped to host memory"
-        if self.prefix_caching and self.preemption == "never":
-            return "room is kept where prompts share cached prefixes"
-        if self.max_batch_tokens < self.max_batch_requests:
-            return "max_batch_tokens may leave out sequences that decode"
-        return ""

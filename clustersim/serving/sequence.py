@@ -46,16 +46,10 @@ class Sequence:
         When it came, and how urgent it is: lower numbers go first.
     rank : tuple of int
         Its place in the order of the queue (``serving.order``).
-    place : int
-        How many admissions there were before its own (``serving.grouped.prompt_queue`` keeps it).
-    joined : int
-        Clock of its decode group as of which its progress is.
     keys : list of (int, int)
         Runs of the full blocks of the prompt, where prefixes are cached (``serving.prefix_keys``).
     shared : int
         How many of the blocks held are cached under their keys: the first ones.
-    slot, first_step, last_step : int
-        Slot and first step of its episode of decoding, −1 when none is open; the last step before it left its group.
     """
 
     request: int
@@ -72,11 +66,6 @@ class Sequence:
     arrived_ns: int = 0
     priority: int = 0
     rank: tuple[int, int, int] = (0, 0, 0)
-    place: int = 0
-    joined: int = 0
-    slot: int = -1
-    first_step: int = -1
-    last_step: int = -1
     hands_over: bool = False
     keys: Keys = field(default_factory=list)
     shared: int = 0

@@ -153,15 +153,10 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         steps += taken
         rows += taken * (one.plan.pp if full or one.plan.pp > 1 else anew)
         per_pass_s = SHORT_STAGES_S_PER_PASS if anew else STAGED_S_PER_PASS
-        lanes_s = taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
-        if (
-            lanes_s + FOLDED_S_PER_REQUEST * count > COMPILE_S
-            and not anew
-            and len(pools) == 1
-            and _may_be_compiled(one)
-        ):
-            lanes_s = taken * (one.plan.pp * COMPILED_S_PER_PASS if one.plan.pp > 1 else COMPILED_S_PER_STEP)
-        folded_s += lanes_s
+        core_s = taken * (one.plan.pp * per_pass_s if one.plan.pp > 1 else FOLDED_S_PER_STEP)
+        if core_s + FOLDED_S_PER_REQUEST * count > COMPILE_S and not anew and len(pools) == 1 and _may_be_compiled(one):
+            core_s = taken * (one.plan.pp * COMPILED_S_PER_PASS if one.plan.pp > 1 else COMPILED_S_PER_STEP)
+        folded_s += core_s
     slowed_s = slowed * SLOWED_S_PER_STEP * steps + (1 - slowed) * folded_s
     seconds = FULL_S_PER_SPAN * spans + FULL_S_PER_STEP * steps if spans else slowed_s
     of_requests = BYTES_PER_REQUEST * min(count, PAGED_REQUESTS) + BYTES_BEYOND * max(count - PAGED_REQUESTS, 0)

@@ -1,4 +1,4 @@
-"""What the recorder calls rows of durations that lanes know by numbers of their own."""
+"""What the recorder calls rows of durations that replicas know by numbers of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = Mapping[str, Sequence[Row]]
 
 
 class RowNumbers:
-    """The recorder's numbers of the rows of one stage; lanes that have the same rows share them.
+    """The recorder's numbers of the rows of one stage; replicas that have the same rows share them.
 
     Parameters
     ----------

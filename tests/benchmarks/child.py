@@ -1,4 +1,4 @@
-"""One replay by Python lanes in a process of its own, and what it took: ``python -m tests.benchmarks.child '{…}'``."""
+"""One replay, interpreted, in a process of its own, and what it took: ``python -m tests.benchmarks.child '{…}'``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Took:
         Mean of the sequences that ran, over steps.
     most_waiting : int
     how : str
-        Why lanes were not used; empty where they were.
+        Why it went by events; empty where it did not.
     """
 
     requests: int

@@ -33,10 +33,12 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(main, ["run", *args, "--no-dashboard", "--explain"], catch_exceptions=False)
 
 
-def test_lanes_are_explained_in_a_few_lines():
+def test_a_run_is_explained_in_a_few_lines():
     told = run("azure-hour-fleet", "--set", "workload.requests=80", "--set", "expect={legal: true}", "--quiet")
     lines = told.stderr.splitlines()
-    assert lines[0] == "replayed by lanes: nothing disturbs a replica, so steps are sums of prices and need no events"
+    assert (
+        lines[0] == "replayed by the core: nothing disturbs a replica, so steps are sums of prices and need no events"
+    )
     assert lines[1].startswith("folded: ")
     assert lines[2].startswith("stretched: 0 of ")
     assert lines[3:] == ["processes: 1, since router least_outstanding compares the loads of all replicas"]
@@ -45,18 +47,18 @@ def test_lanes_are_explained_in_a_few_lines():
 def test_what_can_meet_is_told_with_its_place():
     told = run("oversubscribed-fabric", "--set", "workload.requests=20", "--set", "expect={legal: true}", "--quiet")
     lines = told.stderr.splitlines()
-    assert lines[0].startswith("replayed by lanes: only its own sends and collectives, or K/V on its way, disturb")
+    assert lines[0].startswith("replayed by the core: only its own sends and collectives, or K/V on its way, disturb")
     assert any(line.startswith("can be disturbed: ") for line in lines)
     assert any(" can meet on " in line for line in lines)
     assert lines[-1] == "processes: 1, since communications can meet on a link"
     static = ("quickstart", "--set", "serving.scheduler=static", "--set", "workload.trace.requests=20", "--quiet")
-    assert "replayed by lanes" in run(*static, "--set", "expect={legal: true}").stderr
+    assert "replayed by the core" in run(*static, "--set", "expect={legal: true}").stderr
 
 
 def test_json_has_the_key_only_when_it_is_asked_for():
     short = ("azure-hour-fleet", "--set", "workload.requests=60", *ROUND_ROBIN, "--json", "--no-audit")
     told = json.loads(run(*short, "--processes", "3").stdout)["explain"]
-    assert (told["by"], told["obstacle"], told["meetings"]) == ("lanes", "", [])
+    assert (told["by"], told["obstacle"], told["meetings"]) == ("core", "", [])
     assert (told["processes"], told["undivided"]) == (3, "no more were asked for")
     assert (told["stages"], told["boundaries"], told["stretched"]) == (8, 0, 0)
     assert told["steps"] == told["passes"] > told["runs"] > 0

@@ -23,7 +23,7 @@ from clustersim.timeline.tokens import token_times
 from clustersim.workload.requests import Requests
 from tests.audit import audit
 from tests.core_storage import Storage, core
-from tests.laws.lane_cases import by_events, ends_of
+from tests.laws.cases import by_events, ends_of
 
 SAME_IN_A_ROW = ("replica", "batch_requests", "prefill_tokens", "decode_tokens", "waiting", "running")
 """Columns of steps that are alike in all steps of a row."""
@@ -38,8 +38,7 @@ class Seen:
     Parameters
     ----------
     how : str
-        ``core``, ``lane``, ``pipe lane``, ``split lane`` (prompts over SP ranks), ``shared lane``
-        (one whose sends meet its collectives), ``lane beside events`` or ``events``.
+        ``core``, or ``events``.
     preempted, contended : bool
     arrived_at_an_end : bool
         Whether a request arrived when a step, or a pass of the first stage, ended.
@@ -86,11 +85,8 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     if not given.faults and not leaves_early:  # else it is for ``tests.laws.accounts``
         audit(replace(given, mode="folded"), folded)
     came = folded.arrived_ns >= 0
-    kind = "shared lane" if folded.contention.boundaries else "pipe lane" if given.entry.plan.pp > 1 else "lane"
-    if given.entry.plan.sp.degree > 1:
-        kind = f"split {kind}"
     return Seen(
-        how="core" if is_core else _how(folded.obstacle, kind),
+        how="core" if is_core else "events",
         preempted=bool(folded.preemptions.sum()),
         contended=bool(folded.contention.stages or folded.contention.boundaries),
         arrived_at_an_end=not ends_of(full.timeline).isdisjoint(folded.arrived_ns[came].tolist()),
@@ -101,7 +97,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
 def on_kept_prices(given: ReplayInput) -> ReplayInput:
     """Return an input, half of all with new prices that other requests have left their programs and rows in.
 
-    Whether there were any, and whether their lanes were compiled, follows from how long the requests are.
+    Whether there were any, and whether they were compiled, follows from how long the requests are.
     """
     storage = left_by(given.requests)
     if storage is None:
@@ -127,13 +123,6 @@ def others_than(requests: Requests) -> Requests:
         output_tokens=requests.output_tokens[::-1] + 1,
         prefix_hashes=None if hashes is None else tuple(hashes)[::-1],
     )
-
-
-def _how(obstacle: str, kind: str) -> str:
-    """Return by what a replay went; replicas that prefill are lanes where those that decode are not."""
-    if obstacle.startswith("in the decode pool, "):
-        return "lane beside events"
-    return "events" if obstacle else kind
 
 
 def same(ours: ReplayResult, theirs: ReplayResult, name: str) -> None:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple
-from unittest import mock
+from typing import Final
 
 from clustersim.core import (
     clock,
@@ -23,31 +18,10 @@ from clustersim.core import (
     stages,
     steps,
 )
-
-
-class Mutation(NamedTuple):
-    """One function of a module, in which ``old`` becomes ``new``."""
-
-    module: Any
-    function: str
-    old: str
-    new: str
-
-
-@contextmanager
-def broken(mutation: Mutation) -> Iterator[None]:
-    """Break something; raise AssertionError where ``old`` is not in the function exactly once."""
-    function = getattr(mutation.module, mutation.function)
-    source = inspect.getsource(function)
-    assert source.count(mutation.old) == 1, f"{mutation.old!r} is {source.count(mutation.old)} times in {function}"
-    found: dict[str, Any] = {}
-    exec(source.replace(mutation.old, mutation.new), function.__globals__, found)
-    with ExitStack() as stack:
-        for name, module in list(sys.modules.items()):
-            if name.startswith("clustersim.core.") and getattr(module, mutation.function, None) is function:
-                stack.enter_context(mock.patch.object(module, mutation.function, found[mutation.function]))
-        yield
-
+from clustersim.graph import longest_path
+from clustersim.graph.prices.step_table import Part
+from clustersim.replay.replica_log import ReplicaLog
+from tests.laws.mutations import Mutation
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     # queue, events
@@ -263,5 +237,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "who lacked blocks lacks them for ever": Mutation(
         scheduler, "choose_prompts", "s.owners[rep.first_owner + owner].lacks = 0", "pass"
+    ),
+    # prices and logs
+    "an SP rank waits for nobody": Mutation(longest_path, "walk", "if end > start", "if False"),
+    "nobody says who keeps a sequence": Mutation(
+        ReplicaLog, "kept", "self._kept.extend((request, time, owner))", "pass"
+    ),
+    "values near one cost what it costs": Mutation(
+        Part, "_price", "for key in each", "for key in [each[0]] * len(each)"
     ),
 }

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from clustersim.replay.events.decode_run import MAX_RUN
 from tests.laws.accounts import account_for
 from tests.laws.agreement import Seen, agree
-from tests.laws.everything import ALL, features
-from tests.laws.lane_cases import (
+from tests.laws.cases import (
     case_input,
     cases,
     clocked,
@@ -31,6 +30,7 @@ from tests.laws.lane_cases import (
     sharing,
     splits,
 )
+from tests.laws.everything import ALL, features
 from tests.laws.random_scenarios import crowd_input, crowds
 
 WINDOWS = st.tuples(st.floats(0, 1), st.floats(0, 0.3))

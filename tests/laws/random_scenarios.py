@@ -15,7 +15,7 @@ from clustersim.scenario.load import build_scenario
 from clustersim.scenario.parts import KeptParts
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.replay_input import replay_input
-from tests.laws.lane_cases import crowded, horizons, lengths_of
+from tests.laws.cases import crowded, horizons, lengths_of
 from tests.round_numbers import Arrival, requests
 
 LLAMA = {

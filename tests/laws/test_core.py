@@ -10,15 +10,16 @@ from unittest import mock
 import pytest
 from hypothesis import given
 
-from clustersim.core import path_tables, rank_tables, tables
+from clustersim.core.tables import paths, prices, ranks
 from clustersim.replay import core_replicas
 from clustersim.replay.by_core import core_obstacle
 from clustersim.replay.replay import Prepared, replay
 from tests.core_storage import BOTH, Storage, core
 from tests.effort import examples
-from tests.laws.core_mutations import MUTATIONS, broken
-from tests.laws.lane_cases import Case, by_events, case_input, cases, clocked, clocked_splits, grouped, meeting, splits
-from tests.laws.lane_corpus import CORPUS
+from tests.laws.cases import Case, by_events, case_input, cases, clocked, clocked_splits, grouped, meeting, splits
+from tests.laws.core_mutations import MUTATIONS
+from tests.laws.corpus import CORPUS
+from tests.laws.mutations import mutated
 
 CATCHES: Final = dict(
     line.split("  ", 1) for line in Path(__file__).with_name("core_catches.txt").read_text("utf-8").splitlines()
@@ -47,7 +48,7 @@ def test_the_corpus_catches(first: int) -> None:
     for name in [*MUTATIONS][first::PARTS]:
         catches = CATCHES[name]
         digest = expected(catches)
-        with broken(MUTATIONS[name]):
+        with mutated(MUTATIONS[name]):
             assert outcome(catches) != digest, f"{name} is not caught by {catches}"
 
 
@@ -67,9 +68,9 @@ def test_lists_that_are_short_of_room_grow(storage: Storage, case: Case) -> None
         core(storage),
         mock.patch.object(core_replicas, "ROOM", 1),
         mock.patch.object(core_replicas, "FEW", 1),
-        mock.patch.object(tables, "FEW_ROWS", 3),
-        mock.patch.object(path_tables, "FEW_VALUES", 3),
-        mock.patch.object(rank_tables, "FEW_CHUNKS", 1),
+        mock.patch.object(prices, "FEW_ROWS", 3),
+        mock.patch.object(paths, "FEW_VALUES", 3),
+        mock.patch.object(ranks, "FEW_CHUNKS", 1),
     ):
         found = replay(inputs)
     assert found.timeline.digest == by_events(case_input(case)).timeline.digest

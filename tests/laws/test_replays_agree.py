@@ -1,6 +1,6 @@
 """The law of the two replays: for every scenario ``full`` and ``folded`` give the same timeline, bit for bit.
 
-``python -m tests.laws.hunt`` tries as many scenarios as one likes; what it finds goes to ``tests/laws/lane_corpus.py``.
+``python -m tests.laws.hunt`` tries as many scenarios as one likes; what it finds goes to ``tests/laws/corpus.py``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from hypothesis import given
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.effort import examples
 from tests.laws.agreement import agree, figures_agree
-from tests.laws.everything import everything
-from tests.laws.hunt import MOST, WINDOWS
-from tests.laws.lane_cases import (
+from tests.laws.cases import (
     Case,
     case_input,
     cases,
@@ -29,7 +27,9 @@ from tests.laws.lane_cases import (
     sharing,
     splits,
 )
-from tests.laws.lane_corpus import CORPUS
+from tests.laws.corpus import CORPUS
+from tests.laws.everything import everything
+from tests.laws.hunt import MOST, WINDOWS
 from tests.laws.random_scenarios import Crowd, crowd_input, crowds, documents, scenario_of
 
 Window = tuple[float, float]

@@ -23,8 +23,8 @@ from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.effort import examples
 from tests.laws.agreement import agree
+from tests.laws.cases import Case, case_input, cases, clocked
 from tests.laws.hunt import MOST, WINDOWS
-from tests.laws.lane_cases import Case, case_input, cases, clocked
 from tests.laws.random_scenarios import documents, scenario_of, troubled
 
 NEVER = np.iinfo(np.int64).max

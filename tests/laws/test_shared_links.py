@@ -127,7 +127,7 @@ def round_deployments(draw: st.DrawFn) -> dict[str, Any]:
 
 @examples(20, sieved=True)
 @given(round_deployments())
-def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any]) -> None:
+def test_full_and_folded_agree_on_round_numbers(drawn: dict[str, Any]) -> None:
     folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))
     assert folded.timeline.digest == full.timeline.digest
     assert folded.obstacle == ""
@@ -152,7 +152,6 @@ def split_deployments(draw: st.DrawFn) -> dict[str, Any]:
 
 @examples(20, sieved=True)
 @given(split_deployments())
-def test_full_and_lanes_agree_where_sp_ranks_send_and_meet_collectives(drawn: dict[str, Any]) -> None:
+def test_full_and_folded_agree_where_sp_ranks_send_and_meet_collectives(drawn: dict[str, Any]) -> None:
     folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))
-    assert folded.obstacle == ""
     assert folded.timeline.digest == full.timeline.digest

@@ -22,8 +22,8 @@ from clustersim.cost.roofline import RooflineCost, constants_of
 from clustersim.cost.table import TableCost
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import StepKind
-from clustersim.graph.prices.pricer import LONGEST_S, Pricer, payload_bytes
-from clustersim.graph.prices.steps import SplitPrices, StepPrices
+from clustersim.graph.prices.pricer import LONGEST_S, Pricer
+from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.programs import compile_programs
@@ -142,70 +142,6 @@ def test_steps_without_sp_cost_what_the_pricer_says(
             drawn = data.draw(st.lists(batches(pricer.windows), min_size=1, max_size=6))
             for batch in (*drawn, *drawn):
                 check(prices, pricer, programs, batch)
-
-
-@examples(40, sieved=True)
-@given(
-    documents().filter(lambda document: "sp" in document["plan"]), st.sampled_from(ENGINES), st.booleans(), st.data()
-)
-def test_steps_with_sp_cost_what_the_pricer_says(
-    document: dict[str, Any], engine: str, table: bool, data: st.DataObject
-) -> None:
-    scenario = scenario_of(document | {"serving": document["serving"] | {"engine": engine}})
-    found = replay_input(scenario, scenario.requests())
-    plan, cost = found.entry.plan, found.entry.pricer.cost
-    if isinstance(cost, TableCost):  # of a device whose file has grids
-        cost = cost.fallback
-    assert isinstance(cost, RooflineCost)
-    pricer = replace(found.entry.pricer, cost=measured(cost)) if table else found.entry.pricer
-    compiled = compile_programs(Mesh(plan=plan), found.entry.blueprints, found.comm)
-    owners, degree, windows = found.entry.owners, plan.sp.degree, pricer.windows
-    for stage in range(plan.pp):
-        prices = SplitPrices(pricer, compiled[0, stage])
-        chains = compiled[0, stage]["decode"].template.is_chain
-        assert prices.supported or not (chains and all(program.even for program in compiled[0, stage].values()))
-        if not prices.supported:  # ranks that decode meet each other
-            continue
-        for drawn in data.draw(st.lists(batches(windows).filter(lambda batch: batch.chunks), min_size=1, max_size=4)):
-            spread = data.draw(st.permutations(range(owners)))
-            parts = [drawn, *[StepBatch(windowed_keys=dict.fromkeys(windows, (0,)))] * (degree - 1)]
-            batch = replace(
-                drawn,
-                chunks=tuple(replace(chunk, owner=spread[0]) for chunk in drawn.chunks),
-                decode_sequences=tuple(parts[s].decode_sequences[0] for s in (*spread, *range(owners, degree))),
-                decode_keys=tuple(parts[s].decode_keys[0] for s in (*spread, *range(owners, degree))),
-                windowed_keys={
-                    window: tuple(parts[s].windowed_keys[window][0] for s in (*spread, *range(owners, degree)))
-                    for window in windows
-                },
-            )
-            none = (0,) * degree
-            alone = replace(batch, decode_sequences=none, decode_keys=none, windowed_keys=dict.fromkeys(windows, none))
-            kept = tuple(replace(chunk, owner=(chunk.owner + 1) % owners) for chunk in batch.chunks)
-            later = tuple(replace(chunk, start=chunk.start + 64) for chunk in batch.chunks)
-            for one in (batch, batch, alone, replace(alone, chunks=kept), replace(alone, chunks=later), alone):
-                check_split(prices, compiled[0, stage], one)
-
-
-def check_split(prices: SplitPrices, programs: dict[StepKind, StageProgram], batch: StepBatch) -> None:
-    """Compare both ways to price a batch whose prompts are split."""
-    program, pricer = programs[batch.kind], prices.pricer
-    features = pricer.features(batch)
-    expected = pricer.durations(program, batch, features)
-    chunks = [(chunk.start, chunk.count, chunk.owner) for chunk in batch.chunks]
-    keys = {None: batch.decode_keys, **batch.windowed_keys}
-    total, number, varying, sent, leaves, carried = prices.split(chunks, batch.decode_sequences, keys)
-    row, columns = prices.rows[batch.kind][number]
-    by_class = row.copy()
-    by_class[list(columns)] = varying
-    assert by_class.tolist() == expected.tolist()
-    lasts, exits = program.template.pass_times(expected)
-    sending = program.template.send_classes
-    assert total == lasts
-    assert sent == tuple(expected[list(sending)].tolist())
-    assert leaves == tuple(exits[rank // program.plan.tp] for rank in range(len(sending)))
-    assert carried == tuple(round(payload_bytes(program, features, cls)) for cls in sending)
-    assert all(type(ns) is int for ns in (total, *varying, *sent, *leaves, *carried))
 
 
 def slowed(name: str, precision: Precision, octaves: int) -> RooflineCost:

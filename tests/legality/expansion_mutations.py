@@ -12,7 +12,7 @@ from clustersim.graph import batch, expand, operators, stepgraph, steps
 from clustersim.graph.passes import expert, sequence, tensor
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.simulation import graph_legality
-from tests.laws.lane_mutations import Mutation
+from tests.laws.mutations import Mutation
 
 
 def split_tokens(scheme: Any, decode: Any = "dp", degree: int = 2, **more: Any) -> ParallelPlan:

@@ -23,7 +23,7 @@ from clustersim.proof.proof import prove
 from clustersim.proof.script import Script, chunked_script
 from clustersim.simulation.graph_legality import check_steps
 from tests.effort import is_whole
-from tests.laws.lane_mutations import mutated
+from tests.laws.mutations import mutated
 from tests.laws.proof_cases import model_of
 from tests.legality.timeline.golden import compare_lines, holds
 

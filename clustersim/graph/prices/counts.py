@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import add
 from typing import Final
 
 from clustersim.graph.batch import Chunk, Features, StepBatch, features_of
@@ -43,11 +42,6 @@ ALIKE: Final = (
 """Features that are the same on all of them."""
 MOST_CHUNKS: Final = 1 << 15
 """Chunks that are remembered."""
-
-Chunks = Sequence[tuple[int, int, int]]
-"""(tokens before the chunk, its tokens, SP rank that keeps its sequence) of each prompt chunk."""
-Keys = Mapping[int | None, Sequence[int]]
-"""Sliding window or None → keys within it that the decodes of each SP rank attend to."""
 
 
 class Counts:
@@ -123,48 +117,6 @@ class SplitCounts(Counts):
             {name: [at * sp.degree + (0 if name in ALIKE else s) for s in each] for at, name in enumerate(names)}
         )
         self._known: dict[tuple[int, ...], list[int]] = {}
-
-    def of(self, chunks: Chunks, decodes: tuple[int, ...], keys: Keys | None = None) -> list[int]:
-        """Return the counts of a step.
-
-        Parameters
-        ----------
-        chunks : sequence of (int, int, int)
-        decodes : tuple of int
-            Sequences that decode on each SP rank.
-        keys : mapping, optional
-            What they attend to.
-        """
-        degree = self.sp.degree
-        found = self._chunk(*chunks[0])
-        new, context = chunks[0][1], chunks[0][0]
-        for chunk in chunks[1:]:
-            found = list(map(add, found, self._chunk(*chunk)))
-            context, new = context + chunk[0], new + chunk[1]
-        prefill = found[:degree]
-        segment = max(prefill)
-        tokens = list(map(add, prefill, decodes))
-        alike = (
-            new + sum(decodes), max(tokens), segment, new, context, context + new, segment + context,
-            sum(decodes) + len(chunks),
-        )  # fmt: skip
-        attended: list[int] = []
-        for window in (None, *self.windows):
-            own = (0,) if keys is None else keys[window]
-            attended += (*own, *(0,) * (degree - len(own)))
-        return [
-            *tokens, *prefill, *decodes, *map(add, found[degree:], decodes),
-            *[count for count in alike for _ in range(degree)], *found[2 * degree :], *attended, *tokens,
-        ]  # fmt: skip
-
-    def _chunk(self, start: int, count: int, owner: int) -> list[int]:
-        """Return what one chunk adds to each of :attr:`sums`."""
-        if not start:
-            return self.alone(0, count, 0)
-        if self.windows:
-            return self.alone(start, count, owner)
-        alone, beside = self.alone(0, count, 0), self.alone(1, count, owner)
-        return [first + start * (second - first) for first, second in zip(alone, beside, strict=True)]
 
     def alone(self, *chunk: int) -> list[int]:
         """Return what the features are of a step of one chunk: those of :attr:`sums`, rank by rank."""

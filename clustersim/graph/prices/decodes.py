@@ -1,12 +1,6 @@
-"""Steps that only decode: priced by the sequences that do, of which only attention changes as contexts grow.
-
-Where SP ranks decode sequences of their own, and none waits for another one, such a pass is a path for each rank, and
-the longest one holds the stage.
-"""
+"""Steps that only decode: priced by the sequences that do, of which only attention changes as contexts grow."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 
 from clustersim.clock import Int64Array
 from clustersim.graph.prices.attention import DecodeNs, decode_price, window_of
@@ -14,9 +8,6 @@ from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.step_table import Row
 from clustersim.graph.program import StageProgram
 from clustersim.values import dataclass
-
-Path = tuple[int, tuple[tuple[int, int], ...]]
-"""Nanoseconds without the classes that vary, and which of these how often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,17 +27,11 @@ class DecodePrice:
     counts : tuple of int
         Instances of each of them in a pass.
     windows : tuple of int or None
-        Sliding window of each of them …
-    ranks : tuple of int
-        … and SP rank.
+        Sliding window of each of them.
     ns : tuple of callable
         Nanoseconds of each of them by the keys that the batch attends to within its window.
     sends : tuple of int
         Nanoseconds of each local rank's send; empty on the last stage.
-    paths : tuple of (int, tuple of (int, int))
-        Per path that meets no other one its nanoseconds without what varies, and which of it it has how often.
-    leaves : tuple of (int, tuple of (int, int))
-        The same up to where the output of each SP rank leaves.
     """
 
     row: Int64Array
@@ -55,11 +40,8 @@ class DecodePrice:
     base_ns: int
     counts: tuple[int, ...]
     windows: tuple[int | None, ...]
-    ranks: tuple[int, ...]
     ns: tuple[DecodeNs, ...]
     sends: tuple[int, ...]
-    paths: tuple[Path, ...]
-    leaves: tuple[Path, ...]
 
 
 class Decodes(dict[tuple[int, ...], DecodePrice]):
@@ -71,11 +53,6 @@ class Decodes(dict[tuple[int, ...], DecodePrice]):
     program : StageProgram
     rows : list
         Where rows are added.
-
-    Attributes
-    ----------
-    paths : (int64 array, int64 array) or None
-        As ``LongestPath.sums`` has them; None where paths meet.
     """
 
     def __init__(self, pricer: Pricer, program: StageProgram, rows: list[Row]) -> None:
@@ -83,7 +60,6 @@ class Decodes(dict[tuple[int, ...], DecodePrice]):
         self.pricer = pricer
         self.program = program
         self.rows = rows
-        self.paths = program.template.path.sums
         self._prices: dict[tuple[int, int, bool], DecodeNs] = {}
 
     def __missing__(self, sequences: tuple[int, ...]) -> DecodePrice:
@@ -91,19 +67,15 @@ class Decodes(dict[tuple[int, ...], DecodePrice]):
         graph = self.pricer.in_graph(sequences)
         attend = [self.program.classes[column] for column in columns]
         template = self.program.template
-        paths, leaves = (_paths(counts, row, columns) for counts in self.paths or (template.counts[None],) * 2)
         made = DecodePrice(
             row=row,
             columns=columns,
-            base_ns=max([base for base, _ in paths]),
+            base_ns=int(template.counts @ row),
             counts=tuple(template.counts[list(columns)].tolist()),
             sends=tuple(row[list(template.send_classes)].tolist()),
             number=len(self.rows),
             ns=tuple([self._price(column, sequences, graph=graph) for column in columns]),
-            ranks=tuple([cls.s for cls in attend]),
             windows=tuple([window_of(cls) for cls in attend]),
-            paths=paths,
-            leaves=paths if leaves == paths else leaves,
         )
         self.rows.append((row, columns))
         self[sequences] = made
@@ -117,21 +89,6 @@ class Decodes(dict[tuple[int, ...], DecodePrice]):
         if found is None:
             found = self._prices[key] = decode_price(self.pricer, cls, sequences[cls.s], graph=graph)
         return found
-
-
-def _paths(counts: Int64Array, row: Int64Array, columns: Sequence[int]) -> tuple[Path, ...]:
-    """Return what paths with so many instances of each class cost, whose classes take as long as a row says."""
-    each = zip((counts @ row).tolist(), counts[:, list(columns)].tolist(), strict=True)
-    return tuple([(base, tuple([(at, n) for at, n in enumerate(own) if n])) for base, own in each])
-
-
-def lengths_of(paths: Sequence[Path], took: Sequence[int]) -> Iterator[int]:
-    """Return how long paths take of which the classes that vary take so long."""
-    for base, classes in paths:
-        length = base
-        for at, times in classes:
-            length += times * took[at]
-        yield length
 
 
 class ByNumber(dict[int, DecodePrice]):

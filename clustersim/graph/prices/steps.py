@@ -14,20 +14,16 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import Features, StepBatch
-from clustersim.graph.prices.counts import Chunks, Counts, Keys, SplitCounts, whole_counts
-from clustersim.graph.prices.decodes import ByNumber, Decodes, lengths_of
-from clustersim.graph.prices.pricer import Pricer, payload_bytes
-from clustersim.graph.prices.step_table import Row, StepTable, TablePrice
+from clustersim.graph.prices.counts import Counts, SplitCounts, whole_counts
+from clustersim.graph.prices.decodes import ByNumber, Decodes
+from clustersim.graph.prices.pricer import Pricer
+from clustersim.graph.prices.step_table import Row, StepTable
 from clustersim.graph.program import StageProgram
 
 StepPrice = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """(nanoseconds of the pass, number of its row, nanoseconds of the columns, nanoseconds of each local rank's send)"""
-SplitPrice = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""What :data:`StepPrice` says, and of each local rank's output when it leaves, in ns of the pass, and its bytes."""
 FEW_STEPS: Final = 32
 """Up to so many steps plain numbers are faster than arrays (measured)."""
-MOST_ALONE: Final = 20_000
-"""Steps with prompts alone whose prices are remembered, of each stage: prompts of a trace come again and again."""
 Windowed = Mapping[int, tuple[int, int, int]]
 """Sliding window → (pairs, prefill keys, decode keys) within it."""
 
@@ -153,89 +149,13 @@ class StepPrices:
 
 
 class SplitPrices(StepPrices):
-    """Prices of the steps of one stage of a plan with SP.
-
-    Attributes
-    ----------
-    leads, collective_ends : dict
-        What is remembered of passes of the same stage of all replicas, where their collectives can meet something.
-    """
+    """Prices of the steps of one stage of a plan with SP."""
 
     counts: SplitCounts
-
-    def __init__(self, pricer: Pricer, programs: Mapping[str, StageProgram]) -> None:
-        super().__init__(pricer, programs)
-        self.leads: dict[tuple[int, int], int] = {}
-        self.collective_ends: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
-        self._bytes: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._alone: dict[tuple[tuple[int, int, int], ...], SplitPrice] = {}
 
     def _counts(self) -> SplitCounts:
         pricer, programs = self.pricer, self.programs
         return SplitCounts(pricer.sp, pricer.windows, (*programs["prefill"].classes, *programs["mixed"].classes))
-
-    @property
-    def supported(self) -> bool:
-        """Whether prices here are those of the pricer: ranks that decode don't meet, and counts tell all else."""
-        return (
-            all(program.even for program in self.programs.values())
-            and self.decodes.paths is not None
-            and self.prefill.told_by_counts
-            and self.mixed.told_by_counts
-        )
-
-    def decode_bytes(self, sequences: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the bytes that each local rank sends of a step that decodes so many sequences on each SP rank."""
-        found = self._bytes.get(sequences)
-        if found is None:
-            program, tokens = self.programs["decode"], {"tokens": tuple(map(float, sequences))}
-            found = tuple([round(payload_bytes(program, tokens, cls)) for cls in program.template.send_classes])
-            self._bytes[sequences] = found
-        return found
-
-    def decoded(self, sequences: tuple[int, ...], keys: Keys, known: tuple[int, ...] = ()) -> SplitPrice:
-        """Price a step in which SP ranks decode so many sequences of their own.
-
-        ``keys`` are those of :meth:`split`, and ``known`` what classes that attend take, where another stage has told.
-        """
-        price, tp = self.decodes[sequences], self.programs["decode"].plan.tp
-        each = zip(price.ns, price.ranks, price.windows, strict=True)
-        took = known or tuple([ns(keys[window][s]) for ns, s, window in each])
-        lengths = [*lengths_of(price.paths, took)]
-        by_rank = lengths if price.leaves is price.paths else [*lengths_of(price.leaves, took)]
-        leaves = tuple([by_rank[rank // tp] for rank in range(len(price.sends))])
-        return max(lengths), price.number, took, price.sends, leaves, self.decode_bytes(sequences)
-
-    def split(self, chunks: Chunks, decodes: tuple[int, ...], keys: Keys) -> SplitPrice:
-        """Price a step that prefills.
-
-        Parameters
-        ----------
-        chunks : sequence of (int, int, int)
-        decodes : tuple of int
-            Sequences that decode beside them on each SP rank.
-        keys : mapping
-
-        Raises
-        ------
-        InputError
-            When an operator would take a day.
-        """
-        if any(decodes):
-            return self._leaving(self.mixed.price(self.counts.of(chunks, decodes, keys)))
-        alone = tuple(chunks)
-        found = self._alone.get(alone)
-        if found is None:
-            if len(self._alone) >= MOST_ALONE:
-                self._alone.clear()
-            found = self._alone[alone] = self._leaving(self.prefill.price(self.counts.of(chunks, decodes)))
-        return found
-
-    def _leaving(self, price: TablePrice) -> SplitPrice:
-        """Return a price with when the output of each local rank leaves."""
-        end, number, varying, sends, exits, carried = price
-        tp = self.programs["prefill"].plan.tp
-        return end, number, varying, sends, tuple([exits[rank // tp] for rank in range(len(sends))]), carried
 
 
 def step_prices(pricer: Pricer, programs: Mapping[str, StageProgram]) -> StepPrices:

@@ -1,6 +1,6 @@
 """Decode jumps by events: a decode run as one event.
 
-**Why a jump equals its steps**, here and in lanes. Nothing meets the operators of such a replica on a link or slows
+**Why a jump equals its steps**, here and in the core. Nothing meets the operators of such a replica on a link or slows
 them, so a step lasts what its template adds up to, of the same prices that ``full`` gives its operators. At the end of
 every step ``full`` completes the step, lets arrivals of that instant queue and asks the scheduler. A jump does the same
 where it ends. In between the scheduler would decide the same again, because

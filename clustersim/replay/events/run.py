@@ -1,6 +1,6 @@
 """The replay on one SimPy clock: arrivals, router and replicas, until every request is accounted for.
 
-Each replica is a lane or takes its steps as events; ``mode: full`` and the laws' second opinion have no lanes.
+Each replica takes its steps as events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EventReplay:
     prepared : Prepared
     progress : callable or None
     obstacle : str
-        Why not all replicas are lanes.
+        Why the core does not do it.
     """
 
     def __init__(self, prepared: Prepared, progress: Progress | None, obstacle: str) -> None:

@@ -1,6 +1,6 @@
 """Which communications can meet on a link: decided from the plan, the placement and the routes, before the run.
 
-How links are then shared is :mod:`clustersim.replay.links.sharing_by_events`' and ``sharing_by_lanes``' to work out.
+How links are then shared is :mod:`clustersim.core.flows`' to work out.
 An *owner* is a set of communications that never overlap among themselves: one rank's sends over a boundary (they
 queue), its copies to the host or from there, or the collectives of one stage (its streams are in order). A link with
 two owners can be shared, and what uses it has to go through the network as events. A stage also disturbs itself where

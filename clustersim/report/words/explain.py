@@ -18,12 +18,12 @@ _MOST_PLACES: Final = 20
 def explanation_of(replayed: ReplayResult, plans: Sequence[ParallelPlan]) -> dict[str, Any]:
     """Return the object ``explain`` of ``clustersim run --explain --json``.
 
-    ``by`` says whether replicas were lanes or events, and ``obstacle`` why they were not lanes. ``runs`` of
+    ``by`` says whether the core simulated steps by itself or events did, and ``obstacle`` why these. ``runs`` of
     equal steps stand for all ``steps``. Of the ``passes`` of a stage in a step, ``stretched`` took longer than alone.
     """
     timeline, contention = replayed.timeline, replayed.contention
     return {
-        "by": "events" if replayed.obstacle else "lanes",
+        "by": "events" if replayed.obstacle else "core",
         "obstacle": replayed.obstacle,
         "steps": timeline.num_steps,
         "runs": len(timeline.steps["count"]),
@@ -46,7 +46,7 @@ def explanation_lines(explained: Mapping[str, Any]) -> list[str]:
     else:
         disturbed = "only its own sends and collectives, or K/V on its way, disturb a replica, so passes that meet none"
         who = disturbed if explained["meetings"] else "nothing disturbs a replica, so steps"
-        lines = [f"replayed by lanes: {who} are sums of prices and need no events"]
+        lines = [f"replayed by the core: {who} are sums of prices and need no events"]
     steps, runs = explained["steps"], explained["runs"]
     each = f", {number(steps / runs, 3)} each" if runs else ""
     lines.append(f"folded: {plural(steps, 'step')} in {plural(runs, 'run')} of equal steps{each}")

@@ -19,12 +19,12 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.looks.replays import REPLAY_S
 from clustersim.simulation.simulate import RunResult
 
-_LANE_S: Final = (15e-3, 33e-6, 33e-6)
+_PLAIN_S: Final = (15e-3, 33e-6, 33e-6)
 """Of a plain plan, of each of its requests, and of each row of its steps (126 runs of Llama-3.1-8B and DeepSeek-V3)."""
 _EACH_S: Final = 28e-6
 """Of a request of another one …"""
 _ROW_S: Final = 55e-6
-"""… of a row of the steps of lanes, however many stages they pass …"""
+"""… of a row of the steps of the core, however many stages they pass …"""
 _SP_ROW_S: Final = 90e-6
 """… on each stage of SP ranks …"""
 _LOCKSTEP_S: Final = 0.1e-3
@@ -93,13 +93,13 @@ def work_s(result: RunResult) -> float:
     pools, steps, requests = result.scenario.each_pool(), result.timeline.steps, len(result.columns["outcome"])
     plans = [one.plan for one in pools]
     if len(plans) == 1 and plans[0].sp.degree == plans[0].pp == 1 and not plans[0].is_lockstep:
-        began, each, row = _LANE_S
+        began, each, row = _PLAIN_S
         return began + each * requests + row * len(steps["replica"])
     first, found = steps["replica"] < pools[0].plan.dp, _PREPARED_S
     by_events = bool(result.replayed.obstacle)
     for place, rows in enumerate((int(first.sum()), int((~first).sum()))[: len(plans)]):
         found += rows * _row_s(plans[place], by_events, place > 0)
-    calls = result.replayed.calls if by_events else 0  # of lanes these depend on what a process did before
+    calls = result.replayed.calls if by_events else 0  # of the core these depend on what a process did before
     return found + _EACH_S * requests + _CALL_S * calls
 
 

@@ -44,7 +44,7 @@ def is_illegal(judged: RunResult | History, first: Collection[str] = ("RUN-5",))
 
 
 def replay_by_events(patch: pytest.MonkeyPatch) -> None:
-    """Replay by events, but pass by pass, for as long as a patch holds: no lane takes decisions of its own."""
+    """Replay by events, but pass by pass, for as long as a patch holds."""
 
     def replay(inputs: ReplayInput, *_: object) -> ReplayResult:
         return EventReplay(Prepared(inputs), None, "a test").run()

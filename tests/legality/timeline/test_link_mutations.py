@@ -23,7 +23,7 @@ from clustersim.replay.links.sharing_by_events import Network
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import some
-from tests.laws.lane_mutations import Mutation, mutated
+from tests.laws.mutations import Mutation, mutated
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_replay_mutations import document
@@ -43,7 +43,7 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
     "sends": document(
         topology={"name": "l40s-node"}, plan={"tp": 2, "pp": 2, "placement": [0, 2, 1, 3]}, serving=WIDE, workload=LONG
     ),
-    "lanes": document(plan={"tp": 2, "pp": 2}, serving=WIDE, workload=LONG),
+    "own sends": document(plan={"tp": 2, "pp": 2}, serving=WIDE, workload=LONG),
     "hand-overs": document(**TWO_POOLS),
     "layers": document(**TWO_POOLS | {"serving": WIDE | {"scheduler": "disaggregated", "transfer": "layerwise"}}),
     "swaps": document(
@@ -70,15 +70,15 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
 CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
     "a transfer never shares": (
         Mutation(flows, "share_component", "if count == 1:", "if True:"),
-        ("sends", "lanes", "hand-overs", "layers", "swaps", "replicas", "uneven groups"),
+        ("sends", "own sends", "hand-overs", "layers", "swaps", "replicas", "uneven groups"),
     ),
     "collectives do not share": (
         Mutation(Network, "begin", "transfer_ns == 0:", "transfer_ns == 0 or not foreign:"),
-        ("sends", "lanes", "replicas", "uneven groups"),
+        ("sends", "own sends", "replicas", "uneven groups"),
     ),
     "what moves does not share": (
         Mutation(Network, "begin", "transfer_ns == 0:", "transfer_ns == 0 or foreign:"),
-        ("sends", "lanes", "hand-overs", "layers", "swaps"),
+        ("sends", "own sends", "hand-overs", "layers", "swaps"),
     ),
     "links of one direction are not shared": (
         Mutation(flows, "offer_shares", "max(link.open", "max(n.links[number].crossed % 2 == 1 and link.open"),
@@ -90,7 +90,7 @@ CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
     ),
     "a route lacks its first link": (
         Mutation(LinkPaths, "_made", "first, places)", "first, (places[0][1:], places[1][1:]))"),
-        ("sends", "lanes"),
+        ("sends", "own sends"),
     ),
     "a route lacks its last link": (
         Mutation(LinkPaths, "_made", "first, places)", "first, (places[0][:-1], places[1][:-1]))"),
@@ -110,20 +110,20 @@ CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
     ),
 }
 """A mistake of the network, and the scenarios in which it shows on a link."""
-CAUGHT_IN_LANES: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
+CAUGHT_IN_FOLDED: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
     "nobody is seen to meet": (
         Mutation(prepared, "find_contention", "len(here) < 2", "True"),
-        ("sends", "lanes", "replicas"),
+        ("sends", "own sends", "replicas"),
     ),
     "two are not seen to meet": (
         Mutation(prepared, "find_contention", "len(here) < 2", "len(here) < 3"),
-        ("sends", "lanes", "replicas"),
+        ("sends", "own sends", "replicas"),
     ),
     "what meets does not share": (
         Mutation(flows, "share_component", "if count == 1:", "if True:"),
-        ("lanes", "sends"),
+        ("own sends", "sends"),
     ),
-    "nobody hears of a send": (Mutation(clock, "go_on_transfer", "tell(s, p, n, f, 1)", "pass"), ("lanes",)),
+    "nobody hears of a send": (Mutation(clock, "go_on_transfer", "tell(s, p, n, f, 1)", "pass"), ("own sends",)),
 }
 """Mistakes of the folded replay alone."""
 
@@ -155,10 +155,10 @@ def test_a_network_that_does_not_share_is_noticed(mistake: str, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("mistake", "name"), [(one, name) for one, (_, names) in CAUGHT_IN_LANES.items() for name in some(names)]
+    ("mistake", "name"), [(one, name) for one, (_, names) in CAUGHT_IN_FOLDED.items() for name in some(names)]
 )
-def test_lanes_that_do_not_share_are_noticed(mistake: str, name: str) -> None:
-    with mutated(CAUGHT_IN_LANES[mistake][0]):
+def test_a_folded_replay_that_does_not_share_is_noticed(mistake: str, name: str) -> None:
+    with mutated(CAUGHT_IN_FOLDED[mistake][0]):
         found = history(name, "folded")
     assert "RUN-3" in broken(found, ("RUN-3",))
 
@@ -206,5 +206,5 @@ def test_a_weak_link_carries_less() -> None:
 def test_a_collective_that_shares_links_which_were_mended_is_legal() -> None:
     """Its pass began when the link was weak; as it shares it, what the link carries by then counts (RUN-2)."""
     fault = {"link": ["n0.nvswitch", "n0.g2"], "at": "1 ms", "until": "2 ms", "factor": 0.01}
-    mended = SHARED["lanes"] | {"faults": [fault]}
+    mended = SHARED["own sends"] | {"faults": [fault]}
     assert not is_illegal(history_of_run(simulate(scenario_of(mended))))

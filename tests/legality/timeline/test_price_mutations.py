@@ -79,7 +79,7 @@ def given(module: Any, name: str, factor: float, *keys: str) -> Mutation:
 
 
 def by_events(mutation: Mutation) -> Mutation:
-    """Let nothing be a lane, whose prices and steps are worked out elsewhere (and mutated with the lanes' corpus)."""
+    """Replay by events: prices and steps of the core are worked out elsewhere (and mutated with its corpus)."""
 
     def mutate(patch: Patch) -> None:
         replay_by_events(patch)

@@ -23,7 +23,7 @@ from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.stepper import Stepper
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
-from tests.laws.lane_mutations import Mutation, mutated
+from tests.laws.mutations import Mutation, mutated
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_link_mutations import LONG, RACKS, SHARED, WIDE

@@ -378,7 +378,7 @@ def broken_by(
 
 
 def replayed(mutation: Callable[[Patch], None], changes: dict[str, Any], replay: str, by: str = "") -> RunResult:
-    """Simulate with a mutation; ``by`` events where no lane may take decisions."""
+    """Simulate with a mutation; ``by`` events where the core may not decide."""
     scenario = scenario_of(document(**changes), replay=replay)
     with patched(mutation), pytest.MonkeyPatch.context() as patch:
         if by == "events":

@@ -8,7 +8,7 @@ from clustersim.core import state as st
 from clustersim.core.prices import COUNTS
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.prices.counts import ALIASES
-from clustersim.replay.lanes.log import STEP_ROW
+from clustersim.replay.replica_log import STEP_ROW
 from clustersim.serving import decision
 from clustersim.serving.config import RouterName
 from clustersim.timeline import record

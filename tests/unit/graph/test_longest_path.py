@@ -142,14 +142,6 @@ def test_a_chain_is_one_series() -> None:
     assert path.ends([7]) == (7, (7,))
 
 
-def test_paths_that_never_meet_are_sums() -> None:
-    # Two ranks by themselves; the output of the first one leaves before its end.
-    path = LongestPath([(), (), (0,), (1,), (2,)], np.array([0, 1, 0, 1, 2]), 3, [2, 3])
-    assert path.sums is not None
-    assert [some.tolist() for some in path.sums] == [[[0, 2, 0], [2, 0, 1]], [[2, 0, 0], [0, 2, 0]]]
-    assert LongestPath([(), (), (0, 1)], np.array([0, 1, 0]), 2).sums is None
-
-
 def test_the_longest_path_is_that_of_each_stretch_as_often_as_it_is_there() -> None:
     # 0 and 1 meet in 2, five times over: the slower one counts.
     waits, of = Waits(), list[int]()

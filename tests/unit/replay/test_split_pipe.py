@@ -6,8 +6,8 @@ import numpy as np
 
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.replay.replay import ReplayInput, replay
-from tests.laws.lane_cases import by_events, case_input
-from tests.laws.lane_corpus import CORPUS
+from tests.laws.cases import by_events, case_input
+from tests.laws.corpus import CORPUS
 from tests.round_numbers import deployment, stages_apart
 
 LATE = "a step that only decodes would come to the next stage before a prompt that another SP rank still sends"

@@ -1,11 +1,11 @@
-"""Scenarios that each need something of the lanes: what hunts and mutations found, shrunk and named."""
+"""Scenarios that each need something of the core: what hunts and mutations found, shrunk and named."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from clustersim.serving.config import PrefixRouting
-from tests.laws.lane_cases import OWN, Case
+from tests.laws.cases import OWN, Case
 
 CORPUS: Final[dict[str, Case]] = {
     "a prompt is handed over when a decode step has ended": {
@@ -1496,7 +1496,7 @@ CORPUS: Final[dict[str, Case]] = {
         "apart": True,
         "arrivals": ((0, 5, 0), (0, 20, 1), (74652, 7, 6)),
     },
-    "K/V leaves a lane, layer by layer, for stages that are none": {
+    "K/V leaves one stage, layer by layer, for several": {
         "plan": {"tp": 2},
         "scheduler": "continuous",
         "max_batch_requests": 2,

@@ -140,7 +140,7 @@ def _hashes(prompts: Sequence[int], tokens: int, shares: Sequence[tuple[int, int
 
 
 def by_events(given: ReplayInput) -> ReplayResult:
-    """Replay folded, but by events: no lanes."""
+    """Replay folded, but by events, with schedulers that are objects."""
     return EventReplay(Prepared(replace(given, mode="folded")), None, "a test").run()
 
 
@@ -199,13 +199,13 @@ def lengths_of(draw: st.DrawFn, longest: int) -> tuple[int, int]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Draw a case; most can go by lanes."""
+    """Draw a case."""
     return _with_arrivals(draw, _one_pool(draw))
 
 
 @st.composite
 def splits(draw: st.DrawFn) -> Case:
-    """Draw a case whose prompts are split over SP ranks; most can go by lanes."""
+    """Draw a case whose prompts are split over SP ranks."""
     case = _one_pool(draw)
     plan = case["plan"]
     plan["pp"] = draw(st.sampled_from((1, 1, 1, 2, 2, 3)))
@@ -287,7 +287,7 @@ def _one_pool(draw: st.DrawFn) -> Case:
 
 @st.composite
 def hand_overs(draw: st.DrawFn) -> Case:
-    """Draw a case of two pools; most can go by lanes."""
+    """Draw a case of two pools."""
     return _with_arrivals(draw, _two_pools(draw))
 
 
@@ -305,7 +305,7 @@ def two_pools(draw: st.DrawFn) -> Case:
 
 @st.composite
 def sharing(draw: st.DrawFn) -> Case:
-    """Draw a case whose prompts share cached prefixes, mostly with more that decides; most can go by lanes."""
+    """Draw a case whose prompts share cached prefixes, mostly with more that decides."""
     case = _one_pool(draw) if draw(st.integers(0, 2)) else _two_pools(draw)
     size = draw(st.sampled_from((1, 4, 4, 5)))
     for unshared in ("host", "port"):

@@ -1,4 +1,4 @@
-"""What lanes brought besides what they recorded, and the result that all of them come to."""
+"""What some replicas brought besides what they recorded, and the result that all of them come to."""
 
 from __future__ import annotations
 

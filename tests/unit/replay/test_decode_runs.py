@@ -1,4 +1,4 @@
-"""Lanes: how many steps are one run, told by the rows of steps. A decode step takes 6.6 µs and 10 ns per key."""
+"""Decode runs: how many steps are one run, told by the rows of steps. A decode step takes 6.6 µs and 10 ns per key."""
 
 from __future__ import annotations
 
