@@ -212,6 +212,7 @@ def pools(
     prefill: ParallelPlan = ONE,
     decode: ParallelPlan = ONE,
     layers: int = 1,
+    layer: Layer = DENSE,
     decode_blocks: int = 1000,
     decode_serving: Mapping[str, object] = MappingProxyType({}),
     **more: Any,
@@ -223,13 +224,13 @@ def pools(
     """
     world = prefill.world + decode.world
     decode = replace(decode, placement=tuple(range(prefill.world, world)))
-    given = deployment(arrivals, plan=prefill, layers=layers, topology=crossbar(world), **more)
-    spec = model(layers)
+    given = deployment(arrivals, plan=prefill, layers=layers, layer=layer, topology=crossbar(world), **more)
+    spec, one = model(layers, layer), given.entry.pricer
     serving = {"kv_block_tokens": 4, "max_batch_requests": more.get("max_batch_requests", 256), **decode_serving}
     pool = PoolInput(
         plan=decode,
         blueprints=step_blueprints(spec, decode.lockstep, Precision()),
-        pricer=Pricer(cost=RoundCost(), engine=ENGINE, comm=given.comm, sp=decode.lockstep.sp, windows=()),
+        pricer=Pricer(cost=one.cost, engine=one.engine, comm=one.comm, sp=decode.lockstep.sp, windows=one.windows),
         serving=ServingConfig(**serving),
         kv_blocks=decode_blocks,
     )

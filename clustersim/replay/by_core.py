@@ -49,7 +49,6 @@ def _scheduling_obstacles(pool: PoolInput, *, handed_over: bool) -> dict[str, bo
         "each SP rank keeps cached prefixes of its own": pool.owners > 1 and serving.prefix_caching,
         "each SP rank swaps sequences of its own": pool.owners > 1 and pool.host is not None,
         "a user's class decides where each SP rank keeps sequences of its own": own and pool.owners > 1,
-        "experts are global, or steps run as halves, in two pools": handed_over and is_grouped(pool.plan),
         "prompts are split over SP ranks, and handed over": handed_over and pool.plan.sp.degree > 1,
     }
 
@@ -74,6 +73,7 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
     besides = links_meet(prepared) or len(prepared.pools) > 1 or grouped or pool.plan.sp.degree > 1
     return {
         "every operator is an event": prepared.input.mode == "full",
+        "experts are global, or steps run as halves, in two pools": len(prepared.pools) > 1 and grouped,
         "copies to host memory meet others on a link, or differ": besides and copies_run_by_events(prepared),
         "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
         and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),

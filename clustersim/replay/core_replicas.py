@@ -532,6 +532,8 @@ class CoreReplicas:
             elif self.events is not None and status == st.ASK_PASS:
                 self.events.launch(self._of_clock("lane"))
                 set_field(self.s.clock, 0, "answered", 1)
+                now = max(now, self._of_clock("now"))
+                ended = self._tell(ended, now)
             elif self.events is not None and status == st.ASK_EVENTS:
                 self.events.go_on()
             elif status == st.ASK_BATCH:

@@ -45,7 +45,7 @@ def replay(
     lanes = LaneBuilder(prepared)
     why = core_obstacle(prepared)
     if why and lanes.obstacle:
-        obstacle = why if lanes.obstacle == CORE_DOES else lanes.obstacle
+        obstacle = why if lanes.obstacle.endswith(CORE_DOES) else lanes.obstacle
         if by_events is not None and inputs.mode != "full":
             by_events(obstacle)
         if not events_obstacle(prepared):

@@ -27,6 +27,7 @@ from tests.laws.lane_cases import (
     clocked,
     clocked_hand_overs,
     clocked_splits,
+    grouped_hand_overs,
     hand_overs,
     sharing,
     splits,
@@ -43,6 +44,7 @@ STRATEGIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "sharing": (sharing(), case_input),
     "splits": (splits(), case_input),
     "clocked-splits": (clocked_splits(), case_input),
+    "grouped-hand-overs": (grouped_hand_overs(), case_input),
     "crowds": (crowds(), crowd_input),
 }
 """Deployments of round numbers, without and with more than arrivals to decide, of one pool, of two, with prompts that

@@ -78,24 +78,15 @@ CAPTURED: Final = replace(
 def case_input(case: Case) -> ReplayInput:
     """What a replay of a case is a function of."""
     options = dict(case)
-    fields = dict(options.pop("plan", {}))
+    fields = options.pop("plan", {})
     if options.pop("captured", False):
         options["engine"] = CAPTURED
-    if "ep" in fields:
-        wide = fields.pop("wide", False)
-        fields["ep"] = ExpertPlan(degree=fields["ep"], scope="global" if wide else "replica")
-        if "halves" in fields:
-            decode, prefill = fields.pop("halves")
-            fields["ep"] = replace(
-                fields["ep"], overlap="two_batch", overlap_decode_tokens=decode, overlap_prefill_tokens=prefill
-            )
+    if "ep" in fields or "ep" in options.get("decode", {}).get("plan", {}):
         options["layer"] = SPARSE
-    if "sp" in fields:
-        fields["sp"] = SequencePlan(**fields["sp"])
     if "window" in options:
         attention = replace(ATTENTION, sliding_window=options.pop("window"))
         options["layer"] = replace(options.get("layer", DENSE), attention=attention)
-    plan = ParallelPlan(**fields)
+    plan = _plan(fields)
     columns = {name: np.array(options.pop(name)) for name in ("priorities", "cancel_after_ns") if name in options}
     failures, shares = options.pop("failures", ()), options.pop("shares", None)
     if "order" in options:
@@ -120,11 +111,26 @@ def case_input(case: Case) -> ReplayInput:
     return replace(given, requests=replace(given.requests, **columns), faults=faults)
 
 
+def _plan(fields: Case) -> ParallelPlan:
+    fields = dict(fields)
+    if "ep" in fields:
+        wide = fields.pop("wide", False)
+        fields["ep"] = ExpertPlan(degree=fields["ep"], scope="global" if wide else "replica")
+        if "halves" in fields:
+            decode, prefill = fields.pop("halves")
+            fields["ep"] = replace(
+                fields["ep"], overlap="two_batch", overlap_decode_tokens=decode, overlap_prefill_tokens=prefill
+            )
+    if "sp" in fields:
+        fields["sp"] = SequencePlan(**fields["sp"])
+    return ParallelPlan(**fields)
+
+
 def _deployed(arrivals: Sequence[Arrival], plan: ParallelPlan, options: dict[str, Any]) -> ReplayInput:
     if "decode" not in options:
         return deployment(arrivals, plan=plan, **options)
     serving = dict(options.pop("decode"))
-    decode, blocks = ParallelPlan(**serving.pop("plan")), serving.pop("kv_blocks")
+    decode, blocks = _plan(serving.pop("plan")), serving.pop("kv_blocks")
     serving["kv_block_tokens"] = options["kv_block_tokens"]
     return pools(arrivals, prefill=plan, decode=decode, decode_blocks=blocks, decode_serving=serving, **options)
 
@@ -362,13 +368,31 @@ def _with_arrivals(draw: st.DrawFn, case: Case, least: int = 1) -> Case:
 @st.composite
 def grouped(draw: st.DrawFn) -> Case:
     """Draw a case of replicas that take their steps together, or whose steps run in two halves; most with more."""
-    case, is_wide = _one_pool(draw), draw(st.booleans())
+    case, plan = _one_pool(draw), _grouped_plan(draw)
+    case |= {"plan": plan, "layers": draw(st.sampled_from((1, 1, 2, 5))), "captured": draw(st.booleans())}
+    case = _with_arrivals(draw, case, least=draw(st.sampled_from((1, 4))))
+    return _clocked(draw, case) if draw(st.integers(0, 2)) else case
+
+
+def _grouped_plan(draw: st.DrawFn) -> Case:
+    is_wide = draw(st.booleans())
     dp, tp = draw(st.sampled_from(((2, 1), (2, 1), (4, 1), (2, 2)) if is_wide else ((1, 2), (1, 4), (2, 2), (3, 2))))
-    plan = {name: degree for name, degree in (("dp", dp), ("tp", tp)) if degree > 1}
+    plan: Case = {name: degree for name, degree in (("dp", dp), ("tp", tp)) if degree > 1}
     plan |= {"ep": dp * tp, "wide": True} if is_wide else {"ep": tp}
     if not is_wide or draw(st.booleans()):
         plan["halves"] = draw(st.sampled_from(((1, 1), (1, 1), (2, 2), (1, 12), (4, 8))))
-    case |= {"plan": plan, "layers": draw(st.sampled_from((1, 1, 2, 5))), "captured": draw(st.booleans())}
+    return plan
+
+
+@st.composite
+def grouped_hand_overs(draw: st.DrawFn) -> Case:
+    """Draw a case of two pools of which at least one is like that."""
+    case = _two_pools(draw) | {"captured": draw(st.booleans())}
+    first = draw(st.integers(0, 2))
+    if first < 2:
+        case["plan"] = _grouped_plan(draw)
+    if first > 0:
+        case["decode"]["plan"] = _grouped_plan(draw)
     case = _with_arrivals(draw, case, least=draw(st.sampled_from((1, 4))))
     return _clocked(draw, case) if draw(st.integers(0, 2)) else case
 

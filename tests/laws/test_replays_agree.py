@@ -24,6 +24,7 @@ from tests.laws.lane_cases import (
     clocked_hand_overs,
     clocked_splits,
     grouped,
+    grouped_hand_overs,
     hand_overs,
     meeting,
     sharing,
@@ -76,6 +77,14 @@ def test_replays_agree_where_ranks_limits_clients_and_failures_decide(case: Case
 @examples(20, sieved=True)
 @given(grouped(), WINDOWS, MOST)
 def test_replays_agree_where_replicas_share_experts_or_steps_run_in_halves(
+    case: Case, window: Window, most: int
+) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(20, sieved=True)
+@given(grouped_hand_overs(), WINDOWS, MOST)
+def test_replays_agree_where_a_group_hands_requests_over_or_receives_them(
     case: Case, window: Window, most: int
 ) -> None:
     agree(case_input(case), window, most)
