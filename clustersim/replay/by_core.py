@@ -10,7 +10,7 @@ from clustersim.compiled import READ_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.replay.core_events import copies_run_by_events
-from clustersim.replay.core_groups import is_grouped
+from clustersim.replay.core_groups import any_grouped
 from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.core_slowdowns import slowdown_obstacle
@@ -68,23 +68,23 @@ def core_obstacle(prepared: Prepared) -> str:
 def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
     """Return why the core can't run the steps of a pool, and whether it is so."""
     pool = one.input
-    grouped, contention = is_grouped(pool.plan), prepared.contention
-    meets = not contention.stages.isdisjoint((replica, 0) for replica in one.meshes)
-    besides = links_meet(prepared) or len(prepared.pools) > 1 or grouped or pool.plan.sp.degree > 1
+    grouped, meets = any_grouped(prepared), links_meet(prepared)
+    besides = meets or len(prepared.pools) > 1 or grouped or pool.plan.sp.degree > 1
     return {
         "every operator is an event": prepared.input.mode == "full",
-        "experts are global, or steps run as halves, in two pools": len(prepared.pools) > 1 and grouped,
+        "experts are global, or steps run as halves, beside stages or split prompts": grouped
+        and pool.plan.pp * pool.plan.sp.degree > 1,
         "copies to host memory meet others on a link, or differ": besides and copies_run_by_events(prepared),
         "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
         and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),
-        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1 and links_meet(prepared),
+        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1 and meets,
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "operators of a pass overlap, or ranks of one group differ": not all(
             program.even and (grouped or program.template.is_chain or pool.plan.sp.degree > 1)
             for program in one.distinct.values()
         ),
-        "experts are global, and their exchange can meet others on a link": grouped and meets,
-        "K/V leaves layer by layer, and costs depend on several counts": not _adds_up(one),
+        "experts are global, or steps run as halves, and communications can meet on a link": grouped and meets,
+        "K/V leaves layer by layer, and costs depend on several counts": not grouped and not _adds_up(one),
     }
 
 
@@ -111,7 +111,7 @@ def is_interpreted(prepared: Prepared) -> bool:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return True
     inputs = prepared.input
-    staged = inputs.entry.plan.pp > 1 or links_meet(prepared) or is_grouped(inputs.entry.plan)
+    staged = inputs.entry.plan.pp > 1 or links_meet(prepared) or any_grouped(prepared)
     return inputs.behind_s + expected_s(inputs.requests, staged=staged) < compiler_s(advance)
 
 

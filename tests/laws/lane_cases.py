@@ -34,6 +34,7 @@ from tests.round_numbers import (
     deployment,
     hosted,
     pools,
+    pools_apart,
     prefixed,
     stages_apart,
     step_ends,
@@ -47,11 +48,11 @@ Case = dict[str, Any]
 Replicas share experts where the plan is ``wide``, and steps run in two ``halves`` from so many tokens on, those that
 only decode and others.
 
-With ``apart`` each stage has links of its own (``stages_apart``); with ``leaves`` devices are on two switches, between
-which there is one link (``two_leaves``), and ``placement`` says which is where. With ``host`` sequences are swapped to
-hosts with so many blocks, one each but where ``port`` says whether all devices share a link to one (``hosted``). With
-``decode``, keywords of the decode pool, there are two pools: its ``plan``, its ``kv_blocks`` and fields of its
-``ServingConfig``.
+With ``apart`` each stage has links of its own (``stages_apart``), or K/V that moves has (``pools_apart``); with
+``leaves`` devices are on two switches, between which there is one link (``two_leaves``), and ``placement`` says which
+is where. With ``host`` sequences are swapped to hosts with so many blocks, one each but where ``port`` says whether all
+devices share a link to one (``hosted``). With ``decode``, keywords of the decode pool, there are two pools: its
+``plan``, its ``kv_blocks`` and fields of its ``ServingConfig``.
 Besides, ``order`` is (by, patience in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, ``failures``
 are (instant, end or None, device), and ``shares`` are the tokens of a hash, and of requests in turn a group and how
 many hashes it has in common.
@@ -93,7 +94,8 @@ def case_input(case: Case) -> ReplayInput:
         by, patience_ns = options["order"]
         options["order"] = Order(by=by, patience_ns=patience_ns)
     if options.pop("apart", False):
-        options["topology"] = stages_apart(plan)
+        decode = options.get("decode")
+        options["topology"] = stages_apart(plan) if decode is None else pools_apart(plan, _plan(decode["plan"]))
     if options.pop("leaves", False):
         options["topology"] = two_leaves(-(-plan.world // 2))
     host = options.pop("host", None)
@@ -393,6 +395,7 @@ def grouped_hand_overs(draw: st.DrawFn) -> Case:
         case["plan"] = _grouped_plan(draw)
     if first > 0:
         case["decode"]["plan"] = _grouped_plan(draw)
+    case["apart"] = draw(st.booleans())
     case = _with_arrivals(draw, case, least=draw(st.sampled_from((1, 4))))
     return _clocked(draw, case) if draw(st.integers(0, 2)) else case
 

@@ -17,7 +17,18 @@ from clustersim.replay.replay import Prepared, replay
 from tests.core_storage import BOTH, Storage, core
 from tests.effort import examples
 from tests.laws.core_mutations import MUTATIONS, broken
-from tests.laws.lane_cases import Case, by_events, case_input, cases, clocked, clocked_splits, grouped, meeting, splits
+from tests.laws.lane_cases import (
+    Case,
+    by_events,
+    case_input,
+    cases,
+    clocked,
+    clocked_splits,
+    grouped,
+    grouped_hand_overs,
+    meeting,
+    splits,
+)
 from tests.laws.lane_corpus import CORPUS
 
 CATCHES: Final = dict(
@@ -59,7 +70,7 @@ def test_each_mutation_and_nothing_else_is_written_down_with_what_catches_it() -
 
 @pytest.mark.parametrize("storage", BOTH)
 @examples(30, sieved=True)
-@given(case=cases() | clocked() | meeting() | grouped() | splits() | clocked_splits())
+@given(case=cases() | clocked() | meeting() | grouped() | grouped_hand_overs() | splits() | clocked_splits())
 def test_lists_that_are_short_of_room_grow(storage: Storage, case: Case) -> None:
     """Compiled, a number behind the end of a list would be written where something else is, without a word."""
     inputs = case_input(case)
