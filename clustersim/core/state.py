@@ -68,8 +68,8 @@ STRETCH: Final = ("replica", "step", "stage", "instance", "ns")
 """Columns of an instance of a pass that took so much longer than it costs, logged before the step that it is of."""
 COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns", "decided_ns")
 """Columns of a copy to host memory, or back from there; it is logged when it is decided."""
-MOVE: Final = ("request", "source", "target", "shard", "layer", "first", "tokens", "start_ns", "end_ns")
-"""Columns of a move of K/V from replica to replica; it is logged when it has ended."""
+MOVE: Final = ("request", "sender", "receiver", "shard", "layer", "first", "tokens", "start_ns", "end_ns")
+"""Columns of a move of K/V from rank to rank; it is logged when it has ended."""
 
 
 class Clock(Record):

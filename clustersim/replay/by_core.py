@@ -36,12 +36,11 @@ def scheduling_obstacle(prepared: Prepared) -> str:
     """Return why the core can't schedule a run, however its steps run; empty if it can."""
     if refused:
         return refused
-    pools = prepared.input.pools
-    each = [_scheduling_obstacles(pool, handed_over=len(pools) > 1) for pool in pools]
+    each = [_scheduling_obstacles(pool) for pool in prepared.input.pools]
     return next((why for found in each for why, is_so in found.items() if is_so), "")
 
 
-def _scheduling_obstacles(pool: PoolInput, *, handed_over: bool) -> dict[str, bool]:
+def _scheduling_obstacles(pool: PoolInput) -> dict[str, bool]:
     """Return why the core can't schedule the replicas of a pool, and whether it is so."""
     serving = pool.serving
     own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
@@ -49,7 +48,6 @@ def _scheduling_obstacles(pool: PoolInput, *, handed_over: bool) -> dict[str, bo
         "each SP rank keeps cached prefixes of its own": pool.owners > 1 and serving.prefix_caching,
         "each SP rank swaps sequences of its own": pool.owners > 1 and pool.host is not None,
         "a user's class decides where each SP rank keeps sequences of its own": own and pool.owners > 1,
-        "prompts are split over SP ranks, and handed over": handed_over and pool.plan.sp.degree > 1,
     }
 
 
@@ -74,6 +72,7 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
         "every operator is an event": prepared.input.mode == "full",
         "experts are global, or steps run as halves, beside stages or split prompts": grouped
         and pool.plan.pp * pool.plan.sp.degree > 1,
+        "prompts are split over SP ranks, in two pools": len(prepared.pools) > 1 and pool.plan.sp.degree > 1,
         "copies to host memory meet others on a link, or differ": besides and copies_run_by_events(prepared),
         "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
         and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),

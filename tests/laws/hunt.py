@@ -30,6 +30,7 @@ from tests.laws.lane_cases import (
     grouped_hand_overs,
     hand_overs,
     sharing,
+    split_hand_overs,
     splits,
 )
 from tests.laws.random_scenarios import crowd_input, crowds
@@ -44,6 +45,7 @@ STRATEGIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "sharing": (sharing(), case_input),
     "splits": (splits(), case_input),
     "clocked-splits": (clocked_splits(), case_input),
+    "split-hand-overs": (split_hand_overs(), case_input),
     "grouped-hand-overs": (grouped_hand_overs(), case_input),
     "crowds": (crowds(), crowd_input),
 }

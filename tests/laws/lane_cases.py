@@ -219,22 +219,37 @@ def splits(draw: st.DrawFn) -> Case:
     plan["pp"] = draw(st.sampled_from((1, 1, 1, 2, 2, 3)))
     if plan["pp"] > 1 and draw(st.integers(0, 3)) and "host" not in case:
         case["apart"] = True
+    plan["sp"] = _sp(draw, plan.get("tp", 1))
+    plan.pop("wide", None)
+    if "ep" in plan:
+        plan["ep"] = plan["sp"]["degree"] * plan.get("tp", 1)
+        if 4 % plan["ep"]:  # experts
+            del plan["ep"]
+    case["layers"] = plan["pp"] * draw(st.sampled_from((1, 2, 5, 9)))
+    return _with_arrivals(draw, case)
+
+
+def _sp(draw: st.DrawFn, tp: int) -> Case:
     degree = draw(st.sampled_from((2, 2, 3, 4)))
-    schemes = ("ring", "ring", "all_gather", *(("all_to_all",) if 4 // plan.get("tp", 1) % degree == 0 else ()))
+    schemes = ("ring", "ring", "all_gather", *(("all_to_all",) if 4 // tp % degree == 0 else ()))
     scheme = draw(st.sampled_from(schemes))
-    plan["sp"] = {
+    return {
         "degree": degree,
         "scheme": scheme,
         "partition": draw(st.sampled_from(("contiguous", "zigzag", "striped"))),
         "decode": draw(st.sampled_from(("idle", "dp"))),
     }
-    plan.pop("wide", None)
-    if "ep" in plan:
-        plan["ep"] = degree * plan.get("tp", 1)
-        if 4 % plan["ep"]:  # experts
-            del plan["ep"]
-    case["layers"] = plan["pp"] * draw(st.sampled_from((1, 2, 5, 9)))
-    return _with_arrivals(draw, case)
+
+
+@st.composite
+def split_hand_overs(draw: st.DrawFn) -> Case:
+    """Draw a case of two pools whose prompts are split over SP ranks in at least one."""
+    case = _two_pools(draw)
+    first = draw(st.integers(0, 2))
+    for plan in (case["plan"], case["decode"]["plan"])[first // 2 : first + 1]:
+        plan["sp"] = _sp(draw, plan["tp"])
+    case = _with_arrivals(draw, case, least=draw(st.sampled_from((1, 4))))
+    return _clocked(draw, case) if draw(st.integers(0, 2)) else case
 
 
 @st.composite

@@ -28,6 +28,7 @@ from tests.laws.lane_cases import (
     hand_overs,
     meeting,
     sharing,
+    split_hand_overs,
     splits,
 )
 from tests.laws.lane_corpus import CORPUS
@@ -99,6 +100,12 @@ def test_replays_agree_where_prompts_are_split_over_sp_ranks(case: Case, window:
 @examples(10, sieved=True)
 @given(clocked_splits(), WINDOWS, MOST)
 def test_replays_agree_on_split_prompts_where_more_decides(case: Case, window: Window, most: int) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(20, sieved=True)
+@given(split_hand_overs(), WINDOWS, MOST)
+def test_replays_agree_where_split_prompts_are_handed_over(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
 
 
