@@ -115,6 +115,23 @@ def stages_apart(plan: ParallelPlan) -> Topology:
     return topology_from_edges("stages apart", device(), names, edges)
 
 
+def pools_apart(*plans: ParallelPlan) -> Topology:
+    """A switch for each stage of each replica or group of two pools, and links of 0.1 GB/s between devices of both.
+
+    So K/V that moves meets no collective.
+    """
+    ends: list[list[str]] = []
+    edges: list[tuple[str, str, float, float, str]] = []
+    for which, plan in enumerate(plans):
+        ends.append([f"g{which}.{i}" for i in range(plan.world)])
+        size = plan.lockstep.stage_ranks
+        edges += [(name, f"s{which}.{i // size}", GB_S, 0.0, "scaleup") for i, name in enumerate(ends[-1])]
+    switches = sorted({switch for _, switch, *_ in edges})
+    edges += [(name, other, GB_S / 10, 0.0, "scaleup") for name in ends[0] for other in ends[1]]
+    edges += [(switch, "spine", GB_S, 0.0, "scaleup") for switch in switches]  # which nothing takes
+    return topology_from_edges("pools apart", device(), [*ends[0], *ends[1]], edges)
+
+
 def hosted(count: int, *, shared: bool = False, apart: bool = False) -> Topology:
     """``count`` devices on one switch and on one host: each by a link of its own, or all by one; or on a host each.
 
@@ -212,24 +229,27 @@ def pools(
     prefill: ParallelPlan = ONE,
     decode: ParallelPlan = ONE,
     layers: int = 1,
+    layer: Layer = DENSE,
+    topology: Topology | None = None,
     decode_blocks: int = 1000,
     decode_serving: Mapping[str, object] = MappingProxyType({}),
     **more: Any,
 ) -> ReplayInput:
-    """Two pools on one crossbar, the decode pool on the devices behind the prefill pool.
+    """Two pools, by default on one crossbar, the decode pool on the devices behind the prefill pool.
 
     ``more`` is of the prefill pool as in :func:`deployment`, ``decode_serving`` are fields of the other's
     :class:`ServingConfig`.
     """
     world = prefill.world + decode.world
     decode = replace(decode, placement=tuple(range(prefill.world, world)))
-    given = deployment(arrivals, plan=prefill, layers=layers, topology=crossbar(world), **more)
-    spec = model(layers)
+    topology = topology or crossbar(world)
+    given = deployment(arrivals, plan=prefill, layers=layers, layer=layer, topology=topology, **more)
+    spec, one = model(layers, layer), given.entry.pricer
     serving = {"kv_block_tokens": 4, "max_batch_requests": more.get("max_batch_requests", 256), **decode_serving}
     pool = PoolInput(
         plan=decode,
         blueprints=step_blueprints(spec, decode.lockstep, Precision()),
-        pricer=Pricer(cost=RoundCost(), engine=ENGINE, comm=given.comm, sp=decode.lockstep.sp, windows=()),
+        pricer=Pricer(cost=one.cost, engine=one.engine, comm=one.comm, sp=decode.lockstep.sp, windows=one.windows),
         serving=ServingConfig(**serving),
         kv_blocks=decode_blocks,
     )

@@ -14,12 +14,12 @@ from typing import Any
 
 from clustersim.core.custom import consult
 from clustersim.core.group_prices import price_asked, price_group
-from clustersim.core.hand_overs import open_by_layer, reserve
+from clustersim.core.hand_overs import await_layer, open_by_layer, reserve
 from clustersim.core.scheduler import schedule
-from clustersim.core.state import DECODE, MIXED, NEVER, PREFILL
+from clustersim.core.state import ASK_LAYERS, DECODE, MIXED, NEVER, PREFILL
 from clustersim.core.steps import PIECE, arm, describe, horizon_of, run_by_events, soonest
 
-DECIDED, DESCRIBED = 1, 2
+DECIDED, DESCRIBED, PRICED = 1, 2, 3
 """How far the step of a replica has come that has not been launched."""
 
 
@@ -87,6 +87,21 @@ def extend_all(s: Any, p: Any, r: int, least: int) -> int:
     return 0
 
 
+def any_opens(s: Any, r: int) -> bool:
+    """Whether a prompt leaves layer by layer that the step of a group computes to its end."""
+    found = 0
+    for one in range(r, r + s.replicas[r].group_size):
+        found += s.flights[one][0].opens
+    return found > 0
+
+
+def await_layers(s: Any, h: Any, r: int) -> None:
+    """Let all whose prompts leave so hear of the layers that their step passes."""
+    for one in range(r, r + s.replicas[r].group_size):
+        if s.flights[one][0].opens:
+            await_layer(s, h, one, 0)
+
+
 def decide_together(s: Any, p: Any, h: Any, r: int) -> int:
     """Launch the next step of a group whose first replica this is, if it can be; return 0, or what to ask for."""
     rep, flight, end = s.replicas[r], s.flights[r][0], r + s.replicas[r].group_size
@@ -114,10 +129,16 @@ def decide_together(s: Any, p: Any, h: Any, r: int) -> int:
             return 0
         describe_all(s, r)
         flight.end = flight.start
-    asked = run_by_events(s, r, 0) if rep.by_events else extend_all(s, p, r, 1)
-    if asked:
-        return asked
-    s.clock[0].answered = 0
+    if rep.launched < PRICED:
+        asked = run_by_events(s, r, 0) if rep.by_events else extend_all(s, p, r, 1)
+        if asked:
+            return asked
+        s.clock[0].answered = 0
+        rep.launched = PRICED
+        if rep.by_layer and rep.by_events == 0 and any_opens(s, r):
+            return ASK_LAYERS
+    if rep.by_layer and rep.by_events == 0:
+        await_layers(s, h, r)
     for one in range(r, end):
         s.replicas[one].launched = 0
         s.replicas[one].flying = 1

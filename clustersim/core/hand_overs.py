@@ -22,9 +22,9 @@ from clustersim.core.events import VERSIONS, drop_first, expect, first_kind, fir
 from clustersim.core.flows import enter, leave
 from clustersim.core.kv_moves import ask, choose_sender, end_first
 from clustersim.core.passes import end_layer, tell
-from clustersim.core.progress import blocks_of
+from clustersim.core.progress import blocks_of, emptiest, free_of, lend, promise
 from clustersim.core.record import log_move, note
-from clustersim.core.state import ADMITTED, EVENTS, GROW, LAYER, TRANSFER
+from clustersim.core.state import ADMITTED, EVENTS, GROW, KEPT, LAYER, NOT_POOLED, TRANSFER
 from clustersim.core.transfers import expect_transfer
 
 NOBODY: Final = -1
@@ -37,12 +37,16 @@ ALL_LAYERS: Final = -1
 class HandOvers(Record):
     """What all transfers have in common.
 
-    The first ``prefill`` replicas hand over. Of each, ``sources`` ranks send to ``targets`` ranks, ``shards`` in all,
-    in ``layers``; a request has ``most`` moves. ``sizes`` is how many kinds of bytes there are; the ranks that send
-    have the paths from ``first_path`` on. Moves may be run ``by_events`` (``replay.core_events``).
+    The first ``prefill`` replicas hand over. Of each, ``sources`` ranks send to ``targets`` ranks, ``shards`` in all
+    for each sequence, in ``layers``; a request has ``most`` moves. Where SP ranks keep sequences apart, so many ranks
+    in a row are of one place (``of_source``, ``of_target``). ``sizes`` is how many kinds of bytes there are; the ranks
+    that send have the paths from ``first_path`` on. Moves may be run ``by_events`` (``replay.core_events``).
     """
 
-    __slots__ = ("by_events", "first_path", "layers", "most", "prefill", "shards", "sizes", "sources", "targets")
+    __slots__ = (
+        "by_events", "first_path", "layers", "most", "of_source", "of_target", "prefill", "shards", "sizes", "sources",
+        "targets",
+    )  # fmt: skip
 
 
 class KvShard(Record):
@@ -67,7 +71,7 @@ class HandOverLists(NamedTuple):
     """… and when each flight does."""
     shards: Any
     routes: Any
-    """By prefill replica, decode replica and shard."""
+    """By prefill replica, decode replica, shard, and the SP ranks that keep a sequence."""
     sizes: Any
     """Which kind of bytes a shard has of a layer, or (first) of all: ``shard × (layers + 1) + 1 + layer``."""
     moves_ns: Any
@@ -145,7 +149,8 @@ def reserve(s: Any, h: Any, r: int) -> int:
         other = rep.first_arriving
         seq = s.sequences[other]
         blocks = blocks_of(rep, seq.computed)
-        if blocks > rep.free:
+        seq.owner = emptiest(s, r)
+        if blocks > free_of(s, r, seq.owner):
             break
         if h.streams[0].spares < h.hand_overs[0].most:
             return GROW
@@ -153,10 +158,11 @@ def reserve(s: Any, h: Any, r: int) -> int:
         rep.arriving -= 1
         rep.receiving += 1
         taken += 1
-        rep.free -= blocks
-        rep.promised += blocks
-        seq.blocks = blocks
+        lend(s, r, other, blocks)
+        promise(s, r, other, blocks)
         note(s, r, ADMITTED, seq.request, seq.computed, rep.blocks - rep.free)
+        if rep.owners > 1:
+            note(s, r, KEPT, seq.request, seq.owner, NOT_POOLED)
         ask_all(s, h, seq.partner)
     return 0
 
@@ -186,8 +192,9 @@ def ask_layer(s: Any, h: Any, one: int, layer: int) -> None:
 def ask_move(s: Any, h: Any, one: int, shard: int, layer: int, first: int, tokens: int) -> None:
     """Ask for the move of one shard of a sequence."""
     way, owner, ends = s.sequences[one], h.hand_overs[0], h.shards[shard]
-    f = way.source * owner.sources + ends.source
-    move = h.moves[ask(h, f, (way.target - owner.prefill) * owner.targets + ends.target)]
+    f = way.source * owner.sources + ends.source * owner.of_source + way.owner
+    to = (way.target - owner.prefill) * owner.targets + ends.target * owner.of_target
+    move = h.moves[ask(h, f, to + s.sequences[way.partner].owner)]
     move.one, move.shard, move.layer, move.first, move.tokens = one, shard, layer, first, tokens
 
 
@@ -268,7 +275,9 @@ def start_moves(s: Any, p: Any, n: Any, h: Any) -> int:
             f = owner.first_path + sender
             move, path = h.moves[h.senders[sender].first], n.paths[f]
             seq = s.sequences[move.one]
-            way = h.routes[(seq.source * decoders + seq.target - owner.prefill) * owner.shards + move.shard]
+            at = (seq.source * decoders + seq.target - owner.prefill) * owner.shards + move.shard
+            at = (at * owner.of_source + seq.owner) * owner.of_target + s.sequences[seq.partner].owner
+            way = h.routes[at]
             kind = way.kind * owner.sizes + h.sizes[move.shard * (owner.layers + 1) + 1 + move.layer]
             move.start = clock.now
             if owner.by_events:
@@ -316,7 +325,7 @@ def go_on_hand_over(s: Any, p: Any, n: Any, h: Any) -> bool:
                 tell(s, p, n, f, -1)
             move = h.moves[end_first(h, f - h.hand_overs[0].first_path)]
             seq = s.sequences[move.one]
-            log_move(s, h, move)
+            log_move(s, h, f - h.hand_overs[0].first_path, move)
             s.clock[0].unsettled = 1
             seq.missing -= 1
             check_landed(s, move.one)

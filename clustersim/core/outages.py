@@ -157,7 +157,7 @@ def place_displaced(s: Any, p: Any) -> int:
                 why = LOST_IN_FAILURE if seq.displaced == AT_ONCE else LOST_WAITING
                 note_reason(s, seq.request, why, s.replicas[r].outage)
                 free_sequence(s, r, one)
-            elif most_blocks(s.replicas[0], seq) > s.replicas[0].blocks:
+            elif most_blocks(s.replicas[0], seq) > s.replicas[0].blocks // s.replicas[0].owners:
                 note(s, r, LOST, seq.request, seq.generated, 0)
                 note_reason(s, seq.request, TOO_LONG, seq.output)
                 free_sequence(s, r, one)

@@ -13,6 +13,7 @@ from clustersim.core.hand_overs import NOBODY, let_leave
 from clustersim.core.kv_moves import drop_moves
 from clustersim.core.passes import tell
 from clustersim.core.pools import expect_no_more, give_back
+from clustersim.core.progress import lend, promise
 from clustersim.core.queue import displace
 from clustersim.core.record import close_episode, note, note_reason
 from clustersim.core.state import CANCELLED, LEFT_OUTPUT, PREEMPTED
@@ -54,9 +55,8 @@ def take_back(s: Any, p: Any, n: Any, h: Any, one: int) -> None:
                     tell(s, p, n, path, -1)
         rep = s.replicas[r]
         rep.receiving -= 1
-        rep.free += way.blocks
-        rep.promised -= way.blocks
-        way.blocks = 0
+        promise(s, r, other, -way.blocks)
+        lend(s, r, other, -way.blocks)
         note(s, r, PREEMPTED, seq.request, way.generated, rep.blocks - rep.free + taken_by_run(s, p, r))
         weigh(s, r, -(way.prompt + way.output))
     elif r >= 0:

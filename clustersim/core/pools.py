@@ -11,7 +11,7 @@ from typing import Any
 
 from clustersim.core.hand_overs import NOBODY, ask_layer, start_moves
 from clustersim.core.prefix_cache import keep_no_more, release
-from clustersim.core.progress import most_blocks
+from clustersim.core.progress import lend, most_blocks, promise
 from clustersim.core.record import is_full, note, note_reason
 from clustersim.core.routing import lacks_room, route, show_replicas
 from clustersim.core.state import (
@@ -46,9 +46,8 @@ def give_back(s: Any, r: int, one: int, kind: int, tokens: int) -> None:
     if rep.caching:
         keep_no_more(s, r, one)
         release(s, r, one)
-    rep.free += seq.blocks
-    rep.promised -= most_blocks(rep, seq)
-    seq.blocks = 0
+    lend(s, r, one, -seq.blocks)
+    promise(s, r, one, -most_blocks(rep, seq))
     note(s, r, kind, seq.request, tokens, rep.blocks - rep.free)
     touch(s, r)
 
@@ -63,7 +62,7 @@ def land(s: Any, p: Any, one: int) -> None:
     rep.receiving -= 1
     s.order[r][rep.running] = other
     rep.running += 1
-    rep.promised += most_blocks(rep, seq) - seq.blocks
+    promise(s, r, other, most_blocks(rep, seq) - seq.blocks)
     if len(s.sequence_of) > 0:
         s.sequence_of[seq.request] = other
     note(s, r, RECEIVED, seq.request, seq.computed, rep.blocks - rep.free + taken_by_run(s, p, r))

@@ -30,6 +30,14 @@ def lend(s: Any, r: int, one: int, blocks: int) -> None:
         s.owners[rep.first_owner + seq.owner].free -= blocks
 
 
+def promise(s: Any, r: int, one: int, blocks: int) -> None:
+    """Note that a sequence may come to hold blocks, or does not any more."""
+    rep = s.replicas[r]
+    rep.promised += blocks
+    if rep.owners > 1:
+        s.owners[rep.first_owner + s.sequences[one].owner].promised += blocks
+
+
 def emptiest(s: Any, r: int) -> int:
     """Return the owner with most free blocks, the first among equals."""
     rep, found = s.replicas[r], 0

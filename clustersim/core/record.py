@@ -87,13 +87,13 @@ def note_stretch(s: Any, n: Any, r: int, step: int, stage: int, instance: int, l
     clock.stretches_at = at + 5
 
 
-def log_move(s: Any, h: Any, move: Any) -> None:
+def log_move(s: Any, h: Any, sender: int, move: Any) -> None:
     """Log the move of a shard of K/V, which ends now."""
     clock, logged, way = s.clock[0], h.moved, s.sequences[move.one]
     at = clock.moved_at
     logged[at] = way.request
-    logged[at + 1] = way.source
-    logged[at + 2] = way.target
+    logged[at + 1] = sender
+    logged[at + 2] = move.receiver
     logged[at + 3] = move.shard
     logged[at + 4] = move.layer
     logged[at + 5] = move.first

@@ -18,19 +18,11 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared, release, take_over
-from clustersim.core.progress import blocks_of, emptiest, free_of, lend, most_blocks
+from clustersim.core.progress import blocks_of, emptiest, free_of, lend, most_blocks, promise
 from clustersim.core.queue import comes_before, drop, pop, push
 from clustersim.core.record import close_episode, note
 from clustersim.core.state import ADMITTED, BEFORE_ALL, KEPT, NEVER, NOT_POOLED, PREEMPTED, REUSED
 from clustersim.core.swapping import swap_in, swap_out
-
-
-def promise(s: Any, r: int, one: int, blocks: int) -> None:
-    """Note that a sequence may come to hold blocks, or does not any more."""
-    rep = s.replicas[r]
-    rep.promised += blocks
-    if rep.owners > 1:
-        s.owners[rep.first_owner + s.sequences[one].owner].promised += blocks
 
 
 def leave(s: Any, r: int, one: int) -> None:

@@ -13,12 +13,12 @@ from clustersim.compiled import Record
 NEVER: Final = (1 << 63) - 1
 
 DONE, FULL, GROW, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, ASK_PAIRS, WIDEN, OUTAGES, TOO_LATE = range(11)
-ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES, LACKS_BLOCKS, ASK_SLOWDOWN = range(11, 18)
+ASK_ROUTE, ASK_BATCH, ASK_PASS, ASK_EVENTS, ASK_USES, LACKS_BLOCKS, ASK_SLOWDOWN, ASK_LAYERS = range(11, 19)
 """Why the core stops: at the end; where logs, or lists of sequences and events, have no room; where a price is missing,
 or pairs to choose from; where rows of prices have no room; where replicas fail or come back; where an instant is beyond
 64 bits; where a user's router or scheduler decides; where a step is to be run by events, and where these go on;
 where it is unknown what communications put on links; where a user's scheduler admits what there are no blocks for;
-where devices or links may be slower than they should be."""
+where devices or links may be slower than they should be; where it is unknown when a group passes layers."""
 
 ENDS, HAND_OVERS, ARRIVALS, DEPARTURES, DECISIONS, STOPPING = range(6)
 """Phases of an instant, in their order."""
@@ -68,8 +68,8 @@ STRETCH: Final = ("replica", "step", "stage", "instance", "ns")
 """Columns of an instance of a pass that took so much longer than it costs, logged before the step that it is of."""
 COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns", "decided_ns")
 """Columns of a copy to host memory, or back from there; it is logged when it is decided."""
-MOVE: Final = ("request", "source", "target", "shard", "layer", "first", "tokens", "start_ns", "end_ns")
-"""Columns of a move of K/V from replica to replica; it is logged when it has ended."""
+MOVE: Final = ("request", "sender", "receiver", "shard", "layer", "first", "tokens", "start_ns", "end_ns")
+"""Columns of a move of K/V from rank to rank; it is logged when it has ended."""
 
 
 class Clock(Record):

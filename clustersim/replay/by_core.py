@@ -10,7 +10,7 @@ from clustersim.compiled import READ_S, compiler_s
 from clustersim.core.clock import advance
 from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.replay.core_events import copies_run_by_events
-from clustersim.replay.core_groups import is_grouped
+from clustersim.replay.core_groups import any_grouped
 from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.core_slowdowns import slowdown_obstacle
@@ -35,12 +35,11 @@ def scheduling_obstacle(prepared: Prepared) -> str:
     """Return why the core can't schedule a run, however its steps run; empty if it can."""
     if refused:
         return refused
-    pools = prepared.input.pools
-    each = [_scheduling_obstacles(pool, handed_over=len(pools) > 1) for pool in pools]
+    each = [_scheduling_obstacles(pool) for pool in prepared.input.pools]
     return next((why for found in each for why, is_so in found.items() if is_so), "")
 
 
-def _scheduling_obstacles(pool: PoolInput, *, handed_over: bool) -> dict[str, bool]:
+def _scheduling_obstacles(pool: PoolInput) -> dict[str, bool]:
     """Return why the core can't schedule the replicas of a pool, and whether it is so."""
     serving = pool.serving
     own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
@@ -48,8 +47,6 @@ def _scheduling_obstacles(pool: PoolInput, *, handed_over: bool) -> dict[str, bo
         "each SP rank keeps cached prefixes of its own": pool.owners > 1 and serving.prefix_caching,
         "each SP rank swaps sequences of its own": pool.owners > 1 and pool.host is not None,
         "a user's class decides where each SP rank keeps sequences of its own": own and pool.owners > 1,
-        "experts are global, or steps run as halves, in two pools": handed_over and is_grouped(pool.plan),
-        "prompts are split over SP ranks, and handed over": handed_over and pool.plan.sp.degree > 1,
     }
 
 
@@ -70,21 +67,23 @@ def core_obstacle(prepared: Prepared) -> str:
 def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool]:
     """Return why the core can't run the steps of a pool, and whether it is so."""
     pool = one.input
-    grouped, contention = is_grouped(pool.plan), prepared.contention
-    meets = not contention.stages.isdisjoint((replica, 0) for replica in one.meshes)
-    besides = links_meet(prepared) or len(prepared.pools) > 1 or grouped or pool.plan.sp.degree > 1
+    grouped, meets = any_grouped(prepared), links_meet(prepared)
+    besides = meets or len(prepared.pools) > 1 or grouped or pool.plan.sp.degree > 1
     return {
+        "experts are global, or steps run as halves, beside stages or split prompts": grouped
+        and pool.plan.pp * pool.plan.sp.degree > 1,
+        "prompts are split over SP ranks, in two pools": len(prepared.pools) > 1 and pool.plan.sp.degree > 1,
         "copies to host memory meet others on a link, or differ": besides and copies_run_by_events(prepared),
         "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
         and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),
-        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1 and links_meet(prepared),
+        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1 and meets,
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "operators of a pass overlap, or ranks of one group differ": not all(
             program.even and (grouped or program.template.is_chain or pool.plan.sp.degree > 1)
             for program in one.distinct.values()
         ),
-        "experts are global, and their exchange can meet others on a link": grouped and meets,
-        "K/V leaves layer by layer, and costs depend on several counts": not _adds_up(one),
+        "experts are global, or steps run as halves, and communications can meet on a link": grouped and meets,
+        "K/V leaves layer by layer, and costs depend on several counts": not grouped and not _adds_up(one),
     }
 
 
@@ -111,7 +110,7 @@ def is_interpreted(prepared: Prepared) -> bool:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return True
     inputs = prepared.input
-    staged = inputs.entry.plan.pp > 1 or links_meet(prepared) or is_grouped(inputs.entry.plan)
+    staged = inputs.entry.plan.pp > 1 or links_meet(prepared) or any_grouped(prepared)
     return inputs.behind_s + expected_s(inputs.requests, staged=staged) < compiler_s(advance)
 
 

@@ -63,12 +63,13 @@ class EventSteps:
         weak = WeakLinks([fault for fault in prepared.slowing if fault.links], inputs.topology.link_capacity)
         self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
         shapes: list[Shapes] = [{} for _ in prepared.pools]
-        self.wirings = [
-            wirings_of(prepared, pool, replica, of_pool)
+        self.wirings = {
+            replica: wirings_of(prepared, pool, replica, of_pool)
             for pool, of_pool in zip(prepared.pools, shapes, strict=True)
             for replica in pool.meshes
-        ]
-        self.pipelines = [self._pipeline(r) for r in range(len(self.wirings))]
+        }
+        """Of replicas that take their steps alone, and of the first of each group."""
+        self.pipelines = {r: self._pipeline(r) for r in self.wirings}
         self.swaps = [self._swaps(r) for r in range(len(replicas))]
         self.outages = [-1] * len(replicas)
         """The last one of each replica."""
@@ -126,8 +127,10 @@ class EventSteps:
             durations=[wiring.durations(batch, features) for wiring in self.wirings[r]], started_at=now,
         )  # fmt: skip
         self.env._now = now
-        if flight.opens and rep.by_layer:
-            micro.on_layer = partial(self._passed, r * s.clock[0].most_stages + k, flight.version)
+        opened = [one for one in range(r, r + rep.group_size) if rep.by_layer and s.flights[one][k].opens]
+        if opened:
+            most = s.clock[0].most_stages
+            micro.on_layer = partial(self._passed, [(one * most + k, s.flights[one][k].version) for one in opened])
         self.pipelines[r].launch(micro)
         self._arm()
 
@@ -192,9 +195,10 @@ class EventSteps:
     def _tell(self, r: int) -> None:
         self._expect(now_ns(self.env), st.STEP_END, r, self.state().replicas[r].version)
 
-    def _passed(self, number: int, version: int, layer: int) -> None:
+    def _passed(self, opened: Sequences[tuple[int, int]], layer: int) -> None:
         del layer  # they are passed in their order
-        self._expect(now_ns(self.env), st.LAYER, number, version)
+        for number, version in opened:
+            self._expect(now_ns(self.env), st.LAYER, number, version)
 
     def _moved(self, path: int, version: int) -> None:
         self._expect(now_ns(self.env), st.TRANSFER, path, version & VERSIONS)

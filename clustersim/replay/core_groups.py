@@ -42,6 +42,11 @@ def is_grouped(plan: ParallelPlan) -> bool:
     return plan.is_lockstep or plan.is_two_batch
 
 
+def any_grouped(prepared: Prepared) -> bool:
+    """Whether the steps of any pool are those of groups: then one replica by itself is a group of one."""
+    return any(is_grouped(pool.input.plan) for pool in prepared.pools)
+
+
 def decision_of(s: Any, r: int, k: int = 0) -> Decision:
     """Return what the step carries that a replica has decided; ``k``: its flight."""
     decodes, chunks, stages = (int(field_of(s.replicas, r, name)) for name in ("decodes", "chunks", "stages"))
@@ -174,6 +179,28 @@ class GroupSteps:
         else:
             s.pending[r][at : at + len(values)] = values.tolist()
         set_field(s.clock, 0, "answered", count)
+
+    def foresee_layers(self, s: Any, h: Any) -> None:
+        """Tell when the step that is decided passes each layer: when its attention over prompts has ended on all."""
+        first = self.replicas[0]
+        row, start, width, parts = (
+            int(field_of(s.flights[first], 0, name)) for name in ("row", "start", "width", "found")
+        )
+        pending = np.asarray(s.pending[first])
+        if self.tables is None:
+            by_class = self.rows[row][1][0]
+            program = self.programs[self.batch.batch.program] if self.batch is not None else None
+        else:
+            ((found, columns),) = self.tables.rows(row, pending[None, len(pending) - parts :])
+            by_class, program = found.copy(), self.tables.every[row].program
+            by_class[list(columns)] = pending[: width - 1]
+        assert program is not None
+        template = program.template
+        ends = start + template.ends(by_class[template.instance_class])[template.node_instance]
+        passed = {layer: int(ends[nodes].max()) for layer, nodes in template.prompt_layers}
+        for r in self.replicas:
+            for at, layer in enumerate(np.asarray(h.layers).tolist()):
+                h.layer_times[r][at] = passed[layer]
 
     def _price(self, s: Any, done: int, count: int) -> tuple[int, Row, Int64Array, Int64Array]:
         """Return the template and the row of some steps, what varies in them, and how long they are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class KvRoutes:
         self.layers = 1 + max((layer for shard in self.shards for layer in shard.layers), default=-1)
         self.sources = list(dict.fromkeys(shard.source for shard in self.shards))
         self.targets = list(dict.fromkeys(shard.target for shard in self.shards))
+        self.owners = self.prefill.input.owners, self.decode.input.owners
         self.from_ranks, self.devices = _ends(self.prefill, self.sources)
         self.to_ranks, self.to_devices = _ends(self.decode, self.targets)
         self.of_shards = np.array(
@@ -55,7 +57,7 @@ class KvRoutes:
     @property
     def senders(self) -> int:
         """How many ranks send."""
-        return len(self.prefill.replicas) * len(self.sources)
+        return len(self.from_ranks)
 
     def lists(
         self, n: Network, longest: int, layers: list[int], *, by_events: bool = False
@@ -80,7 +82,7 @@ class KvRoutes:
             "layer_times": storage.table(len(self.prefill.replicas), self.prefill.input.plan.pp * len(layers)),
             "shards": storage.records(KvShard, shards), "streams": storage.records(Streams, 1),
             "senders": storage.records(Sender, self.senders), "moves": storage.records(Move, moves),
-            "receivers": storage.records(Receiver, len(self.decode.replicas) * len(self.targets)),
+            "receivers": storage.records(Receiver, len(self.to_ranks)),
         }  # fmt: skip
         for name, side in (("source", 0), ("target", 1)):
             for number in range(shards):
@@ -91,7 +93,8 @@ class KvRoutes:
                     set_field(found[name], at, field, NONE)
         sizes, kinds = np.unique(self.token_bytes, return_inverse=True)
         values = {
-            "prefill": len(self.prefill.replicas), "sources": len(self.sources), "targets": len(self.targets),
+            "prefill": len(self.prefill.replicas), "sources": len(self.sources) * self.owners[0],
+            "targets": len(self.targets) * self.owners[1], "of_source": self.owners[0], "of_target": self.owners[1],
             "shards": shards, "layers": self.layers, "most": self.most, "sizes": len(sizes), "first_path": len(n.paths),
             "by_events": int(by_events),
         }  # fmt: skip
@@ -115,19 +118,16 @@ class KvRoutes:
         add_moves(found["streams"], found["moves"], 0)
         return n, HandOverLists(moved=storage.log(0), **found)
 
-    def _ways(self) -> tuple[list[tuple[int, Places]], list[int], list[Any]]:
-        """Return the kind of costs and the places of each way; the number and the plan of each kind."""
+    def _ways(self) -> tuple[list[tuple[int, int, Places]], list[int], list[Any]]:
+        """Return who sends, the kind of costs and the places of each way; the number and the plan of each kind."""
         comm, alone = self.prepared.input.comm, self.prepared.contention.alone
         capacity = self.prepared.input.topology.link_capacity
         kinds: dict[int, int] = {}
         plans, known, ways = [], {}, []
         for source in range(len(self.prefill.replicas)):
             for target in range(len(self.decode.replicas)):
-                for here, there in self.of_shards.tolist():
-                    pair = (
-                        self.devices[source * len(self.sources) + here],
-                        self.to_devices[target * len(self.targets) + there],
-                    )
+                for sender, receiver in self._pairs(source, target):
+                    pair = self.devices[sender], self.to_devices[receiver]
                     if pair not in known:
                         number = comm.number("send", pair)
                         plan = next(iter(comm.plans("send", pair)), None)
@@ -136,20 +136,30 @@ class KvRoutes:
                             plans.append(plan)
                         places: Places = ((), ()) if plan is None or pair in alone else places_of([plan], capacity)
                         known[pair] = kinds[number], places
-                    ways.append(known[pair])
+                    ways.append((sender, *known[pair]))
         return ways, list(kinds), plans
 
-    def _paths(self, n: Network, ways: list[tuple[int, Places]]) -> tuple[Network, Any]:
+    def _pairs(self, source: int, target: int) -> Iterator[tuple[int, int]]:
+        """Yield which rank sends to which, by their places in the lists, of each shard and owners at both ends."""
+        of_source, of_target = self.owners
+        for here, there in self.of_shards.tolist():
+            for sender in range(of_source):
+                for receiver in range(of_target):
+                    yield (
+                        (source * len(self.sources) + here) * of_source + sender,
+                        (target * len(self.targets) + there) * of_target + receiver,
+                    )
+
+    def _paths(self, n: Network, ways: list[tuple[int, int, Places]]) -> tuple[Network, Any]:
         """Return the network with a path for each rank that sends, and the ways, of which it takes one at a time."""
-        storage, shards, decoders = self.storage, len(self.shards), len(self.decode.replicas)
+        storage = self.storage
         first_path, first = len(n.paths), len(n.places)
         found = storage.records(KvRoute, len(ways))
         paths = longer(n.paths, storage.records(Path, self.senders))
-        places = longer(n.places, storage.records(Place, sum(len(of) for _, (of, _) in ways)))
+        places = longer(n.places, storage.records(Place, sum(len(of) for _, _, (of, _) in ways)))
         for f in range(first_path, len(paths)):
             set_field(paths, f, "owner", MOVE_OF_KV)
-        for at, (kind, of) in enumerate(ways):
-            sender = at // (shards * decoders) * len(self.sources) + int(self.of_shards[at % shards, 0])
+        for at, (sender, kind, of) in enumerate(ways):
             end = place_on_links(places, first_path + sender, first, of)
             for name, value in (("kind", kind), ("first", first), ("end", end)):
                 set_field(found, at, name, value)
@@ -161,11 +171,11 @@ class KvRoutes:
 
     def record(self, rows: Int64Array) -> None:
         """Record moves as the core has logged them."""
-        request, source, target, shard, layer, first, tokens, start, end = rows.T
-        here, there = self.of_shards[shard].T if len(self.shards) else (shard, shard)
+        request, sender, receiver, shard, layer, first, tokens, start, end = rows.T
+        source = sender // (len(self.sources) * self.owners[0])
+        target = len(self.prefill.replicas) + receiver // (len(self.targets) * self.owners[1])
         found = (
-            request, source, self.from_ranks[source * len(self.sources) + here], target,
-            self.to_ranks[(target - len(self.prefill.replicas)) * len(self.targets) + there], layer,
+            request, source, self.from_ranks[sender], target, self.to_ranks[receiver], layer,
             *self.heads[shard, 1 + layer].T, first, tokens,
             np.rint(self.token_bytes[shard, 1 + layer] * tokens).astype(np.int64), start, end,
         )  # fmt: skip
@@ -173,8 +183,9 @@ class KvRoutes:
 
 
 def _ends(pool: PreparedPool, places: list[tuple[int, int]]) -> tuple[Int64Array, list[int]]:
-    """Return the global rank and the device of some places (stage, TP rank) of each replica of a pool."""
-    found = [pool.ranks_of(replica, *place)[0] for replica in pool.replicas for place in places]
+    """Return the global rank and the device of each owner of some places (stage, TP rank) of each replica of a pool."""
+    owners = pool.input.owners
+    found = [one for replica in pool.replicas for place in places for one in pool.ranks_of(replica, *place)[:owners]]
     return np.array([rank for rank, _ in found], np.int64), [device for _, device in found]
 
 

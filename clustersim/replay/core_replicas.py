@@ -27,7 +27,7 @@ from clustersim.core.tables.prices import EventTables, PriceTables
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.core_custom import AskedRouter, AskedScheduler
 from clustersim.replay.core_events import EventSteps, copies_run_by_events
-from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, is_grouped
+from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, any_grouped, is_grouped
 from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.core_slowdowns import SlowSteps
@@ -166,15 +166,16 @@ class CoreReplicas:
 
     def _group_tables(self) -> GroupTables:
         """Return the prices of groups, those of an earlier run that came to its end where they do."""
-        scheduler, (pool,) = self.scheduler, self.prepared.pools
-        most, kinds = most_counts(scheduler, self.inputs.requests), dict[Any, GroupKind]()
+        each = [most_counts(one, self.inputs.requests) for one in self.of_pools]
+        kinds, of_replicas = dict[Any, GroupKind](), list[int]()
         for group in self.groups.values():
-            kind = GroupKind(group.pricer, pool.input.plan, group.programs, most)
-            kinds.setdefault(group.programs["decode"].key, kind)
-        firsts = [(r - r % pool.together) for r in range(len(self.replicas))]
-        of_replicas = tuple([[*kinds].index(self.groups[r].programs["decode"].key) for r in firsts])
-        self.group_key = "groups", self.interpreted, pool.input.plan, of_replicas, most
-        made = pool.input.pricer.made
+            number, plan = self.prepared.pools.index(group.pool), group.pool.input.plan
+            key = number, group.programs["decode"].key
+            kinds.setdefault(key, GroupKind(group.pricer, plan, group.programs, each[number]))
+            of_replicas += [[*kinds].index(key)] * len(group.replicas)
+        told = tuple((id(pool.pricer), pool.plan) for pool in self.inputs.pools)
+        self.group_key = "groups", self.interpreted, told, tuple(of_replicas), tuple(each)
+        made = self.inputs.entry.pricer.made
         found: GroupTables = made.pop(self.group_key, None) or GroupTables([*kinds.values()], of_replicas, self.storage)
         found.settle()
         if not found.obstacle:
@@ -185,11 +186,11 @@ class CoreReplicas:
     def _groups(self) -> dict[int, GroupSteps]:
         """Return the steps of groups by the place of their first replica, which gets a log for their passes."""
         found: dict[int, GroupSteps] = {}
-        if self.by_events:
+        if self.by_events or not any_grouped(self.prepared):
             return found
         for r, replica in enumerate(self.replicas.tolist()):
             pool = self.prepared.pool_of(replica)
-            if is_grouped(pool.input.plan) and (replica in pool.meshes):
+            if replica in pool.meshes:
                 found[r] = GroupSteps(self.prepared, pool, replica, r)
                 blocks = self.prepared.schedulers[replica].pool.total
                 self.logs[r] = GroupLog(found[r], replica, blocks, self.prepared.recorder)
@@ -235,7 +236,8 @@ class CoreReplicas:
         whole = self.tables.whole
         classes, ranks = whole["classes"], whole["ranks"]
         copied = width if self.copying else 0  # as many may be copied as run
-        self.margin = self.network.margin + copied * self.most_together
+        layers = self.most_together if self.groups and self.routes is not None else 0
+        self.margin = self.network.margin + copied * self.most_together + layers
         varying = max(
             [one.room for one in self.groups.values()]
             or [
@@ -394,7 +396,7 @@ class CoreReplicas:
             "by_events": int(self.by_events), "copies_by_events": int(self.events is not None),
             "meets": int(self.network.shares),
             "host": hosts, "host_blocks": hosts, "outage": -1,
-            "group_size": of_pool.together, "by_group": int(is_grouped(of_pool.input.plan)),
+            "group_size": of_pool.together, "by_group": int(bool(self.groups) or is_grouped(of_pool.input.plan)),
         }  # fmt: skip
         most = len(self.s.owners) // len(self.logs)
         for r in range(*self.bounds[number : number + 2]):
@@ -532,10 +534,14 @@ class CoreReplicas:
             elif self.events is not None and status == st.ASK_PASS:
                 self.events.launch(self._of_clock("asking"))
                 set_field(self.s.clock, 0, "answered", 1)
+                now = max(now, self._of_clock("now"))
+                ended = self._tell(ended, now)
             elif self.events is not None and status == st.ASK_EVENTS:
                 self.events.go_on()
             elif status == st.ASK_BATCH:
                 self.schedulers[self._of_clock("asking")].decide(self.s)
+            elif status == st.ASK_LAYERS:
+                self.groups[self._of_clock("asking")].foresee_layers(self.s, self.h)
             elif status == st.ASK_SLOWDOWN:
                 assert self.slow_steps is not None
                 self.slow_steps.answer(self.s, self._of_clock("asking"))

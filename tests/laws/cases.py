@@ -34,6 +34,7 @@ from tests.round_numbers import (
     deployment,
     hosted,
     pools,
+    pools_apart,
     prefixed,
     stages_apart,
     step_ends,
@@ -47,11 +48,11 @@ Case = dict[str, Any]
 Replicas share experts where the plan is ``wide``, and steps run in two ``halves`` from so many tokens on, those that
 only decode and others.
 
-With ``apart`` each stage has links of its own (``stages_apart``); with ``leaves`` devices are on two switches, between
-which there is one link (``two_leaves``), and ``placement`` says which is where. With ``host`` sequences are swapped to
-hosts with so many blocks, one each but where ``port`` says whether all devices share a link to one (``hosted``). With
-``decode``, keywords of the decode pool, there are two pools: its ``plan``, its ``kv_blocks`` and fields of its
-``ServingConfig``.
+With ``apart`` each stage has links of its own (``stages_apart``), or K/V that moves has (``pools_apart``); with
+``leaves`` devices are on two switches, between which there is one link (``two_leaves``), and ``placement`` says which
+is where. With ``host`` sequences are swapped to hosts with so many blocks, one each but where ``port`` says whether all
+devices share a link to one (``hosted``). With ``decode``, keywords of the decode pool, there are two pools: its
+``plan``, its ``kv_blocks`` and fields of its ``ServingConfig``.
 Besides, ``order`` is (by, patience in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, ``failures``
 are (instant, end or None, device), and ``shares`` are the tokens of a hash, and of requests in turn a group and how
 many hashes it has in common.
@@ -78,31 +79,23 @@ CAPTURED: Final = replace(
 def case_input(case: Case) -> ReplayInput:
     """What a replay of a case is a function of."""
     options = dict(case)
-    fields = dict(options.pop("plan", {}))
+    fields = options.pop("plan", {})
     if options.pop("captured", False):
         options["engine"] = CAPTURED
-    if "ep" in fields:
-        wide = fields.pop("wide", False)
-        fields["ep"] = ExpertPlan(degree=fields["ep"], scope="global" if wide else "replica")
-        if "halves" in fields:
-            decode, prefill = fields.pop("halves")
-            fields["ep"] = replace(
-                fields["ep"], overlap="two_batch", overlap_decode_tokens=decode, overlap_prefill_tokens=prefill
-            )
+    if "ep" in fields or "ep" in options.get("decode", {}).get("plan", {}):
         options["layer"] = SPARSE
-    if "sp" in fields:
-        fields["sp"] = SequencePlan(**fields["sp"])
     if "window" in options:
         attention = replace(ATTENTION, sliding_window=options.pop("window"))
         options["layer"] = replace(options.get("layer", DENSE), attention=attention)
-    plan = ParallelPlan(**fields)
+    plan = _plan(fields)
     columns = {name: np.array(options.pop(name)) for name in ("priorities", "cancel_after_ns") if name in options}
     failures, shares = options.pop("failures", ()), options.pop("shares", None)
     if "order" in options:
         by, patience_ns = options["order"]
         options["order"] = Order(by=by, patience_ns=patience_ns)
     if options.pop("apart", False):
-        options["topology"] = stages_apart(plan)
+        decode = options.get("decode")
+        options["topology"] = stages_apart(plan) if decode is None else pools_apart(plan, _plan(decode["plan"]))
     if options.pop("leaves", False):
         options["topology"] = two_leaves(-(-plan.world // 2))
     host = options.pop("host", None)
@@ -120,11 +113,26 @@ def case_input(case: Case) -> ReplayInput:
     return replace(given, requests=replace(given.requests, **columns), faults=faults)
 
 
+def _plan(fields: Case) -> ParallelPlan:
+    fields = dict(fields)
+    if "ep" in fields:
+        wide = fields.pop("wide", False)
+        fields["ep"] = ExpertPlan(degree=fields["ep"], scope="global" if wide else "replica")
+        if "halves" in fields:
+            decode, prefill = fields.pop("halves")
+            fields["ep"] = replace(
+                fields["ep"], overlap="two_batch", overlap_decode_tokens=decode, overlap_prefill_tokens=prefill
+            )
+    if "sp" in fields:
+        fields["sp"] = SequencePlan(**fields["sp"])
+    return ParallelPlan(**fields)
+
+
 def _deployed(arrivals: Sequence[Arrival], plan: ParallelPlan, options: dict[str, Any]) -> ReplayInput:
     if "decode" not in options:
         return deployment(arrivals, plan=plan, **options)
     serving = dict(options.pop("decode"))
-    decode, blocks = ParallelPlan(**serving.pop("plan")), serving.pop("kv_blocks")
+    decode, blocks = _plan(serving.pop("plan")), serving.pop("kv_blocks")
     serving["kv_block_tokens"] = options["kv_block_tokens"]
     return pools(arrivals, prefill=plan, decode=decode, decode_blocks=blocks, decode_serving=serving, **options)
 
@@ -211,22 +219,37 @@ def splits(draw: st.DrawFn) -> Case:
     plan["pp"] = draw(st.sampled_from((1, 1, 1, 2, 2, 3)))
     if plan["pp"] > 1 and draw(st.integers(0, 3)) and "host" not in case:
         case["apart"] = True
+    plan["sp"] = _sp(draw, plan.get("tp", 1))
+    plan.pop("wide", None)
+    if "ep" in plan:
+        plan["ep"] = plan["sp"]["degree"] * plan.get("tp", 1)
+        if 4 % plan["ep"]:  # experts
+            del plan["ep"]
+    case["layers"] = plan["pp"] * draw(st.sampled_from((1, 2, 5, 9)))
+    return _with_arrivals(draw, case)
+
+
+def _sp(draw: st.DrawFn, tp: int) -> Case:
     degree = draw(st.sampled_from((2, 2, 3, 4)))
-    schemes = ("ring", "ring", "all_gather", *(("all_to_all",) if 4 // plan.get("tp", 1) % degree == 0 else ()))
+    schemes = ("ring", "ring", "all_gather", *(("all_to_all",) if 4 // tp % degree == 0 else ()))
     scheme = draw(st.sampled_from(schemes))
-    plan["sp"] = {
+    return {
         "degree": degree,
         "scheme": scheme,
         "partition": draw(st.sampled_from(("contiguous", "zigzag", "striped"))),
         "decode": draw(st.sampled_from(("idle", "dp"))),
     }
-    plan.pop("wide", None)
-    if "ep" in plan:
-        plan["ep"] = degree * plan.get("tp", 1)
-        if 4 % plan["ep"]:  # experts
-            del plan["ep"]
-    case["layers"] = plan["pp"] * draw(st.sampled_from((1, 2, 5, 9)))
-    return _with_arrivals(draw, case)
+
+
+@st.composite
+def split_hand_overs(draw: st.DrawFn) -> Case:
+    """Draw a case of two pools whose prompts are split over SP ranks in at least one."""
+    case = _two_pools(draw)
+    first = draw(st.integers(0, 2))
+    for plan in (case["plan"], case["decode"]["plan"])[first // 2 : first + 1]:
+        plan["sp"] = _sp(draw, plan["tp"])
+    case = _with_arrivals(draw, case, least=draw(st.sampled_from((1, 4))))
+    return _clocked(draw, case) if draw(st.integers(0, 2)) else case
 
 
 @st.composite
@@ -362,13 +385,32 @@ def _with_arrivals(draw: st.DrawFn, case: Case, least: int = 1) -> Case:
 @st.composite
 def grouped(draw: st.DrawFn) -> Case:
     """Draw a case of replicas that take their steps together, or whose steps run in two halves; most with more."""
-    case, is_wide = _one_pool(draw), draw(st.booleans())
+    case, plan = _one_pool(draw), _grouped_plan(draw)
+    case |= {"plan": plan, "layers": draw(st.sampled_from((1, 1, 2, 5))), "captured": draw(st.booleans())}
+    case = _with_arrivals(draw, case, least=draw(st.sampled_from((1, 4))))
+    return _clocked(draw, case) if draw(st.integers(0, 2)) else case
+
+
+def _grouped_plan(draw: st.DrawFn) -> Case:
+    is_wide = draw(st.booleans())
     dp, tp = draw(st.sampled_from(((2, 1), (2, 1), (4, 1), (2, 2)) if is_wide else ((1, 2), (1, 4), (2, 2), (3, 2))))
-    plan = {name: degree for name, degree in (("dp", dp), ("tp", tp)) if degree > 1}
+    plan: Case = {name: degree for name, degree in (("dp", dp), ("tp", tp)) if degree > 1}
     plan |= {"ep": dp * tp, "wide": True} if is_wide else {"ep": tp}
     if not is_wide or draw(st.booleans()):
         plan["halves"] = draw(st.sampled_from(((1, 1), (1, 1), (2, 2), (1, 12), (4, 8))))
-    case |= {"plan": plan, "layers": draw(st.sampled_from((1, 1, 2, 5))), "captured": draw(st.booleans())}
+    return plan
+
+
+@st.composite
+def grouped_hand_overs(draw: st.DrawFn) -> Case:
+    """Draw a case of two pools of which at least one is like that."""
+    case = _two_pools(draw) | {"captured": draw(st.booleans())}
+    first = draw(st.integers(0, 2))
+    if first < 2:
+        case["plan"] = _grouped_plan(draw)
+    if first > 0:
+        case["decode"]["plan"] = _grouped_plan(draw)
+    case["apart"] = draw(st.booleans())
     case = _with_arrivals(draw, case, least=draw(st.sampled_from((1, 4))))
     return _clocked(draw, case) if draw(st.integers(0, 2)) else case
 

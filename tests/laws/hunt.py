@@ -26,8 +26,10 @@ from tests.laws.cases import (
     clocked,
     clocked_hand_overs,
     clocked_splits,
+    grouped_hand_overs,
     hand_overs,
     sharing,
+    split_hand_overs,
     splits,
 )
 from tests.laws.everything import ALL, features
@@ -43,6 +45,8 @@ STRATEGIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "sharing": (sharing(), case_input),
     "splits": (splits(), case_input),
     "clocked-splits": (clocked_splits(), case_input),
+    "split-hand-overs": (split_hand_overs(), case_input),
+    "grouped-hand-overs": (grouped_hand_overs(), case_input),
     "crowds": (crowds(), crowd_input),
 }
 """Deployments of round numbers, without and with more than arrivals to decide, of one pool, of two, with prompts that

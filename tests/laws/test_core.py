@@ -16,7 +16,18 @@ from clustersim.replay.by_core import core_obstacle
 from clustersim.replay.replay import Prepared, replay
 from tests.core_storage import BOTH, Storage, core
 from tests.effort import examples
-from tests.laws.cases import Case, by_events, case_input, cases, clocked, clocked_splits, grouped, meeting, splits
+from tests.laws.cases import (
+    Case,
+    by_events,
+    case_input,
+    cases,
+    clocked,
+    clocked_splits,
+    grouped,
+    grouped_hand_overs,
+    meeting,
+    splits,
+)
 from tests.laws.core_mutations import MUTATIONS
 from tests.laws.corpus import CORPUS
 from tests.laws.mutations import mutated
@@ -60,7 +71,7 @@ def test_each_mutation_and_nothing_else_is_written_down_with_what_catches_it() -
 
 @pytest.mark.parametrize("storage", BOTH)
 @examples(30, sieved=True)
-@given(case=cases() | clocked() | meeting() | grouped() | splits() | clocked_splits())
+@given(case=cases() | clocked() | meeting() | grouped() | grouped_hand_overs() | splits() | clocked_splits())
 def test_lists_that_are_short_of_room_grow(storage: Storage, case: Case) -> None:
     """Compiled, a number behind the end of a list would be written where something else is, without a word."""
     inputs = case_input(case)

@@ -22,9 +22,11 @@ from tests.laws.cases import (
     clocked_hand_overs,
     clocked_splits,
     grouped,
+    grouped_hand_overs,
     hand_overs,
     meeting,
     sharing,
+    split_hand_overs,
     splits,
 )
 from tests.laws.corpus import CORPUS
@@ -82,6 +84,14 @@ def test_replays_agree_where_replicas_share_experts_or_steps_run_in_halves(
 
 
 @examples(20, sieved=True)
+@given(grouped_hand_overs(), WINDOWS, MOST)
+def test_replays_agree_where_a_group_hands_requests_over_or_receives_them(
+    case: Case, window: Window, most: int
+) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(20, sieved=True)
 @given(splits(), WINDOWS, MOST)
 def test_replays_agree_where_prompts_are_split_over_sp_ranks(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
@@ -90,6 +100,12 @@ def test_replays_agree_where_prompts_are_split_over_sp_ranks(case: Case, window:
 @examples(10, sieved=True)
 @given(clocked_splits(), WINDOWS, MOST)
 def test_replays_agree_on_split_prompts_where_more_decides(case: Case, window: Window, most: int) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(20, sieved=True)
+@given(split_hand_overs(), WINDOWS, MOST)
+def test_replays_agree_where_split_prompts_are_handed_over(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
 
 
