@@ -142,7 +142,7 @@ class CoreReplicas:
         ]
         """A user's, which is that of all pools."""
         self.tables: PriceTables = EventTables()
-        if self.groups:
+        if self.groups and not by_events:
             self.tables = self._group_tables()
         elif not by_events:
             apart = self.split or builder.sends_differ
@@ -185,14 +185,15 @@ class CoreReplicas:
     def _groups(self) -> dict[int, GroupSteps]:
         """Return the steps of groups by the place of their first replica, which gets a log for their passes."""
         found: dict[int, GroupSteps] = {}
-        if self.by_events:
-            return found
         for r, replica in enumerate(self.replicas.tolist()):
             pool = self.prepared.pool_of(replica)
-            if is_grouped(pool.input.plan) and (replica in pool.meshes):
+            calm = self.by_events and self.events is not None and self.events.is_calm(r)
+            if (replica in pool.meshes) and (calm if self.by_events else is_grouped(pool.input.plan)):
                 found[r] = GroupSteps(self.prepared, pool, replica, r)
                 blocks = self.prepared.schedulers[replica].pool.total
                 self.logs[r] = GroupLog(found[r], replica, blocks, self.prepared.recorder)
+        if self.by_events and self.events is not None:
+            self.events.runs = found
         return found
 
     def _tables(self, stages: Sequence[Sequence[StepPrices]], apart: bool) -> PriceTables:
@@ -404,6 +405,8 @@ class CoreReplicas:
             set_field(self.s.replicas, r, "group_first", r - (r - self.bounds[number]) % values["group_size"])
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
+            first = r - (r - self.bounds[number]) % values["group_size"]
+            set_field(self.s.replicas, r, "calm", int(self.by_events and first in self.groups))
             if self.routes is not None and not self.by_events:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
 
@@ -529,9 +532,8 @@ class CoreReplicas:
                     self.slow_steps.break_off(self.s)
                 if self.events is not None:
                     self.events.break_off()
-            elif self.events is not None and status == st.ASK_PASS:
+            elif self.events is not None and self.by_events and status in (st.ASK_PASS, st.ASK_STEP):
                 self.events.launch(self._of_clock("lane"))
-                set_field(self.s.clock, 0, "answered", 1)
             elif self.events is not None and status == st.ASK_EVENTS:
                 self.events.go_on()
             elif status == st.ASK_BATCH:
