@@ -55,10 +55,11 @@ def describe_all(s: Any, r: int) -> None:
         if s.replicas[one].by_layer:
             open_by_layer(s, one, 0, 0)
     kind = (MIXED if decodes > 0 else PREFILL) if chunks > 0 else DECODE
-    limit = clock.max_run if kind == DECODE and s.replicas[first].by_events == 0 else 1
+    by_events = s.replicas[first].by_events
+    limit = clock.max_run if kind == DECODE and (by_events == 0 or s.replicas[first].calm) else 1
     for one in range(first, end):
         rep, flight = s.replicas[one], s.flights[one][0]
-        flight.kind, flight.width, flight.timed = kind, 0, 1
+        flight.kind, flight.width, flight.timed = kind, 0, 1 - by_events
         if limit == 1:
             continue
         if rep.decodes > 0:
@@ -77,7 +78,7 @@ def extend_all(s: Any, p: Any, r: int, least: int) -> int:
         until = min(until, soonest(s, one))
         one += 1
     enough = flight.steps + least
-    asks = p.groups[p.of_stage[r][0]].asks
+    asks = s.replicas[r].by_events or p.groups[p.of_stage[r][0]].asks
     asked = price_asked(s, r, until, enough) if asks else price_group(s, p, r, until, enough)
     if asked:
         return asked
@@ -130,7 +131,7 @@ def decide_together(s: Any, p: Any, h: Any, r: int) -> int:
         describe_all(s, r)
         flight.end = flight.start
     if rep.launched < PRICED:
-        asked = run_by_events(s, r, 0) if rep.by_events else extend_all(s, p, r, 1)
+        asked = run_by_events(s, r, 0) if rep.by_events > flight.timed else extend_all(s, p, r, 1)
         if asked:
             return asked
         s.clock[0].answered = 0

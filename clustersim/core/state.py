@@ -189,15 +189,15 @@ class Replica(Record):
     members decode again, without being asked for, until something happens. ``first_kept`` is the last of those that
     keep cached blocks since their K/V has not moved yet, and that do not run any more. It is ``slow`` or not until the
     next ``change``. It takes its steps together with ``group_size`` replicas, itself included, from ``group_first`` on
-    (``core.groups``).
+    (``core.groups``). Where its steps run by events, those of a ``calm`` one nothing disturbs but what slows it.
     """
 
     __slots__ = (
         # what is configured
         "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "static", "ranked", "keeps_room",
         "first_chunk", "gives_up", "stages", "overlap", "window", "queue_limit", "caching", "custom",
-        "by_events", "copies_by_events", "host_blocks", "meets", "pool", "by_layer", "owners", "first_owner", "split",
-        "group_first", "group_size", "by_group",
+        "by_events", "calm", "copies_by_events", "host_blocks", "meets", "pool", "by_layer", "owners", "first_owner",
+        "split", "group_first", "group_size", "by_group",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
         "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from clustersim.core.custom import consult
 from clustersim.core.events import VERSIONS, expect
+from clustersim.core.group_prices import price_asked
 from clustersim.core.hand_overs import await_layer, open_by_layer, reserve, sample
 from clustersim.core.passes import launch
 from clustersim.core.prefix_cache import keep_blocks, release, store
@@ -383,6 +384,8 @@ def blocks_last(s: Any, r: int, steps: int) -> int:
 
 def extend(s: Any, p: Any, r: int, least: int, until: int) -> int:
     """Price further steps of a run: so many, and until one ends at an instant; return 0, or what to ask for."""
+    if s.replicas[r].by_events:
+        return price_asked(s, r, until, s.flights[r][0].steps + least)
     if s.replicas[r].split == BY_RANKS:
         return extend_ranks(s, p, r, least, until)
     clock, flight, pending, whole = s.clock[0], s.flights[r][0], s.pending[r], p.whole[0]
@@ -590,12 +593,19 @@ def pass_stages(s: Any, p: Any, r: int, k: int) -> int:
 
 
 def run_by_events(s: Any, r: int, k: int) -> int:
-    """Ask that a step is run by events, which tell when the first stage is free again, and when the step ends."""
-    flight = s.flights[r][k]
+    """Ask that a step is run by events, which tell when the first stage is free again, and when the step ends.
+
+    What nothing can disturb is priced instead, a run of decode steps at once, and ``timed``.
+    """
+    rep, flight = s.replicas[r], s.flights[r][k]
+    if flight.timed:
+        return price_asked(s, r, soonest(s, r), flight.steps + 1)
     if s.clock[0].answered:
         return 0
     flight.end, flight.steps, flight.width, flight.row = NEVER, 1, 0, -1
     s.free_at[r][0] = NEVER
+    if rep.calm and rep.by_group == 0 and flight.kind == DECODE and rep.steady:
+        flight.limit = horizon_of(s, r)
     return ASK_PASS
 
 
@@ -692,8 +702,8 @@ def decide(s: Any, p: Any, n: Any, h: Any, r: int) -> int:
 def stop(s: Any, p: Any, r: int) -> None:
     """Log what has ended at the horizon, and the episodes that are open; what is under way has not happened."""
     rep, clock = s.replicas[r], s.clock[0]
-    decodes = rep.flying > 0 and s.flights[r][0].kind == DECODE and rep.by_events + rep.meets + rep.slow == 0
-    if rep.stages == 1 and decodes:
+    priced = rep.meets + rep.slow == 0 and (rep.by_events == 0 or s.flights[rep.group_first][0].timed)
+    if rep.stages == 1 and rep.flying > 0 and s.flights[r][0].kind == DECODE and priced:
         flight, ended, end, first = s.flights[r][0], 0, s.flights[r][0].start, rep.group_first
         last = end
         while ended < flight.steps:

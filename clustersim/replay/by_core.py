@@ -124,16 +124,6 @@ def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
     return requests.concurrency is None and requests.sessions is None and (router == "round_robin" or replicas == 1)
 
 
-def events_obstacle(prepared: Prepared) -> str:
-    """Return why the core can't have the steps of a run as events; empty if it can."""
-    meets = prepared.contention.stages
-    for pool in prepared.pools if prepared.input.mode == "folded" else ():
-        alone = [replica for replica in pool.meshes if (replica, 0) not in meets and pool.is_even(replica, 0)]
-        if pool.input.plan.pp == 1 and alone:
-            return "runs of decode steps are one event"
-    return scheduling_obstacle(prepared)
-
-
 def replay_by_events(prepared: Prepared, progress: Progress | None, obstacle: str) -> ReplayResult:
     """Let the core schedule a run whose steps run by events, which it can't simulate by itself for this reason."""
     outcome = _outcome(prepared, progress)

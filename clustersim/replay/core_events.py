@@ -16,7 +16,7 @@ from clustersim.core import state as st
 from clustersim.core.clock import next_instant
 from clustersim.core.events import VERSIONS, expect
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.core_groups import GroupBatch, decision_of
+from clustersim.replay.core_groups import GroupBatch, GroupSteps, decision_of
 from clustersim.replay.core_move_events import MoveEvents
 from clustersim.replay.core_pools import KvRoutes
 from clustersim.replay.events.clock import Clock
@@ -71,6 +71,8 @@ class EventSteps:
         """Of replicas that take their steps alone, and of the first of each group."""
         self.pipelines = {r: self._pipeline(r) for r in self.wirings}
         self.swaps = [self._swaps(r) for r in range(len(replicas))]
+        self.runs: dict[int, GroupSteps] = {}
+        """Prices of calm replicas, by the first of each group."""
         self.outages = [-1] * len(replicas)
         """The last one of each replica."""
         self.armed = NEVER
@@ -112,8 +114,13 @@ class EventSteps:
         """Launch the step that a replica has decided."""
         s = self.state()
         rep, now = s.replicas[r], s.clock[0].now
-        k = (rep.oldest + rep.flying) % rep.stages
+        k = (rep.oldest + rep.flying) % rep.stages if rep.stages > 1 else 0
         flight = s.flights[r][k]
+        self.env._now = now
+        if flight.timed or self._is_told(r):
+            self._price(r)
+            return
+        flight.limit = s.clock[0].answered = 1
         decisions = [decision_of(s, one, k) for one in range(r, r + rep.group_size)]
         pricer = self.pools[r].input.pricer
         batch = GroupBatch(decisions, self.pools[r].input).batch
@@ -126,13 +133,38 @@ class EventSteps:
             step=flight.step, kind=batch.kind, program=batch.program, decision=decision, features=features,
             durations=[wiring.durations(batch, features) for wiring in self.wirings[r]], started_at=now,
         )  # fmt: skip
-        self.env._now = now
         opened = [one for one in range(r, r + rep.group_size) if rep.by_layer and s.flights[one][k].opens]
         if opened:
             most = s.clock[0].most_stages
             micro.on_layer = partial(self._passed, [(one * most + k, s.flights[one][k].version) for one in opened])
         self.pipelines[r].launch(micro)
         self._arm()
+
+    def is_calm(self, r: int) -> bool:
+        """Whether nothing can disturb the steps of a replica, or group, of one stage, but what slows it."""
+        return r in self.wirings and len(self.wirings[r]) == 1 and not self.wirings[r][0].as_events
+
+    def _is_told(self, r: int) -> bool:
+        """Whether it is told when the step that a replica has decided ends: nothing disturbs it, nobody waits in it."""
+        s = self.state()
+        members = range(r, r + s.replicas[r].group_size)
+        waits = any(s.replicas[one].by_layer and s.flights[one][0].opens for one in members)
+        return r in self.runs and not waits and not self.pipelines[r].is_slowed(0)
+
+    def _price(self, r: int) -> None:
+        """Price further steps of the step or run that a replica has decided, until something changes."""
+        s = self.state()
+        flight, slowdowns = s.flights[r][0], self.pipelines[r].slowdowns
+        if not flight.timed:
+            flight.timed, flight.steps, flight.end, s.free_at[r][0] = 1, 0, flight.start, 0
+        self.runs[r].answer(s)
+        change = None if slowdowns is None else slowdowns.next_change(flight.start)
+        end, done = flight.end, flight.steps
+        for step in range(done, done + s.clock[0].answered if change is not None else done):
+            end += s.pending[r][(step + 1) * flight.width - 1]
+            if change is not None and end >= change:
+                s.clock[0].answered, flight.limit = step + 1 - done, step + 1
+                break
 
     def go_on(self) -> None:
         """Let happen what is due, and what comes next as long as it is nothing to the core.

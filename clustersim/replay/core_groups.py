@@ -29,6 +29,8 @@ from clustersim.serving.sequence import Sequence as Member
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.row_numbers import NOTHING, Row
 
+AT_FIRST: Final = 8
+"""Steps that are priced at once when a run begins."""
 LONGEST_RUN: Final = 1 << 8
 """Most steps of one run."""
 KNOWN: Final = ("request", "prompt", "output", "computed", "generated", "owner")
@@ -105,7 +107,7 @@ class GroupBatch:
             [[half[at] for half in both] for at in (0, 1)] if len(both) == len(found) else []
         )
         """The decisions of each half."""
-        self.decisions = decisions
+        self.decisions, self.owners = decisions, pool.owners
         each = [decisions, *self.parts]
         parts = [[batch_of(one, pool.owners, windows) for one in some] for some in each]
         whole, *halves = (together(some) if plan.is_lockstep else some[0] for some in parts)
@@ -116,7 +118,8 @@ class GroupBatch:
 
         A dummy batch stays as it is. Of two halves the coordinates of one follow those of the other.
         """
-        decodes = [decision.decodes for part in self.parts or [self.decisions] for decision in part]
+        decisions = [decision for part in self.parts or [self.decisions] for decision in part]
+        decodes = [[one for one in each.decodes if one.owner == s] for each in decisions for s in range(self.owners)]
         grown = np.arange(first, first + count, dtype=np.int64)
         keys: dict[tuple[int, int | None], Int64Array] = {}
         for (s, window), attended in decode_keys(self.batch).items():
@@ -164,7 +167,7 @@ class GroupSteps:
         """Price further steps of the step or run that is decided, or under way."""
         r = self.replicas[0]
         done, limit = (int(field_of(s.flights[r], 0, name)) for name in ("steps", "limit"))
-        count = min(limit - done, max(1, done))
+        count = min(limit - done, max(AT_FIRST, done))
         number, row, varying, lengths = self._price(s, done, count)
         columns = row[1]
         if done == 0:
@@ -222,7 +225,8 @@ class GroupSteps:
         """Return how many values vary in so many steps that are logged with one of these numbers."""
         if self.tables is not None:
             return (1 + self.tables.attends[numbers]) * counts + self.tables.parts[numbers]
-        return counts * np.array([1 + len(self.rows[number][1][1]) for number in numbers.tolist()], np.int64)
+        widths = [1 + len(self.rows[number][1][1]) if number >= 0 else 0 for number in numbers.tolist()]
+        return counts * np.array(widths, np.int64)
 
     def untangle(
         self, numbers: Int64Array, counts: Int64Array, values: Int64Array
@@ -257,16 +261,19 @@ class GroupLog(StepLog):
         self.of_group = steps
 
     def _hand_steps(self, rows: Mapping[str, Any], varying: Int64Array, *of_stages: Any) -> None:
-        first, counts, recorder = self._hand_rows(rows), rows["count"], self.recorder
-        found, lengths, varying = self.of_group.untangle(rows["number"], counts, varying)
+        first, recorder, priced = self._hand_rows(rows), self.recorder, rows["number"] >= 0
+        if not priced.any():  # passes are recorded where they run by events
+            return
+        first, counts, begins = first[priced], rows["count"][priced], rows["start_ns"][priced]
+        found, lengths, varying = self.of_group.untangle(rows["number"][priced], counts, varying)
         templates = np.array([template for template, _ in found], np.int64)
         numbers = np.array([recorder.numbers_of(template, [row])[0] for template, row in found], np.int64)
         sizes = np.array([len(columns) for _, (_, columns) in found], np.int64) * counts
         at = recorder.varying.extend(varying)
         recorder.passes.extend_columns(
             replica=same(self.replica, len(counts)), stage=same(0, len(counts)), template=templates, first_step=first,
-            steps=counts, start_ns=rows["start_ns"], row=numbers,
-            starts_at=self._tell_starts(rows["start_ns"], counts, lengths, templates),
+            steps=counts, start_ns=begins, row=numbers,
+            starts_at=self._tell_starts(begins, counts, lengths, templates),
             varying_at=at + np.cumsum(sizes) - sizes, irregular=same(-1, len(counts)),
         )  # fmt: skip
 

@@ -142,7 +142,7 @@ class CoreReplicas:
         ]
         """A user's, which is that of all pools."""
         self.tables: PriceTables = EventTables()
-        if self.groups:
+        if self.groups and not by_events:
             self.tables = self._group_tables()
         elif not by_events:
             apart = self.split or sends_differ(prepared)
@@ -186,14 +186,16 @@ class CoreReplicas:
     def _groups(self) -> dict[int, GroupSteps]:
         """Return the steps of groups by the place of their first replica, which gets a log for their passes."""
         found: dict[int, GroupSteps] = {}
-        if self.by_events or not any_grouped(self.prepared):
-            return found
+        grouped = any_grouped(self.prepared)
         for r, replica in enumerate(self.replicas.tolist()):
             pool = self.prepared.pool_of(replica)
-            if replica in pool.meshes:
+            calm = self.events is not None and self.events.is_calm(r)
+            if replica in pool.meshes and (calm if self.by_events else grouped):
                 found[r] = GroupSteps(self.prepared, pool, replica, r)
                 blocks = self.prepared.schedulers[replica].pool.total
                 self.logs[r] = GroupLog(found[r], replica, blocks, self.prepared.recorder)
+        if self.by_events and self.events is not None:
+            self.events.runs = found
         return found
 
     def _tables(self, stages: Sequence[Sequence[StepPrices]], apart: bool) -> PriceTables:
@@ -406,6 +408,8 @@ class CoreReplicas:
             set_field(self.s.replicas, r, "group_first", r - (r - self.bounds[number]) % values["group_size"])
             for name, value in values.items():
                 set_field(self.s.replicas, r, name, value)
+            first = r - (r - self.bounds[number]) % values["group_size"]
+            set_field(self.s.replicas, r, "calm", int(self.by_events and first in self.groups))
             if self.routes is not None and not self.by_events:
                 set_field(self.s.replicas, r, "meets", int(self.network.disturbs(int(self.replicas[r]))))
 
@@ -531,9 +535,8 @@ class CoreReplicas:
                     self.slow_steps.break_off(self.s)
                 if self.events is not None:
                     self.events.break_off()
-            elif self.events is not None and status == st.ASK_PASS:
+            elif self.events is not None and self.by_events and status in (st.ASK_PASS, st.ASK_STEP):
                 self.events.launch(self._of_clock("asking"))
-                set_field(self.s.clock, 0, "answered", 1)
                 now = max(now, self._of_clock("now"))
                 ended = self._tell(ended, now)
             elif self.events is not None and status == st.ASK_EVENTS:

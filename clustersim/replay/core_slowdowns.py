@@ -6,7 +6,7 @@ of steps ends where something changes, and steps that suffer something are price
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence as Sequences
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,17 +46,21 @@ class SlowSteps:
     Parameters
     ----------
     prepared : Prepared
-    replicas : iterable of int
+    replicas : sequence of int
         By their places in the state.
     """
 
-    def __init__(self, prepared: Prepared, replicas: Iterable[int]) -> None:
-        shapes: Shapes = {}
-        self.pool = prepared.pools[0]
+    def __init__(self, prepared: Prepared, replicas: Sequences[int]) -> None:
+        shapes: list[Shapes] = [{} for _ in prepared.pools]
+        places = [prepared.pools.index(prepared.pool_of(replica)) for replica in replicas]
+        self.pools = [prepared.pools[at] for at in places]
         self.comm = prepared.input.comm
-        self.wirings = [wirings_of(prepared, self.pool, replica, shapes)[0] for replica in replicas]
+        self.wirings = [
+            wirings_of(prepared, prepared.pools[at], replica, shapes[at])[0]
+            for replica, at in zip(replicas, places, strict=True)
+        ]
         self.slowdowns: list[Slowdowns | None] = [prepared.slowdowns(replica) for replica in replicas]
-        self.chains: dict[tuple[int, int, str], ChainShape] = {}
+        self.chains: dict[tuple[int, tuple[int, int, str]], ChainShape] = {}
         self.outages = [-1] * len(self.wirings)
         self.found: list[tuple[int, int, Irregular | None]] = []
         """Replica, step and when its operators ran; None: from that step on they never ended."""
@@ -80,12 +84,15 @@ class SlowSteps:
         seen = [Sequence(*known) for known in zip(*columns[:-1], strict=True)]
         prefills = zip(seen[decodes:], columns[-1][decodes:], strict=True)
         decision = Decision(tuple(seen[:decodes]), tuple(prefills))
-        pricer = self.pool.input.pricer
+        pool = self.pools[r]
+        pricer = pool.input.pricer
         batch = batch_of(decision, 1, pricer.windows)
         features, program = pricer.features(batch), wiring.programs[batch.program]
-        shape = self.chains.setdefault(program.key, chain_shape(program))
+        key = pool.first_replica, program.key
+        if key not in self.chains:
+            self.chains[key] = chain_shape(program)
         assert slowdown is not None
-        slowed = SlowChain(shape, program, slowdown, pricer.durations(program, batch, features))
+        slowed = SlowChain(self.chains[key], program, slowdown, pricer.durations(program, batch, features))
         longer = slowed.longer(self.comm, wiring.devices, features)
         lost = sum(longer.tolist())  # which 64 bits may not hold
         if lost >= NEVER - end:
@@ -118,9 +125,13 @@ def slowdown_obstacle(prepared: Prepared) -> str:
     """Return why the core can't simulate what gets slower, empty if it can, or nothing does."""
     if not prepared.slowing:
         return ""
-    pool, meets = prepared.pools[0], prepared.contention.stages or prepared.contention.boundaries
-    if len(prepared.pools) > 1 or pool.input.plan.pp > 1 or meets:
+    pools, contention = prepared.pools, prepared.contention
+    waits = any(pool.input.plan.pp > 1 for pool in pools) or contention.stages or contention.boundaries
+    moves = len(pools) > 1 and (
+        any(fault.links for fault in prepared.slowing) or pools[0].input.serving.transfer == "layerwise"
+    )
+    if waits or moves:
         return "devices or links get slower, and stages or pools wait for each other"
-    if not all(contraction_is_exact(program) for program in pool.distinct.values()):
+    if not all(contraction_is_exact(program) for pool in pools for program in pool.distinct.values()):
         return "devices or links get slower, and not all ranks do the same"
     return ""
