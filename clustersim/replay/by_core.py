@@ -127,7 +127,7 @@ def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
 def replay_by_events(prepared: Prepared, progress: Progress | None, obstacle: str) -> ReplayResult:
     """Let the core schedule a run whose steps run by events, which it can't simulate by itself for this reason."""
     outcome = _outcome(prepared, progress)
-    replicas = range(len(prepared.schedulers))
+    replicas = prepared.replicas
     core = CoreReplicas(prepared, outcome, replicas, slice(None), interpreted=True, by_events=True)
     core.run()
     found = result_of(prepared, [_part(outcome, [*core.unfinished()])])
@@ -137,8 +137,8 @@ def replay_by_events(prepared: Prepared, progress: Progress | None, obstacle: st
 
 def _outcome(prepared: Prepared, progress: Progress | None) -> Outcome:
     """Return what becomes of requests: so far, nothing."""
-    decoder = prepared.schedulers[-1] if len(prepared.pools) > 1 else None
-    return Outcome(prepared.input.requests, prepared.schedulers[0], progress, decoder)
+    decoder = prepared.pools[-1].capacity if len(prepared.pools) > 1 else None
+    return Outcome(prepared.input.requests, prepared.pools[0].capacity, progress, decoder)
 
 
 def core_part(prepared: Prepared, progress: Progress | None, replicas: range) -> Part:
@@ -159,7 +159,7 @@ def core_part(prepared: Prepared, progress: Progress | None, replicas: range) ->
     alone = alone and not copies_run_by_events(prepared)
     alone = alone and not (prepared.contention.stages or prepared.contention.boundaries)
     alone = alone and ask_nobody(inputs.requests, str(inputs.entry.serving.router), count)
-    everybody = [*range(len(prepared.schedulers))] if pools else [*replicas]
+    everybody = [*prepared.replicas] if pools else [*replicas]
     shares = [([r], slice(r, None, count)) for r in replicas] if alone else [(everybody, slice(None))]
     interpreted = copies_run_by_events(prepared) or is_interpreted(prepared)
     unfinished: list[str] = []

@@ -12,10 +12,11 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.core.state import State
+from clustersim.serving.capacity import ReplicaCapacity
 from clustersim.serving.custom import Asked, CustomDecisions
-from clustersim.serving.custom_scheduler import CustomScheduler
 from clustersim.serving.router import CustomRouter
-from clustersim.serving.scheduler import Stall
+from clustersim.serving.stall import Stall
+from clustersim.serving.user_class import UserClass
 from clustersim.serving.view import ReplicaView, RouterView, SchedulerView, SequenceView
 from clustersim.workload.requests import Requests
 
@@ -121,8 +122,8 @@ class AskedScheduler:
 
     Parameters
     ----------
-    scheduler : CustomScheduler
-        With nothing in it.
+    capacity : ReplicaCapacity
+        Of its replica; its configuration names the class.
     r : int
         The replica's place in the state.
     requests : Requests
@@ -130,12 +131,12 @@ class AskedScheduler:
         The replica's last one.
     """
 
-    def __init__(self, scheduler: CustomScheduler, r: int, requests: Requests, outage: int = -1) -> None:
-        self.own: CustomDecisions = scheduler.own
-        self.config = scheduler.config
-        self.blocks = scheduler.pool.blocks
-        self.block_tokens = scheduler.pool.block_tokens
-        self.stages = scheduler.stages
+    def __init__(self, capacity: ReplicaCapacity, r: int, requests: Requests, outage: int = -1) -> None:
+        config = capacity.config
+        assert isinstance(config.scheduler, UserClass)
+        self.own = CustomDecisions(config.scheduler, config, decode_overlap=capacity.decode_overlap)
+        self.capacity = capacity
+        self.block_tokens = capacity.block_tokens
         self.r = r
         self.outage = outage
         self.priorities = [0] * len(requests) if requests.priorities is None else requests.priorities.tolist()
@@ -150,12 +151,13 @@ class AskedScheduler:
 
     def show(self, s: State, now: int) -> SchedulerInput:
         """Return what it is shown."""
-        r, config = self.r, self.config
+        r, capacity = self.r, self.capacity
+        config = capacity.config
         waiting, running, free, decodes = of_one(s.replicas, r, STATE)
         numbers, found = self._shown(s.sequences, s.order[r][:running], in_order(s.sequences, s.queues[r][:waiting]))
         view = SchedulerView(
-            now, tuple(found[running:]), tuple(found[:running]), (free,), self.blocks, self.block_tokens,
-            config.max_batch_tokens, config.max_batch_requests, self.stages, decodes,
+            now, tuple(found[running:]), tuple(found[:running]), (free,), capacity.blocks, self.block_tokens,
+            config.max_batch_tokens, config.max_batch_requests, capacity.stages, decodes,
         )  # fmt: skip
         return SchedulerInput(view, found, numbers, dict(zip(map(REQUEST, found), range(len(found)), strict=True)))
 

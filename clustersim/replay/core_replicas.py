@@ -39,12 +39,10 @@ from clustersim.replay.outcome import Outcome
 from clustersim.replay.patience import WHY_GIVEN_UP, why_waited
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica_log import ReplicaLog, StepLog, log_of
-from clustersim.serving.custom_scheduler import CustomScheduler
+from clustersim.serving.capacity import ReplicaCapacity
 from clustersim.serving.order import UNLIMITED
 from clustersim.serving.prefix_keys import PrefixKeys
 from clustersim.serving.router import CustomRouter, DrawnPairs
-from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence as Request
 from clustersim.serving.stall import user_stall_error
 from clustersim.serving.user_class import UserClass
 from clustersim.timeline.columns import shelved
@@ -105,8 +103,9 @@ class CoreReplicas:
         if by_events or copies_run_by_events(prepared):
             self.events = EventSteps(prepared, replicas, lambda: self.s, self._make_room)
         if by_events:
-            blocks = [scheduler.pool.total for scheduler in prepared.schedulers]
-            self.logs: list[ReplicaLog] = [StepLog(replica, blocks[replica], prepared.recorder) for replica in replicas]
+            self.logs: list[ReplicaLog] = [
+                StepLog(replica, prepared.pool_of(replica).capacity.total, prepared.recorder) for replica in replicas
+            ]
         else:
             self.logs = [log_of(prepared, replica) for replica in replicas]
         self.groups = self._groups()
@@ -116,13 +115,13 @@ class CoreReplicas:
         self.prefixes: PrefixKeys | None = prepared.prefix_keys
         self.advance = advance if interpreted else compiled(advance)
         pools = len(prepared.pools) > 1
-        self.scheduler: Scheduler = prepared.schedulers[replicas[0]]
+        self.capacity = prepared.pools[0].capacity
         self.bounds = [0, len(replicas)]
         """Where each pool begins."""
         if pools:
             self.bounds = [prepared.pools[0].first_replica, prepared.pools[1].first_replica, len(replicas)]
-        self.of_pools = [prepared.schedulers[replicas[first]] for first in self.bounds[:-1]]
-        """A scheduler of each pool."""
+        self.of_pools = [pool.capacity for pool in prepared.pools]
+        """What each replica holds."""
         self.routes = KvRoutes(prepared, self.storage) if pools else None
         self.most_stages = max(one.stages for one in self.of_pools)
         self.split = self.inputs.entry.plan.sp.degree > 1
@@ -130,11 +129,11 @@ class CoreReplicas:
         self.windows = self.inputs.entry.pricer.windows
         self.copies = prepared.copies_of_stages
         self.copying = any(pool.host is not None for pool in self.inputs.pools)
-        self.new_scheduler = prepared.new_scheduler
         self.schedulers: list[AskedScheduler] = []
         for r, replica in enumerate(replicas):
-            if isinstance(one := prepared.schedulers[replica], CustomScheduler):
-                self.schedulers.append(AskedScheduler(one, r, self.inputs.requests))
+            pool = prepared.pool_of(replica)
+            if isinstance(pool.input.serving.scheduler, UserClass):
+                self.schedulers.append(AskedScheduler(pool.capacity, r, self.inputs.requests))
         self.routers = [
             AskedRouter(CustomRouter(router), self.inputs.requests, replicas, range(*pair))
             for router, pair in zip([one.config.router for one in self.of_pools], pairwise(self.bounds), strict=True)
@@ -192,8 +191,7 @@ class CoreReplicas:
             calm = self.events is not None and self.events.is_calm(r)
             if replica in pool.meshes and (calm if self.by_events else grouped):
                 found[r] = GroupSteps(self.prepared, pool, replica, r)
-                blocks = self.prepared.schedulers[replica].pool.total
-                self.logs[r] = GroupLog(found[r], replica, blocks, self.prepared.recorder)
+                self.logs[r] = GroupLog(found[r], replica, pool.capacity.total, self.prepared.recorder)
         if self.by_events and self.events is not None:
             self.events.runs = found
         return found
@@ -233,8 +231,8 @@ class CoreReplicas:
     def _make(self) -> None:
         """Make the state."""
         storage, requests = self.storage, self.inputs.requests
-        config, count, stages = self.scheduler.config, len(self.logs), self.most_stages
-        width = max(1, *(min(one.config.max_batch_requests, one.pool.total) for one in self.of_pools))
+        config, count, stages = self.capacity.config, len(self.logs), self.most_stages
+        width = max(1, *(min(one.config.max_batch_requests, one.total) for one in self.of_pools))
         whole = self.tables.whole
         classes, ranks = whole["classes"], whole["ranks"]
         copied = width if self.copying else 0  # as many may be copied as run
@@ -255,7 +253,7 @@ class CoreReplicas:
             "reasons": len(st.REASON), "copies": len(st.COPY), "varying": 1, "all_passes": 2 * stages * (stages > 1),
             "all_sends": 2 * ranks * (stages - 1), "moved": len(st.MOVE),
         }  # fmt: skip
-        kept = sum(one.pool.total for one in self.of_pools) if self.outages else 0  # sequences that are on their way
+        kept = sum(one.total for one in self.of_pools) if self.outages else 0  # sequences that are on their way
         spare = {
             "rows": 2, "varying": varying, "chunks": width, "decodes": 4 * width, "facts": 8 * width + 4 * kept,
             "reasons": width + 2 + kept, "copies": width * stages if self.copying else 0,
@@ -287,7 +285,7 @@ class CoreReplicas:
             clock=storage.records(Clock, 1),
             pools=storage.records(st.Pool, len(self.of_pools)),
             replicas=storage.records(Replica, count),
-            owners=storage.records(st.Owner, count * max(len(one.pool.free) for one in self.of_pools)),
+            owners=storage.records(st.Owner, count * max(one.owners for one in self.of_pools)),
             sequences=storage.records(st.Sequence, FEW),
             spare=storage.numbers(FEW),
             queues=storage.table(count, FEW + width),
@@ -304,7 +302,7 @@ class CoreReplicas:
             free_at=storage.table(count, stages),
             sent_at=storage.table(count, ranks * (stages - 1)),
             slots=storage.table(count, stages, -1),
-            phases=storage.numbers(max(one.pool.block_tokens for one in self.of_pools)),
+            phases=storage.numbers(max(one.block_tokens for one in self.of_pools)),
             times=storage.numbers(self.event_room + self.margin),
             whats=storage.numbers(self.event_room + self.margin),
             choice=storage.numbers(2 * width if self.schedulers else 0),
@@ -349,7 +347,7 @@ class CoreReplicas:
         if keys is not None:
             first, end, blocks = keys.bounds[:-1][self.requests], keys.bounds[1:][self.requests], keys.blocks
             found, run = np.unique(keys.keys, return_inverse=True)
-            runs, extents = len(found) + 1, self.scheduler.pool.total + 2
+            runs, extents = len(found) + 1, self.capacity.total + 2
         return {
             "caches": storage.records(PrefixCache, count),
             "prefix_runs": storage.sparse_grid(PrefixRun, count, runs),
@@ -366,17 +364,17 @@ class CoreReplicas:
         if self.prefixes is None:
             return
         for r in range(self.bounds[1]):  # not where requests only decode
-            set_field(self.s.caches, r, "free", self.scheduler.pool.total)
+            set_field(self.s.caches, r, "free", self.capacity.total)
             set_field(self.s.caches, r, "made", 2)
-            for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, self.scheduler.pool.total)):
+            for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, self.capacity.total)):
                 set_field(self.s.extents[r], at, name, value)
         for name in PrefixRouting.__slots__:
-            set_field(self.s.prefix_routing, 0, name, float(getattr(self.scheduler.config.prefix_routing, name)))
+            set_field(self.s.prefix_routing, 0, name, float(getattr(self.capacity.config.prefix_routing, name)))
 
     def _fill(self, number: int) -> None:
         """Say what the replicas of a pool may do."""
-        scheduler, of_pool = self.of_pools[number], self.prepared.pools[number]
-        config, pool = scheduler.config, scheduler.pool
+        pool, of_pool = self.of_pools[number], self.prepared.pools[number]
+        config = pool.config
         chunked = config.scheduler == "chunked_prefill"
         host = self.inputs.pools[number].host
         hosts = 0 if host is None else host.blocks
@@ -387,10 +385,10 @@ class CoreReplicas:
             "chunked": int(chunked), "static": int(config.scheduler == "static"),
             "ranked": int(config.order.by != "arrival"),
             "keeps_room": int(config.preemption == "never"), "first_chunk": int(config.admits_first_chunks),
-            "gives_up": int(config.preemption == "recompute"), "stages": scheduler.stages,
-            "overlap": int(scheduler.decode_overlap), "window": sum(self.windows),
+            "gives_up": int(config.preemption == "recompute"), "stages": pool.stages,
+            "overlap": int(pool.decode_overlap), "window": sum(self.windows),
             "custom": int(bool(self.schedulers)), "pool": number,
-            "owners": len(pool.free), "split": self._split,
+            "owners": pool.owners, "split": self._split,
             "by_layer": int(number == 0 and self.routes is not None and self.routes.by_layer),
             "queue_limit": -1 if config.queue_limit is None else config.queue_limit, "free": pool.total,
             "caching": int(self.prefixes is not None and number == 0), "first_kept": -1,
@@ -402,8 +400,8 @@ class CoreReplicas:
         }  # fmt: skip
         most = len(self.s.owners) // len(self.logs)
         for r in range(*self.bounds[number : number + 2]):
-            for owner, free in enumerate(pool.free):
-                set_field(self.s.owners, r * most + owner, "free", free)
+            for owner in range(pool.owners):
+                set_field(self.s.owners, r * most + owner, "free", pool.blocks)
             set_field(self.s.replicas, r, "first_owner", r * most)
             set_field(self.s.replicas, r, "group_first", r - (r - self.bounds[number]) % values["group_size"])
             for name, value in values.items():
@@ -431,7 +429,7 @@ class CoreReplicas:
 
     def _fill_clock(self, width: int, ranks: int) -> None:
         """Say where the clock begins."""
-        requests, config = self.inputs.requests, self.scheduler.config
+        requests, config = self.inputs.requests, self.capacity.config
         for request in np.flatnonzero(self.outcome.refused[self.requests]).tolist():
             self.s.refused[request] = 1 + bool(self.outcome.refused_there[self.requests[request]])
         cancels = requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any())
@@ -468,15 +466,14 @@ class CoreReplicas:
         """Return layers in the order in which a step of the first pool passes them, where somebody waits for them."""
         if self.routes is None or not self.routes.by_layer:
             return []
-        stages = range(self.scheduler.stages)
+        stages = range(self.capacity.stages)
         templates = [self.prefill.programs[self.prefill.first_replica, stage]["prefill"].template for stage in stages]
         return [layer for template in templates for _, layer in template.passes_layers]
 
     def _copies_ns(self) -> list[Int64Array]:
         """Return what copies of so many blocks take, as many as a sequence can have: stage by stage in, then out."""
         found = []
-        for one, scheduler in zip(self.copies, self.of_pools, strict=True):
-            pool = scheduler.pool
+        for one, pool in zip(self.copies, self.of_pools, strict=True):
             most = min(pool.total, pool.needed(self._longest))
             found.append(np.concatenate([stage[:, : most + 1] for stage in one or ()] or [np.zeros((1, 0), np.int64)]))
         return found
@@ -615,7 +612,7 @@ class CoreReplicas:
                 head = self.s.queues[r][0]
                 request = int(self.requests[field_of(self.s.sequences, head, "request")])
                 tokens = int(field_of(self.s.sequences, head, "prompt") + field_of(self.s.sequences, head, "generated"))
-                needed = self.scheduler.pool.needed(tokens)
+                needed = self.capacity.needed(tokens)
                 yield f"request {request} waits for {needed} K/V blocks and a place in the batch"
 
     # ---- what the core asks for -------------------------------------------------------------------------------------
@@ -686,9 +683,7 @@ class CoreReplicas:
         for r, one in enumerate(self.schedulers):
             outage = int(field_of(self.s.replicas, r, "outage"))
             if one.outage != outage:
-                scheduler = self.new_scheduler(int(self.replicas[r]))
-                assert isinstance(scheduler, CustomScheduler)
-                self.schedulers[r] = AskedScheduler(scheduler, r, self.inputs.requests, outage)
+                self.schedulers[r] = AskedScheduler(one.capacity, r, self.inputs.requests, outage)
 
     def _check_stall(self) -> None:
         """End a run with requests that have not ended, since a user's scheduler chooses nothing."""
@@ -697,7 +692,7 @@ class CoreReplicas:
             for replica, one in zip(self.replicas.tolist(), self.schedulers, strict=False):
                 found = one.stall(self.s, self._of_clock("now"))
                 if found is not None:
-                    raise user_stall_error(left, replica, one.blocks, found)
+                    raise user_stall_error(left, replica, one.capacity.blocks, found)
 
     def _answer(self, status: int) -> None:
         """Find the price that the core asks for."""
@@ -813,12 +808,12 @@ class CoreReplicas:
 
     def _reason(self, request: int, why: int, value: int) -> str:
         if why == st.QUEUE_FULL:
-            limit = self.scheduler.config.queue_limit
+            limit = self.capacity.config.queue_limit
             return f"the queue of replica {self.replicas[value]} is full: serving.queue_limit is {limit}"
         if why in FAILED:
             return FAILED[why]
         if why == st.TOO_LONG:
-            found = self.scheduler.refusal(Request(request, int(self.inputs.requests.prompt_tokens[request]), value))
+            found = self.capacity.refusal(int(self.inputs.requests.prompt_tokens[request]), value)
             return f"to be computed anew, it {found}"
         if why == st.LOST_COMPUTED:
             last = max(self.outages, key=lambda one: (one.replica >= self.bounds[1], one.at_ns))
@@ -955,9 +950,9 @@ class CoreReplicas:
                 record_copies(recorder, pool, replica, stage, mine[mine[:, 1] == stage, 2:8])
 
 
-def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:
+def _order(capacity: ReplicaCapacity, requests: Requests) -> tuple[Int64Array, Int64Array]:
     """Return what orders requests in the queue before their numbers do (``serving.order``): rank, then delay."""
-    order = scheduler.config.order
+    order = capacity.config.order
     nothing = np.zeros(len(requests), np.int64)
     numbers = requests.prompt_tokens if order.by == "shortest_prompt" else nothing
     if order.by == "priority" and requests.priorities is not None:
@@ -965,12 +960,12 @@ def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64A
     return (numbers, nothing) if order.patience_ns == UNLIMITED else (nothing, order.patience_ns * numbers)
 
 
-def most_counts(scheduler: Scheduler, requests: Requests) -> tuple[int, ...]:
+def most_counts(capacity: ReplicaCapacity, requests: Requests) -> tuple[int, ...]:
     """Return the most that each count of a step can be, in the order of ``graph.prices.counts.ALIASES``.
 
     Limits are rounded up to powers of two, so that runs with others nearby have prices in common.
     """
-    config = scheduler.config
+    config = capacity.config
     tokens, each = ((1 << limit.bit_length()) - 1 for limit in (config.max_batch_tokens, config.max_batch_requests))
     longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
     context = each << longest.bit_length()

@@ -15,6 +15,9 @@ from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring, wir
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import ClockReplica
+from clustersim.serving.blocks import BlockPool
+from clustersim.serving.make import make_pool, make_scheduler
+from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class Fleet:
         self.prepared = prepared
         self.on_done = on_done
         self.wake = wake
+        self.schedulers = [self.new_scheduler(replica) for replica in prepared.replicas]
         self.replicas: list[ClockReplica] = []
         self.wirings: dict[int, list[StageWiring]] = {}
         for pool in prepared.pools:
@@ -67,13 +71,26 @@ class Fleet:
 
     def restart(self, replica: ClockReplica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
-        return replica.fail(self.prepared.new_scheduler(replica.index))
+        return replica.fail(self.new_scheduler(replica.index))
+
+    def new_scheduler(self, index: int) -> Scheduler:
+        """Return a scheduler with nothing in it, as a replica has it at the start and when it comes back."""
+        inputs = self.prepared.pool_of(index).input
+        plan, owners, host = inputs.plan, inputs.owners, inputs.host
+        tokens = inputs.serving.kv_block_tokens
+        return make_scheduler(
+            inputs.serving,
+            make_pool(inputs.serving, blocks=inputs.kv_blocks, owners=owners),
+            stages=plan.pp,
+            decode_overlap=plan.decode_overlap == "per_sequence",
+            host=None if host is None else BlockPool(blocks=host.blocks, block_tokens=tokens, owners=owners),
+        )
 
     def _replica(self, index: int, pool: PreparedPool) -> Replica:
         replica = Replica(
             self.env,
             index,
-            self.prepared.schedulers[index],
+            self.schedulers[index],
             pool.input.pricer,
             self.prepared.recorder,
             pool.numbers,
@@ -99,7 +116,7 @@ class Fleet:
 
         def member(index: int) -> Member:
             return Member(
-                self.env, index, prepared.schedulers[index], pool.input.pricer, prepared.recorder, pool.numbers,
+                self.env, index, self.schedulers[index], pool.input.pricer, prepared.recorder, pool.numbers,
                 jumps=False, on_done=self.on_done, wake=self.wake, experts=pool.input.plan.ep,
             )  # fmt: skip
 

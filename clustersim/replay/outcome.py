@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -10,10 +9,8 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.replay.input import UNREACHED, Progress
 from clustersim.replay.replica_log import ReplicaLog
+from clustersim.serving.capacity import ReplicaCapacity
 from clustersim.serving.decision import ARRIVED, REJECTED
-from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence
-from clustersim.timeline.tokens import BoolArray
 from clustersim.workload.requests import Requests
 
 REPORTS: Final = 1000
@@ -26,11 +23,11 @@ class Outcome:
     Parameters
     ----------
     requests : Requests
-    scheduler : Scheduler
-        Of any replica, with nothing in it: it says which requests can never run.
+    capacity : ReplicaCapacity
+        Where they come to.
     progress : callable or None
-    decoder : Scheduler, optional
-        Of any replica of the next pool, where there is one.
+    decoder : ReplicaCapacity, optional
+        Of the next pool, where there is one.
 
     Attributes
     ----------
@@ -47,19 +44,23 @@ class Outcome:
     """
 
     def __init__(
-        self, requests: Requests, scheduler: Scheduler, progress: Progress | None, decoder: Scheduler | None = None
+        self,
+        requests: Requests,
+        capacity: ReplicaCapacity,
+        progress: Progress | None,
+        decoder: ReplicaCapacity | None = None,
     ) -> None:
         self.requests = requests
-        self.refusal: Callable[[Sequence], str | None] = scheduler.refusal
+        self.capacity = capacity
         self.progress = progress
         self.replica_of: Int64Array = np.full(len(requests), UNREACHED, np.int64)
         self.arrived: Int64Array = np.full(len(requests), UNREACHED, np.int64)
         self.decoder = decoder
         prompts, outputs = requests.prompt_tokens, requests.output_tokens
-        self.refused = refused_by(scheduler, prompts, outputs if decoder is None else np.minimum(outputs, 1))
+        self.refused = capacity.refused(prompts, outputs if decoder is None else np.minimum(outputs, 1))
         self.refused_there = np.zeros(len(requests), bool)
         if decoder is not None:
-            self.refused_there = refused_by(decoder, prompts, outputs) & ~self.refused
+            self.refused_there = decoder.refused(prompts, outputs) & ~self.refused
             self.refused |= self.refused_there
         self.reasons: dict[int, str] = {}
         self.ended = self.reported = 0
@@ -69,10 +70,10 @@ class Outcome:
         columns = self.requests
         prompt, output = int(columns.prompt_tokens[request]), int(columns.output_tokens[request])
         if self.decoder is None:
-            self.reasons[request] = self.refusal(Sequence(request, prompt, output)) or ""
+            self.reasons[request] = self.capacity.refusal(prompt, output) or ""
             return
-        there = self.decoder.refusal(Sequence(request, prompt, output))
-        self.reasons[request] = self.refusal(Sequence(request, prompt, min(output, 1))) or f"to decode, it {there}"
+        there = self.decoder.refusal(prompt, output)
+        self.reasons[request] = self.capacity.refusal(prompt, min(output, 1)) or f"to decode, it {there}"
 
     def end(self, count: int, now: int) -> None:
         """Count requests that are accounted for."""
@@ -87,11 +88,3 @@ class Outcome:
         kinds = np.where(self.refused[came], REJECTED, ARRIVED)
         log.arrivals(self.arrived[came], kinds, came, self.requests.prompt_tokens[came])
         log.flush()
-
-
-def refused_by(scheduler: Scheduler, prompts: Int64Array, outputs: Int64Array) -> BoolArray:
-    """Return which requests a replica can never run (:meth:`Scheduler.refusal`)."""
-    pool, window, discarded = scheduler.pool, scheduler.config.context_window, scheduler.config.discarded_tokens
-    none = (prompts == 0) | (outputs == 0)
-    refused: BoolArray = none | (prompts + np.maximum(outputs - 1, 0) > pool.blocks * pool.block_tokens)
-    return refused if window is None else refused | (prompts + outputs - discarded > window)

@@ -19,10 +19,8 @@ from clustersim.replay.links.host_copies import copies_ns
 from clustersim.replay.outages import Outage, links_of_stage, outages
 from clustersim.replay.programs import programs_of
 from clustersim.replay.slowdown import Slowdowns
-from clustersim.serving.blocks import BlockPool
-from clustersim.serving.make import make_pool, make_scheduler
+from clustersim.serving.capacity import ReplicaCapacity
 from clustersim.serving.prefix_keys import PrefixKeys
-from clustersim.serving.scheduler import Scheduler
 from clustersim.timeline.layout import Layout, PoolShape
 from clustersim.timeline.record import Recorder
 
@@ -102,18 +100,14 @@ class PreparedPool:
             lockstep=plan.dp if plan.is_lockstep else 1,
         )
 
-    def new_scheduler(self) -> Scheduler:
-        """Return a scheduler with nothing in it."""
+    @property
+    def capacity(self) -> ReplicaCapacity:
+        """What each of its replicas holds."""
         inputs, plan = self.input, self.input.plan
-        owners = inputs.owners
-        tokens, host = inputs.serving.kv_block_tokens, inputs.host
-        return make_scheduler(
-            inputs.serving,
-            make_pool(inputs.serving, blocks=inputs.kv_blocks, owners=owners),
-            stages=plan.pp,
+        return ReplicaCapacity(
+            config=inputs.serving, blocks=inputs.kv_blocks, owners=inputs.owners, stages=plan.pp,
             decode_overlap=plan.decode_overlap == "per_sequence",
-            host=None if host is None else BlockPool(blocks=host.blocks, block_tokens=tokens, owners=owners),
-        )
+        )  # fmt: skip
 
 
 class Prepared:
@@ -183,10 +177,10 @@ class Prepared:
             return []
         return [frozenset(hosts.host_path(device, out=out)) for device in devices for out in (True, False)]
 
-    @cached_property
-    def schedulers(self) -> list[Scheduler]:
-        """A scheduler per replica, nothing in it."""
-        return [self.new_scheduler(replica) for pool in self.pools for replica in pool.replicas]
+    @property
+    def replicas(self) -> range:
+        """Numbers of the replicas of all pools."""
+        return range(self.pools[-1].replicas.stop)
 
     @cached_property
     def prefix_keys(self) -> PrefixKeys | None:
@@ -195,10 +189,6 @@ class Prepared:
         if not inputs.entry.serving.prefix_caching or inputs.requests.prefix_hashes is None:
             return None
         return PrefixKeys(inputs.requests, inputs.entry.serving.kv_block_tokens)
-
-    def new_scheduler(self, replica: int) -> Scheduler:
-        """Return a scheduler with nothing in it, as a replica has it at the start and when it comes back."""
-        return self.pool_of(replica).new_scheduler()
 
     @cached_property
     def copies_of_stages(self) -> list[tuple[Int64Array, ...] | None]:

@@ -247,8 +247,8 @@ class StepLog(ReplicaLog):
 
 def log_of(prepared: Prepared, replica: int) -> ReplicaLog:
     """Return what records a replica."""
-    pool, blocks = prepared.pool_of(replica), prepared.schedulers[replica].pool.total
-    plan = pool.input.plan
+    pool = prepared.pool_of(replica)
+    plan, blocks = pool.input.plan, pool.capacity.total
     if plan.is_lockstep:
         return StepLog(replica, blocks, prepared.recorder)
     kinds = [pool.programs[replica, stage] for stage in range(plan.pp)]

@@ -12,8 +12,9 @@ from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.custom import Asked, CustomDecisions
 from clustersim.serving.decision import CANCELLED, FINISHED, PREEMPTED, Decision
-from clustersim.serving.scheduler import Scheduler, Stall
+from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.serving.stall import Stall
 from clustersim.serving.user_class import UserClass
 from clustersim.serving.view import SchedulerView, SequenceView
 

@@ -18,17 +18,7 @@ from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import FINISHED, Decision
 from clustersim.serving.disaggregated import PoolMembers
 from clustersim.serving.sequence import Sequence
-from clustersim.serving.view import SchedulerView
-from clustersim.values import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
-    """Whose decision it is that nothing goes on, in which file, and what that one was shown."""
-
-    who: str
-    file: str
-    view: SchedulerView
+from clustersim.serving.stall import Stall
 
 
 class Outcome(NamedTuple):

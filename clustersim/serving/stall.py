@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from clustersim.errors import InputError, Problem
-from clustersim.serving.scheduler import Stall
+from clustersim.serving.view import SchedulerView
 from clustersim.units import plural
+from clustersim.values import dataclass
 
 _SHOWN: Final = 4
 """Sequences of each kind that are told one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Whose decision it is that nothing goes on, in which file, and what that one was shown."""
+
+    who: str
+    file: str
+    view: SchedulerView
 
 
 def user_stall_error(unfinished: int, replica: int, blocks: int, found: Stall) -> InputError:

@@ -11,7 +11,6 @@ from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.slow_chain import SlowChain
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.fleet import Fleet
-from clustersim.replay.prepared import Prepared
 from clustersim.replay.slowdown import Slowdown, Slowdowns
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
@@ -26,17 +25,17 @@ Patch = pytest.MonkeyPatch
 
 def keeps_its_cache(patch: Patch) -> None:
     """A replica comes back with the blocks that it had cached when it failed."""
-    restart, fresh = Fleet.restart, Prepared.new_scheduler
+    restart, fresh = Fleet.restart, Fleet.new_scheduler
 
     def remembers(self: Fleet, replica: Replica) -> Any:
         pool = replica.scheduler.pool
 
-        def new_scheduler(prepared: Prepared, index: int) -> Any:
-            found = fresh(prepared, index)
+        def new_scheduler(fleet: Fleet, index: int) -> Any:
+            found = fresh(fleet, index)
             found.pool = found.caching = pool
             return found
 
-        patch.setattr(Prepared, "new_scheduler", new_scheduler)
+        patch.setattr(Fleet, "new_scheduler", new_scheduler)
         return restart(self, replica)
 
     patch.setattr(Fleet, "restart", remembers)

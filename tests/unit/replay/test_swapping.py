@@ -148,9 +148,9 @@ def test_replays_agree_and_all_blocks_come_back(scheduler, blocks, host, shared,
 
 def pools_after(given: ReplayInput) -> list[tuple[int, int]]:
     """Return the blocks in use on devices and hosts of each replica after a run."""
-    prepared = Prepared(given)
-    EventReplay(prepared, None, "a test").run()
-    return [(scheduler.pool.used, scheduler.host.used) for scheduler in prepared.schedulers]
+    found = EventReplay(Prepared(given), None, "a test")
+    found.run()
+    return [(scheduler.pool.used, scheduler.host.used) for scheduler in found.fleet.schedulers]
 
 
 def test_no_block_is_left_on_devices_or_hosts():
