@@ -43,7 +43,7 @@ def preempt(s: Any, r: int, one: int) -> None:
     leave(s, r, one)
     seq.preemptions += 1
     rep.evicted += 1
-    if seq.computed > 0 and blocks <= rep.host:
+    if seq.computed > 0 and blocks <= s.owners[rep.first_owner + seq.owner].host:
         close_episode(s, r, one)
         swap_out(s, r, one, blocks)
         return
@@ -78,11 +78,12 @@ def grow(s: Any, r: int, one: int, tokens: int) -> bool:
     """
     rep, seq = s.replicas[r], s.sequences[one]
     missing = blocks_of(rep, tokens) - seq.blocks
-    if missing > 0 and rep.short:
+    if missing > 0 and s.owners[rep.first_owner + seq.owner].short:
         return False
     while missing > free_of(s, r, seq.owner):
-        if rep.coming > 0 and missing <= rep.free + rep.coming:
-            rep.short = 1
+        own = s.owners[rep.first_owner + seq.owner]
+        if own.coming > 0 and missing <= free_of(s, r, seq.owner) + own.coming:
+            own.short = 1
             return False
         victim = last_behind(s, r, one)
         if victim < 0:
@@ -272,7 +273,9 @@ def schedule(s: Any, r: int, base: int) -> None:
     if rep.static and rep.running == 0 and rep.waiting > 0 and s.sequences[s.queues[r][0]].batch != rep.batch:
         make_up_batch(s, r)  # once more where one came that goes before its members
     while True:
-        rep.decodes = rep.chunks = rep.evicted = rep.attended = rep.short = 0
+        rep.decodes = rep.chunks = rep.evicted = rep.attended = 0
+        for owner in range(rep.owners if rep.host_blocks > 0 else 0):
+            s.owners[rep.first_owner + owner].short = 0
         if rep.chunked:
             choose_decodes(s, r, base, rep.max_tokens)
             if rep.evicted == 0:

@@ -279,19 +279,20 @@ class CoreReplicas:
         mine, total = self.requests, len(self.requests)
         patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None and not self.outages
         nothing = np.zeros(0, np.int64)
+        owners = max(one.owners for one in self.of_pools)
         ranks_of, thens = (np.concatenate(one) for one in zip(*self._orders(), strict=True))
         cancels = nothing if requests.cancel_after_ns is None else requests.cancel_after_ns[mine]
         self.s = State(
             clock=storage.records(Clock, 1),
             pools=storage.records(st.Pool, len(self.of_pools)),
             replicas=storage.records(Replica, count),
-            owners=storage.records(st.Owner, count * max(one.owners for one in self.of_pools)),
+            owners=storage.records(st.Owner, count * owners),
             sequences=storage.records(st.Sequence, FEW),
             spare=storage.numbers(FEW),
             queues=storage.table(count, FEW + width),
             order=storage.table(count, width + 1),
             swapped=storage.table(count, copied and width),
-            copies_end=storage.table(count, copied and 2 * stages),
+            copies_end=storage.table(count, copied and 2 * stages * owners),
             copies_ns=storage.column(np.concatenate([one.ravel() for one in self._copies_ns()])),
             ready=storage.numbers(width + 1),
             flights=storage.grid(Flight, count, stages),
@@ -395,13 +396,14 @@ class CoreReplicas:
             "change": st.NEVER if self.slow_steps is None else 0,
             "by_events": int(self.by_events), "copies_by_events": int(self.events is not None),
             "meets": int(self.network.shares),
-            "host": hosts, "host_blocks": hosts, "outage": -1,
+            "host_blocks": hosts, "outage": -1,
             "group_size": of_pool.together, "by_group": int(bool(self.groups) or is_grouped(of_pool.input.plan)),
         }  # fmt: skip
         most = len(self.s.owners) // len(self.logs)
         for r in range(*self.bounds[number : number + 2]):
             for owner in range(pool.owners):
                 set_field(self.s.owners, r * most + owner, "free", pool.blocks)
+                set_field(self.s.owners, r * most + owner, "host", hosts)
             set_field(self.s.replicas, r, "first_owner", r * most)
             set_field(self.s.replicas, r, "group_first", r - (r - self.bounds[number]) % values["group_size"])
             for name, value in values.items():
@@ -947,7 +949,7 @@ class CoreReplicas:
         for r, replica in enumerate(self.replicas.tolist() if len(copies) else ()):
             mine = copies[copies[:, 0] == r]
             for stage in range(pool.plan.pp):
-                record_copies(recorder, pool, replica, stage, mine[mine[:, 1] == stage, 2:8])
+                record_copies(recorder, pool, replica, stage, mine[mine[:, 1] == stage][:, [*range(2, 8), -1]])
 
 
 def _order(capacity: ReplicaCapacity, requests: Requests) -> tuple[Int64Array, Int64Array]:

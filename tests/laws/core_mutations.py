@@ -128,8 +128,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "blocks of who leaves for the host are lost with the replica": Mutation(
         outages,
         "lose_copies",
-        "rep.free += blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks",
-        "rep.free += seq.blocks",
+        "-(blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks)",
+        "-seq.blocks",
     ),
     "who gives up on the way to the host is computed anew after a failure": Mutation(
         outages, "lose_copies", "if seq.leaving:", "if seq.leaving > 1:"
