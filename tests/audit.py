@@ -27,6 +27,7 @@ from clustersim.serving.decision import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )
+from clustersim.serving.queues import rank_in
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.user_class import UserClass
 from clustersim.simulation.replay_input import replay_input
@@ -119,7 +120,7 @@ def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
             arrived_ns=int(result.arrived_ns[request]),
             priority=0 if requests.priorities is None else int(requests.priorities[request]),
         )
-        return order.rank(sequence), request
+        return rank_in(order, sequence), request
 
     arrived: dict[int, deque[tuple[int, int]]] = {}
     decided: dict[int, list[tuple[int, int, int]]] = {}

@@ -31,7 +31,6 @@ from clustersim.replay.core_groups import LONGEST_RUN, GroupLog, GroupSteps, any
 from clustersim.replay.core_links import LinkTables, links_meet
 from clustersim.replay.core_pools import KvRoutes, add_moves, longer, no_pools
 from clustersim.replay.core_slowdowns import SlowSteps
-from clustersim.replay.events import decode_run
 from clustersim.replay.host_copies import record_copies
 from clustersim.replay.links.sends import sends_differ
 from clustersim.replay.outages import ALL_FAILED, NO_DECODERS
@@ -49,6 +48,8 @@ from clustersim.timeline.columns import shelved
 from clustersim.timeline.stretch import Irregular
 from clustersim.workload.requests import Requests
 
+MAX_RUN: Final = 4096
+"""Most steps of one run, so that progress shows and arrays stay small."""
 ROOM: Final = 1 << 15
 """Runs of steps between two times that what was logged is handed on."""
 PAIRS: Final = 1 << 12
@@ -241,13 +242,13 @@ class CoreReplicas:
         varying = max(
             [one.room for one in self.groups.values()]
             or [
-                decode_run.MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
+                MAX_RUN * classes + TOGETHER if one.stages == 1 else one.stages * one.stages * classes
                 for one in self.of_pools
             ]
         )
         if self.tables.ranks is not None:
             each = [self.tables.ranks.found_of(kinds, of) for kinds in self.tables.of_stage for of in range(3)]
-            varying += decode_run.MAX_RUN + stages * max(each)
+            varying += MAX_RUN + stages * max(each)
         self.widths = {
             "rows": len(st.ROW), "chunks": len(st.CHUNK), "decodes": len(st.EPISODE), "facts": len(st.FACT),
             "reasons": len(st.REASON), "copies": len(st.COPY), "varying": 1, "all_passes": 2 * stages * (stages > 1),
@@ -444,7 +445,7 @@ class CoreReplicas:
             "most_stages": self.most_stages, "pools": len(self.of_pools),
             "displaced_at": st.NEVER, "displaced_from": st.NEVER, "displaced_to": -1,
             "timeout": -1 if config.queue_timeout_ns is None else config.queue_timeout_ns, "cancels": int(cancels),
-            "max_run": min(decode_run.MAX_RUN, LONGEST_RUN if self.groups else st.NEVER), "senders": ranks,
+            "max_run": min(MAX_RUN, LONGEST_RUN if self.groups else st.NEVER), "senders": ranks,
             "margin": self.margin,
             "stretches_room": ROOM * len(st.STRETCH),
             **{f"{name}_room": room for name, room in self._room.items()},

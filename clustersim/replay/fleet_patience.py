@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.replay.admission import Admission
-from clustersim.replay.patience import Patience
+from clustersim.replay.deadlines import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.serving.sequence import Sequence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from clustersim.replay.events.wiring import OnLaunch
-from clustersim.serving.router import Load
+from clustersim.serving.routers import Load
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from clustersim.serving import queues
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, CANCELLED, HANDED_OVER, PREEMPTED, RECEIVED
@@ -64,7 +65,7 @@ class PoolMembers(Preemption):
     def received(self, now: int, sequence: Sequence) -> None:
         """Let a sequence decode whose K/V is here now."""
         self.receiving -= 1
-        sequence.rank = self.config.order.rank(sequence)
+        sequence.rank = queues.rank_in(self.config.order, sequence)
         self.running.append(sequence)
         self._note(now, RECEIVED, sequence, sequence.computed)
 

@@ -7,11 +7,12 @@ given up, or preempted (``serving.preemption``), to wait again. What a step comp
 
 from __future__ import annotations
 
+from clustersim.serving import queues
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, CANCELLED, PREEMPTED, REUSED, Fact, Swap
-from clustersim.serving.order import Queue
 from clustersim.serving.prefix_cache import CachingPool
+from clustersim.serving.queues import Queue, queue_of
 from clustersim.serving.sequence import Sequence
 
 
@@ -45,7 +46,7 @@ class Members:
         self.config = config
         self.pool = pool
         self.caching = pool if isinstance(pool, CachingPool) else None
-        self.waiting: Queue = config.order.queue()
+        self.waiting: Queue = queue_of(config.order)
         self.running: list[Sequence] = []
         self.facts: list[Fact] = []
         self.kept: list[tuple[int, int, int]] = []
@@ -74,7 +75,7 @@ class Members:
 
     def add(self, sequence: Sequence) -> None:
         """Queue an arrived request."""
-        sequence.rank = self.config.order.rank(sequence)
+        sequence.rank = queues.rank_in(self.config.order, sequence)
         self.waiting.add(sequence)
 
     def withdraw(self, sequence: Sequence) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clustersim.serving.decision import PREEMPTED
 from clustersim.serving.members import Members
-from clustersim.serving.order import RANK
+from clustersim.serving.queues import RANK
 from clustersim.serving.sequence import Sequence
 
 

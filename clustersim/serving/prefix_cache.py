@@ -26,7 +26,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from clustersim.serving.blocks import BlockPool
-from clustersim.serving.sequence import Keys, Sequence
+from clustersim.serving.prefix_keys import Keys
+from clustersim.serving.sequence import Sequence
 
 NOTHING: Final = -1
 """The key of blocks without content."""

@@ -16,8 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.serving.sequence import Keys
 from clustersim.workload.requests import Requests
+
+Keys = list[tuple[int, int]]
+"""Runs of the full blocks of a prompt, from the first on: key, and how many blocks of the run it has."""
 
 
 class PrefixKeys:

@@ -15,115 +15,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import IllegalDecisionError
-from clustersim.serving.config import PrefixRouting, RouterName, ServingConfig
-from clustersim.serving.sequence import Sequence as Request
 from clustersim.serving.user_class import UserClass, shown, whole_number
-from clustersim.serving.view import ReplicaView, RouterView, RoutesRequests
+from clustersim.serving.view import RouterView, RoutesRequests
 from clustersim.workload.streams import named_stream
 
 
-class Load(Protocol):
-    """What a router may ask a replica."""
-
-    @property
-    def index(self) -> int:
-        """Number of the replica."""
-        ...
-
-    @property
-    def outstanding(self) -> int:
-        """Prompt and output tokens of its unfinished requests."""
-        ...
-
-    @property
-    def waiting(self) -> int:
-        """Sequences that wait."""
-        ...
-
-    @property
-    def running(self) -> int:
-        """Sequences that run."""
-        ...
-
-    def cached_tokens(self, request: Request) -> int:
-        """Leading tokens of a prompt that its prefix cache holds."""
-        ...
-
-    def view(self, request: Request) -> ReplicaView:
-        """Return everything that a user's router is shown."""
-        ...
-
-
-class Router(Protocol):
-    """Chooses among the replicas that can take a request; ``loads`` has at least one."""
-
-    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
-        """Return the number of the replica."""
-        ...
-
-
-class RoundRobin:
-    """Replicas in turn."""
-
-    def __init__(self) -> None:
-        self.turn = 0
-
-    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
-        """Return the next one."""
-        del now, request
-        self.turn += 1
-        return loads[(self.turn - 1) % len(loads)].index
-
-
-class Least:
-    """The replica with the smallest of something, the first among equals.
-
-    Parameters
-    ----------
-    of : callable
-        Load → what is compared.
-    """
-
-    def __init__(self, of: Callable[[Load], int]) -> None:
-        self.of = of
-
-    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
-        """Return the least loaded one."""
-        del now, request
-        return min(loads, key=lambda load: (self.of(load), load.index)).index
-
-
-class PowerOfTwo:
-    """The less loaded of two that are drawn at random.
-
-    Parameters
-    ----------
-    seed : int
-    stream : str
-    """
-
-    def __init__(self, seed: int, stream: str = "router") -> None:
-        self.draw = named_stream(np.random.SeedSequence(seed), stream)
-
-    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
-        """Return the less loaded one of the two; they are different where there are two."""
-        del now, request
-        first = int(self.draw.integers(len(loads)))
-        second = int(self.draw.integers(max(1, len(loads) - 1)))
-        second += second >= first
-        pair = [loads[place] for place in (first, second) if place < len(loads)]
-        return min(pair, key=lambda load: (load.outstanding, load.index)).index
-
-
 class DrawnPairs:
-    """Which two replicas :class:`PowerOfTwo` compares for each request, drawn ahead.
+    """Which two replicas ``power_of_two`` compares for each request, drawn ahead.
 
     Parameters
     ----------
@@ -158,37 +62,6 @@ class DrawnPairs:
         return self.draw.integers(np.tile([replicas, max(1, replicas - 1)], requests))
 
 
-class PrefixAware:
-    """The replica that has most of the prompt cached, where that is worth it.
-
-    Parameters
-    ----------
-    routing : PrefixRouting
-    """
-
-    def __init__(self, routing: PrefixRouting) -> None:
-        self.routing = routing
-
-    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
-        """Return the replica with the longest cached prefix, or the one with fewest outstanding tokens."""
-        del now
-        chosen = loads if self._unbalanced(loads) else self._with_longest(request, loads)
-        return min(chosen, key=lambda load: (load.outstanding, load.index)).index
-
-    def _unbalanced(self, loads: Sequence[Load]) -> bool:
-        counts = [load.waiting + load.running for load in loads]
-        most, least, routing = max(counts), min(counts), self.routing
-        return most - least > routing.balance_abs_threshold and most > routing.balance_rel_threshold * least
-
-    def _with_longest(self, request: Request, loads: Sequence[Load]) -> Sequence[Load]:
-        """Return the replicas that have most of the prompt cached; all, where that is too little to follow."""
-        cached = [load.cached_tokens(request) for load in loads]
-        most = max(cached)
-        if most == 0 or most < self.routing.cache_threshold * request.prompt_tokens:
-            return loads
-        return [load for load, tokens in zip(loads, cached, strict=True) if tokens == most]
-
-
 class CustomRouter:
     """Asks a user's router, and checks that there is such a replica.
 
@@ -201,17 +74,6 @@ class CustomRouter:
     def __init__(self, user: UserClass) -> None:
         self.user = user
         self.router: RoutesRequests = user.made()
-
-    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
-        """Return what the user's router chose; see :meth:`choose`."""
-        view = RouterView(
-            now_ns=now,
-            request=request.request,
-            prompt_tokens=request.prompt_tokens,
-            priority=request.priority,
-            replicas=tuple(load.view(request) for load in loads),
-        )
-        return self.choose(view)
 
     def choose(self, view: RouterView) -> int:
         """Return what the user's router chooses.
@@ -242,30 +104,3 @@ class CustomRouter:
 
 def _listed(known: list[int]) -> str:
     return ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")
-
-
-_BY_LOAD: Final[dict[RouterName, Callable[[Load], int]]] = {
-    "least_outstanding": lambda load: load.outstanding,
-    "fewest_waiting": lambda load: 4 * load.waiting + load.running,
-}
-
-
-def make_router(config: ServingConfig, seed: int, stream: str = "router") -> Router:
-    """Return the router that a configuration names, in its first state.
-
-    Parameters
-    ----------
-    config : ServingConfig
-    seed : int
-        Of the scenario.
-    stream : str
-        Name of the stream of random numbers, one per router.
-    """
-    named = config.router
-    if isinstance(named, UserClass):
-        return CustomRouter(named)
-    if named == "round_robin":
-        return RoundRobin()
-    if named == "prefix_aware":
-        return PrefixAware(config.prefix_routing)
-    return PowerOfTwo(seed, stream) if named == "power_of_two" else Least(_BY_LOAD[named])

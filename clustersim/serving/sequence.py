@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from clustersim.serving.prefix_keys import Keys
 from clustersim.values import dataclass
-
-Keys = list[tuple[int, int]]
-"""Runs of the full blocks of a prompt, from the first on: key, and how many blocks of the run it has."""
 
 
 @dataclass(slots=True, eq=False)

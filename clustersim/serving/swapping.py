@@ -25,6 +25,7 @@ from typing import Final
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import CANCELLED, SWAPPED_IN, SWAPPED_OUT, Decision, Swap
+from clustersim.serving.queues import queue_of
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
@@ -61,7 +62,7 @@ class SwappingScheduler(Scheduler):
     ) -> None:
         super().__init__(config, pool, stages=stages, decode_overlap=decode_overlap)
         self.host = host
-        self.swapped = config.order.queue()
+        self.swapped = queue_of(config.order)
         self.outbound: dict[int, Swap] = {}
         self.inbound: dict[int, Sequence] = {}
         self.short: set[int] = set()

@@ -14,7 +14,7 @@ import clustersim
 
 ROOT: Final = Path(clustersim.__file__).parent
 SIMULATES: Final = ("clustersim.replay", "clustersim.serving")
-DATA: Final = {f"clustersim.serving.{name}" for name in ("config", "order", "sequence", "user_class")}
+DATA: Final = {f"clustersim.serving.{name}" for name in ("config", "order", "user_class")}
 """What a user decides about serving, as plain data: no code that serves."""
 PRICES: Final = ("clustersim.graph.prices.pricer", "clustersim.graph.prices.table", "clustersim.graph.prices.steps")
 

@@ -9,9 +9,10 @@ from unittest import mock
 
 import numpy as np
 
+from clustersim.replay import core_replicas
 from clustersim.replay.by_core import core_obstacle
+from clustersim.replay.core_replicas import MAX_RUN
 from clustersim.replay.events import decode_run
-from clustersim.replay.events.decode_run import MAX_RUN
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult, replay
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
@@ -68,7 +69,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     full = replay(replace(given, mode="full"))
     given = on_kept_prices(given)
     is_core = not core_obstacle(Prepared(replace(given, mode="folded")))
-    with mock.patch.object(decode_run, "MAX_RUN", most):
+    with mock.patch.object(core_replicas, "MAX_RUN", most), mock.patch.object(decode_run, "MAX_RUN", most):
         with core("interpreted"):
             folded, third = replay(replace(given, mode="folded")), by_events(given)
         with core("compiled"):

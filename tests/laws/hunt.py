@@ -17,7 +17,7 @@ import hypothesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clustersim.replay.events.decode_run import MAX_RUN
+from clustersim.replay.core_replicas import MAX_RUN
 from tests.laws.accounts import account_for
 from tests.laws.agreement import Seen, agree
 from tests.laws.cases import (

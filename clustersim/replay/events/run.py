@@ -11,6 +11,7 @@ import numpy as np
 import simpy
 
 from clustersim.replay.admission import Admission
+from clustersim.replay.deadlines import why_given_up
 from clustersim.replay.departures import FAULT, Departures, Due
 from clustersim.replay.events.clock import Clock
 from clustersim.replay.events.stall import stall_error
@@ -20,14 +21,13 @@ from clustersim.replay.input import UNREACHED, Progress, ReplayResult
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.outages import ALL_FAILED
-from clustersim.replay.patience import why_given_up
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
 from clustersim.replay.sessions import Sessions
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.serving.decision import ARRIVED, REJECTED
-from clustersim.serving.router import make_router
+from clustersim.serving.routers import make_router
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.timeline import timeline_of
 

@@ -38,7 +38,7 @@ from clustersim.replay.pools.kv_parts import KvParts
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import ClockReplica
-from clustersim.serving.router import Router, make_router
+from clustersim.serving.routers import Router, make_router
 from clustersim.serving.sequence import Sequence
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from typing import Any, Final
 import pytest
 
 from clustersim.replay.admission import Admission
+from clustersim.replay.deadlines import Patience
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.instant import DEPARTURE, HAND_OVER, at
 from clustersim.replay.outages import Outage
-from clustersim.replay.patience import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.serving import router
+from clustersim.serving import routers
 from clustersim.serving.sequence import Sequence as Request
 from tests.legality.timeline.test_failing_pools_mutations import (
     POOLS,
@@ -188,14 +188,14 @@ def adds(again: Callable[[Replica, Request], int]) -> Mistake:
 
 def draws_among_all(patch: Patch) -> None:
     """The router draws once more while some are down."""
-    real = router.PowerOfTwo.route
+    real = routers.PowerOfTwo.route
 
     def route(self: Any, now: int, request: Any, loads: Any) -> int:
         if len(loads) == 2:
             self.draw.integers(3)
         return real(self, now, request, loads)
 
-    patch.setattr(router.PowerOfTwo, "route", route)
+    patch.setattr(routers.PowerOfTwo, "route", route)
 
 
 def the_first_of_two(patch: Patch) -> None:
@@ -208,7 +208,7 @@ def the_first_of_two(patch: Patch) -> None:
         number: int = loads[first].index
         return number
 
-    patch.setattr(router.PowerOfTwo, "route", route)
+    patch.setattr(routers.PowerOfTwo, "route", route)
 
 
 def holds_arrivals(patch: Patch) -> None:
@@ -248,7 +248,7 @@ def decodes_first(patch: Patch) -> None:
     settle = HandOvers._settle
 
     def first(self: HandOvers, nothing: None) -> None:
-        self.router = router.Least(NUMBER)
+        self.router = routers.Least(NUMBER)
         settle(self, nothing)
 
     patch.setattr(HandOvers, "_settle", first)

@@ -15,7 +15,7 @@ from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.serving.decision import PREEMPTED, Decision
 from clustersim.serving.members import Members
-from clustersim.serving.router import RoundRobin
+from clustersim.serving.routers import RoundRobin
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.simulation.audit import audit_run

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clustersim.clock import Int64Array
-from clustersim.replay.patience import Patience
+from clustersim.replay.deadlines import Patience
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of

@@ -23,7 +23,7 @@ from clustersim.replay.input import ReplayInput
 from clustersim.replay.outages import Outage
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.slowdown import Slowdown, Slowdowns, WeakLinks
-from clustersim.serving.router import RoundRobin
+from clustersim.serving.routers import RoundRobin
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import some

@@ -13,12 +13,12 @@ import pytest
 
 from clustersim.legality.timeline_rules.policy import loads
 from clustersim.plan.pool import PoolRule
+from clustersim.replay.deadlines import Patience
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.instant import now_ns
-from clustersim.replay.patience import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.serving import router
+from clustersim.serving import queues, routers
 from clustersim.serving.disaggregated import PoolMembers
 from clustersim.serving.members import Members
 from clustersim.serving.order import Order
@@ -147,7 +147,7 @@ def last_first(patch: Patch) -> None:
 
 
 def ranked_by(rank: Callable[[Order, Sequence], tuple[int, int, int]]) -> Mutation:
-    return lambda patch: patch.setattr(Order, "rank", rank)
+    return lambda patch: patch.setattr(queues, "rank_in", rank)
 
 
 def reluctant(patch: Patch) -> None:
@@ -311,7 +311,7 @@ def routed_by(route: Callable[[Any, Any], Any]) -> Mutation:
     """Let routers choose another replica; of two pools in both."""
 
     def mutate(patch: Patch) -> None:
-        for made in (router.Least, router.PowerOfTwo, router.PrefixAware):
+        for made in (routers.Least, routers.PowerOfTwo, routers.PrefixAware):
             patch.setattr(made, "route", lambda self, now, request, loads: route(self, loads).index)
 
     return mutate
@@ -336,49 +336,49 @@ def fewest_running(self: Any, loads: Any) -> Any:
 
 def another_draw(patch: Patch) -> None:
     """The router draws from another stream."""
-    make = router.PowerOfTwo.__init__
-    patch.setattr(router.PowerOfTwo, "__init__", lambda self, seed, stream="router": make(self, seed + 1, stream))
+    make = routers.PowerOfTwo.__init__
+    patch.setattr(routers.PowerOfTwo, "__init__", lambda self, seed, stream="router": make(self, seed + 1, stream))
 
 
 def always_balanced(patch: Patch) -> None:
     """Nobody looks at the loads where a prefix is cached."""
-    patch.setattr(router.PrefixAware, "_unbalanced", lambda self, loads: False)
+    patch.setattr(routers.PrefixAware, "_unbalanced", lambda self, loads: False)
 
 
 def any_prefix(patch: Patch) -> None:
     """A prefix is followed however short it is."""
-    make = router.PrefixAware.__init__
+    make = routers.PrefixAware.__init__
 
     def careless(self: Any, routing: Any) -> None:
         make(self, replace(routing, cache_threshold=0.0))
 
-    patch.setattr(router.PrefixAware, "__init__", careless)
+    patch.setattr(routers.PrefixAware, "__init__", careless)
 
 
 def last_of_equals(patch: Patch) -> None:
     """Of replicas with equal loads the last one is taken."""
 
-    def route(self: router.Least, now: int, request: Any, loads: Any) -> int:
+    def route(self: routers.Least, now: int, request: Any, loads: Any) -> int:
         index: int = min(loads, key=lambda load: (self.of(load), -load.index)).index
         return index
 
-    patch.setattr(router.Least, "route", route)
+    patch.setattr(routers.Least, "route", route)
 
 
 def stuck_turn(patch: Patch) -> None:
     """The router in turn stays with one replica for two requests."""
 
-    def route(self: router.RoundRobin, now: int, request: Any, loads: Any) -> int:
+    def route(self: routers.RoundRobin, now: int, request: Any, loads: Any) -> int:
         self.turn += 1
         index: int = loads[(self.turn - 1) // 2 % len(loads)].index
         return index
 
-    patch.setattr(router.RoundRobin, "route", route)
+    patch.setattr(routers.RoundRobin, "route", route)
 
 
 def away_from_prefixes(patch: Patch) -> None:
     """Nobody looks at what is cached."""
-    patch.setattr(router.PrefixAware, "_with_longest", lambda self, request, loads: loads)
+    patch.setattr(routers.PrefixAware, "_with_longest", lambda self, request, loads: loads)
 
 
 def fewer_blocks(patch: Patch) -> None:
@@ -504,10 +504,10 @@ def fleet(name: str, **more: Any) -> dict[str, Any]:
 
 def pools(prefill: str, decode: str, **more: Any) -> dict[str, Any]:
     """Two replicas behind a router in each of two pools."""
-    routers = {"prefill": {"router": prefill}, "decode": {"router": decode}}
+    named = {"prefill": {"router": prefill}, "decode": {"router": decode}}
     return {
         "plan": {"prefill": {"dp": 2}, "decode": {"dp": 2}},
-        "serving": {"scheduler": "disaggregated", **routers, **more}, "workload": {"requests": 24},
+        "serving": {"scheduler": "disaggregated", **named, **more}, "workload": {"requests": 24},
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.replay.events import decode_run
+from clustersim.replay import core_replicas
 from clustersim.replay.replay import replay
 from tests.round_numbers import RoundCost, deployment, step_ends
 
@@ -45,7 +45,7 @@ def test_a_run_ends_before_the_step_that_lacks_a_block():
 def test_a_run_has_at_most_so_many_steps_and_the_timeline_is_the_same(monkeypatch, most):
     given = deployment([(0, 2, 12)])
     whole = replay(given).timeline
-    monkeypatch.setattr(decode_run, "MAX_RUN", most)
+    monkeypatch.setattr(core_replicas, "MAX_RUN", most)
     assert max(runs(given)) == most
     assert replay(given).timeline.digest == whole.digest
 

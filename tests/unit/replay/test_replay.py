@@ -9,7 +9,7 @@ import pytest
 
 from clustersim.errors import InputError, StallError
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.replay.events.decode_run import MAX_RUN
+from clustersim.replay.core_replicas import MAX_RUN
 from clustersim.replay.replay import replay
 from clustersim.serving.scheduler import Scheduler
 from tests.round_numbers import ALGORITHMS, deployment, step_ends, two_leaves

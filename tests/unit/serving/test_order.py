@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, PREEMPTED
-from clustersim.serving.order import UNLIMITED, Order, RankedQueue
+from clustersim.serving.order import UNLIMITED, Order
+from clustersim.serving.queues import RankedQueue
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.swapping import SwappingScheduler

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.router import DrawnPairs, make_router
+from clustersim.serving.router import DrawnPairs
+from clustersim.serving.routers import make_router
 from clustersim.serving.sequence import Sequence
 from tests.round_numbers import deployment
 
