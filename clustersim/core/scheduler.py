@@ -118,26 +118,31 @@ def choose_decodes(s: Any, r: int, base: int, budget: int) -> None:
         return
     limit = min((rep.running - rep.prefilling + rep.stages - 1) // rep.stages, budget)
     sequences, ranked, size = s.sequences, rep.ranked, rep.block_tokens
-    if ranked:  # a preempted one leaves the order, perhaps before those that come later here
-        order = s.ready
+    last, apart = rep.running, 1 if ranked or rep.owners > 1 else 0
+    if apart:  # a preempted one leaves the order, perhaps before those that come later here
+        order, last = s.ready, 0
         for at in range(rep.running):
-            order[at] = s.order[r][at]
+            seq = sequences[s.order[r][at]]
+            if seq.busy == 0 and seq.decodes:
+                order[last] = s.order[r][at]
+                last += 1
     at = seen = chosen = attended = 0
-    last, left = rep.running, NEVER
+    left = NEVER
     while at < last and seen < limit and chosen < limit:
         one = order[at]
         seq = sequences[one]
         at += 1
         if seq.busy or seq.decodes == 0:
+            seen += apart > ranked  # the place of one that was preempted for another stays empty
             continue
         if ranked == 0:  # else who lacks a block leaves its place in the step to those behind it
             seen += 1
         computed = seq.computed
         if computed >= seq.blocks * size:
             if not grow(s, r, one, computed + 1):
-                last = last if ranked else rep.running
+                last = last if apart else rep.running
                 continue
-            last = last if ranked else rep.running
+            last = last if apart else rep.running
         seq.busy = 1
         batch[base + chosen] = one
         chosen += 1
