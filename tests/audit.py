@@ -27,14 +27,14 @@ from clustersim.serving.decision import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )
-from clustersim.serving.queues import rank_in
-from clustersim.serving.sequence import Sequence
 from clustersim.serving.user_class import UserClass
 from clustersim.simulation.replay_input import replay_input
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline import tokens
 from clustersim.timeline.timeline import Timeline
 from tests.audit_blocks import blocks_are_conserved
+from tests.oracle.serving.queues import rank_in
+from tests.oracle.serving.sequence import Sequence
 
 MOST_SPANS = 200_000
 """Runs with more spans are not audited span by span, for time."""

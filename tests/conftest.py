@@ -94,11 +94,11 @@ def run() -> Callable[[ReplayInput], ReplayResult]:
 
 
 @pytest.fixture
-def without_core() -> Iterator[None]:
-    """Let schedulers and replicas be objects, for tests that break their code."""
-    from tests.core_storage import no_core
+def oracle() -> Iterator[None]:
+    """Let the oracle simulate, for tests that break its code."""
+    from tests.oracle.run import by_oracle
 
-    with no_core():
+    with by_oracle():
         yield
 
 

@@ -21,10 +21,3 @@ def core(storage: Storage) -> Iterator[None]:
         mock.patch.object(numba.config, "DISABLE_JIT", 0),
     ):
         yield
-
-
-@contextmanager
-def no_core() -> Iterator[None]:
-    """Let schedulers and replicas be objects."""
-    with mock.patch("clustersim.replay.by_core.refused", "a test"):
-        yield

@@ -27,14 +27,8 @@ STAGED: Final = 5.0
 """How many times that of one stage several cost, or groups: each of their steps is decided, or a longest path."""
 
 
-refused = ""
-"""Why the core schedules nothing at all, where a law asks for schedulers and replicas that are objects."""
-
-
 def scheduling_obstacle(prepared: Prepared) -> str:
     """Return why the core can't schedule a run, however its steps run; empty if it can."""
-    if refused:
-        return refused
     each = [_scheduling_obstacles(pool) for pool in prepared.input.pools]
     return next((why for found in each for why, is_so in found.items() if is_so), "")
 

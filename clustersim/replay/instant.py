@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 COMPLETION: Final = 0
 NETWORK: Final = 1
 COPY: Final = 2
-HAND_OVER: Final = 3
-ARRIVAL: Final = 4
-DEPARTURE: Final = 5
-SCHEDULING: Final = 6
-END: Final = 7
-
-
-def asked(env: Environment, now: int) -> bool:
-    """Whether schedulers have been asked at this instant already."""
-    return getattr(env, "asked_ns", None) == now
 
 
 def now_ns(env: Environment) -> int:

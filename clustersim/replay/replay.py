@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from clustersim.replay.by_core import core_obstacle, replay_by_events, scheduling_obstacle
+from clustersim.replay.by_core import core_obstacle, replay_by_events
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.shares import replay_by_core
@@ -46,11 +46,7 @@ def replay(
         return replay_by_core(prepared, progress, processes, executor)
     if by_events is not None and inputs.mode != "full":
         by_events(obstacle)
-    if not scheduling_obstacle(prepared):
-        return replay_by_events(prepared, progress, obstacle)
-    from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
-
-    return EventReplay(prepared, progress, obstacle).run()
+    return replay_by_events(prepared, progress, obstacle)
 
 
 __all__ = ["Mode", "Progress", "ReplayInput", "ReplayResult", "replay"]

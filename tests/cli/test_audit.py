@@ -16,10 +16,10 @@ from click.testing import CliRunner, Result
 
 from clustersim.cli import main
 from clustersim.legality.audit import TIMELINE_RULES
-from clustersim.serving.scheduler import Scheduler
 from clustersim.simulation.foreign.table import NEEDED, OPTIONAL, TEXT, TOLD
 from clustersim.timeline.files import load_timeline, write_table
 from tests.architecture.documents import rows
+from tests.oracle.serving.scheduler import Scheduler
 
 SMALL = ("--set", "workload.trace.requests=12", "--set", "expect={}", "--quiet")
 ONE_NODE = ("--set", "topology.nodes=1")
@@ -146,7 +146,7 @@ def test_tables_that_are_documented_are_those_that_are_read() -> None:
     assert {name for name, *_ in rows("docs/reference/histories.md", "table")} == set(NEEDED)
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_run_is_illegal_when_its_record_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Scheduler, now: int, kind: int, sequence: Any, tokens: int) -> None:
         if sequence.request != 3:

@@ -12,7 +12,6 @@ import numpy as np
 from clustersim.replay import core_replicas
 from clustersim.replay.by_core import core_obstacle
 from clustersim.replay.core_replicas import MAX_RUN
-from clustersim.replay.events import decode_run
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult, replay
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
@@ -25,6 +24,7 @@ from clustersim.workload.requests import Requests
 from tests.audit import audit
 from tests.core_storage import Storage, core
 from tests.laws.cases import by_events, ends_of
+from tests.oracle.events import decode_run
 
 SAME_IN_A_ROW = ("replica", "batch_requests", "prefill_tokens", "decode_tokens", "waiting", "running")
 """Columns of steps that are alike in all steps of a row."""

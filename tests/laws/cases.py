@@ -19,12 +19,12 @@ from clustersim import catalog
 from clustersim.cluster.fault import Fault
 from clustersim.cost.captured import Sizes
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
-from clustersim.replay.events.run import EventReplay
 from clustersim.replay.input import HostPool
-from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
+from clustersim.replay.replay import ReplayInput, ReplayResult
 from clustersim.serving.order import Order
 from clustersim.serving.user_class import UserClass
 from clustersim.timeline.timeline import Timeline
+from tests.oracle.run import replay_by_oracle
 from tests.round_numbers import (
     ATTENTION,
     DENSE,
@@ -149,7 +149,7 @@ def _hashes(prompts: Sequence[int], tokens: int, shares: Sequence[tuple[int, int
 
 def by_events(given: ReplayInput) -> ReplayResult:
     """Replay folded, but by events, with schedulers that are objects."""
-    return EventReplay(Prepared(replace(given, mode="folded")), None, "a test").run()
+    return replay_by_oracle(replace(given, mode="folded"))
 
 
 def ends_of(timeline: Timeline) -> set[int]:

@@ -17,7 +17,6 @@ from clustersim.clock import Int64Array
 from clustersim.errors import InputError
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, REJECTED
 from clustersim.replay.replay import ReplayInput
-from clustersim.replay.sessions import Sessions
 from clustersim.search.load import load_of
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import RunResult, simulate
@@ -26,6 +25,7 @@ from tests.laws.agreement import agree
 from tests.laws.cases import Case, case_input, cases, clocked
 from tests.laws.hunt import MOST, WINDOWS
 from tests.laws.random_scenarios import documents, scenario_of, troubled
+from tests.oracle.replay.sessions import Sessions
 
 NEVER = np.iinfo(np.int64).max
 ENDS = (FINISHED, CANCELLED, REJECTED, LOST)
@@ -130,7 +130,7 @@ def small(folder: Path, turns: str = "wait") -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_turns_that_arrive_otherwise_are_noticed(tmp_path: Path, name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

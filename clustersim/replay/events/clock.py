@@ -12,16 +12,7 @@ _CALL: Final = 5
 
 
 class Clock(Environment):
-    """The clock of a run.
-
-    Attributes
-    ----------
-    asked_ns : int
-        The last instant at which schedulers were asked: what happens then and afterwards finds the steps begun that
-        begin at that instant.
-    """
-
-    asked_ns: int = -1
+    """The clock of a run."""
 
     def run_instant(self, now: int) -> None:
         """Do all that is due at an instant, whatever that brings about at the same instant included."""

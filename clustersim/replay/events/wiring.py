@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as Sequences
 from dataclasses import field
 
 import numpy as np
@@ -27,13 +26,10 @@ from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.slowdown import Slowdown
 from clustersim.serving.decision import Decision
-from clustersim.serving.sequence import Sequence
 from clustersim.values import dataclass
 
 OnLayer = Callable[[int], None]
 """Called with a layer whose attention over prompts has ended, on all ranks of the pass."""
-OnLaunch = Callable[[int, Sequences[tuple[Sequence, int]]], OnLayer | None]
-"""Called with (replica, prompt chunks) before their step starts; returns what to call as it passes layers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

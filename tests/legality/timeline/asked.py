@@ -13,13 +13,12 @@ import pytest
 import clustersim.simulation.simulate as made
 from clustersim.legality.audit import TIMELINE_RULES, check_history
 from clustersim.legality.history import History
-from clustersim.replay.events.run import EventReplay
 from clustersim.replay.input import ReplayInput, ReplayResult
-from clustersim.replay.prepared import Prepared
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.simulate import RunResult
 from tests.effort import is_whole
+from tests.oracle.run import replay_by_oracle
 
 OF_THE_RUN: Final = "RUN-4"
 """It compares what a run says of its requests as well, which no history has."""
@@ -47,6 +46,6 @@ def replay_by_events(patch: pytest.MonkeyPatch) -> None:
     """Replay by events, but pass by pass, for as long as a patch holds."""
 
     def replay(inputs: ReplayInput, *_: object) -> ReplayResult:
-        return EventReplay(Prepared(inputs), None, "a test").run()
+        return replay_by_oracle(inputs)
 
     patch.setattr(made, "replay", replay)

@@ -12,15 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from clustersim.replay.admission import Admission
-from clustersim.replay.deadlines import Patience
-from clustersim.replay.events.replica import Replica
-from clustersim.replay.events.run import EventReplay
-from clustersim.replay.instant import DEPARTURE, HAND_OVER, at
+from clustersim.replay.instant import at
 from clustersim.replay.outages import Outage
-from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.serving import routers
-from clustersim.serving.sequence import Sequence as Request
 from tests.legality.timeline.test_failing_pools_mutations import (
     POOLS,
     computes_anew_late,
@@ -38,6 +31,14 @@ from tests.legality.timeline.test_policy_mutations import (
     routed_by,
 )
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.events.replica import Replica
+from tests.oracle.events.run import EventReplay
+from tests.oracle.pools.hand_overs import HandOvers
+from tests.oracle.replay.admission import Admission
+from tests.oracle.replay.deadlines import Patience
+from tests.oracle.replay.instant import DEPARTURE, HAND_OVER
+from tests.oracle.serving import routers
+from tests.oracle.serving.sequence import Sequence as Request
 
 Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]

@@ -17,7 +17,7 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A text of a module of ``clustersim``, another one instead of it, and the name of a scenario."""
+    """A text of a module, another one instead of it, and the name of a scenario."""
 
     module: str
     old: str
@@ -27,7 +27,7 @@ class Change:
 
 def changed(patch: pytest.MonkeyPatch, change: Change) -> None:
     """Let the functions that a change is in run as it says."""
-    module = importlib.import_module(f"clustersim.{change.module}")
+    module = importlib.import_module(change.module)
     path = Path(str(module.__file__))
     source = path.read_text(encoding="utf-8")
     assert source.count(change.old) == 1, (change.module, change.old, source.count(change.old))

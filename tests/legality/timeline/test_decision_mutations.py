@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from clustersim.legality.history import ADMITTED, ARRIVED, PREEMPTED, SWAPPED_IN, History
-from clustersim.serving.members import Members
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import is_whole
@@ -21,8 +20,9 @@ from tests.legality.timeline.adversary import run_of
 from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_replay_mutations import document
 from tests.legality.timeline.test_start_mutations import crowd_of, swapped
+from tests.oracle.serving.members import Members
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 RUNS: Final = ("dense TP", "MoE EP", "faults", "faults of a decode pool", "cancellation", "prefix caching")
 

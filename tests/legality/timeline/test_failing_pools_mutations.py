@@ -6,23 +6,25 @@ from typing import Any
 
 import pytest
 
-from clustersim.replay.admission import Admission
-from clustersim.replay.events.replica import Replica
-from clustersim.replay.events.run import EventReplay
-from clustersim.replay.fleet import Fleet
-from clustersim.replay.instant import DEPARTURE, HAND_OVER, at
-from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.replay.pools.kv_moves import KvMoves, Move
-from clustersim.serving.decision import PREEMPTED, Decision
-from clustersim.serving.members import Members
-from clustersim.serving.routers import RoundRobin
-from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence
+from clustersim.replay.instant import at
+from clustersim.serving.decision import PREEMPTED
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT
+from tests.oracle.events.replica import Replica
+from tests.oracle.events.run import EventReplay
+from tests.oracle.pools.hand_overs import HandOvers
+from tests.oracle.pools.kv_moves import KvMoves, Move
+from tests.oracle.replay.admission import Admission
+from tests.oracle.replay.fleet import Fleet
+from tests.oracle.replay.instant import DEPARTURE, HAND_OVER
+from tests.oracle.serving.decision import Decision
+from tests.oracle.serving.members import Members
+from tests.oracle.serving.routers import RoundRobin
+from tests.oracle.serving.scheduler import Scheduler
+from tests.oracle.serving.sequence import Sequence
 
 Patch = pytest.MonkeyPatch
 
@@ -327,7 +329,7 @@ def assert_legal(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("mistake", "given", "rule"), MISTAKES, ids=[one[0].__name__ for one in MISTAKES])
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_a_mistake_about_failing_pools_is_caught(mistake: Any, given: dict[str, Any], rule: str) -> None:
     assert_legal(given)
     with pytest.MonkeyPatch.context() as patch:

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from clustersim.replay.admission import Admission
-from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.slow_chain import SlowChain
 from clustersim.replay.events.stage_sends import StageSends
-from clustersim.replay.fleet import Fleet
 from clustersim.replay.slowdown import Slowdown, Slowdowns
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.events.replica import Replica
+from tests.oracle.replay.admission import Admission
+from tests.oracle.replay.fleet import Fleet
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 Patch = pytest.MonkeyPatch
 

@@ -14,8 +14,6 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.history import HANDED_OVER, PREEMPTED, History
 from clustersim.legality.timeline_rules.operators.programs import as_graphs
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.serving.decision import Decision
-from clustersim.serving.static import StaticScheduler
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import simulate
 from clustersim.timeline.tables import HOST
@@ -23,13 +21,15 @@ from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import run_of
 from tests.legality.timeline.test_owner_pools import APART
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.serving.decision import Decision
+from tests.oracle.serving.static import StaticScheduler
 
 
 def told(history: History) -> list[tuple[str, str]]:
     return [(one.rule, one.message) for one in check_history(history).violations]
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_a_member_of_a_static_batch_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = scenario_of(document(serving={"scheduler": "static", "max_batch_requests": 3}), replay="full")
     assert audit_run(simulate(scenario)).violations == ()

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from clustersim.clock import Int64Array
-from clustersim.replay.deadlines import Patience
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import document_of
 from tests.legality.timeline.test_hand_over_mutations import GIVEN_UP
+from tests.oracle.replay.deadlines import Patience
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 Change = Callable[[Int64Array], Int64Array]
 SMALL = document_of("cancellation")

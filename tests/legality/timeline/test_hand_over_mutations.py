@@ -11,13 +11,13 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import CANCELLED, FINISHED, HANDED_OVER, RECEIVED, History
-from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import LLAMA, scenario_of
 from tests.legality.timeline.asked import broken
+from tests.oracle.pools.hand_overs import HandOvers
+from tests.oracle.serving.scheduler import Scheduler
+from tests.oracle.serving.sequence import Sequence
 
 DOCUMENT: dict[str, Any] = {
     "name": "handed-over",
@@ -175,7 +175,7 @@ CODE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", CODE)
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_audit_catches_mutated_code(name, monkeypatch):
     mutate, rules = CODE[name]
     mutate(monkeypatch)
@@ -243,7 +243,7 @@ def decodes_on(patch: pytest.MonkeyPatch) -> None:
     ("mutate", "rules"),
     [(keeps_what_was_given_up, {"KV-7"}), (lets_go_of_transfers, {"KV-7"}), (decodes_on, {"KV-7"})],
 )
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_audit_catches_clients_that_are_not_let_go(mutate, rules, monkeypatch):
     assert audit_run(simulate(scenario_of(GIVEN_UP))).violations == ()
     mutate(monkeypatch)

@@ -12,7 +12,7 @@ from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.asked import is_illegal
 from tests.legality.timeline.late_replicas import MISTAKES, SCENARIOS, Mistake
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 PAIRS = [(name, shown) for name, (_, shown) in MISTAKES.items()]
 

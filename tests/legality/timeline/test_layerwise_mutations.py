@@ -10,9 +10,6 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import HANDED_OVER, RECEIVED, History
-from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.replay.pools.kv_parts import KvParts
-from clustersim.replay.pools.kv_transfers import KvTransfer
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.tables import ALL_LAYERS
@@ -20,6 +17,9 @@ from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
 from tests.legality.timeline.test_hand_over_mutations import changed, of_facts, of_moves, without
+from tests.oracle.pools.hand_overs import HandOvers
+from tests.oracle.pools.kv_parts import KvParts
+from tests.oracle.pools.kv_transfers import KvTransfer
 
 DOCUMENT: dict[str, Any] = WHOLE | {"serving": WHOLE["serving"] | {"transfer": "layerwise"}}
 
@@ -182,7 +182,7 @@ LOCKSTEP: Final = DOCUMENT | {
 }
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize("name", CODE)
 @pytest.mark.parametrize("replay", ["folded", "full"])
 def test_audit_catches_mutated_code(name, replay, monkeypatch):

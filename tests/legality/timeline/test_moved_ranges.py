@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from clustersim.replay.events.swaps import Swaps
-from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.simulation import replay_input as run_input
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.proof import prove_scenario
@@ -19,6 +18,7 @@ from tests.laws.random_scenarios import DEEPSEEK, LLAMA, scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
 from tests.legality.timeline.test_replay_mutations import document as of_one_pool
+from tests.oracle.pools.kv_moves import KvMoves, Move
 
 Patch = pytest.MonkeyPatch
 SPLIT = {"degree": 2, "scheme": "all_gather", "partition": "zigzag"}
@@ -124,7 +124,7 @@ MISTAKES: dict[str, tuple[Callable[[Patch], None], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_audit_and_proof_find_a_mistake_in_what_moves(name, monkeypatch):
     mutate, given = MISTAKES[name]

@@ -16,14 +16,10 @@ import pytest
 import clustersim.simulation.simulate as made
 from clustersim.cluster.fault import Fault
 from clustersim.collective.communications import CommTable
-from clustersim.replay.admission import Admission
-from clustersim.replay.events.run import EventReplay
-from clustersim.replay.fleet import Fleet
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.outages import Outage
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.slowdown import Slowdown, Slowdowns, WeakLinks
-from clustersim.serving.routers import RoundRobin
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import some
@@ -31,8 +27,12 @@ from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.events.run import EventReplay
+from tests.oracle.replay.admission import Admission
+from tests.oracle.replay.fleet import Fleet
+from tests.oracle.serving.routers import RoundRobin
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]

@@ -10,9 +10,6 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.rule import Verdict
-from clustersim.serving.blocks import BlockPool
-from clustersim.serving.prefix_cache import CachingPool
-from clustersim.serving.sequence import Sequence
 from clustersim.simulation.audit import audit_run, check_run
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.simulate import simulate
@@ -33,6 +30,9 @@ from tests.legality.timeline.test_replay_mutations import (
     nothing,
     unreturned_block,
 )
+from tests.oracle.serving.blocks import BlockPool
+from tests.oracle.serving.prefix_cache import CachingPool
+from tests.oracle.serving.sequence import Sequence
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]

@@ -13,29 +13,29 @@ import pytest
 
 from clustersim.legality.timeline_rules.policy import loads
 from clustersim.plan.pool import PoolRule
-from clustersim.replay.deadlines import Patience
-from clustersim.replay.events.replica import Replica
-from clustersim.replay.events.run import EventReplay
 from clustersim.replay.instant import now_ns
-from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.serving import queues, routers
-from clustersim.serving.disaggregated import PoolMembers
-from clustersim.serving.members import Members
 from clustersim.serving.order import Order
-from clustersim.serving.preemption import Preemption
-from clustersim.serving.prefix_cache import NOTHING, PrefixCache
-from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence
-from clustersim.serving.static import StaticScheduler
-from clustersim.serving.swapping import SwappingScheduler
 from clustersim.simulation import legality
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import some
 from tests.laws.random_scenarios import LLAMA, scenario_of
 from tests.legality.timeline.test_replay_mutations import EVENTS, FOLDED, PIPE, broken_by, document, nothing
+from tests.oracle.events.replica import Replica
+from tests.oracle.events.run import EventReplay
+from tests.oracle.pools.hand_overs import HandOvers
+from tests.oracle.replay.deadlines import Patience
+from tests.oracle.serving import queues, routers
+from tests.oracle.serving.disaggregated import PoolMembers
+from tests.oracle.serving.members import Members
+from tests.oracle.serving.preemption import Preemption
+from tests.oracle.serving.prefix_cache import NOTHING, PrefixCache
+from tests.oracle.serving.scheduler import Scheduler
+from tests.oracle.serving.sequence import Sequence
+from tests.oracle.serving.static import StaticScheduler
+from tests.oracle.serving.swapping import SwappingScheduler
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]

@@ -39,7 +39,6 @@ from clustersim.legality.timeline_rules.operators.priced import as_priced
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.plan import experts, routing
 from clustersim.plan.exchange import Exchange
-from clustersim.replay.events import decode_jumps, lockstep, stepper
 from clustersim.serving.halves import halves_of
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import simulate
@@ -49,8 +48,9 @@ from tests.laws.random_scenarios import DEEPSEEK, GEMMA, GPT_OSS, scenario_of
 from tests.legality.timeline.asked import broken, replay_by_events
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document, patched
+from tests.oracle.events import decode_jumps, lockstep, stepper
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]

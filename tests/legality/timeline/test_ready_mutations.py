@@ -15,12 +15,9 @@ import pytest
 from clustersim.replay.events import wiring
 from clustersim.replay.events.chain import ChainPass
 from clustersim.replay.events.collectives import Collectives
-from clustersim.replay.events.decode_run import DecodeRun
 from clustersim.replay.events.pipeline import Pipeline
-from clustersim.replay.events.run import EventReplay
 from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.stage_sends import StageSends
-from clustersim.replay.events.stepper import Stepper
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.mutations import Mutation, mutated
@@ -28,8 +25,11 @@ from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_link_mutations import LONG, RACKS, SHARED, WIDE
 from tests.legality.timeline.test_replay_mutations import EXPERTS, FOLDED, FULL, RING, document
+from tests.oracle.events.decode_run import DecodeRun
+from tests.oracle.events.run import EventReplay
+from tests.oracle.events.stepper import Stepper
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 SCENARIOS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "one stage": ({}, FULL),

@@ -18,20 +18,20 @@ from clustersim.legality.audit import TIMELINE_RULES
 from clustersim.replay.events import wiring
 from clustersim.replay.events.pass_program import EventProgram, expanded_program
 from clustersim.replay.events.pipeline import Pipeline
-from clustersim.replay.events.run import EventReplay
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.serving.blocks import BlockPool
-from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.record import Recorder
 from tests.effort import is_whole
 from tests.laws.random_scenarios import LLAMA, MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken, replay_by_events
 from tests.legality.timeline.golden import compare_lines, holds
+from tests.oracle.events.run import EventReplay
+from tests.oracle.serving.blocks import BlockPool
+from tests.oracle.serving.scheduler import Scheduler
+from tests.oracle.serving.sequence import Sequence
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 Patch = pytest.MonkeyPatch
 MATRIX: Final = Path(__file__).with_name("replay_mutations.txt")

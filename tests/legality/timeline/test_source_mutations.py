@@ -20,7 +20,7 @@ from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import EXPERTS, document
 from tests.legality.timeline.test_start_mutations import CROWDS, SWAPS
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 DEEP: Final = SWAPS["model"] | {"config": SWAPS["model"]["config"] | {"num_hidden_layers": 40}}
 SCENARIOS: Final[dict[str, dict[str, Any]]] = {
@@ -202,14 +202,18 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
 SCENARIOS["prefixes in full"] = SCENARIOS["prefixes"] | {"run": {"replay": "full"}}
-JUMPS: Final = "replay.events.decode_jumps"
-SCHEDULER: Final = "serving.scheduler"
-PREFIXES: Final = "serving.prefix_cache"
-SWAPPING: Final = "serving.swapping"
+JUMPS: Final = "tests.oracle.events.decode_jumps"
+SCHEDULER: Final = "tests.oracle.serving.scheduler"
+PREFIXES: Final = "tests.oracle.serving.prefix_cache"
+SWAPPING: Final = "tests.oracle.serving.swapping"
+BLOCKS: Final = "tests.oracle.serving.blocks"
+MEMBERS: Final = "tests.oracle.serving.members"
+PREEMPTION: Final = "tests.oracle.serving.preemption"
+QUEUES: Final = "tests.oracle.serving.queues"
 BACK: Final = "if not decision.evicted and not prefill_first:"
-HAND_OVERS: Final = "replay.pools.hand_overs"
-STATIC: Final = "serving.static"
-RUN: Final = "replay.events.run"
+HAND_OVERS: Final = "tests.oracle.pools.hand_overs"
+STATIC: Final = "tests.oracle.serving.static"
+RUN: Final = "tests.oracle.events.run"
 AGAIN: Final = "self.replicas[self._route(sequence)].add_again(sequence)"
 PRICED_NEAR: Final = "constants.step_s if nodes[source] == nodes[target]"
 IN_ORDER: Final = "if not self or self[-1].request < sequence.request:"
@@ -254,7 +258,10 @@ CHANGES: Final = (
         SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "small budget"
     ),
     Change(
-        "serving.disaggregated", "self.running.append(sequence)\n", "self.running.insert(0, sequence)\n", "two pools"
+        "tests.oracle.serving.disaggregated",
+        "self.running.append(sequence)\n",
+        "self.running.insert(0, sequence)\n",
+        "two pools",
     ),
     Change(SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "two pools"),
     Change(
@@ -265,18 +272,18 @@ CHANGES: Final = (
         SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "four stages"
     ),
     Change(
-        "replay.slowdown",
+        "clustersim.replay.slowdown",
         'place = int(np.searchsorted(self.changes, now, side="right"))',
         'place = int(np.searchsorted(self.changes, now, side="right")) + 1',
         "weak link",
     ),
     Change(
-        "serving.members",
+        MEMBERS,
         "self.leaving += 1\n            return False",
         "self.leaving += 1\n            sequence.output_tokens += 1\n            return False",
         "given up",
     ),
-    Change("replay.pools.kv_moves", "duration = to_ns(", "duration = 1 + to_ns(", "two pools"),
+    Change("tests.oracle.pools.kv_moves", "duration = to_ns(", "duration = 1 + to_ns(", "two pools"),
     Change(SWAPPING, BACK, "if not self.running:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and len(self.running) < 2:", "swaps"),
     Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and now % 3 == 0:", "swaps"),
@@ -292,11 +299,16 @@ CHANGES: Final = (
     Change(STATIC, "== self.config.max_batch_requests", "== self.config.max_batch_requests - 1", "static"),
     Change(STATIC, "needed > left[owner]", "needed + 20 > left[owner]", "static"),
     Change(SCHEDULER, "if self.evicted or (whole", "if (whole", "begun prompts lack blocks"),
-    Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "four stages"),
+    Change(PREEMPTION, LAST_FIRST, FIRST_FIRST, "four stages"),
     Change(HAND_OVERS, "= sorted(self.leaving), {}", "= sorted(self.leaving, reverse=True), {}", "two pools"),
-    Change("replay.events.lockstep", "self.steps -= 1", "pass", "a group fails"),
-    Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "the only one fails"),
-    Change("serving.queues", "if not self or self[-1].request < sequence.request:", "if True:", "the only one fails"),
+    Change("tests.oracle.events.lockstep", "self.steps -= 1", "pass", "a group fails"),
+    Change(PREEMPTION, LAST_FIRST, FIRST_FIRST, "the only one fails"),
+    Change(
+        QUEUES,
+        "if not self or self[-1].request < sequence.request:",
+        "if True:",
+        "the only one fails",
+    ),
     Change(PREFIXES, UNHELD, "unheld = cached", "the only one fails"),
     Change(HAND_OVERS, "for request, layer in passed:", "for request, layer in reversed(passed):", "many by layer"),
     Change(HAND_OVERS, "for request in landed:", "for request in reversed(landed):", "many by layer"),
@@ -308,24 +320,41 @@ CHANGES: Final = (
         "if not fits or not self._take_up",
         "begun prompts lack blocks",
     ),
-    Change("serving.queues", "order.patience_ns * number", "2 * order.patience_ns * number", "urgent ones"),
-    Change("serving.members", "if sequence.shared:", "if False:", "prefixes in full"),
-    Change("serving.members", "if sequence.shared:", "if sequence.shared > 5:", "prefixes in full"),
+    Change(QUEUES, "order.patience_ns * number", "2 * order.patience_ns * number", "urgent ones"),
+    Change(MEMBERS, "if sequence.shared:", "if False:", "prefixes in full"),
+    Change(MEMBERS, "if sequence.shared:", "if sequence.shared > 5:", "prefixes in full"),
     Change(STATIC, "(left[one], -one)", "(left[one], one)", "static, two owners"),
-    Change("serving.blocks", "self.free.index(", "len(self.free) - 1 - self.free[::-1].index(", "swaps, two owners"),
-    Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("sequence) :", "sequence) + 1 :"), "two of three fail"),
-    Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("[:", "[-2 :"), "two of three fail"),
-    Change("serving.queues", IN_ORDER, "if True:", "two of three fail"),
+    Change(
+        BLOCKS,
+        "self.free.index(",
+        "len(self.free) - 1 - self.free[::-1].index(",
+        "swaps, two owners",
+    ),
+    Change(
+        PREEMPTION,
+        LAST_FIRST,
+        LAST_FIRST.replace("sequence) :", "sequence) + 1 :"),
+        "two of three fail",
+    ),
+    Change(PREEMPTION, LAST_FIRST, LAST_FIRST.replace("[:", "[-2 :"), "two of three fail"),
+    Change(QUEUES, IN_ORDER, "if True:", "two of three fail"),
     Change(RUN, AGAIN, f"self._route(sequence) == 1 or {AGAIN}", "two of three fail"),
     Change(RUN, AGAIN, f"sequence.request % 7 and {AGAIN}", "two of three fail"),
-    Change("serving.preemption", LAST_FIRST, LAST_FIRST.replace("sequence) :", "sequence) + 1 :"), "both pools fail"),
-    Change("serving.preemption", LAST_FIRST, FIRST_FIRST, "both pools fail"),
-    Change("serving.queues", IN_ORDER, "if True:", "both pools fail"),
+    Change(
+        PREEMPTION,
+        LAST_FIRST,
+        LAST_FIRST.replace("sequence) :", "sequence) + 1 :"),
+        "both pools fail",
+    ),
+    Change(PREEMPTION, LAST_FIRST, FIRST_FIRST, "both pools fail"),
+    Change(QUEUES, IN_ORDER, "if True:", "both pools fail"),
     Change(SCHEDULER, EVICTED, "prefills = self._prefills", "fail while prompts lack blocks"),
-    Change("serving.decision", "not self.decodes and not self.prefills", "not self.decodes", "slow, cut off"),
+    Change(
+        "tests.oracle.serving.decision", "not self.decodes and not self.prefills", "not self.decodes", "slow, cut off"
+    ),
     Change(HAND_OVERS, "transfer.missing -= 1", "transfer.missing -= 0", "moves, cut off"),
-    Change("core.flows", "path.left - path.rate * (", "path.left - path.rate // 2 * (", "two pools"),
-    Change("collective.price", PRICED_NEAR, PRICED_NEAR.replace("==", "!="), "both pools fail"),
+    Change("clustersim.core.flows", "path.left - path.rate * (", "path.left - path.rate // 2 * (", "two pools"),
+    Change("clustersim.collective.price", PRICED_NEAR, PRICED_NEAR.replace("==", "!="), "both pools fail"),
     Change(SWAPPING, "decision is None and len", "decision is None or len", "swaps, two stages, cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = 0", "experts, cut off"),
     Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) - 1", "experts, cut off"),

@@ -19,9 +19,7 @@ from clustersim.legality.history import SWAPPED_IN, SWAPPED_OUT, History
 from clustersim.legality.timeline_rules.views.asked import asked_in
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.replay.events.swaps import Swaps
-from clustersim.replay.instant import HAND_OVER, at
-from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.replay.pools.kv_moves import KvMoves, Move
+from clustersim.replay.instant import at
 from clustersim.scenario.scenario import RunConfig
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
@@ -30,8 +28,11 @@ from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken, is_illegal
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.pools.hand_overs import HandOvers
+from tests.oracle.pools.kv_moves import KvMoves, Move
+from tests.oracle.replay.instant import HAND_OVER
 
-pytestmark = pytest.mark.usefixtures("without_core")
+pytestmark = pytest.mark.usefixtures("oracle")
 
 Patch = pytest.MonkeyPatch
 FAST: Final = {"arrivals": {"process": "constant", "rate": "20000/s"}, "requests": 16}

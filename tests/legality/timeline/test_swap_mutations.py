@@ -17,15 +17,15 @@ import yaml
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, History
 from clustersim.replay.events.swaps import Swaps
-from clustersim.serving.decision import Swap
-from clustersim.serving.sequence import Sequence
-from clustersim.serving.swapping import SwappingScheduler
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.serving.decision import Swap
+from tests.oracle.serving.sequence import Sequence
+from tests.oracle.serving.swapping import SwappingScheduler
 
 OUT, IN = FACTS.index("swapped_out"), FACTS.index("swapped_in")
 TIGHT: dict[str, Any] = {
@@ -187,7 +187,7 @@ def uncopied(patch: pytest.MonkeyPatch) -> None:
     ("mutate", "host_kv", "rule"),
     [(too_early, "1 GiB", "KV-2"), (kept_block, "1 GiB", "KV-7"), (uncopied, "1 GiB", "KV-7")],
 )
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_audit_catches_mutated_code_of_swaps(mutate, host_kv, rule):
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
@@ -196,7 +196,7 @@ def test_audit_catches_mutated_code_of_swaps(mutate, host_kv, rule):
     assert audit_run(run(host_kv=host_kv)).violations == ()
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_audit_catches_a_host_that_lends_what_it_does_not_have():
     small = "60 kB"  # a few blocks
     with pytest.MonkeyPatch.context() as patch:
@@ -248,7 +248,7 @@ UNDER_WAY = "[{device: 0, at: 5195 us, until: 9 ms}]"
 WEAK = "[{link: [n0.g0, n0.host0], at: 5 ms, until: 6 ms, factor: 0.05}]"
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize(
     ("mutate", "faults", "rules"),
     [
@@ -300,7 +300,7 @@ def test_replicas_that_share_experts_swap_beside_their_steps():
     }  # fmt: skip
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize(("mutate", "rule"), [(kept_block, "KV-7"), (uncopied, "KV-7")])
 def test_audit_catches_mutated_code_of_swaps_of_replicas_that_share_experts(mutate, rule):
     with pytest.MonkeyPatch.context() as patch:

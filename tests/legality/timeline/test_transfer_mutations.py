@@ -18,8 +18,6 @@ from clustersim.legality.history import History
 from clustersim.replay.events import swaps
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.links.sharing_by_events import Network
-from clustersim.replay.pools import kv_moves
-from clustersim.replay.pools.kv_parts import KvParts
 from clustersim.simulation import priced as made
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.declared import setting_of
@@ -30,6 +28,8 @@ from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_outage_mutations import HANDED, HOSTS
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.pools import kv_moves
+from tests.oracle.pools.kv_parts import KvParts
 
 Patch = pytest.MonkeyPatch
 STAGES = document(plan={"tp": 2, "pp": 2})
@@ -133,7 +133,7 @@ MISTAKES: list[tuple[Callable[[Patch], None], str, str]] = [
 
 
 @pytest.mark.parametrize(("mistake", "name", "rule"), MISTAKES)
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_other_transfers_than_were_declared_are_noticed(mistake: Callable[[Patch], None], name: str, rule: str) -> None:
     scenario = scenario_of(ALL[name], replay="full")
     with pytest.MonkeyPatch.context() as patch:

@@ -14,11 +14,11 @@ from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.course import gone_astray
 from clustersim.proof.script import Part, Script, chunked_script
-from clustersim.serving.scheduler import Scheduler
 from clustersim.simulation.proof import prove_scenario
 from clustersim.timeline.record import Recorder
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.serving.scheduler import Scheduler
 
 Steps = list[list[Part]]
 POOLS = {"plan": {"prefill": {"dp": 1}, "decode": {"dp": 1}}, "serving": {"scheduler": "disaggregated"}}
@@ -113,7 +113,7 @@ def chunks(change: Callable[..., list[tuple[int, int, int, int]]]) -> Callable[[
     return patched
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize("changes", [{}, POOLS], ids=["one pool", "two pools"])
 @pytest.mark.parametrize(
     ("rule", "mutation"),
@@ -143,7 +143,7 @@ def test_steps_that_were_recorded_wrongly_are_not_executed(
     assert found.proof.orders == ()
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_prove_says_that_nothing_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     chunks(lambda *told: [told, told])(monkeypatch)
     result = CliRunner().invoke(main, ["prove", "quickstart", "--set", "run.replay=full"])

@@ -11,9 +11,10 @@ import pytest
 
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.events.clock import Clock
-from clustersim.replay.events.replica import Replica
-from clustersim.replay.instant import ARRIVAL, COMPLETION, COPY, DEPARTURE, END, HAND_OVER, NETWORK, SCHEDULING, at
+from clustersim.replay.instant import COMPLETION, COPY, NETWORK, at
 from clustersim.serving.decision import ADMITTED
+from tests.oracle.events.replica import Replica
+from tests.oracle.replay.instant import ARRIVAL, DEPARTURE, END, HAND_OVER, SCHEDULING
 from tests.round_numbers import deployment, step_ends
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
@@ -111,7 +112,7 @@ def test_a_closed_loop_of_more_clients_than_requests_costs_no_more(run, mode):
     assert process_time() - began < 2
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_replicas_that_wake_at_one_instant_are_scheduled_by_number(run, monkeypatch):
     # Request 0 goes to replica 0 and is rejected. Request 1 starts on replica 1 at 0, request 2 on replica 0 at 90:
     # both steps end at 6,700, that of replica 1 first (its event is older).

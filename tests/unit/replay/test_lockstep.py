@@ -14,7 +14,6 @@ from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import Declared, History
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
-from clustersim.replay.events.lockstep import together
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import Mode, replay
 from clustersim.report.files.summary import summary_of
@@ -31,6 +30,7 @@ from tests.laws.accounts import account_for
 from tests.laws.agreement import agree
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.events.lockstep import together
 from tests.plain_usage import exposed_ns
 from tests.round_numbers import SPARSE, Arrival, deployment, lane
 

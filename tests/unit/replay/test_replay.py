@@ -11,7 +11,7 @@ from clustersim.errors import InputError, StallError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.core_replicas import MAX_RUN
 from clustersim.replay.replay import replay
-from clustersim.serving.scheduler import Scheduler
+from tests.oracle.serving.scheduler import Scheduler
 from tests.round_numbers import ALGORITHMS, deployment, step_ends, two_leaves
 
 
@@ -78,7 +78,7 @@ def test_progress_is_told_when_requests_end():
     assert seen == [(56_700, 3, 3)]  # of those that the log has when it is handed on
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 def test_a_stall_says_who_waits_for_what(monkeypatch):
     monkeypatch.setattr(Scheduler, "schedule", lambda self, now: None)
     with pytest.raises(StallError) as caught:

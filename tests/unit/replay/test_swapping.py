@@ -16,7 +16,6 @@ import pytest
 from clustersim.cluster.fault import Fault
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.replay.events.run import EventReplay
 from clustersim.replay.input import HostPool, ReplayInput, ReplayResult
 from clustersim.replay.links.host_copies import copies_ns, host_plan
 from clustersim.replay.prepared import Prepared
@@ -26,6 +25,7 @@ from clustersim.serving.decision import CANCELLED, FACT_KINDS, FINISHED, PREEMPT
 from tests.audit import replayed
 from tests.effort import crossed
 from tests.laws.agreement import agree
+from tests.oracle.events.run import EventReplay
 from tests.round_numbers import deployment, hosted, with_entry
 
 BLOCK_BYTES = 4_000

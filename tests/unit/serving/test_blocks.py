@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clustersim.errors import BrokenLawError
-from clustersim.serving.blocks import BlockPool
+from tests.oracle.serving.blocks import BlockPool
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])

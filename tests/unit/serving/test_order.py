@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, PREEMPTED
 from clustersim.serving.order import UNLIMITED, Order
-from clustersim.serving.queues import RankedQueue
-from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence
-from clustersim.serving.swapping import SwappingScheduler
 from tests.effort import examples
+from tests.oracle.serving.blocks import BlockPool
+from tests.oracle.serving.queues import RankedQueue
+from tests.oracle.serving.scheduler import Scheduler
+from tests.oracle.serving.sequence import Sequence
+from tests.oracle.serving.swapping import SwappingScheduler
 
 PRIORITY = Order(by="priority", patience_ns=100)
 SHORTEST = Order(by="shortest_prompt", patience_ns=10)

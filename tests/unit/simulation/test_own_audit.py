@@ -15,14 +15,14 @@ from clustersim.cli.commands.audit_run import audit_run_directory
 from clustersim.legality.rule import Verdict, together
 from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
-from clustersim.serving.members import Members
-from clustersim.serving.sequence import Sequence
 from clustersim.simulation.agreement import EXPLAINED
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import document
+from tests.oracle.serving.members import Members
+from tests.oracle.serving.sequence import Sequence
 
 FAULTS: Final = {"plan": {"tp": 1, "dp": 2}, "faults": [{"device": 0, "at": "1 ms", "until": "2 ms"}]}
 Mistake = Callable[[pytest.MonkeyPatch], None]
@@ -87,7 +87,7 @@ def _counted_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sequence, "__init__", wrong)
 
 
-@pytest.mark.usefixtures("without_core")
+@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize("mistake", [_uncounted, _counted_before])
 def test_a_run_and_its_directory_have_one_verdict(
     mistake: Mistake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -1,0 +1,1 @@
+"""K/V on its way between pools."""

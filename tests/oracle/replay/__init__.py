@@ -1,0 +1,1 @@
+"""Replicas, what is between them, and who waits how long."""
