@@ -15,6 +15,7 @@ from clustersim.replay.instant import COMPLETION, COPY, NETWORK, at
 from clustersim.serving.decision import ADMITTED
 from tests.oracle.events.replica import Replica
 from tests.oracle.replay.instant import ARRIVAL, DEPARTURE, END, HAND_OVER, SCHEDULING
+from tests.oracle.run import replay_by_oracle
 from tests.round_numbers import deployment, step_ends
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
@@ -112,8 +113,7 @@ def test_a_closed_loop_of_more_clients_than_requests_costs_no_more(run, mode):
     assert process_time() - began < 2
 
 
-@pytest.mark.usefixtures("oracle")
-def test_replicas_that_wake_at_one_instant_are_scheduled_by_number(run, monkeypatch):
+def test_replicas_that_wake_at_one_instant_are_scheduled_by_number(monkeypatch):
     # Request 0 goes to replica 0 and is rejected. Request 1 starts on replica 1 at 0, request 2 on replica 0 at 90:
     # both steps end at 6,700, that of replica 1 first (its event is older).
     calls = []
@@ -124,7 +124,7 @@ def test_replicas_that_wake_at_one_instant_are_scheduled_by_number(run, monkeypa
         schedule(self)
 
     monkeypatch.setattr(Replica, "schedule", logged)
-    run(deployment([(0, 9_999, 1), (0, 4, 2), (90, 1, 2)], mode="full", plan=ParallelPlan(dp=2)))
+    replay_by_oracle(deployment([(0, 9_999, 1), (0, 4, 2), (90, 1, 2)], mode="full", plan=ParallelPlan(dp=2)))
     assert [call for call in calls if call[0] == 6_700] == [(6_700, 0), (6_700, 1)]
 
 

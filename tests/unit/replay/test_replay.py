@@ -11,7 +11,6 @@ from clustersim.errors import InputError, StallError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.core_replicas import MAX_RUN
 from clustersim.replay.replay import replay
-from tests.oracle.serving.scheduler import Scheduler
 from tests.round_numbers import ALGORITHMS, deployment, step_ends, two_leaves
 
 
@@ -78,22 +77,11 @@ def test_progress_is_told_when_requests_end():
     assert seen == [(56_700, 3, 3)]  # of those that the log has when it is handed on
 
 
-@pytest.mark.usefixtures("oracle")
-def test_a_stall_says_who_waits_for_what(monkeypatch):
-    monkeypatch.setattr(Scheduler, "schedule", lambda self, now: None)
-    with pytest.raises(StallError) as caught:
-        replay(deployment([(0, 4, 1), (7, 9, 1)], mode="full"))
-    assert str(caught.value).splitlines() == [
-        "nothing can happen after 7 ns, but 2 requests are unfinished",
-        "  replica 0: 2 waiting, 0 running, 1000 of 1000 K/V blocks free",
-        "  request 0 waits for 1 K/V blocks and a place in the batch",
-    ]
-
-
-def test_a_stall_of_the_core_says_who_waits_for_what(monkeypatch):
+@pytest.mark.parametrize("mode", ["full", "folded"])
+def test_a_stall_says_who_waits_for_what(monkeypatch, mode):
     monkeypatch.setattr("clustersim.core.steps.schedule", lambda s, r, base: False)
     with pytest.raises(StallError) as caught:
-        replay(deployment([(0, 4, 1), (7, 9, 1)]))
+        replay(deployment([(0, 4, 1), (7, 9, 1)], mode=mode))
     assert str(caught.value).splitlines() == [
         "nothing can happen any more, but 2 requests are unfinished",
         "  replica 0: 2 waiting, 0 running, 1000 of 1000 K/V blocks free",

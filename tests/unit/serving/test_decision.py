@@ -32,11 +32,3 @@ def test_prefills_are_chunks_behind_what_is_cached():
     batch = batch_of(decision, 2, ())
     assert batch.chunks == (Chunk(request=1, start=12, count=30, owner=1),)
     assert batch.kind == "mixed"
-    assert decision.tokens == 31
-
-
-def test_a_sequence_decodes_when_one_known_token_is_not_computed():
-    assert not sequence(0, 49).decodes  # The last prompt token: still prefill.
-    assert sequence(0, 50, generated=1).decodes
-    assert not sequence(0, 0, generated=3).decodes  # Preempted: 53 tokens to compute anew.
-    assert sequence(0, 0, generated=3).to_compute == 53
