@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared, release, take_over
+from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared, owner_with_most, release, take_over
 from clustersim.core.progress import blocks_of, emptiest, free_of, lend, most_blocks, promise
 from clustersim.core.queue import comes_before, drop, pop, push
 from clustersim.core.record import close_episode, note
@@ -210,16 +210,17 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
         known = need = seq.prompt + seq.generated
         cached, taken, room, promised = 0, 0, rep.blocks, rep.promised
         if rep.owners > 1:
-            seq.owner = seq.owner if rep.static else emptiest(s, r)
+            if rep.static == 0:
+                seq.owner = owner_with_most(s, r, seq.request, known) if rep.caching else emptiest(s, r)
             if s.owners[rep.first_owner + seq.owner].lacks:
                 break
             room, promised = rep.blocks // rep.owners, s.owners[rep.first_owner + seq.owner].promised
         if rep.caching:
-            cached = cached_blocks(s, r, seq.request, known, 0)
-            taken = count_free(s, r, seq.request, cached)
+            cached = cached_blocks(s, r, seq.owner, seq.request, known, 0)
+            taken = count_free(s, r, one, cached)
             need -= cached * rep.block_tokens
             if rep.keeps_room:
-                room += cached - taken + count_shared(s, r)
+                room += cached - taken + count_shared(s, r, seq.owner)
         count = min(need, budget, limit)
         if rep.chunked == 0 and count < need and not (need > rep.max_tokens and rep.chunks == 0):
             break

@@ -414,9 +414,9 @@ class State(NamedTuple):
     due_turns: Any
     """Turns that need not wait any more, and have not come."""
     caches: Any
-    """What replicas keep of prompts; this and the following are empty where they keep nothing."""
+    """What each owner keeps of prompts; this and the following are empty where they keep nothing."""
     prefix_runs: Any
-    """Runs of blocks, by replica and number."""
+    """Runs of blocks, by cache and number."""
     extents: Any
     """Their queues of free blocks."""
     prefix_first: Any

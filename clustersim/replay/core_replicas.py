@@ -328,7 +328,7 @@ class CoreReplicas:
             follows=storage.column(nothing if requests.follows is None else requests.follows[mine]),
             turns=storage.numbers(0 if requests.follows is None else total, -1),
             due_turns=storage.numbers(0 if requests.follows is None else total),
-            **self._prefix_lists(count),
+            **self._prefix_lists(count * owners),
             **logs,
         )
         for place in range(FEW):
@@ -339,9 +339,9 @@ class CoreReplicas:
             self._fill(number)
         self._fill_clock(width, ranks)
         self._fill_outages()
-        self._fill_caches(count)
+        self._fill_caches(owners)
 
-    def _prefix_lists(self, count: int) -> dict[str, Any]:
+    def _prefix_lists(self, owners: int) -> dict[str, Any]:
         """Return what is kept of prompts, as lists of the state; empty where nothing is."""
         storage, keys = self.storage, self.prefixes
         first = end = run = blocks = np.zeros(0, np.int64)
@@ -349,11 +349,11 @@ class CoreReplicas:
         if keys is not None:
             first, end, blocks = keys.bounds[:-1][self.requests], keys.bounds[1:][self.requests], keys.blocks
             found, run = np.unique(keys.keys, return_inverse=True)
-            runs, extents = len(found) + 1, self.capacity.total + 2
+            runs, extents = len(found) + 1, self.capacity.blocks + 2
         return {
-            "caches": storage.records(PrefixCache, count),
-            "prefix_runs": storage.sparse_grid(PrefixRun, count, runs),
-            "extents": storage.sparse_grid(Extent, count, extents),
+            "caches": storage.records(PrefixCache, owners),
+            "prefix_runs": storage.sparse_grid(PrefixRun, owners, runs),
+            "extents": storage.sparse_grid(Extent, owners, extents),
             "prefix_first": storage.column(first),
             "prefix_end": storage.column(end),
             "prefix_of": storage.column(run.astype(np.int64) + 1),
@@ -361,15 +361,16 @@ class CoreReplicas:
             "prefix_routing": storage.records(PrefixRouting, 1),
         }
 
-    def _fill_caches(self, count: int) -> None:
+    def _fill_caches(self, owners: int) -> None:
         """Let all blocks be free, and without content; say how the router goes by prefixes."""
         if self.prefixes is None:
             return
-        for r in range(self.bounds[1]):  # not where requests only decode
-            set_field(self.s.caches, r, "free", self.capacity.total)
-            set_field(self.s.caches, r, "made", 2)
-            for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, self.capacity.total)):
-                set_field(self.s.extents[r], at, name, value)
+        blocks = self.capacity.blocks
+        for cache in range(self.bounds[1] * owners):  # not where requests only decode
+            set_field(self.s.caches, cache, "free", blocks)
+            set_field(self.s.caches, cache, "made", 2)
+            for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, blocks)):
+                set_field(self.s.extents[cache], at, name, value)
         for name in PrefixRouting.__slots__:
             set_field(self.s.prefix_routing, 0, name, float(getattr(self.capacity.config.prefix_routing, name)))
 
