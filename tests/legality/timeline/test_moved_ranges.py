@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from clustersim.replay.events.swaps import Swaps
+from clustersim.replay import core_replicas
 from clustersim.simulation import replay_input as run_input
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.proof import prove_scenario
 from clustersim.simulation.simulate import simulate
 from clustersim.timeline.tables import ALL_LAYERS
+from tests.laws.mutations import Mutation, mutated
 from tests.laws.random_scenarios import DEEPSEEK, LLAMA, scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
@@ -141,19 +142,12 @@ SWAPPED = of_one_pool(
 )
 
 
-def test_audit_finds_copies_of_an_sp_rank_that_does_not_keep_the_sequence(monkeypatch):
+def test_audit_finds_copies_of_an_sp_rank_that_does_not_keep_the_sequence():
     legal = simulate(scenario_of(SWAPPED))
     assert len(legal.timeline.moves["request"])
     assert audit_run(legal).violations == ()
-    begin = Swaps.begin
-
-    def beside(self: Swaps, swap: Any) -> None:
-        swap.sequence.owner ^= 1
-        begin(self, swap)
-        swap.sequence.owner ^= 1
-
-    monkeypatch.setattr(Swaps, "begin", beside)
-    assert "DP-2" in broken(simulate(scenario_of(SWAPPED)), ("DP-2",))
+    with mutated(Mutation(core_replicas, "record_copies", "+ owner * keeping", "+ (1 - owner) * keeping")):
+        assert "DP-2" in broken(simulate(scenario_of(SWAPPED)), ("DP-2",))
 
 
 @pytest.mark.parametrize("column", ["replica", "request", "time_ns", "owner"])

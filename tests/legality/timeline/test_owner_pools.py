@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from clustersim.legality.audit import check_history
-from clustersim.legality.rule import Verdict
+from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.simulation.audit import audit_run, check_run
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.simulate import simulate
+from tests.laws import mutations
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_policy_mutations import (
     last_first,
@@ -62,20 +63,10 @@ PREFIXES = {"shared_prefixes": {"groups": 3, "tokens": 48}}
 CRAMPED = GIVEN | {"serving": GIVEN["serving"] | {"kv_blocks": 20}}
 
 
-def one_lends_for_all(patch: Patch) -> None:
-    """The first SP rank lends the blocks of all."""
-    make = BlockPool.__init__
-
-    def greedy(self: BlockPool, *, blocks: int, block_tokens: int, owners: int = 1) -> None:
-        make(self, blocks=blocks, block_tokens=block_tokens, owners=owners)
-        self.free = [blocks * owners] + [0] * (owners - 1)
-
-    def give(self: BlockPool, owner: int, blocks: int) -> None:
-        self.free[owner] += blocks
-
-    patch.setattr(BlockPool, "__init__", greedy)
-    patch.setattr(BlockPool, "give", give)
-    patch.setattr(BlockPool, "emptiest", lambda _: 0)
+ONE_LENDS_FOR_ALL = mutations.Mutation(
+    CoreReplicas, "_fill", '"free", pool.blocks)', '"free", pool.total if owner == 0 else 0)'
+)
+"""The first SP rank lends the blocks of all."""
 
 
 def fullest(patch: Patch) -> None:
@@ -95,14 +86,9 @@ def fullest_of_prefixes(patch: Patch) -> None:
     patch.setattr(CachingPool, "longest", longest)
 
 
-def verdict(mutate: Mutation) -> Verdict:
-    with pytest.MonkeyPatch.context() as patch:
-        mutate(patch)
-        return audit_run(simulate(scenario_of(document(**GIVEN))))
-
-
 def test_rank_that_lends_more_than_it_has_is_noticed() -> None:
-    found = verdict(one_lends_for_all)
+    with mutations.mutated(ONE_LENDS_FOR_ALL):
+        found = audit_run(simulate(scenario_of(document(**GIVEN))))
     assert {one.rule for one in found.violations} == {"KV-6"}
     assert "SP rank 0" in found.violations[0].where
 
