@@ -618,6 +618,8 @@ class CoreReplicas:
                 tokens = int(field_of(self.s.sequences, head, "prompt") + field_of(self.s.sequences, head, "generated"))
                 needed = self.capacity.needed(tokens)
                 yield f"request {request} waits for {needed} K/V blocks and a place in the batch"
+        for pipeline in [] if self.events is None else self.events.pipelines.values():
+            yield from pipeline.story()
 
     # ---- what the core asks for -------------------------------------------------------------------------------------
     def _make_room(self) -> None:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from functools import cached_property
-from typing import Final
-
-import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import Features, StepBatch
@@ -22,8 +19,6 @@ from clustersim.graph.program import StageProgram
 
 StepPrice = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """(nanoseconds of the pass, number of its row, nanoseconds of the columns, nanoseconds of each local rank's send)"""
-FEW_STEPS: Final = 32
-"""Up to so many steps plain numbers are faster than arrays (measured)."""
 Windowed = Mapping[int, tuple[int, int, int]]
 """Sliding window → (pairs, prefill keys, decode keys) within it."""
 
@@ -132,20 +127,6 @@ class StepPrices:
         found = row.copy()
         found[list(columns)] = varying
         return found
-
-    def decode_run(
-        self, sequences: int, keys: Mapping[tuple[int, int | None], Int64Array]
-    ) -> tuple[Int64Array, tuple[int, ...], Int64Array]:
-        """Return what :meth:`Pricer.decode_run` does; a few steps in plain numbers."""
-        steps = len(next(iter(keys.values())))
-        if steps > FEW_STEPS:
-            return self.pricer.decode_run(self.programs["decode"], (sequences,), keys)
-        price = self.decode(sequences)
-        varying = [
-            [ns(count) for count in keys[0, window].tolist()]
-            for ns, window in zip(price.ns, price.windows, strict=True)
-        ]
-        return price.row, price.columns, np.array(varying, np.int64).T.reshape(steps, len(price.columns))
 
 
 class SplitPrices(StepPrices):

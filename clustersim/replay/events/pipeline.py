@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
 from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import STREAMS
 from clustersim.replay.events.chain import ChainPass, ChainShape
@@ -27,6 +26,7 @@ from clustersim.replay.events.wiring import MicroBatch, StageWiring
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.slowdown import Slowdown, Slowdowns
+from clustersim.units import plural
 
 if TYPE_CHECKING:
     from simpy import Environment
@@ -85,19 +85,9 @@ class Pipeline:
                     run.abandon()
         self.network.drop(self)
 
-    @property
-    def free(self) -> bool:
-        """Whether the first stage can start a micro-batch now."""
-        return self.busy[0] is None and not self.queues[0]
-
     def is_slowed(self, stage: int) -> bool:
         """Return whether a pass that starts now on a stage is slower than it should be."""
         return self.slowdowns is not None and self.slowdowns.of(stage, now_ns(self.env)) is not None
-
-    def steps_before_change(self, starts: Int64Array) -> int:
-        """Return how many of these starts come before passes get slower, or are again as they should be."""
-        change = None if self.slowdowns is None else self.slowdowns.next_change(int(starts[0]))
-        return len(starts) if change is None else int(np.searchsorted(starts, change))
 
     def launch(self, micro: MicroBatch) -> None:
         """Start a micro-batch on the first stage, which must be free."""
@@ -239,8 +229,8 @@ class Pipeline:
             if micro is None:
                 continue
             run = micro.passes[stage]
-            waiting = run.waiting() if isinstance(run, EventPass) else []
-            detail = f"; {len(waiting)} operators wait, the first for {waiting[0][1]} others" if waiting else ""
+            waiting = run.waiting() if isinstance(run, EventPass) else ()
+            detail = f"; {plural(len(waiting), 'operator waits', 'operators wait')} for others" if waiting else ""
             found.append(f"replica {self.replica} stage {stage} is inside step {micro.step}{detail}")
         for stage, queue in enumerate(self.queues):
             if queue:

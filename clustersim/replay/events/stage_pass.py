@@ -134,14 +134,10 @@ class EventPass:
             if waits == 0:
                 start(operator, now_ns(env))
 
-    def waiting(self) -> list[tuple[int, int]]:
-        """Return (operator, unfinished predecessors) of what has not started, for a stall's story."""
-        counts = [0] * len(self.ends)
-        for end, targets in zip(self.ends, self.program.successors, strict=True):
-            if end == NONE:
-                for target in targets:
-                    counts[target] += 1
-        return [(operator, waits) for operator, waits in enumerate(counts) if waits > 0]
+    def waiting(self) -> set[int]:
+        """Return operators that wait for others, for a stall's story."""
+        each = zip(self.ends, self.program.successors, strict=True)
+        return {target for end, targets in each if end == NONE for target in targets}
 
     def node_times(self) -> tuple[Int64Array, Int64Array]:
         """Return start and end of every node of the template."""

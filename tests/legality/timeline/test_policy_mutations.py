@@ -21,6 +21,7 @@ from clustersim.simulation.simulate import simulate
 from tests.effort import some
 from tests.laws.random_scenarios import LLAMA, scenario_of
 from tests.legality.timeline.test_replay_mutations import EVENTS, FOLDED, PIPE, broken_by, document, nothing
+from tests.oracle.events.pipelines import is_free
 from tests.oracle.events.replica import Replica
 from tests.oracle.events.run import EventReplay
 from tests.oracle.pools.hand_overs import HandOvers
@@ -125,7 +126,7 @@ def in_flight_at_most(of: Callable[[int], int]) -> Mutation:
 
     def mutate(patch: Patch) -> None:
         def schedule(self: Replica) -> None:
-            while self._pipeline.free and self.in_flight < of(len(self._pipeline.stages)):
+            while is_free(self._pipeline) and self.in_flight < of(len(self._pipeline.stages)):
                 decision = self.scheduler.schedule(now_ns(self.env))
                 if decision is None:
                     return

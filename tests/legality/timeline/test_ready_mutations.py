@@ -148,9 +148,9 @@ LATE: Final[dict[str, tuple[Mutation, str]]] = {
     ),
     "steps of a run rest between them": (
         Mutation(
-            DecodeRun, "__init__", "self._keep(pipeline.steps_before_change(self.starts))",
+            DecodeRun, "__init__", "self._keep(steps_before_change(pipeline, self.starts))",
             "rests = 9 * np.arange(len(self.ends)); self.starts += rests; self.ends += rests; "
-            "self._keep(pipeline.steps_before_change(self.starts))",
+            "self._keep(steps_before_change(pipeline, self.starts))",
         ), "rings with experts, folded",
     ),
     "collectives that may meet sends take longer": (LONGER, "sends that meet collectives"),

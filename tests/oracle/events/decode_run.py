@@ -19,6 +19,7 @@ from clustersim.graph.prices.pricer import Pricer, decode_keys, decoding
 from clustersim.graph.program import StageProgram
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.timeline.record import Durations
+from tests.oracle.events.pipelines import steps_before_change
 from tests.oracle.replay.instant import asked
 from tests.oracle.serving.sequence import Sequence
 
@@ -60,15 +61,11 @@ class DecodeRun:
         self._version = 0
         self.program = batch.program
         program = pipeline.stages[0].programs[self.program]
-        prices = pipeline.stages[0].prices
-        if prices is None:
-            self.row, self.columns, self.varying = pricer.decode_run(program, decoding(batch), keys)
-        else:
-            self.row, self.columns, self.varying = prices.decode_run(batch.decode_sequences[0], keys)
+        self.row, self.columns, self.varying = pricer.decode_run(program, decoding(batch), keys)
         begin = now_ns(self._env)
         self.ends = begin + np.cumsum(self._lengths(program))
         self.starts = np.concatenate(([begin], self.ends[:-1]))
-        self._keep(pipeline.steps_before_change(self.starts))
+        self._keep(steps_before_change(pipeline, self.starts))
         self._arm()
 
     def _lengths(self, program: StageProgram) -> Int64Array:

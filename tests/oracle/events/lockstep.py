@@ -27,6 +27,7 @@ from clustersim.serving.decision import batch_of
 from clustersim.serving.halves import halves_of
 from tests.oracle.events import decode_run
 from tests.oracle.events.decode_run import DecodeRun, keys_of_run
+from tests.oracle.events.pipelines import is_free
 from tests.oracle.events.replica import Replica
 from tests.oracle.serving.decision import Decision
 from tests.oracle.serving.sequence import Sequence
@@ -102,7 +103,7 @@ class Lockstep:
 
     def schedule(self) -> None:
         """Start a step when none is under way and any replica has something to run."""
-        if self.run is not None or not self.pipeline.free:
+        if self.run is not None or not is_free(self.pipeline):
             return
         found = [member.scheduler.schedule(now_ns(self.env)) for member in self.members]
         for member in self.members:
@@ -218,7 +219,7 @@ class Lockstep:
             self.run.abandon()
             self.stop(now)
             self.run = None
-        elif not self.pipeline.free:
+        elif not is_free(self.pipeline):
             self.steps -= 1
         for member in self.members:
             member.run = None

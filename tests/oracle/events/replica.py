@@ -7,6 +7,7 @@ from collections.abc import Callable
 from clustersim.replay.instant import now_ns
 from clustersim.serving.view import ReplicaView
 from tests.oracle.events.decode_jumps import DecodeJumps
+from tests.oracle.events.pipelines import is_free
 from tests.oracle.events.stepper import requests_of
 from tests.oracle.serving.decision import Swap
 from tests.oracle.serving.scheduler import Scheduler
@@ -192,7 +193,7 @@ class Replica(DecodeJumps):
     def schedule(self) -> None:
         """Start steps while the first stage is free and there is something to run."""
         pipeline = self._pipeline
-        while self.run is None and pipeline.free and self.in_flight < len(pipeline.stages):
+        while self.run is None and is_free(pipeline) and self.in_flight < len(pipeline.stages):
             decision = self.scheduler.schedule(now_ns(self.env))
             self.begin_swaps()
             if decision is None:

@@ -89,6 +89,17 @@ def test_a_stall_says_who_waits_for_what(monkeypatch, mode):
     ]
 
 
+def test_a_stall_says_which_operators_wait(monkeypatch):
+    monkeypatch.setattr("clustersim.replay.links.sharing_by_events.Network.begin", lambda *_, **__: None)
+    with pytest.raises(StallError) as caught:
+        replay(deployment([(0, 4, 1)], mode="full", plan=ParallelPlan(tp=2)))
+    assert str(caught.value).splitlines() == [
+        "nothing can happen any more, but 1 request is unfinished",
+        "  replica 0: 0 waiting, 1 running, 999 of 1000 K/V blocks free",
+        "  replica 0 stage 0 is inside step 0; 31 operators wait for others",
+    ]
+
+
 def test_a_replay_of_no_request_is_empty(run):
     result = run(deployment([]))
     assert result.timeline.num_spans == result.timeline.num_steps == 0
