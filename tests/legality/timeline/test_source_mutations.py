@@ -20,8 +20,6 @@ from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import EXPERTS, document
 from tests.legality.timeline.test_start_mutations import CROWDS, SWAPS
 
-pytestmark = pytest.mark.usefixtures("oracle")
-
 DEEP: Final = SWAPS["model"] | {"config": SWAPS["model"]["config"] | {"num_hidden_layers": 40}}
 SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "by layer": CROWDS["by layer, from stages"],
@@ -202,162 +200,130 @@ SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "swaps, few places": SWAPS | {"serving": SWAPS["serving"] | {"kv_blocks": 120, "max_batch_requests": 8}},
 }
 SCENARIOS["prefixes in full"] = SCENARIOS["prefixes"] | {"run": {"replay": "full"}}
-JUMPS: Final = "tests.oracle.events.decode_jumps"
-SCHEDULER: Final = "tests.oracle.serving.scheduler"
-PREFIXES: Final = "tests.oracle.serving.prefix_cache"
-SWAPPING: Final = "tests.oracle.serving.swapping"
-BLOCKS: Final = "tests.oracle.serving.blocks"
-MEMBERS: Final = "tests.oracle.serving.members"
-PREEMPTION: Final = "tests.oracle.serving.preemption"
-QUEUES: Final = "tests.oracle.serving.queues"
-BACK: Final = "if not decision.evicted and not prefill_first:"
-HAND_OVERS: Final = "tests.oracle.pools.hand_overs"
-STATIC: Final = "tests.oracle.serving.static"
-RUN: Final = "tests.oracle.events.run"
-AGAIN: Final = "self.replicas[self._route(sequence)].add_again(sequence)"
+SCHEDULER: Final = "clustersim.core.scheduler"
+STEPS: Final = "clustersim.core.steps"
+PREFIXES: Final = "clustersim.core.prefix_cache"
+SWAPPING: Final = "clustersim.core.swapping"
+HAND_OVERS: Final = "clustersim.core.hand_overs"
+OUTAGES: Final = "clustersim.core.outages"
+QUEUE: Final = "clustersim.core.queue"
+BACK: Final = "if rep.evicted > 0 or (rep.chunks > 0 and rep.chunked == 0):"
+SPARE: Final = "rep.blocks // rep.owners // SPARE if"
+AGAIN: Final = "push(s, r, one)\n                weigh(s, r, seq.prompt + seq.output)"
 PRICED_NEAR: Final = "constants.step_s if nodes[source] == nodes[target]"
-IN_ORDER: Final = "if not self or self[-1].request < sequence.request:"
-EVICTED: Final = "prefills = [] if self.evicted else self._prefills"
-UNHELD: Final = "unheld = self.caches[sequence.owner].unheld(sequence.keys, cached)"
-IDLE: Final = "[s for s in decoding if not s.in_flight]"
-SHARE: Final = "share = -(-len(decoding) // self.stages)"
-LAST_FIRST: Final = "self.running[: self.running.index(sequence) : -1]"
-FIRST_FIRST: Final = "self.running[self.running.index(sequence) + 1 :]"
+EARLIER: Final = "return mine.request < theirs.request"
+LATER: Final = "return (mine.preemptions, mine.request) < (theirs.preemptions, theirs.request)"
+OPENS: Final = "open_transfer(s, one, seq.computed)\n            flight"
+TAKEN: Final = "at = extents[NOTHING].behind\n        extent"
+MOST: Final = "most = (tokens - 1) // rep.block_tokens"
+FULL: Final = "full = (seq.computed + seq.taken) // rep.block_tokens"
+NEXT: Final = "one = order[at]\n        seq = sequences[one]\n        at += 1"
+NEXT_FROM_BEHIND: Final = NEXT.replace("order[at]", "order[last - 1 - at]")
+DECODING: Final = "rep.running - rep.prefilling + rep.stages - 1"
+IDLE: Final = "[s.sequences[one].decodes > s.sequences[one].busy for one in s.order[r][: rep.running]]"
+READY: Final = f"sum({IDLE}) + rep.stages - 1"
+LAST_FIRST: Final = "found, place = -1, rep.running - 1"
+UP_TO_ITSELF: Final = "order[place] != one)"
+UP_TO_THE_NEXT: Final = "one not in (order[place], order[place - 1]))"
+VICTIM: Final = "return other"
+HELD: Final = "max(0, mine - s.prefix_runs[cache][s.prefix_of[at]].held)"
+EVICTED: Final = "if rep.evicted == 0:\n                choose_prompts"
+STOPPED: Final = "if ended > 0:\n            log_run(s, r, 0, ended, last)"
+TOOK: Final = "[step_ns(p, s.flights[first][0], s.pending[first], one) for one in range(ended)]"
+DISCARDED: Final = "rep.decodes, rep.chunks = (rep.decodes, rep.chunks) if rep.swapped else (0, 0)"
+FAILED: Final = "ended = flight.steps - 1"
+
+
+def stopped(ended: str) -> str:
+    """Return what logs other steps of a run than those that have ended at the horizon."""
+    return f"ended = {ended}\n        last = flight.start + sum({TOOK})\n        {STOPPED}"
+
+
 CHANGES: Final = (
-    Change(
-        HAND_OVERS, "self._open(replica, sequence, sequence.computed)", "self._open(replica, sequence, 0)", "by layer"
-    ),
-    Change(HAND_OVERS, "for layer in transfer.passed:", "for layer in reversed(transfer.passed):", "by layer"),
-    Change(PREFIXES, "next(iter(free.items()))", "next(reversed(free.items()))", "prefixes"),
-    Change(PREFIXES, "found))\n", "found))\n            self.free.move_to_end(self._places, last=False)\n", "prefixes"),
+    Change(HAND_OVERS, OPENS, OPENS.replace("seq.computed", "0"), "by layer"),
+    Change(HAND_OVERS, "h.layers[number])", "h.layers[way.passed - 1 - number])", "by layer"),
+    Change(PREFIXES, TAKEN, TAKEN.replace("behind", "before"), "prefixes"),
     Change(
         PREFIXES,
-        "(sequence.known - 1) // self.block_tokens",
-        "(sequence.known - 1) // self.block_tokens - 1",
+        "run, blocks, last, NOTHING\n    extents[last].behind = extents[NOTHING].before = at",
+        "run, blocks, NOTHING, extents[NOTHING].behind\n"
+        "    extents[extents[NOTHING].behind].before = extents[NOTHING].behind = at",
         "prefixes",
     ),
-    Change(
-        PREFIXES,
-        "if run is None:\n                break",
-        "if run is None or not run.held:\n                break",
-        "prefixes",
-    ),
-    Change(
-        SCHEDULER,
-        "if self.caching is not None:\n                self",
-        "if self.caching is not None and not sequence.to_compute:\n                self",
-        "prefixes in full",
-    ),
-    Change(JUMPS, "ended = run.ended(now)", "ended = max(run.ended(now) - 1, 0)", "experts, cut off"),
-    Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) // 2", "experts, cut off"),
-    Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) // 2", "decode fails"),
-    Change(SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "four stages"),
-    Change(SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "small budget"),
-    Change(SCHEDULER, "for sequence in ready[:limit] if", "for sequence in ready[::-1][:limit] if", "recompute"),
-    Change(
-        SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "small budget"
-    ),
-    Change(
-        "tests.oracle.serving.disaggregated",
-        "self.running.append(sequence)\n",
-        "self.running.insert(0, sequence)\n",
-        "two pools",
-    ),
-    Change(SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "two pools"),
-    Change(
-        SCHEDULER, "s in decoding if not s.in_flight]", "s in decoding if not s.in_flight][::-1]", "swaps, two stages"
-    ),
-    Change(SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "two pools"),
-    Change(
-        SCHEDULER, "share = -(-len(decoding) // self.stages)", "share = -(-len(ready) // self.stages)", "four stages"
-    ),
+    Change(PREFIXES, MOST, f"{MOST} - 1", "prefixes"),
+    Change(PREFIXES, "].cached, s.prefix", "].cached * (runs[s.prefix_of[at]].held > 0), s.prefix", "prefixes"),
+    Change(PREFIXES, FULL, f"{FULL} * (seq.computed + seq.taken >= seq.prompt)", "prefixes in full"),
+    Change(STEPS, STOPPED, stopped("max(ended - 1, 0)"), "experts, cut off"),
+    Change(STEPS, STOPPED, stopped("ended // 2"), "experts, cut off"),
+    Change(OUTAGES, FAILED, "ended = (flight.steps - 1) // 2", "decode fails"),
+    Change(SCHEDULER, NEXT, NEXT_FROM_BEHIND, "four stages"),
+    Change(SCHEDULER, NEXT, NEXT_FROM_BEHIND, "small budget"),
+    Change(SCHEDULER, NEXT, NEXT_FROM_BEHIND, "recompute"),
+    Change(SCHEDULER, DECODING, READY, "small budget"),
+    Change("clustersim.core.pools", "s.order[r][rep.running] = other", "s.order[r].insert(0, other)", "two pools"),
+    Change(SCHEDULER, NEXT, NEXT_FROM_BEHIND, "two pools"),
+    Change(SCHEDULER, NEXT, NEXT_FROM_BEHIND, "swaps, two stages"),
+    Change(SCHEDULER, DECODING, READY, "two pools"),
+    Change(SCHEDULER, DECODING, READY, "four stages"),
     Change(
         "clustersim.replay.slowdown",
         'place = int(np.searchsorted(self.changes, now, side="right"))',
         'place = int(np.searchsorted(self.changes, now, side="right")) + 1',
         "weak link",
     ),
-    Change(
-        MEMBERS,
-        "self.leaving += 1\n            return False",
-        "self.leaving += 1\n            sequence.output_tokens += 1\n            return False",
-        "given up",
-    ),
-    Change("tests.oracle.pools.kv_moves", "duration = to_ns(", "duration = 1 + to_ns(", "two pools"),
-    Change(SWAPPING, BACK, "if not self.running:", "swaps"),
-    Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and len(self.running) < 2:", "swaps"),
-    Change(SWAPPING, BACK, "if not decision.evicted and not prefill_first and now % 3 == 0:", "swaps"),
-    Change(SWAPPING, "spare = self.pool.blocks // SPARE if", "spare = self.pool.blocks // 10 if", "swaps"),
-    Change(SWAPPING, "spare = self.pool.blocks // SPARE if", "spare = 0 if", "swaps, many blocks"),
-    Change(SWAPPING, "sequence.computed + 1) + spare >", "sequence.computed + 9) + spare >", "swaps"),
-    Change(SWAPPING, "return not self.swapped and", "return", "swaps"),
-    Change(SWAPPING, "taken < self.config", "taken + 1 < self.config", "swaps, few places"),
-    Change(SWAPPING, "self.running.append(sequence)", "self.running.insert(0, sequence)", "swaps"),
-    Change(PREFIXES, UNHELD, "unheld = cached", "prefixes"),
-    Change(SCHEDULER, f"decoding if self.stages == 1 else {IDLE}", "decoding[::-1]", "swaps, few places"),
-    Change(SCHEDULER, SHARE, SHARE.replace("decoding", "ready"), "swaps, two stages"),
-    Change(STATIC, "== self.config.max_batch_requests", "== self.config.max_batch_requests - 1", "static"),
-    Change(STATIC, "needed > left[owner]", "needed + 20 > left[owner]", "static"),
-    Change(SCHEDULER, "if self.evicted or (whole", "if (whole", "begun prompts lack blocks"),
-    Change(PREEMPTION, LAST_FIRST, FIRST_FIRST, "four stages"),
-    Change(HAND_OVERS, "= sorted(self.leaving), {}", "= sorted(self.leaving, reverse=True), {}", "two pools"),
-    Change("tests.oracle.events.lockstep", "self.steps -= 1", "pass", "a group fails"),
-    Change(PREEMPTION, LAST_FIRST, FIRST_FIRST, "the only one fails"),
-    Change(
-        QUEUES,
-        "if not self or self[-1].request < sequence.request:",
-        "if True:",
-        "the only one fails",
-    ),
-    Change(PREFIXES, UNHELD, "unheld = cached", "the only one fails"),
-    Change(HAND_OVERS, "for request, layer in passed:", "for request, layer in reversed(passed):", "many by layer"),
-    Change(HAND_OVERS, "for request in landed:", "for request in reversed(landed):", "many by layer"),
-    Change(JUMPS, "ended = run.ended(now)", "ended = min(run.ended(now), 1)", "experts, cut off"),
-    Change(JUMPS, "ended = run.ended(now)", "ended = 0", "decode fails"),
-    Change(
-        SCHEDULER,
-        "if not fits or sequence.owner in exhausted or not self._take_up",
-        "if not fits or not self._take_up",
-        "begun prompts lack blocks",
-    ),
-    Change(QUEUES, "order.patience_ns * number", "2 * order.patience_ns * number", "urgent ones"),
-    Change(MEMBERS, "if sequence.shared:", "if False:", "prefixes in full"),
-    Change(MEMBERS, "if sequence.shared:", "if sequence.shared > 5:", "prefixes in full"),
-    Change(STATIC, "(left[one], -one)", "(left[one], one)", "static, two owners"),
-    Change(
-        BLOCKS,
-        "self.free.index(",
-        "len(self.free) - 1 - self.free[::-1].index(",
-        "swaps, two owners",
-    ),
-    Change(
-        PREEMPTION,
-        LAST_FIRST,
-        LAST_FIRST.replace("sequence) :", "sequence) + 1 :"),
-        "two of three fail",
-    ),
-    Change(PREEMPTION, LAST_FIRST, LAST_FIRST.replace("[:", "[-2 :"), "two of three fail"),
-    Change(QUEUES, IN_ORDER, "if True:", "two of three fail"),
-    Change(RUN, AGAIN, f"self._route(sequence) == 1 or {AGAIN}", "two of three fail"),
-    Change(RUN, AGAIN, f"sequence.request % 7 and {AGAIN}", "two of three fail"),
-    Change(
-        PREEMPTION,
-        LAST_FIRST,
-        LAST_FIRST.replace("sequence) :", "sequence) + 1 :"),
-        "both pools fail",
-    ),
-    Change(PREEMPTION, LAST_FIRST, FIRST_FIRST, "both pools fail"),
-    Change(QUEUES, IN_ORDER, "if True:", "both pools fail"),
-    Change(SCHEDULER, EVICTED, "prefills = self._prefills", "fail while prompts lack blocks"),
-    Change(
-        "tests.oracle.serving.decision", "not self.decodes and not self.prefills", "not self.decodes", "slow, cut off"
-    ),
-    Change(HAND_OVERS, "transfer.missing -= 1", "transfer.missing -= 0", "moves, cut off"),
+    Change("clustersim.core.clock", "seq.leaving = 1\n", "seq.leaving = 1\n            seq.output += 1\n", "given up"),
+    Change("clustersim.replay.core_move_events", "duration = to_ns(", "duration = 1 + to_ns(", "two pools"),
+    Change(SWAPPING, BACK, "if rep.running > 0:", "swaps"),
+    Change(SWAPPING, BACK, f"{BACK[:-1]} or rep.running >= 2:", "swaps"),
+    Change(SWAPPING, BACK, f"{BACK[:-1]} or s.clock[0].now % 3 > 0:", "swaps"),
+    Change(SWAPPING, SPARE, "rep.blocks // 10 if", "swaps"),
+    Change(SWAPPING, SPARE, "0 if", "swaps, many blocks"),
+    Change(SWAPPING, "seq.computed + 1) + spare >", "seq.computed + 9) + spare >", "swaps"),
+    Change(SCHEDULER, " if rep.swapped == 0 else 0", "", "swaps"),
+    Change(SCHEDULER, "rep.running < places", "rep.running + 1 < places", "swaps, few places"),
+    Change(SWAPPING, "s.order[r][rep.running] = one", "s.order[r].insert(0, one)", "swaps"),
+    Change(PREFIXES, HELD, "mine", "prefixes"),
+    Change(SCHEDULER, NEXT, NEXT_FROM_BEHIND, "swaps, few places"),
+    Change(SCHEDULER, DECODING, READY, "swaps, two stages"),
+    Change(SCHEDULER, "members < rep.max_requests", "members < rep.max_requests - 1", "static"),
+    Change(SCHEDULER, "if most_blocks(rep, seq) > s", "if most_blocks(rep, seq) + 20 > s", "static"),
+    Change(SCHEDULER, " and rep.evicted == 0:\n        one", ":\n        one", "begun prompts lack blocks"),
+    Change(SCHEDULER, VICTIM, "found = other", "four stages"),
+    Change(HAND_OVERS, "leaving_one].request > seq.request", "leaving_one].request < seq.request", "two pools"),
+    Change(OUTAGES, FAILED, "ended = flight.steps", "a group fails"),
+    Change(SCHEDULER, VICTIM, "found = other", "the only one fails"),
+    Change(QUEUE, EARLIER, LATER, "the only one fails"),
+    Change(PREFIXES, HELD, "mine", "the only one fails"),
+    Change(HAND_OVERS, "passed_one].request > seq.request", "passed_one].request < seq.request", "many by layer"),
+    Change(HAND_OVERS, "landed_one].request > seq.request", "landed_one].request < seq.request", "many by layer"),
+    Change(STEPS, STOPPED, stopped("min(ended, 1)"), "experts, cut off"),
+    Change(OUTAGES, FAILED, "ended = 0", "decode fails"),
+    Change(SCHEDULER, "short = True", "short = False", "begun prompts lack blocks"),
+    Change(STEPS, "seq.arrived + s.thens[at]", "seq.arrived + 2 * s.thens[at]", "urgent ones"),
+    Change(SCHEDULER, "if cached > 0:\n        note", "if False:\n        note", "prefixes in full"),
+    Change(SCHEDULER, "if cached > 0:\n        note", "if cached > 5:\n        note", "prefixes in full"),
+    Change(SCHEDULER, "owner].left > s.owners", "owner].left >= s.owners", "static, two owners"),
+    Change("clustersim.core.progress", "owner].free > s", "owner].free >= s", "swaps, two owners"),
+    Change(SCHEDULER, UP_TO_ITSELF, UP_TO_THE_NEXT, "two of three fail"),
+    Change(SCHEDULER, LAST_FIRST, LAST_FIRST.replace("running - 1", "running - 2"), "two of three fail"),
+    Change(QUEUE, EARLIER, LATER, "two of three fail"),
+    Change(OUTAGES, AGAIN, f"r == 1 or {AGAIN}", "two of three fail"),
+    Change(OUTAGES, AGAIN, f"seq.request % 7 and {AGAIN}", "two of three fail"),
+    Change(SCHEDULER, UP_TO_ITSELF, UP_TO_THE_NEXT, "both pools fail"),
+    Change(SCHEDULER, VICTIM, "found = other", "both pools fail"),
+    Change(QUEUE, EARLIER, LATER, "both pools fail"),
+    Change(SCHEDULER, EVICTED, EVICTED.replace("rep.evicted == 0", "True"), "fail while prompts lack blocks"),
+    Change(STEPS, "if rep.decodes + rep.chunks == 0:", "if rep.decodes == 0:", "slow, cut off"),
+    Change(HAND_OVERS, "seq.missing -= 1", "seq.missing -= 0", "moves, cut off"),
     Change("clustersim.core.flows", "path.left - path.rate * (", "path.left - path.rate // 2 * (", "two pools"),
     Change("clustersim.collective.price", PRICED_NEAR, PRICED_NEAR.replace("==", "!="), "both pools fail"),
-    Change(SWAPPING, "decision is None and len", "decision is None or len", "swaps, two stages, cut off"),
-    Change(JUMPS, "ended = run.ended(now)", "ended = 0", "experts, cut off"),
-    Change(JUMPS, "ended = run.ended(now)", "ended = run.ended(now) - 1", "experts, cut off"),
+    Change(
+        SCHEDULER,
+        "        swap_in(s, r)\n",
+        f"        swap_in(s, r)\n        {DISCARDED}\n",
+        "swaps, two stages, cut off",
+    ),
+    Change(STEPS, STOPPED, stopped("0"), "experts, cut off"),
 )
 
 
