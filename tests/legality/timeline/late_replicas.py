@@ -22,14 +22,6 @@ from tests.legality.timeline.test_failing_pools_mutations import (
     sends_again_late,
 )
 from tests.legality.timeline.test_outage_mutations import each, later, outages
-from tests.legality.timeline.test_policy_mutations import (
-    another_draw,
-    fewest_running,
-    fewest_tokens,
-    fullest,
-    in_turn,
-    routed_by,
-)
 from tests.legality.timeline.test_replay_mutations import document
 from tests.oracle.events.replica import Replica
 from tests.oracle.events.run import EventReplay
@@ -44,6 +36,39 @@ Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]
 US, MS = 1_000, 1_000_000
 NUMBER: Final = attrgetter("index")
+
+
+def routed_by(route: Callable[[Any, Any], Any]) -> Mistake:
+    """Let routers choose another replica; of two pools in both."""
+
+    def mutate(patch: Patch) -> None:
+        for made in (routers.Least, routers.PowerOfTwo, routers.PrefixAware):
+            patch.setattr(made, "route", lambda self, now, request, loads: route(self, loads).index)
+
+    return mutate
+
+
+def fullest(self: Any, loads: Any) -> Any:
+    return max(loads, key=lambda load: (load.outstanding, load.index))
+
+
+def in_turn(self: Any, loads: Any) -> Any:
+    self.turn = getattr(self, "turn", -1) + 1
+    return loads[self.turn % len(loads)]
+
+
+def fewest_tokens(self: Any, loads: Any) -> Any:
+    return min(loads, key=lambda load: (load.outstanding, load.index))
+
+
+def fewest_running(self: Any, loads: Any) -> Any:
+    return min(loads, key=lambda load: (load.running, load.index))
+
+
+def another_draw(patch: Patch) -> None:
+    """The router draws from another stream."""
+    make = routers.PowerOfTwo.__init__
+    patch.setattr(routers.PowerOfTwo, "__init__", lambda self, seed, stream="router": make(self, seed + 1, stream))
 
 
 def never_revives(patch: Patch) -> None:

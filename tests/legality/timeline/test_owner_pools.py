@@ -25,6 +25,7 @@ from tests.legality.timeline.test_policy_mutations import (
 )
 from tests.legality.timeline.test_replay_mutations import (
     EVENTS,
+    FOLDED,
     broken_by,
     crowded_stage,
     document,
@@ -141,6 +142,8 @@ def test_which_rank_keeps_sequences_of_a_static_batch_is_said_to_be_open() -> No
 MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], str]] = {
     "a stage takes two micro-batches": (crowded_stage, STAGES, "RUN-3"),
     "a block does not come back": (unreturned_block, GIVEN, "KV-7"),
+}
+OF_THE_CORE: dict[str, tuple[Mutation, dict[str, Any], str]] = {
     "a sequence that could decode is left out": (lazy_decodes, GIVEN, "RUN-5"),
     "the queue is a stack": (last_first, FEW, "RUN-5"),
     "a place of the batch stays empty": (reluctant, FEW, "RUN-5"),
@@ -150,8 +153,9 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", [*MUTATIONS, *OF_THE_CORE])
 def test_serving_that_ignores_what_is_declared_is_noticed_on_ranks_of_their_own(name: str) -> None:
-    mutate, changes, rule = MUTATIONS[name]
-    assert broken_by(mutate, changes, EVENTS, (rule,)) == [rule]
-    assert broken_by(nothing, changes, EVENTS) == []
+    mutate, changes, rule = (MUTATIONS | OF_THE_CORE)[name]
+    run = EVENTS if name in MUTATIONS else FOLDED
+    assert broken_by(mutate, changes, run, (rule,)) == [rule]
+    assert broken_by(nothing, changes, run) == []

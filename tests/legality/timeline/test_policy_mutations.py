@@ -6,6 +6,7 @@ Each mutation is a few lines that somebody could have written: a limit that nobo
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -13,436 +14,209 @@ import pytest
 
 from clustersim.legality.timeline_rules.policy import loads
 from clustersim.plan.pool import PoolRule
+from clustersim.replay.core_pools import KvRoutes
 from clustersim.replay.instant import now_ns
-from clustersim.serving.order import Order
+from clustersim.replay.prepared import Prepared, PreparedPool
+from clustersim.serving.capacity import ReplicaCapacity
+from clustersim.serving.router import DrawnPairs
 from clustersim.simulation import legality
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
-from tests.effort import some
+from tests.effort import is_whole, some
 from tests.laws.random_scenarios import LLAMA, scenario_of
-from tests.legality.timeline.test_replay_mutations import EVENTS, FOLDED, PIPE, broken_by, document, nothing
+from tests.legality.timeline.source_mutations import Change, changed
+from tests.legality.timeline.test_replay_mutations import FOLDED, FULL, PIPE, broken_by, document, nothing
 from tests.oracle.events.pipelines import is_free
 from tests.oracle.events.replica import Replica
-from tests.oracle.events.run import EventReplay
-from tests.oracle.pools.hand_overs import HandOvers
-from tests.oracle.replay.deadlines import Patience
-from tests.oracle.serving import queues, routers
-from tests.oracle.serving.disaggregated import PoolMembers
-from tests.oracle.serving.members import Members
-from tests.oracle.serving.preemption import Preemption
-from tests.oracle.serving.prefix_cache import NOTHING, PrefixCache
-from tests.oracle.serving.scheduler import Scheduler
-from tests.oracle.serving.sequence import Sequence
-from tests.oracle.serving.static import StaticScheduler
-from tests.oracle.serving.swapping import SwappingScheduler
-
-pytestmark = pytest.mark.usefixtures("oracle")
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 
+EVENTS = FULL if is_whole() else FOLDED
+"""Operator by operator with ``--long=1``."""
+BY_ORACLE: dict[str, Any] = FOLDED | {"by": "events"}
+
+
+def core(module: str, old: str, new: str) -> Mutation:
+    """Let a text of a module of the core be another one."""
+    return lambda patch: changed(patch, Change(f"clustersim.core.{module}", old, new))
+
 
 def configured(**changes: Any) -> Mutation:
-    """Let schedulers work under another configuration than was declared."""
+    """Let replicas work under another configuration than was declared."""
 
     def mutate(patch: Patch) -> None:
-        make = Scheduler.__init__
+        declared = PreparedPool.capacity.fget
+        assert declared is not None
 
-        def careless(self: Scheduler, config: Any, *arguments: Any, **more: Any) -> None:
-            make(self, replace(config, **changes), *arguments, **more)
+        def careless(self: PreparedPool) -> ReplicaCapacity:
+            found: ReplicaCapacity = declared(self)
+            return replace(found, config=replace(found.config, **changes))
 
-        patch.setattr(Scheduler, "__init__", careless)
+        patch.setattr(PreparedPool, "capacity", property(careless))
 
     return mutate
 
 
-def shorter_chunks(patch: Patch) -> None:
-    """A step leaves a part of its budget to nobody."""
-    prefills = Scheduler._prefills
-    patch.setattr(
-        Scheduler,
-        "_prefills",
-        lambda self, now, budget, decodes, *, whole: prefills(self, now, max(1, budget // 2), decodes, whole=whole),
-    )
+SHARE = "+ rep.stages - 1) // rep.stages, budget)"
+FREE = "if rep.flying == rep.stages or"
+RANKED_BY = "s.ranks[at], seq.arrived + s.thens[at]"
+AFTER = "return other\n            if comes_before(s, one, other) and (found < 0 or comes_before(s, found, other)):"
+TAKEN = "at = extents[NOTHING].behind\n        extent"
+
+shorter_chunks = core(
+    "scheduler", "base, rep.max_tokens - rep.decodes)", "base, max(1, (rep.max_tokens - rep.decodes) // 2))"
+)
+"""A step leaves a part of its budget to nobody."""
+partial_prompts = core("scheduler", "if rep.chunked == 0 and count", "if False and count")
+"""Whole prompts are taken in parts, as chunks are."""
+prefills_beside_decodes = core("scheduler", "if rep.chunked:", "if True:")
+"""A step decodes besides the prompts that it takes whole."""
+lazy_decodes = core("scheduler", SHARE, SHARE.replace("budget", "budget, 2"))
+"""Only two sequences decode in a step, though more could."""
+greedy_stage = core("scheduler", SHARE, SHARE.replace("// rep.stages", "// 1"))
+"""A micro-batch takes all that can decode, and leaves the other stages nothing."""
+one_decode = core("scheduler", SHARE, SHARE.replace("budget", "budget, 1"))
+"""With stages, a micro-batch decodes one sequence, not an even share."""
+one_in_flight = core("steps", FREE, "if rep.flying == 1 or")
+two_in_flight = core("steps", FREE, "if rep.flying == 2 or")
 
 
-def partial_prompts(patch: Patch) -> None:
-    """Whole prompts are taken in parts, as chunks are."""
-    prefills = Scheduler._prefills
+def one_more_in_flight(patch: Patch) -> None:
+    """A step is launched while as many are in flight as there are stages: in the oracle, since the core lacks room."""
 
-    def parts(self: Scheduler, now: int, budget: int, decodes: list[Sequence], *, whole: bool) -> Any:
-        del whole
-        return prefills(self, now, budget, decodes, whole=False)
+    def schedule(self: Replica) -> None:
+        while is_free(self._pipeline) and self.in_flight <= len(self._pipeline.stages):
+            decision = self.scheduler.schedule(now_ns(self.env))
+            if decision is None:
+                return
+            self._step(decision, self.batch_of(decision))
 
-    patch.setattr(Scheduler, "_prefills", parts)
-
-
-def prefills_beside_decodes(patch: Patch) -> None:
-    """A step decodes besides the prompts that it takes whole."""
-
-    def decide(self: Scheduler, now: int) -> Any:
-        found = original(self, now)
-        if found.prefills and not found.decodes:
-            left = self.config.max_batch_tokens - found.tokens
-            return found._replace(decodes=tuple(self._decodes(now, left)))
-        return found
-
-    original = Scheduler._decide
-    patch.setattr(Scheduler, "_decide", decide)
+    patch.setattr(Replica, "schedule", schedule)
 
 
-def lazy_decodes(patch: Patch) -> None:
-    """Only two sequences decode in a step, though more could."""
-    decodes = Scheduler._decodes
-    patch.setattr(Scheduler, "_decodes", lambda self, now, budget: decodes(self, now, min(budget, 2)))
+last_first = core("queue", "return mine.request < theirs.request", "return mine.request > theirs.request")
+"""The queue is a stack."""
 
 
-def greedy_stage(patch: Patch) -> None:
-    """A micro-batch takes all that can decode, and leaves the other stages nothing."""
-    decodes = Scheduler._decodes
-
-    def greedy(self: Scheduler, now: int, budget: int) -> list[Sequence]:
-        stages, self.stages = self.stages, 1
-        try:
-            return [s for s in decodes(self, now, budget) if not s.in_flight]
-        finally:
-            self.stages = stages
-
-    patch.setattr(Scheduler, "_decodes", greedy)
+def ranked_by(rank: str) -> Mutation:
+    """Rank those that wait by something else."""
+    return core("steps", RANKED_BY, rank)
 
 
-def one_decode(patch: Patch) -> None:
-    """With stages, a micro-batch decodes one sequence, not an even share."""
-    decodes = Scheduler._decodes
-
-    def single(self: Scheduler, now: int, budget: int) -> list[Sequence]:
-        return decodes(self, now, budget if self.stages == 1 else min(budget, 1))
-
-    patch.setattr(Scheduler, "_decodes", single)
-
-
-def in_flight_at_most(of: Callable[[int], int]) -> Mutation:
-    """Let more or fewer steps be in flight than there are stages."""
-
-    def mutate(patch: Patch) -> None:
-        def schedule(self: Replica) -> None:
-            while is_free(self._pipeline) and self.in_flight < of(len(self._pipeline.stages)):
-                decision = self.scheduler.schedule(now_ns(self.env))
-                if decision is None:
-                    return
-                self._step(decision, self.batch_of(decision))
-
-        patch.setattr(Replica, "schedule", schedule)
-
-    return mutate
-
-
-def last_first(patch: Patch) -> None:
-    """The queue is a stack."""
-
-    def add(self: Members, sequence: Sequence) -> None:
-        sequence.rank = (0, 0, -sequence.request)
-        self.waiting.appendleft(sequence)  # type: ignore[union-attr]
-
-    patch.setattr(Members, "add", add)
-
-
-def ranked_by(rank: Callable[[Order, Sequence], tuple[int, int, int]]) -> Mutation:
-    return lambda patch: patch.setattr(queues, "rank_in", rank)
-
-
-def reluctant(patch: Patch) -> None:
-    """One place of the batch stays empty."""
-
-    def admits(self: PoolMembers, sequence: Sequence) -> bool:
-        del sequence
-        return len(self.running) + self.receiving < self.config.max_batch_requests - 1
-
-    patch.setattr(PoolMembers, "_admits", admits)
-
-
-def late_blocks(patch: Patch) -> None:
-    """A decode replica that is at work sets blocks aside before every third step alone."""
-    reserve = PoolMembers.reserve
-
-    def lazy(self: PoolMembers, now: int) -> None:
-        self.turns = getattr(self, "turns", 0) + bool(self.arriving)  # type: ignore[attr-defined]
-        if self.turns % 3 == 0 or not self.running:  # type: ignore[attr-defined]
-            reserve(self, now)
-
-    patch.setattr(PoolMembers, "reserve", lazy)
-
-
-def last_leaves_first(patch: Patch) -> None:
-    """What fails is left by the last sequence first."""
-    evict = Members.evict
-
-    def turned(self: Members, now: int) -> Any:
-        self.running.reverse()
-        return evict(self, now)
-
-    patch.setattr(Members, "evict", turned)
+reluctant = core("scheduler", "rep.running < places", "rep.running < places - 1")
+"""One place of the batch stays empty."""
+late_blocks = core("steps", "if rep.arriving > 0:", "if rep.arriving > 0 and (rep.step % 3 == 0 or rep.running == 0):")
+"""A decode replica that is at work sets blocks aside before every third step alone."""
+last_leaves_first = core("outages", "one = order[0]", "one = order[rep.running - 1]")
+"""What fails is left by the last sequence first."""
 
 
 def room_for(factor: float) -> Mutation:
     """Sequences are taken to come to need another number of blocks than they do."""
-
-    def mutate(patch: Patch) -> None:
-        whole, most = Members._whole, Sequence.most_tokens.fget
-        patch.setattr(Members, "_whole", lambda self, sequence: max(1, round(whole(self, sequence) * factor)))
-        patch.setattr(Sequence, "most_tokens", property(lambda self: max(1, round(most(self) * factor))))
-
-    return mutate
+    whole = "blocks_of(rep, seq.prompt + max(seq.output - 1, 0))"
+    return core("progress", f"return {whole}", f"return max(1, round({factor} * {whole}))")
 
 
-def joins_the_batch(patch: Patch) -> None:
-    """Whoever waits joins the static batch that is under way."""
-
-    def admits(self: StaticScheduler, sequence: Sequence) -> bool:
-        self.owners.setdefault(sequence.request, 0)
-        return len(self.running) < self.config.max_batch_requests
-
-    patch.setattr(StaticScheduler, "_admits", admits)
-
-
-def other_victims(patch: Patch) -> None:
-    """The sequence that came first gives way."""
-    after = Preemption._after
-    patch.setattr(Preemption, "_after", lambda self, sequence: after(self, sequence)[::-1])
-
-
-def next_victims(patch: Patch) -> None:
-    """The sequence right behind the one that lacks a block gives way, and those behind it stay in the step."""
-    patch.setattr(Preemption, "_after", lambda self, sequence: self.running[self.running.index(sequence) + 1 :])
-
-
-def two_victims(patch: Patch) -> None:
-    """Where one has given way, the next one does, too."""
-    grow = Preemption._grow
-
-    def both(self: Preemption, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
-        before = len(self.running)
-        found = grow(self, now, sequence, tokens, chosen)
-        if found and len(self.running) < before and self._may_preempt(self.running[-1], sequence, [sequence, *chosen]):
-            self._preempt(now, self.running[-1])
-        return found
-
-    patch.setattr(Preemption, "_grow", both)
+joins_the_batch = core("scheduler", "if rep.static and seq.batch != rep.batch:", "if False:")
+"""Whoever waits joins the static batch that is under way."""
+other_victims = core(
+    "scheduler", AFTER, AFTER.replace("return other", "found = other").replace("found, other", "other, found")
+)
+"""The sequence that came first gives way."""
+next_victims = core("scheduler", "return other", "found = other")
+"""The sequence right behind the one that lacks a block gives way, and those behind it stay in the step."""
+two_victims = core(
+    "scheduler",
+    "preempt(s, r, victim)\n",
+    "preempt(s, r, victim)\n"
+    "        if last_behind(s, r, one) >= 0:\n"
+    "            preempt(s, r, last_behind(s, r, one))\n",
+)
+"""Where one has given way, the next one does, too."""
+computed_anew = core("scheduler", "if seq.computed > 0 and blocks", "if False and blocks")
+"""Nothing is kept in host memory, though there is room."""
+last_comes_back = core("swapping", "one = s.swapped[r][0]", "one = s.swapped[r][rep.swapped - 1]")
+"""Who was swapped out last comes back first."""
+crowd_in_the_loop = core("clock", "clock.freed > 0 if", "clock.freed >= 0 if")
+"""One request too many is in flight."""
+admitted_before_those_away = core("scheduler", " if rep.swapped == 0 else 0", "")
+"""Requests are admitted while others wait in host memory."""
 
 
-def computed_anew(patch: Patch) -> None:
-    """Nothing is kept in host memory, though there is room."""
-    patch.setattr(SwappingScheduler, "_preempt", Preemption._preempt)
+def routed_by(replica: str) -> Mutation:
+    """Let routers that look at loads choose another replica; of two pools in both."""
+    living = "s.living[pool.first : pool.first + pool.living]"
+    chosen = replica.replace("LIVING", living)
+    first = "turn, place = pool.choices, pool.first\n"
+    return core("routing", first, f"{first}    if pool.router > 0:\n        return {chosen}\n")
 
 
-def last_comes_back(patch: Patch) -> None:
-    """Who was swapped out last comes back first."""
-    swap_in = SwappingScheduler._swap_in
-
-    def wrong(self: SwappingScheduler, now: int) -> None:
-        if len(self.swapped) > 1:
-            last = max(self.swapped, key=lambda one: one.rank)
-            self.swapped.remove(last)
-            self.swapped.appendleft(last)  # type: ignore[union-attr]
-        swap_in(self, now)
-
-    patch.setattr(SwappingScheduler, "_swap_in", wrong)
-
-
-def limit_of_queues(of: Callable[[int], int | None]) -> Mutation:
-    def mutate(patch: Patch) -> None:
-        def crowded(self: EventReplay, replica: Any) -> str | None:
-            limit = of(self.input.entry.serving.queue_limit or 0)
-            return "full" if limit is not None and replica.waiting >= limit else None
-
-        patch.setattr(EventReplay, "_crowded", crowded)
-
-    return mutate
-
-
-def window_of(of: Callable[[int | None], int | None]) -> Mutation:
-    """Let who decides what can never run take another context window."""
-
-    def mutate(patch: Patch) -> None:
-        own = Members.refusal
-
-        def wrong(self: Members, sequence: Any) -> str | None:
-            declared = self.config
-            self.config = replace(declared, context_window=of(declared.context_window))
-            try:
-                return own(self, sequence)
-            finally:
-                self.config = declared
-
-        patch.setattr(Members, "refusal", wrong)
-
-    return mutate
-
-
-def timeouts(of: Callable[[int], int | None]) -> Mutation:
-    def mutate(patch: Patch) -> None:
-        own = Patience.__init__
-
-        def wrong(self: Patience, *given: Any, **more: Any) -> None:
-            own(self, *given, **more)
-            self.timeout_ns = of(self.timeout_ns or 0)
-
-        patch.setattr(Patience, "__init__", wrong)
-
-    return mutate
-
-
-def crowd_in_the_loop(patch: Patch) -> None:
-    """One request too many is in flight."""
-    release = EventReplay._release
-    patch.setattr(EventReplay, "_release", lambda self, count: release(self, count + (self.next_request == 0)))
-
-
-def admitted_before_those_away(patch: Patch) -> None:
-    """Requests are admitted while others wait in host memory."""
-
-    def admits(self: SwappingScheduler, sequence: Sequence) -> bool:
-        del sequence
-        return len(self.running) + len(self.inbound) < self.config.max_batch_requests
-
-    patch.setattr(SwappingScheduler, "_admits", admits)
-
-
-def routed_by(route: Callable[[Any, Any], Any]) -> Mutation:
-    """Let routers choose another replica; of two pools in both."""
-
-    def mutate(patch: Patch) -> None:
-        for made in (routers.Least, routers.PowerOfTwo, routers.PrefixAware):
-            patch.setattr(made, "route", lambda self, now, request, loads: route(self, loads).index)
-
-    return mutate
-
-
-def fullest(self: Any, loads: Any) -> Any:
-    return max(loads, key=lambda load: (load.outstanding, load.index))
-
-
-def in_turn(self: Any, loads: Any) -> Any:
-    self.turn = getattr(self, "turn", -1) + 1
-    return loads[self.turn % len(loads)]
-
-
-def fewest_tokens(self: Any, loads: Any) -> Any:
-    return min(loads, key=lambda load: (load.outstanding, load.index))
-
-
-def fewest_running(self: Any, loads: Any) -> Any:
-    return min(loads, key=lambda load: (load.running, load.index))
+fullest = routed_by("max(LIVING, key=lambda r: (s.replicas[r].outstanding, r))")
+in_turn = routed_by("LIVING[turn % pool.living]")
+fewest_tokens = routed_by("min(LIVING, key=lambda r: (s.replicas[r].outstanding, r))")
+fewest_running = routed_by("min(LIVING, key=lambda r: (s.replicas[r].running, r))")
+last_of_equals = routed_by("min(LIVING, key=lambda r: (s.replicas[r].outstanding, -r))")
+"""Of replicas with equal loads the last one is taken."""
 
 
 def another_draw(patch: Patch) -> None:
     """The router draws from another stream."""
-    make = routers.PowerOfTwo.__init__
-    patch.setattr(routers.PowerOfTwo, "__init__", lambda self, seed, stream="router": make(self, seed + 1, stream))
+    make = DrawnPairs.__init__
+    patch.setattr(DrawnPairs, "__init__", lambda self, seed, stream="router": make(self, seed + 1, stream))
 
 
-def always_balanced(patch: Patch) -> None:
-    """Nobody looks at the loads where a prefix is cached."""
-    patch.setattr(routers.PrefixAware, "_unbalanced", lambda self, loads: False)
-
-
-def any_prefix(patch: Patch) -> None:
-    """A prefix is followed however short it is."""
-    make = routers.PrefixAware.__init__
-
-    def careless(self: Any, routing: Any) -> None:
-        make(self, replace(routing, cache_threshold=0.0))
-
-    patch.setattr(routers.PrefixAware, "__init__", careless)
-
-
-def last_of_equals(patch: Patch) -> None:
-    """Of replicas with equal loads the last one is taken."""
-
-    def route(self: routers.Least, now: int, request: Any, loads: Any) -> int:
-        index: int = min(loads, key=lambda load: (self.of(load), -load.index)).index
-        return index
-
-    patch.setattr(routers.Least, "route", route)
-
-
-def stuck_turn(patch: Patch) -> None:
-    """The router in turn stays with one replica for two requests."""
-
-    def route(self: routers.RoundRobin, now: int, request: Any, loads: Any) -> int:
-        self.turn += 1
-        index: int = loads[(self.turn - 1) // 2 % len(loads)].index
-        return index
-
-    patch.setattr(routers.RoundRobin, "route", route)
-
-
-def away_from_prefixes(patch: Patch) -> None:
-    """Nobody looks at what is cached."""
-    patch.setattr(routers.PrefixAware, "_with_longest", lambda self, request, loads: loads)
-
-
-def fewer_blocks(patch: Patch) -> None:
-    """One block less is taken over than is cached."""
-    leading = PrefixCache.leading
-    patch.setattr(PrefixCache, "leading", lambda self, keys, most: max(0, leading(self, keys, most) - 1))
-
-
-def half_a_prompt_at_most(patch: Patch) -> None:
-    """No more than one block of a prompt is ever taken over."""
-    leading = PrefixCache.leading
-    patch.setattr(PrefixCache, "leading", lambda self, keys, most: leading(self, keys, min(most, 1)))
-
-
-def nothing_cached(patch: Patch) -> None:
-    """Every prompt is computed in full."""
-    patch.setattr(PrefixCache, "leading", lambda self, keys, most: 0)
-
-
-def taking(chosen: Callable[[PrefixCache], int]) -> Mutation:
-    """Blocks are taken from a place in the queue of free ones, or from the first of the run that has it."""
-    take = PrefixCache.take
-
-    def wrong(self: PrefixCache, blocks: int) -> None:
-        while blocks:
-            place = chosen(self)
-            key, _ = self.free[place]
-            first = place if key == NOTHING else self.runs[key].free[0]
-            self.free.move_to_end(first, last=False)
-            taken = min(blocks, self.free[first][1])
-            take(self, taken)
-            blocks -= taken
-
-    return lambda patch: patch.setattr(PrefixCache, "take", wrong)
-
-
-def newest(cache: PrefixCache) -> int:
-    """Return what came free last."""
-    return next(reversed(cache.free))
-
-
-def all_but_the_oldest(cache: PrefixCache) -> int:
-    """Return blank blocks, or what came free after the first."""
-    blank = next((place for place, (key, _) in cache.free.items() if key == NOTHING), None)
-    return [*cache.free][:2][-1] if blank is None else blank
-
-
-def contents(cache: PrefixCache) -> int:
-    """Return what holds something, as long as there is any."""
-    return min(cache.free, key=lambda place: cache.free[place][0] == NOTHING)
+always_balanced = core("routing", "if most - least > routing", "if False and most - least > routing")
+"""Nobody looks at the loads where a prefix is cached."""
+any_prefix = core("routing", "if tokens >= routing.cache_threshold * s.prompts[request]", "if True")
+"""A prefix is followed however short it is."""
+stuck_turn = core("routing", "living[place + turn % pool.living]", "living[place + turn // 2 % pool.living]")
+"""The router in turn stays with one replica for two requests."""
+away_from_prefixes = core("routing", "return found if tokens", "return emptiest if tokens")
+"""Nobody looks at what is cached."""
+fewer_blocks = core("prefix_cache", "return min(found, most)", "return max(0, min(found, most) - 1)")
+"""One block less is taken over than is cached."""
+half_a_prompt_at_most = core("prefix_cache", "return min(found, most)", "return min(found, most, 1)")
+"""No more than one block of a prompt is ever taken over."""
+nothing_cached = core("prefix_cache", "return min(found, most)", "return 0")
+"""Every prompt is computed in full."""
+newest = core("prefix_cache", TAKEN, TAKEN.replace("behind", "before"))
+"""What came free last is taken first."""
+all_but_the_oldest = core(
+    "prefix_cache",
+    TAKEN,
+    "at = extents[NOTHING].behind\n"
+    "        other = extents[at].behind\n"
+    "        while extents[at].run != NOTHING and other != NOTHING and extents[other].run == extents[at].run:\n"
+    "            other = extents[other].behind\n"
+    "        at = other if extents[at].run != NOTHING and other != NOTHING else at\n"
+    "        extent",
+)
+"""What came free first is taken last."""
+contents = core(
+    "prefix_cache",
+    TAKEN,
+    "at = extents[NOTHING].behind\n"
+    "        while extents[at].run == NOTHING and extents[at].behind != NOTHING:\n"
+    "            at = extents[at].behind\n"
+    "        extent",
+)
+"""What holds something is taken first."""
 
 
 def other_transfer(patch: Patch) -> None:
     """What is to be handed over whole goes layer by layer, and the other way round."""
-    make = HandOvers.__init__
+    make = KvRoutes.__init__
 
-    def wrong(self: HandOvers, *given: Any, **more: Any) -> None:
-        make(self, *given, **more)
-        self.layerwise = not self.layerwise
-        for index in self.prepared.pools[0].replicas:
-            self.replicas[index].on_launch = self._launched if self.layerwise else None
+    def wrong(self: KvRoutes, prepared: Prepared, storage: Any) -> None:
+        pool = prepared.pools[0].input
+        other = "whole" if pool.serving.transfer == "layerwise" else "layerwise"
+        first = replace(pool, serving=replace(pool.serving, transfer=other))
+        fake = copy(prepared)
+        fake.input = replace(prepared.input, pools=(first, *prepared.input.pools[1:]))
+        make(self, fake, storage)
 
-    patch.setattr(HandOvers, "__init__", wrong)
+    patch.setattr(KvRoutes, "__init__", wrong)
 
 
 def half_a_pool(patch: Patch) -> None:
@@ -490,9 +264,8 @@ LONG_AWAY = serving(kv_blocks=30, preemption="swap", host_kv="1 GiB", max_batch_
 }
 
 
-def keeping_its_own(patch: Patch) -> None:
-    """A prompt that lacks blocks waits with those that it has."""
-    patch.setattr(Preemption, "_gives_up", lambda *_: False)
+keeping_its_own = core("scheduler", "elif rep.gives_up and", "elif False and")
+"""A prompt that lacks blocks waits with those that it has."""
 
 
 def fleet(name: str, **more: Any) -> dict[str, Any]:
@@ -557,19 +330,19 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "a sequence that could decode is left out": (lazy_decodes, {}, EVENTS),
     "a micro-batch takes all that can decode": (greedy_stage, {"plan": PIPE} | CROWD, EVENTS),
     "a micro-batch decodes one sequence": (one_decode, {"plan": PIPE} | CROWD, EVENTS),
-    "one step is in flight on two stages": (in_flight_at_most(lambda _: 1), {"plan": PIPE}, EVENTS),
-    "two steps are in flight on four stages": (in_flight_at_most(lambda _: 2), {"plan": FOUR} | CROWD, EVENTS),
-    "one step too many is in flight": (in_flight_at_most(lambda stages: stages + 1), {"plan": PIPE} | CROWD, EVENTS),
+    "one step is in flight on two stages": (one_in_flight, {"plan": PIPE}, EVENTS),
+    "two steps are in flight on four stages": (two_in_flight, {"plan": FOUR} | CROWD, EVENTS),
+    "one step too many is in flight": (one_more_in_flight, {"plan": PIPE} | CROWD, BY_ORACLE),
     "the queue is a stack": (last_first, FEW, EVENTS),
-    "priorities are ignored": (ranked_by(lambda _, s: (0, s.arrived_ns, s.request)), URGENT, EVENTS),
+    "priorities are ignored": (ranked_by("0, seq.arrived"), URGENT, EVENTS),
     "priorities are the other way round": (
-        ranked_by(lambda one, s: (0, s.arrived_ns - one.patience_ns * s.priority, s.request)), URGENT, EVENTS,
+        ranked_by("0, seq.arrived - s.thens[at]"), URGENT, EVENTS,
     ),
     "the patience is another one": (
-        ranked_by(lambda one, s: (0, s.arrived_ns + 9 * one.patience_ns * s.priority, s.request)), URGENT, EVENTS,
+        ranked_by("0, seq.arrived + 9 * s.thens[at]"), URGENT, EVENTS,
     ),
-    "the patience has no limit": (ranked_by(lambda _, s: (s.priority, s.arrived_ns, s.request)), URGENT, EVENTS),
-    "the longest prompt goes first": (ranked_by(lambda _, s: (0, -s.prompt_tokens, s.request)), SHORTEST, EVENTS),
+    "the patience has no limit": (ranked_by("s.thens[at], seq.arrived"), URGENT, EVENTS),
+    "the longest prompt goes first": (ranked_by("0, -seq.prompt"), SHORTEST, EVENTS),
     "a place of the batch stays empty": (reluctant, FEW, EVENTS),
     "half of the places stay empty": (configured(max_batch_requests=4), CROWD, FOLDED),
     "half of the budget is used": (configured(max_batch_tokens=16), CROWD, FOLDED),
@@ -600,34 +373,34 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "the first sequence leaves for its host": (other_victims, AWAY, EVENTS),
     "nothing is kept in host memory": (computed_anew, AWAY, EVENTS),
     "who was swapped out last comes back first": (last_comes_back, LONG_AWAY, EVENTS),
-    "requests go to the fullest replica": (routed_by(fullest), fleet("least_outstanding"), EVENTS),
-    "requests go in turn, not where fewest tokens are": (routed_by(in_turn), fleet("least_outstanding"), EVENTS),
+    "requests go to the fullest replica": (fullest, fleet("least_outstanding"), EVENTS),
+    "requests go in turn, not where fewest tokens are": (in_turn, fleet("least_outstanding"), EVENTS),
     "requests go where fewest tokens are, not where fewest wait": (
-        routed_by(fewest_tokens), fleet("fewest_waiting"), EVENTS,
+        fewest_tokens, fleet("fewest_waiting"), EVENTS,
     ),
-    "nobody counts who waits": (routed_by(fewest_running), fleet("fewest_waiting"), EVENTS),
-    "the best of three is taken, not of two": (routed_by(fewest_tokens), fleet("power_of_two"), EVENTS),
+    "nobody counts who waits": (fewest_running, fleet("fewest_waiting"), EVENTS),
+    "the best of three is taken, not of two": (fewest_tokens, fleet("power_of_two"), EVENTS),
     "two others are drawn": (another_draw, fleet("power_of_two"), EVENTS),
-    "requests go in turn, not where prefixes are": (routed_by(in_turn), shared(), EVENTS),
-    "requests go to the fullest replica, not where prefixes are": (routed_by(fullest), shared(), EVENTS),
+    "requests go in turn, not where prefixes are": (in_turn, shared(), EVENTS),
+    "requests go to the fullest replica, not where prefixes are": (fullest, shared(), EVENTS),
     "requests go where fewest tokens are, not where prefixes are": (away_from_prefixes, shared(), EVENTS),
     "requests go in turn before a replica fails": (
-        routed_by(in_turn), fleet("least_outstanding") | {"faults": [{"device": 0, "at": "8 ms"}]}, EVENTS,
+        in_turn, fleet("least_outstanding") | {"faults": [{"device": 0, "at": "8 ms"}]}, EVENTS,
     ),
     "loads are never unbalanced": (always_balanced, shared(balance_abs_threshold=0, balance_rel_threshold=0), EVENTS),
     "a short prefix is followed": (any_prefix, shared(cache_threshold=1.0), EVENTS),
     "prompts go to the fullest prefill replica": (
-        routed_by(fullest), pools("least_outstanding", "round_robin"), EVENTS,
+        fullest, pools("least_outstanding", "round_robin"), EVENTS,
     ),
-    "prompts go in turn, not where fewest wait": (routed_by(in_turn), pools("fewest_waiting", "round_robin"), EVENTS),
-    "prompts go to the fullest decode replica": (routed_by(fullest), pools("round_robin", "least_outstanding"), EVENTS),
-    "prompts go in turn to decode": (routed_by(in_turn), pools("round_robin", "fewest_waiting"), EVENTS),
-    "the worse of two decode replicas is taken": (routed_by(fullest), pools("round_robin", "power_of_two"), EVENTS),
+    "prompts go in turn, not where fewest wait": (in_turn, pools("fewest_waiting", "round_robin"), EVENTS),
+    "prompts go to the fullest decode replica": (fullest, pools("round_robin", "least_outstanding"), EVENTS),
+    "prompts go in turn to decode": (in_turn, pools("round_robin", "fewest_waiting"), EVENTS),
+    "the worse of two decode replicas is taken": (fullest, pools("round_robin", "power_of_two"), EVENTS),
     "a decode replica gets two in turn": (
         stuck_turn, pools("least_outstanding", "round_robin"), EVENTS,
     ),
     "layers go to the fullest decode replica": (
-        routed_by(fullest), pools("round_robin", "least_outstanding", transfer="layerwise"), EVENTS,
+        fullest, pools("round_robin", "least_outstanding", transfer="layerwise"), EVENTS,
     ),
     "layers go to the last of equal replicas": (
         last_of_equals, pools("round_robin", "least_outstanding", transfer="layerwise"), EVENTS,
@@ -637,12 +410,12 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     ),
     "prompts go to one of two others": (another_draw, given_up("whole", "power_of_two"), EVENTS),
     "layers go to the fullest replica while clients give up": (
-        routed_by(fullest), given_up("layerwise", "fewest_waiting"), EVENTS,
+        fullest, given_up("layerwise", "fewest_waiting"), EVENTS,
     ),
     "prompts go to the last of equal replicas while clients give up": (
         last_of_equals, given_up("whole", "least_outstanding"), EVENTS,
     ),
-    "layers go in turn, not where fewest wait": (routed_by(in_turn), SHORT_OF_BLOCKS, EVENTS),
+    "layers go in turn, not where fewest wait": (in_turn, SHORT_OF_BLOCKS, EVENTS),
     "blocks are set aside a step late": (late_blocks, pools("round_robin", "round_robin"), EVENTS),
     "blocks are set aside a step late where few are free": (late_blocks, SHORT_OF_BLOCKS, EVENTS),
     "blocks are set aside a step late for layers": (
@@ -655,21 +428,21 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "a block less is taken over": (fewer_blocks, cached(200), EVENTS),
     "one block of a prompt is taken over": (half_a_prompt_at_most, cached(200), EVENTS),
     "nothing is taken over": (nothing_cached, cached(200), EVENTS),
-    "the newest block is forgotten first": (taking(newest), cached(60), EVENTS),
-    "the oldest block is never forgotten": (taking(all_but_the_oldest), cached(60), EVENTS),
-    "what is cached is forgotten before blank blocks are taken": (taking(contents), cached(200), EVENTS),
-    "queue_limit is ignored": (limit_of_queues(lambda _: None), LIMITED, EVENTS),
-    "queue_limit is one more": (limit_of_queues(lambda limit: limit + 1), LIMITED, EVENTS),
-    "queue_limit is one less": (limit_of_queues(lambda limit: limit - 1), LIMITED, EVENTS),
-    "queue_limit is nobody's": (limit_of_queues(lambda _: 3), FEW, EVENTS),
-    "context_window is ignored": (window_of(lambda _: None), WINDOWED, EVENTS),
-    "context_window is larger": (window_of(lambda window: window + 4), WINDOWED, EVENTS),
-    "context_window is smaller": (window_of(lambda window: window - 4), WINDOWED, EVENTS),
-    "context_window is nobody's": (window_of(lambda _: 30), {"workload": SHORT}, EVENTS),
-    "queue_timeout is ignored": (timeouts(lambda _: None), TIMED, EVENTS),
-    "queue_timeout is longer": (timeouts(lambda ns: ns + 1), TIMED, EVENTS),
-    "queue_timeout is shorter": (timeouts(lambda ns: ns // 2), TIMED, EVENTS),
-    "queue_timeout is nobody's": (timeouts(lambda _: 2_000_000), FEW, EVENTS),
+    "the newest block is forgotten first": (newest, cached(60), EVENTS),
+    "the oldest block is never forgotten": (all_but_the_oldest, cached(60), EVENTS),
+    "what is cached is forgotten before blank blocks are taken": (contents, cached(200), EVENTS),
+    "queue_limit is ignored": (configured(queue_limit=None), LIMITED, EVENTS),
+    "queue_limit is one more": (configured(queue_limit=4), LIMITED, EVENTS),
+    "queue_limit is one less": (configured(queue_limit=2), LIMITED, EVENTS),
+    "queue_limit is nobody's": (configured(queue_limit=3), FEW, EVENTS),
+    "context_window is ignored": (configured(context_window=None), WINDOWED, EVENTS),
+    "context_window is larger": (configured(context_window=40), WINDOWED, EVENTS),
+    "context_window is smaller": (configured(context_window=32), WINDOWED, EVENTS),
+    "context_window is nobody's": (configured(context_window=30), {"workload": SHORT}, EVENTS),
+    "queue_timeout is ignored": (configured(queue_timeout_ns=None), TIMED, EVENTS),
+    "queue_timeout is longer": (configured(queue_timeout_ns=3_000_001), TIMED, EVENTS),
+    "queue_timeout is shorter": (configured(queue_timeout_ns=1_500_000), TIMED, EVENTS),
+    "queue_timeout is nobody's": (configured(queue_timeout_ns=2_000_000), FEW, EVENTS),
     "a closed loop has one request too many": (crowd_in_the_loop, LOOP, EVENTS),
     "requests are admitted before those that are away": (admitted_before_those_away, AWAY, EVENTS),
 }  # fmt: skip
