@@ -9,6 +9,13 @@ before prompts that are to be received. ::
     router                      └─► decode replica                             │
     decode replica                  arriving ───► blocks reserved ──moves─────┤ received ─► decodes
 
+``transfer: layerwise``, as Splitwise (Patel et al., ISCA 2024, section 4.3) does::
+
+    prefill replica   ─chunk──last chunk──────────┤first token    ├ handed over: blocks back
+    router                    └─► decode replica                  │
+    decode replica                arriving ─► blocks reserved     │
+                                              ─chunk─layer─layer──┤ received ─► decodes
+
 A request is two sequences, one at each end; ``partner`` says which is the other one. What comes up at one instant is
 settled in ``core.pools``.
 """

@@ -1,7 +1,19 @@
 """Blocks of prompts that outlive their sequences, so that prompts with an equal start compute it once.
 
-``serving.prefix_cache`` says the rules. Blocks are kept in runs: of each the first are cached, of these the first are
-held, and the others became free from the last one on. Free blocks are a queue of *extents*: blocks of one run that
+The rules are those of vLLM v1 (vllm/v1/core/block_pool.py and kv_cache_manager.py, 2025):
+
+- a block is known by a key for its tokens and all tokens before them; only full blocks of a prompt have one;
+- a request that is admitted takes over the longest cached start of its prompt, but computes at least one token;
+- blocks that nobody holds are free. They are taken in the order in which they became free, the last block of a
+  sequence before its first, so that the least recently used go first; what a taken block held is forgotten.
+
+Two things differ. A block can be taken over when the step that computed it has ended; vLLM lends it out from the
+moment at which that step is scheduled. And a sequence that computed what is cached meanwhile gives its copy back and
+holds the cached block, as SGLang's radix cache does (sglang/srt/mem_cache/radix_cache.py, 2025); vLLM keeps both.
+Generated tokens are not shared: traces do not say what they are.
+
+Blocks are kept in runs, as in a radix tree: of each the first are cached, of these the first are held, and the others
+became free from the last one on. Free blocks are a queue of *extents*: blocks of one run that
 became free together, or blocks without content. What was taken from the queue is forgotten when somebody looks
 (:func:`forget_taken`), so that steps which only decode count their blocks and do nothing else.
 """

@@ -74,7 +74,9 @@ def last_behind(s: Any, r: int, one: int) -> int:
 def grow(s: Any, r: int, one: int, tokens: int) -> bool:
     """Take the blocks that so many tokens need, from those behind it if need be; return whether it has them.
 
-    Where they have to be copied out first, it waits for that, and until then nobody after it takes free ones.
+    It never takes from one before it, nor gives up its own: the first one gets ahead in every round, so that none can
+    starve another. Where they have to be copied out first, it waits for that, and until then nobody after it takes free
+    ones.
     """
     rep, seq = s.replicas[r], s.sequences[one]
     missing = blocks_of(rep, tokens) - seq.blocks
@@ -95,7 +97,10 @@ def grow(s: Any, r: int, one: int, tokens: int) -> bool:
 
 
 def is_last(s: Any, r: int, one: int) -> bool:
-    """Whether somebody comes before a sequence, and nobody of the same owner behind it."""
+    """Whether somebody comes before a sequence, and nobody of the same owner behind it.
+
+    As in vLLM it gives up its own blocks then, where it lacks some. The first one keeps its own, so that it gets ahead.
+    """
     rep, order = s.replicas[r], s.order[r]
     before, met = 0, False
     for place in range(rep.running):
@@ -227,7 +232,7 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
         blocks, most = blocks_of(rep, count), most_blocks(rep, seq)
         if (blocks if rep.first_chunk else blocks_of(rep, need)) + taken > free_of(s, r, seq.owner):
             break
-        if rep.keeps_room and promised + most > room:
+        if rep.keeps_room and promised + most > room:  # as TensorRT-LLM's GUARANTEED_NO_EVICT
             break
         pop(s, r)
         enter(s, r, one, cached, blocks)

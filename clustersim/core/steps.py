@@ -8,6 +8,15 @@ with d(k, s) what the pass of micro-batch k lasts on stage s and c(k, s) its sen
 
 With one stage, a decision to decode that would be taken again goes on as a *run* of steps, until one of them has its
 last token, lacks a block, or somebody comes. A run is priced up to the next arrival anywhere, and goes on from there.
+
+**Why a run equals its steps.** Nothing meets its operators on a link or slows them, so a step lasts what its template
+adds up to. In between the same would be decided again, because
+
+- all that runs decodes, and everybody has a share of the token budget;
+- nobody in the queue can be admitted: it is empty, or its head was refused for want of blocks or of a place in the
+  batch, and both only get scarcer until a member finishes (where cached blocks make that doubtful, no run begins);
+- an arrival could change that only where it is the head of the queue, and ends the run with the step that it falls
+  into; so does whatever else asks the replica for another decision.
 """
 
 from __future__ import annotations

@@ -1,9 +1,20 @@
 """Preemption by swap: a victim's blocks are copied to host memory, and back before it goes on.
 
-Kwon et al., "PagedAttention", SOSP 2023, section 4.5; what is decided here, and why: ``serving.swapping``. ::
+Kwon et al., "PagedAttention", SOSP 2023, section 4.5, and vLLM 0.6 (``vllm/core/scheduler.py``; general knowledge, not
+re-fetched). A victim keeps what it has computed. ::
 
     running ── preempted ──► leaving ── copied out ──► at rest ── there is room ──► arriving ──► running
                              host blocks taken         blocks given back            blocks taken host blocks given back
+
+- Nothing waits for a copy but who needs its blocks: the sequence for which a victim leaves, and the victim itself
+  when it comes back. (vLLM 0.6 puts the copies before the step on the step's own stream, so that all wait.)
+- What was swapped out comes back in the order of the queue, after those that run have their blocks and before any
+  request is admitted; not in a decision that preempts. It needs room for its next token, and as long as others run
+  one block in a hundred stays free, so that it isn't the next victim at once (vLLM's ``watermark``).
+- Where the host has no room, the victim is computed anew.
+- What is in host memory is lost when the replica fails, also where only one of its devices does: it is memory of the
+  processes that serve (vLLM 0.6, ``vllm/worker/cache_engine.py``: each worker allocates its own), which end then.
+  Copies under way are cut off.
 
 A replica copies one sequence at a time in each direction, stage by stage, and nothing else is on the links between. So
 when a copy ends is known as it is decided. Who is copied is ``busy``: given up meanwhile, it leaves when that ends.
@@ -23,7 +34,7 @@ IN, OUT = 0, 1
 LEAVING, AT_REST, ARRIVING = 1, 2, 3
 """Where a sequence is that neither runs nor waits to be admitted."""
 SPARE: Final = 100
-"""``serving.swapping``'s: one in so many blocks stays free when a sequence comes back."""
+"""One in so many blocks stays free when a sequence comes back: vLLM's ``watermark`` of 0.01."""
 
 
 def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:

@@ -72,7 +72,7 @@ class ServingConfig:
     host_kv_bytes : float or None
         Host memory for that, per device, as vLLM's ``swap_space`` was per GPU; None without ``swap``.
     prefix_caching : bool
-        Whether full blocks of prompts are kept and shared (``serving.prefix_cache``).
+        Whether full blocks of prompts are kept and shared (``core.prefix_cache``).
     router : str or UserClass
         See ``serving.router``.
     prefix_routing : PrefixRouting

@@ -1,15 +1,6 @@
 """Decode jumps by events: a decode run as one event.
 
-**Why a jump equals its steps**, here and in the core. Nothing meets the operators of such a replica on a link or slows
-them, so a step lasts what its template adds up to, of the same prices that ``full`` gives its operators. At the end of
-every step ``full`` completes the step, lets arrivals of that instant queue and asks the scheduler. A jump does the same
-where it ends. In between the scheduler would decide the same again, because
-
-- all that runs decodes, and everybody has a share of the token budget;
-- nobody in the queue can be admitted: it is empty, or its head was refused for want of blocks or of a place in the
-  batch, and both only get scarcer until a member finishes (where blocks of a cache make that doubtful, no jump begins);
-- an arrival could change that only where it is the head of the queue, and ends the run with the step that it falls
-  into; so does whatever else asks the replica for another decision.
+``core.steps`` says why a jump equals its steps.
 
 So a run ends with the first step in which a member finishes, before the first one that lacks a K/V block, or with
 the step in which something happens. Its steps are a :class:`~tests.oracle.events.decode_run.DecodeRun`.

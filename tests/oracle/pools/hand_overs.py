@@ -1,22 +1,6 @@
 """Requests that change replicas: from the prefill pool, where their first token was sampled, to the decode pool.
 
-``transfer: whole``::
-
-    prefill replica   ──prompt──┤first token          blocks kept              ├ handed over: blocks back
-    router                      └─► decode replica                             │
-    decode replica                  arriving ───► blocks set aside ─transfers──┤ received ─► decodes
-
-``transfer: layerwise``, as Splitwise (Patel et al., ISCA 2024, section 4.3) does::
-
-    prefill replica   ─chunk──last chunk──────────┤first token    ├ handed over: blocks back
-    router                    └─► decode replica                  │
-    decode replica                arriving ─► blocks set aside    │
-                                              ─chunk─layer─layer──┤ received ─► decodes
-
-A decode replica is chosen, and sets blocks aside, when the step with the last chunk of a prompt starts. Not before:
-that step has all blocks that it needs, so whatever decode blocks are set aside for will arrive, and no two prompts can
-wait for blocks that the other one holds in the other pool. What earlier chunks computed leaves at once, each layer of
-the last one when the step has passed it (``layer_marks``); what has no blocks yet leaves when it has.
+``core.hand_overs`` says how.
 
 What happens at one instant is settled in the order of requests, after all that ends then (``instant.HAND_OVER``). What
 ends early, or fails, is in ``replay.pools.kv_transfers``.
