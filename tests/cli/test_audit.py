@@ -19,7 +19,7 @@ from clustersim.legality.audit import TIMELINE_RULES
 from clustersim.simulation.foreign.table import NEEDED, OPTIONAL, TEXT, TOLD
 from clustersim.timeline.files import load_timeline, write_table
 from tests.architecture.documents import rows
-from tests.oracle.serving.scheduler import Scheduler
+from tests.legality.timeline.source_mutations import Change, changed
 
 SMALL = ("--set", "workload.trace.requests=12", "--set", "expect={}", "--quiet")
 ONE_NODE = ("--set", "topology.nodes=1")
@@ -146,14 +146,9 @@ def test_tables_that_are_documented_are_those_that_are_read() -> None:
     assert {name for name, *_ in rows("docs/reference/histories.md", "table")} == set(NEEDED)
 
 
-@pytest.mark.usefixtures("oracle")
 def test_run_is_illegal_when_its_record_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: Scheduler, now: int, kind: int, sequence: Any, tokens: int) -> None:
-        if sequence.request != 3:
-            note(self, now, kind, sequence, tokens)
-
-    note = Scheduler._note
-    monkeypatch.setattr(Scheduler, "_note", forgetful)
+    counted = "clock.facts_at = at + 6"
+    changed(monkeypatch, Change("clustersim.core.record", counted, f"{counted} * (request != 3)"))
     changes = ("workload.trace.requests=4", "model=llama-3.1-8b", "plan={tp: 1}", "run.horizon=null")
     words = ("--replay", "full", *ONE_NODE, *(word for change in changes for word in ("--set", change)))
     result = called("run", "quickstart", *SMALL[2:], *words, "--no-dashboard", "--out", tmp_path / "lost")

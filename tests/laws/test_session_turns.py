@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from tests.laws.agreement import agree
 from tests.laws.cases import Case, case_input, cases, clocked
 from tests.laws.hunt import MOST, WINDOWS
 from tests.laws.random_scenarios import documents, scenario_of, troubled
-from tests.oracle.replay.sessions import Sessions
+from tests.legality.timeline.source_mutations import Change, changed
 
 NEVER = np.iinfo(np.int64).max
 ENDS = (FINISHED, CANCELLED, REJECTED, LOST)
@@ -99,24 +98,14 @@ def test_turns_arrive_when_they_are_due_and_runs_are_legal(
         assert due.tolist() == came.tolist()
 
 
-def held_otherwise(change: Callable[[Sessions, int], bool]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(Sessions, "holds", change)
-
-
-def behind_another(patch: pytest.MonkeyPatch) -> None:
-    """Each turn waits for the request after the one that is before it in its session."""
-    own = Sessions.__init__
-
-    def wrong(self: Sessions, requests: Any, free: Any) -> None:
-        own(self, requests, free)
-        self._before = [before + (0 <= before < at - 1) for at, before in enumerate(self._before)]
-
-    patch.setattr(Sessions, "__init__", wrong)
-
-
-MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "no turn waits": held_otherwise(lambda self, request: False),
-    "turns wait for somebody else": behind_another,
+WAITS = "if len(s.follows) > 0 and s.follows[request] >= 0 and"
+FOLLOWS = "else requests.follows[mine]"
+SOMEBODY_ELSE = "(requests.follows >= 0) & (requests.follows < np.arange(total) - 1)"
+MISTAKES: Final = {
+    "no turn waits": Change("clustersim.core.clock", WAITS, f"if False and {WAITS[3:]}"),
+    "turns wait for somebody else": Change(
+        "clustersim.replay.core_replicas", FOLLOWS, f"else (requests.follows + ({SOMEBODY_ELSE}))[mine]"
+    ),
 }
 TURNS = "arrival_ms,prompt_tokens,output_tokens,session_id\n0,30,8,a\n0,20,4,b\n1,30,2,a\n1,9,3,\n2,12,3,a\n900,5,2,b\n"
 
@@ -130,11 +119,10 @@ def small(folder: Path, turns: str = "wait") -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_turns_that_arrive_otherwise_are_noticed(tmp_path: Path, name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MISTAKES[name](patch)
+        changed(patch, MISTAKES[name])
         found = audit_run(simulate(scenario_of(small(tmp_path), replay="full")))
     assert {violation.rule for violation in found.violations} == {"RUN-5"}
     assert "the turn before it, request" in found.violations[0].message

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from clustersim.clock import Int64Array
+from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import document_of
 from tests.legality.timeline.test_hand_over_mutations import GIVEN_UP
-from tests.oracle.replay.deadlines import Patience
-
-pytestmark = pytest.mark.usefixtures("oracle")
 
 Change = Callable[[Int64Array], Int64Array]
 SMALL = document_of("cancellation")
@@ -38,14 +37,16 @@ MISTAKES: dict[str, Change] = {
 
 
 def patient(patch: pytest.MonkeyPatch, change: Change) -> None:
-    own = Patience.__init__
+    own = CoreReplicas.__init__
 
-    def wrong(self: Patience, *given: Any, **more: Any) -> None:
+    def wrong(self: CoreReplicas, *given: Any, **more: Any) -> None:
         own(self, *given, **more)
-        assert self.cancel_after_ns is not None
-        self.cancel_after_ns = change(self.cancel_after_ns)
+        requests = self.inputs.requests
+        assert requests.cancel_after_ns is not None
+        others = replace(requests, cancel_after_ns=change(requests.cancel_after_ns))
+        self.inputs = replace(self.inputs, requests=others)
 
-    patch.setattr(Patience, "__init__", wrong)
+    patch.setattr(CoreReplicas, "__init__", wrong)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,12 +19,11 @@ from clustersim.simulation.audit import audit_run
 from clustersim.simulation.legality import check_scenario
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.source_mutations import Change
+from tests.legality.timeline.source_mutations import changed as change_source
 from tests.legality.timeline.test_replay_mutations import document
-from tests.oracle.serving.members import Members
-from tests.oracle.serving.sequence import Sequence
 
 FAULTS: Final = {"plan": {"tp": 1, "dp": 2}, "faults": [{"device": 0, "at": "1 ms", "until": "2 ms"}]}
-Mistake = Callable[[pytest.MonkeyPatch], None]
 
 
 @cache
@@ -66,35 +64,20 @@ def test_every_column_of_requests_is_compared() -> None:
         assert [rule for rule, where, _ in found if where.startswith(f"requests.parquet, {name}")] == ["RUN-4"], name
 
 
-def _uncounted(patch: pytest.MonkeyPatch) -> None:
-    own = Members.evict
-
-    def wrong(self: Members, now: int) -> Any:
-        moved, cancelled = own(self, now)
-        for sequence in moved:
-            sequence.preemptions = 0
-        return moved, cancelled
-
-    patch.setattr(Members, "evict", wrong)
+COUNTED = "np.bincount(preempted, minlength=len(inputs.requests))"
+MISTAKES: Final = (
+    Change("clustersim.replay.part", "(PREEMPTED, SWAPPED_OUT)", "(SWAPPED_OUT,)"),
+    Change("clustersim.replay.part", COUNTED, f"(7 + {COUNTED})"),
+)
 
 
-def _counted_before(patch: pytest.MonkeyPatch) -> None:
-    own = Sequence.__init__
-
-    def wrong(self: Sequence, *arguments: Any, **named: Any) -> None:
-        own(self, *arguments, **{**named, "preemptions": 7})
-
-    patch.setattr(Sequence, "__init__", wrong)
-
-
-@pytest.mark.usefixtures("oracle")
-@pytest.mark.parametrize("mistake", [_uncounted, _counted_before])
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_run_and_its_directory_have_one_verdict(
-    mistake: Mistake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    mistake: Change, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scenario = of_a_failing_replica().scenario
     assert written(of_a_failing_replica(), tmp_path / "legal").verdict == "legal"
-    mistake(monkeypatch)
+    change_source(monkeypatch, mistake)
     result = simulate(scenario)
     own = audit_run(result)
     assert [rule for rule, where, _ in told(own) if where.startswith("requests.parquet, preemptions")] == ["RUN-4"]
