@@ -72,7 +72,7 @@ def ask(s: Any, r: int) -> int:
     rep = s.replicas[r]
     for place in range(rep.waiting if rep.caching else 0):
         seq = s.sequences[s.queues[r][place]]
-        seq.cached = cached_blocks(s, r, seq.request, seq.prompt + seq.generated, 0)
+        seq.cached = cached_blocks(s, r, seq.owner, seq.request, seq.prompt + seq.generated, 0)
     return ASK_BATCH
 
 
@@ -83,10 +83,10 @@ def admit_chosen(s: Any, r: int, one: int) -> bool:
     """
     rep, seq, cached, taken, room = s.replicas[r], s.sequences[one], 0, 0, s.replicas[r].blocks
     if rep.caching:
-        cached = cached_blocks(s, r, seq.request, seq.prompt + seq.generated, 0)
-        taken = count_free(s, r, seq.request, cached)
+        cached = cached_blocks(s, r, seq.owner, seq.request, seq.prompt + seq.generated, 0)
+        taken = count_free(s, r, one, cached)
         if rep.keeps_room:
-            room += cached - taken + count_shared(s, r)
+            room += cached - taken + count_shared(s, r, seq.owner)
     blocks = blocks_of(rep, seq.taken)
     if blocks + taken > rep.free or (rep.keeps_room and rep.promised + most_blocks(rep, seq) > room):
         return False

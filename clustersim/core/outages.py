@@ -13,7 +13,7 @@ from clustersim.core.events import VERSIONS, drop_first, first_kind, first_numbe
 from clustersim.core.passes import abandon
 from clustersim.core.pool_outages import break_off, return_to_prefill, rouse
 from clustersim.core.prefix_cache import empty
-from clustersim.core.progress import blocks_of, lend, most_blocks
+from clustersim.core.progress import blocks_of, lend, most_blocks, take_free
 from clustersim.core.queue import displace, push
 from clustersim.core.record import close_episode, is_full, log_run, note, note_reason
 from clustersim.core.routing import lacks_room, route, show_replicas
@@ -82,12 +82,15 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
 def lose_copies(s: Any, r: int) -> None:
     """Lose what is in host memory, and on its way: it is recomputed."""
     rep, swapped, away = s.replicas[r], s.replicas[r].swapped, s.replicas[r].away
-    rep.swapped = rep.away = rep.copies = rep.coming = rep.short = 0
-    rep.host = rep.host_blocks
+    rep.swapped = rep.away = rep.copies = 0
+    for owner in range(rep.owners):
+        own = s.owners[rep.first_owner + owner]
+        own.coming = own.short = 0
+        own.host = rep.host_blocks
     for place in range(away):
         one = s.swapped[r][place] if place < swapped else s.swapped[r][len(s.swapped[r]) - 1 - place + swapped]
         seq = s.sequences[one]
-        rep.free += blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks
+        take_free(s, r, seq.owner, -(blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks))
         seq.away = seq.blocks = seq.busy = seq.computed = seq.decodes = 0
         seq.copies = (seq.copies + 1) & VERSIONS
         push(s, r, one)
@@ -114,7 +117,8 @@ def fail(s: Any, p: Any, n: Any, h: Any, number: int) -> None:
     if s.clock[0].pools > 1:
         break_off(s, p, n, h, r, why)
     forget_flights(s, p, n, r)
-    rep.host = 0
+    for owner in range(rep.owners):  # so that nobody is copied
+        s.owners[rep.first_owner + owner].host = 0
     while rep.running > 0:
         one = order[0]
         seq = s.sequences[one]

@@ -11,20 +11,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from clustersim.compiled import Record
-from clustersim.core.progress import decodes_next
+from clustersim.core.progress import decodes_next, free_of, take_free
 
 NOTHING: Final = 0
 """The run of blocks without content, and the extent before the first and behind the last one; others have 1 or more."""
 
 
 class PrefixCache(Record):
-    """Of a replica: blocks in its queue, how many extents were made, and the first of those that are spare."""
+    """Of an owner's pool: blocks in its queue, how many extents were made, and the first of those that are spare."""
 
     __slots__ = ("free", "made", "spare")
 
 
 class PrefixRun(Record):
-    """What a replica has of a run of blocks.
+    """What an owner's pool has of a run of blocks.
 
     ``cached`` and ``held`` count its first blocks. Of its ``holders``, ``longest`` hold as many as ``held`` says. Its
     free blocks are in its ``latest`` extents, as many as are cached and not held.
@@ -128,18 +128,18 @@ def add_holder(run: Any, before: int, after: int) -> None:
 
 def find_longest(s: Any, r: int, one: int, key: int) -> None:
     """Find out how many blocks of a run are held when one of its holders goes."""
-    rep, run = s.replicas[r], s.prefix_runs[r][key]
+    rep, run, owner = s.replicas[r], s.prefix_runs[cache_of(s, r, one)][key], s.sequences[one].owner
     run.held = run.longest = 0
     for place in range(rep.running if run.holders > 0 else 0):
         other = s.order[r][place]
-        mine = blocks_held(s, other, key) if other != one else 0
+        mine = blocks_held(s, other, key) if other != one and s.sequences[other].owner == owner else 0
         if mine > run.held:
             run.held, run.longest = mine, 0
         if mine > 0 and mine == run.held:
             run.longest += 1
     other = rep.first_kept
     while other >= 0:
-        mine = blocks_held(s, other, key) if other != one else 0
+        mine = blocks_held(s, other, key) if other != one and s.sequences[other].owner == owner else 0
         if mine > run.held:
             run.held, run.longest = mine, 0
         if mine > 0 and mine == run.held:
@@ -160,14 +160,20 @@ def blocks_held(s: Any, one: int, key: int) -> int:
 
 
 # ---- sequences ------------------------------------------------------------------------------------------------------
-def cached_blocks(s: Any, r: int, request: int, tokens: int, taken: int) -> int:
-    """Return how many blocks a request of so many tokens could take over: not the last of them.
+def cache_of(s: Any, r: int, one: int) -> int:
+    """Return which cache is of the pool that keeps a sequence."""
+    return s.replicas[r].first_owner + s.sequences[one].owner
+
+
+def cached_blocks(s: Any, r: int, owner: int, request: int, tokens: int, taken: int) -> int:
+    """Return how many blocks of an owner's a request of so many tokens could take over: not the last of them.
 
     A run of steps has ``taken`` blocks meanwhile.
     """
-    rep, runs, found = s.replicas[r], s.prefix_runs[r], 0
-    if s.caches[r].free > rep.free - taken:
-        forget_taken(s.caches[r], s.extents[r], runs, rep.free - taken)
+    rep, cache, found = s.replicas[r], s.replicas[r].first_owner + owner, 0
+    runs, free = s.prefix_runs[cache], free_of(s, r, owner) - taken
+    if s.caches[cache].free > free:
+        forget_taken(s.caches[cache], s.extents[cache], runs, free)
     most = (tokens - 1) // rep.block_tokens
     for at in range(s.prefix_first[request], s.prefix_end[request]):
         cached, blocks = runs[s.prefix_of[at]].cached, s.prefix_blocks[at]
@@ -177,10 +183,21 @@ def cached_blocks(s: Any, r: int, request: int, tokens: int, taken: int) -> int:
     return min(found, most)
 
 
-def may_lose(s: Any, r: int, request: int, taken: int) -> bool:
+def owner_with_most(s: Any, r: int, request: int, tokens: int) -> int:
+    """Return the owner of whom a request can take over most, and among these the emptiest pool."""
+    found, most = 0, cached_blocks(s, r, 0, request, tokens, 0)
+    for owner in range(1, s.replicas[r].owners):
+        cached = cached_blocks(s, r, owner, request, tokens, 0)
+        if cached > most or (cached == most and free_of(s, r, owner) > free_of(s, r, found)):
+            found, most = owner, cached
+    return found
+
+
+def may_lose(s: Any, r: int, owner: int, request: int, taken: int) -> bool:
     """Whether cached blocks of a prompt are forgotten where so many blocks were taken by a run of steps."""
-    extents = s.extents[r]
-    left, at = s.caches[r].free - s.replicas[r].free + taken, extents[NOTHING].behind
+    cache = s.replicas[r].first_owner + owner
+    extents = s.extents[cache]
+    left, at = s.caches[cache].free - free_of(s, r, owner) + taken, extents[NOTHING].behind
     while left > 0 and at != NOTHING:
         for place in range(s.prefix_first[request], s.prefix_end[request]):
             if s.prefix_of[place] == extents[at].run:
@@ -190,26 +207,27 @@ def may_lose(s: Any, r: int, request: int, taken: int) -> bool:
     return False
 
 
-def count_free(s: Any, r: int, request: int, blocks: int) -> int:
-    """Return how many of the first blocks of a prompt, which are cached, are free."""
-    found, left, at = 0, blocks, s.prefix_first[request]
+def count_free(s: Any, r: int, one: int, blocks: int) -> int:
+    """Return how many of the first blocks of the prompt of a sequence, which are cached, are free."""
+    found, left, at, cache = 0, blocks, s.prefix_first[s.sequences[one].request], cache_of(s, r, one)
     while left > 0:
         mine = min(left, s.prefix_blocks[at])
-        found += max(0, mine - s.prefix_runs[r][s.prefix_of[at]].held)
+        found += max(0, mine - s.prefix_runs[cache][s.prefix_of[at]].held)
         left -= mine
         at += 1
     return found
 
 
-def count_shared(s: Any, r: int) -> int:
-    """Return how many blocks fewer a replica would have free if those that run shared none."""
+def count_shared(s: Any, r: int, owner: int) -> int:
+    """Return how many blocks fewer an owner would have free if those that run shared none."""
     rep = s.replicas[r]
-    found = rep.free - rep.blocks
+    found = free_of(s, r, owner) - rep.blocks // rep.owners
     for place in range(rep.running):
-        found += s.sequences[s.order[r][place]].blocks
+        seq = s.sequences[s.order[r][place]]
+        found += seq.blocks if seq.owner == owner else 0
     other = rep.first_kept
     while other >= 0:
-        found += s.sequences[other].blocks
+        found += s.sequences[other].blocks if s.sequences[other].owner == owner else 0
         other = s.sequences[other].behind
     return found
 
@@ -233,11 +251,12 @@ def keep_no_more(s: Any, r: int, one: int) -> None:
 
 def take_over(s: Any, r: int, one: int, blocks: int) -> None:
     """Let a sequence that is admitted hold cached blocks, which count as computed."""
-    rep, seq, left = s.replicas[r], s.sequences[one], blocks
+    rep, seq, left, cache = s.replicas[r], s.sequences[one], blocks, cache_of(s, r, one)
     at = s.prefix_first[seq.request]
     while left > 0:
         mine = min(left, s.prefix_blocks[at])
-        rep.free -= hold(s.caches[r], s.extents[r], s.prefix_runs[r][s.prefix_of[at]], 0, mine)
+        held = hold(s.caches[cache], s.extents[cache], s.prefix_runs[cache][s.prefix_of[at]], 0, mine)
+        take_free(s, r, seq.owner, held)
         left -= mine
         at += 1
     seq.shared = blocks
@@ -250,10 +269,11 @@ def store(s: Any, r: int, first: int, last: int) -> None:
 
     A copy of what is cached already is given back.
     """
-    rep, cache, extents, runs = s.replicas[r], s.caches[r], s.extents[r], s.prefix_runs[r]
-    forget_taken(cache, extents, runs, rep.free)
+    rep = s.replicas[r]
     for place in range(first, last):
-        seq, begin = s.sequences[s.members[r][place]], 0
+        seq, begin, number = s.sequences[s.members[r][place]], 0, cache_of(s, r, s.members[r][place])
+        cache, extents, runs = s.caches[number], s.extents[number], s.prefix_runs[number]
+        forget_taken(cache, extents, runs, free_of(s, r, seq.owner))
         full = (seq.computed + seq.taken) // rep.block_tokens
         for at in range(s.prefix_first[seq.request], s.prefix_end[seq.request]):
             if begin >= full:
@@ -262,7 +282,7 @@ def store(s: Any, r: int, first: int, last: int) -> None:
             if begin + blocks > seq.shared:
                 before, after = max(0, seq.shared - begin), min(blocks, full - begin)
                 there = max(before, min(after, run.cached))
-                rep.free += there - before - hold(cache, extents, run, before, there)
+                take_free(s, r, seq.owner, before - there + hold(cache, extents, run, before, there))
                 add_holder(run, there, after)
                 run.cached = max(run.cached, after)
                 free_blocks(cache, extents, runs, NOTHING, there - before)
@@ -272,10 +292,11 @@ def store(s: Any, r: int, first: int, last: int) -> None:
 
 def release(s: Any, r: int, one: int) -> None:
     """Take back all that a sequence holds, its last block first."""
-    rep, seq, cache, extents, runs = s.replicas[r], s.sequences[one], s.caches[r], s.extents[r], s.prefix_runs[r]
-    forget_taken(cache, extents, runs, rep.free)
+    seq, number = s.sequences[one], cache_of(s, r, one)
+    cache, extents, runs = s.caches[number], s.extents[number], s.prefix_runs[number]
+    forget_taken(cache, extents, runs, free_of(s, r, seq.owner))
     free_blocks(cache, extents, runs, NOTHING, seq.blocks - seq.shared)
-    rep.free += seq.blocks - seq.shared
+    take_free(s, r, seq.owner, seq.shared - seq.blocks)
     begin, at = 0, s.prefix_first[seq.request]
     while begin < seq.shared:
         begin += s.prefix_blocks[at]
@@ -291,11 +312,13 @@ def release(s: Any, r: int, one: int) -> None:
             if run.longest == 0:
                 find_longest(s, r, one, s.prefix_of[at])
                 free_blocks(cache, extents, runs, s.prefix_of[at], held - run.held)
-                rep.free += held - run.held
+                take_free(s, r, seq.owner, run.held - held)
     seq.blocks = seq.shared = 0
 
 
 def empty(s: Any, r: int) -> None:
     """Forget all that the blocks of a replica hold where nobody runs."""
-    forget_taken(s.caches[r], s.extents[r], s.prefix_runs[r], 0)
-    free_blocks(s.caches[r], s.extents[r], s.prefix_runs[r], NOTHING, s.replicas[r].blocks)
+    rep = s.replicas[r]
+    for cache in range(rep.first_owner, rep.first_owner + rep.owners):
+        forget_taken(s.caches[cache], s.extents[cache], s.prefix_runs[cache], 0)
+        free_blocks(s.caches[cache], s.extents[cache], s.prefix_runs[cache], NOTHING, rep.blocks // rep.owners)

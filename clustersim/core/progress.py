@@ -30,6 +30,14 @@ def lend(s: Any, r: int, one: int, blocks: int) -> None:
         s.owners[rep.first_owner + seq.owner].free -= blocks
 
 
+def take_free(s: Any, r: int, owner: int, blocks: int) -> None:
+    """Take blocks of an owner's pool that no sequence holds; give them back where that is below 0."""
+    rep = s.replicas[r]
+    rep.free -= blocks
+    if rep.owners > 1:
+        s.owners[rep.first_owner + owner].free -= blocks
+
+
 def promise(s: Any, r: int, one: int, blocks: int) -> None:
     """Note that a sequence may come to hold blocks, or does not any more."""
     rep = s.replicas[r]

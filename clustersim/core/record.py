@@ -72,7 +72,8 @@ def log_copy(s: Any, r: int, stage: int, one: int, out: int, blocks: int, start:
     copies[at + 6] = start
     copies[at + 7] = end
     copies[at + 8] = clock.now
-    clock.copies_at = at + 9
+    copies[at + 9] = seq.owner
+    clock.copies_at = at + 10
 
 
 def note_stretch(s: Any, n: Any, r: int, step: int, stage: int, instance: int, lost: int) -> None:

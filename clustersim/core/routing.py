@@ -14,7 +14,7 @@ from clustersim.core.state import (
     POWER_OF_TWO,
     PREFIX_AWARE,
 )
-from clustersim.core.steps import taken_at_most, taken_by_run
+from clustersim.core.steps import taken_at_most, taken_by_run, taken_of_owner
 
 
 def route(s: Any, p: Any, number: int, request: int, known: int) -> int:
@@ -49,7 +49,10 @@ def show_replicas(s: Any, p: Any, request: int, known: int) -> int:
         rep = s.replicas[r]
         rep.taken = taken_by_run(s, p, r)
         if rep.caching and rep.is_down == 0:
-            rep.cached = cached_blocks(s, r, request, known, rep.taken)
+            rep.cached = 0
+            for owner in range(rep.owners):
+                taken = taken_of_owner(s, p, r, owner)
+                rep.cached = max(rep.cached, cached_blocks(s, r, owner, request, known, taken))
     clock.asking = request
     return ASK_ROUTE
 
@@ -69,8 +72,11 @@ def follow_prefix(s: Any, p: Any, request: int, known: int) -> int:
     found, longest = emptiest, 0
     for place in range(count_living):
         r = living[place]
-        taken = taken_by_run(s, p, r) if may_lose(s, r, request, taken_at_most(s, r)) else 0
-        cached = cached_blocks(s, r, request, known, taken)
+        cached = 0
+        for owner in range(s.replicas[r].owners):
+            loses = may_lose(s, r, owner, request, taken_at_most(s, r))
+            taken = taken_of_owner(s, p, r, owner) if loses else 0
+            cached = max(cached, cached_blocks(s, r, owner, request, known, taken))
         if cached > longest or (cached == longest and s.replicas[r].outstanding < s.replicas[found].outstanding):
             found, longest = r, cached
     tokens = longest * s.replicas[found].block_tokens

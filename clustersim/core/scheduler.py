@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared, release, take_over
+from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared, owner_with_most, release, take_over
 from clustersim.core.progress import blocks_of, emptiest, free_of, lend, most_blocks, promise
 from clustersim.core.queue import comes_before, drop, pop, push
 from clustersim.core.record import close_episode, note
@@ -43,7 +43,7 @@ def preempt(s: Any, r: int, one: int) -> None:
     leave(s, r, one)
     seq.preemptions += 1
     rep.evicted += 1
-    if seq.computed > 0 and blocks <= rep.host:
+    if seq.computed > 0 and blocks <= s.owners[rep.first_owner + seq.owner].host:
         close_episode(s, r, one)
         swap_out(s, r, one, blocks)
         return
@@ -78,11 +78,12 @@ def grow(s: Any, r: int, one: int, tokens: int) -> bool:
     """
     rep, seq = s.replicas[r], s.sequences[one]
     missing = blocks_of(rep, tokens) - seq.blocks
-    if missing > 0 and rep.short:
+    if missing > 0 and s.owners[rep.first_owner + seq.owner].short:
         return False
     while missing > free_of(s, r, seq.owner):
-        if rep.coming > 0 and missing <= rep.free + rep.coming:
-            rep.short = 1
+        own = s.owners[rep.first_owner + seq.owner]
+        if own.coming > 0 and missing <= free_of(s, r, seq.owner) + own.coming:
+            own.short = 1
             return False
         victim = last_behind(s, r, one)
         if victim < 0:
@@ -117,26 +118,31 @@ def choose_decodes(s: Any, r: int, base: int, budget: int) -> None:
         return
     limit = min((rep.running - rep.prefilling + rep.stages - 1) // rep.stages, budget)
     sequences, ranked, size = s.sequences, rep.ranked, rep.block_tokens
-    if ranked:  # a preempted one leaves the order, perhaps before those that come later here
-        order = s.ready
+    last, apart = rep.running, 1 if ranked or rep.owners > 1 else 0
+    if apart:  # a preempted one leaves the order, perhaps before those that come later here
+        order, last = s.ready, 0
         for at in range(rep.running):
-            order[at] = s.order[r][at]
+            seq = sequences[s.order[r][at]]
+            if seq.busy == 0 and seq.decodes:
+                order[last] = s.order[r][at]
+                last += 1
     at = seen = chosen = attended = 0
-    last, left = rep.running, NEVER
+    left = NEVER
     while at < last and seen < limit and chosen < limit:
         one = order[at]
         seq = sequences[one]
         at += 1
         if seq.busy or seq.decodes == 0:
+            seen += apart > ranked  # the place of one that was preempted for another stays empty
             continue
         if ranked == 0:  # else who lacks a block leaves its place in the step to those behind it
             seen += 1
         computed = seq.computed
         if computed >= seq.blocks * size:
             if not grow(s, r, one, computed + 1):
-                last = last if ranked else rep.running
+                last = last if apart else rep.running
                 continue
-            last = last if ranked else rep.running
+            last = last if apart else rep.running
         seq.busy = 1
         batch[base + chosen] = one
         chosen += 1
@@ -204,16 +210,17 @@ def admit(s: Any, r: int, base: int, budget: int, limit: int) -> None:
         known = need = seq.prompt + seq.generated
         cached, taken, room, promised = 0, 0, rep.blocks, rep.promised
         if rep.owners > 1:
-            seq.owner = seq.owner if rep.static else emptiest(s, r)
+            if rep.static == 0:
+                seq.owner = owner_with_most(s, r, seq.request, known) if rep.caching else emptiest(s, r)
             if s.owners[rep.first_owner + seq.owner].lacks:
                 break
             room, promised = rep.blocks // rep.owners, s.owners[rep.first_owner + seq.owner].promised
         if rep.caching:
-            cached = cached_blocks(s, r, seq.request, known, 0)
-            taken = count_free(s, r, seq.request, cached)
+            cached = cached_blocks(s, r, seq.owner, seq.request, known, 0)
+            taken = count_free(s, r, one, cached)
             need -= cached * rep.block_tokens
             if rep.keeps_room:
-                room += cached - taken + count_shared(s, r)
+                room += cached - taken + count_shared(s, r, seq.owner)
         count = min(need, budget, limit)
         if rep.chunked == 0 and count < need and not (need > rep.max_tokens and rep.chunks == 0):
             break
@@ -272,7 +279,9 @@ def schedule(s: Any, r: int, base: int) -> None:
     if rep.static and rep.running == 0 and rep.waiting > 0 and s.sequences[s.queues[r][0]].batch != rep.batch:
         make_up_batch(s, r)  # once more where one came that goes before its members
     while True:
-        rep.decodes = rep.chunks = rep.evicted = rep.attended = rep.short = 0
+        rep.decodes = rep.chunks = rep.evicted = rep.attended = 0
+        for owner in range(rep.owners if rep.host_blocks > 0 else 0):
+            s.owners[rep.first_owner + owner].short = 0
         if rep.chunked:
             choose_decodes(s, r, base, rep.max_tokens)
             if rep.evicted == 0:

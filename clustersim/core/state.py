@@ -66,7 +66,7 @@ FACT: Final = ("replica", "time_ns", "kind", "request", "value", "used")
 REASON: Final = ("request", "why", "value")
 STRETCH: Final = ("replica", "step", "stage", "instance", "ns")
 """Columns of an instance of a pass that took so much longer than it costs, logged before the step that it is of."""
-COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns", "decided_ns")
+COPY: Final = ("replica", "stage", "request", "out", "tokens", "blocks", "start_ns", "end_ns", "decided_ns", "owner")
 """Columns of a copy to host memory, or back from there; it is logged when it is decided."""
 MOVE: Final = ("request", "sender", "receiver", "shard", "layer", "first", "tokens", "start_ns", "end_ns")
 """Columns of a move of K/V from rank to rank; it is logged when it has ended."""
@@ -181,8 +181,7 @@ class Replica(Record):
 
     ``begun`` counts running sequences whose prompt is not computed, those preempted included; ``promised`` the blocks
     that those who run hold at their ends; ``free_at`` is when its first stage is free. ``away`` counts those in host
-    memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way, which give
-    ``coming`` blocks back, and ``host`` the free blocks there. ``short`` says whether somebody waits for such blocks.
+    memory and on their way, of which ``swapped`` leave or are at rest; ``copies`` those on their way.
     ``owners`` are SP ranks that keep sequences apart; ``split`` says what is priced rank by rank (``core.ranks``).
     ``outage`` is its last one. A user's router is shown the blocks that the run under way has ``taken``, and those of a
     prompt that are ``cached``; ``has_chosen`` is whether a user's scheduler has chosen, and ``standing`` how many
@@ -200,11 +199,11 @@ class Replica(Record):
         "split", "group_first", "group_size", "by_group",
         # whom it has
         "free", "running", "prefilling", "waiting", "outstanding", "promised", "leaving", "step", "decodes_in_flight",
-        "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies", "coming", "host",
+        "flying", "oldest", "version", "is_touched", "batch", "away", "swapped", "copies",
         "is_down", "outage", "taken", "has_chosen", "standing", "arriving", "first_arriving", "last_arriving",
         "receiving", "first_kept", "cached", "slow", "change",
         # the step being decided
-        "launched", "again", "decodes", "chunks", "evicted", "short", "left", "steady", "new", "context", "pairs",
+        "launched", "again", "decodes", "chunks", "evicted", "left", "steady", "new", "context", "pairs",
         "keys", "attended", "near_pairs", "near_keys", "near_attended", "near_growth", "near_steps",
     )  # fmt: skip
 
@@ -212,12 +211,17 @@ class Replica(Record):
 class Owner(Record):
     """An SP rank that keeps sequences of its own, in a pool of its own, where there are several.
 
-    ``promised`` are the blocks that those who run hold at their ends. It ``lacks`` blocks where its next free ones are
-    for a prompt that is begun; ``left`` are those without members of the batch being made up. Then there are those who
-    decode in the step being decided, and what they attend to.
+    Its copies under way give ``coming`` blocks back, and ``host`` are its free ones in host memory; ``short`` says
+    whether somebody waits for such blocks: of the only owner, too. ``promised`` are the blocks that those who run hold
+    at their ends. It ``lacks`` blocks where its next free ones are for a prompt that is begun; ``left`` are those
+    without members of the batch being made up. Then there are those who decode in the step being decided, and what they
+    attend to.
     """
 
-    __slots__ = ("attended", "decodes", "free", "lacks", "left", "near_attended", "near_growth", "promised")
+    __slots__ = (
+        "attended", "coming", "decodes", "free", "host", "lacks", "left", "near_attended", "near_growth", "promised",
+        "short",
+    )  # fmt: skip
 
 
 class Sequence(Record):
@@ -351,7 +355,7 @@ class State(NamedTuple):
     """Those that leave for host memory or are at rest there, in the order of the queue; from the end of the list on
     those that are copied back, as they were decided."""
     copies_end: Any
-    """When copies end that are under way or wait for that, of each stage: in, then out."""
+    """When copies end that are under way or wait for that, of each stage and owner: in, then out."""
     copies_ns: Any
     """What copies of so many blocks take on each stage: in, then out."""
     flights: Any
@@ -410,9 +414,9 @@ class State(NamedTuple):
     due_turns: Any
     """Turns that need not wait any more, and have not come."""
     caches: Any
-    """What replicas keep of prompts; this and the following are empty where they keep nothing."""
+    """What each owner keeps of prompts; this and the following are empty where they keep nothing."""
     prefix_runs: Any
-    """Runs of blocks, by replica and number."""
+    """Runs of blocks, by cache and number."""
     extents: Any
     """Their queues of free blocks."""
     prefix_first: Any

@@ -50,6 +50,7 @@ from clustersim.cost.attention import decode_ns, decode_steps_ns
 
 TOGETHER: Final = 8
 """Decode steps that are priced at once."""
+OF_ALL: Final = -1
 PIECE: Final = 3
 """A run goes on by one in 2³ of its steps at least, so that it isn't asked for each of them."""
 
@@ -331,6 +332,11 @@ def decide_anew(s: Any, p: Any, r: int) -> None:
 
 def taken_by_run(s: Any, p: Any, r: int) -> int:
     """Return the blocks that the run under way has taken by now, besides those of its first step."""
+    return taken_of_owner(s, p, r, OF_ALL)
+
+
+def taken_of_owner(s: Any, p: Any, r: int, owner: int) -> int:
+    """Return how many of these are an owner's, or ``OF_ALL``."""
     if not is_run(s, r):
         return 0
     clock, rep, flight = s.clock[0], s.replicas[r], s.flights[r][0]
@@ -339,7 +345,7 @@ def taken_by_run(s: Any, p: Any, r: int) -> int:
     for place in range(flight.decodes):
         seq = s.sequences[s.members[r][place]]
         tokens = seq.computed + ended + 1
-        if tokens > seq.blocks * rep.block_tokens:
+        if tokens > seq.blocks * rep.block_tokens and (owner == OF_ALL or owner == seq.owner):
             found += blocks_of(rep, tokens) - seq.blocks
     return found
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from clustersim.core.events import VERSIONS, expect
-from clustersim.core.progress import blocks_of, most_blocks
+from clustersim.core.progress import blocks_of, free_of, most_blocks, promise, take_free
 from clustersim.core.queue import comes_before, drop
 from clustersim.core.record import log_copy, note
 from clustersim.core.state import COPY_END, EVENTS, NEVER, SWAPPED_IN, SWAPPED_OUT
@@ -28,7 +28,7 @@ SPARE: Final = 100
 
 def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
     """Begin a copy now, or when those before it in its direction have ended, on each stage."""
-    clock, rep, seq, free_at = s.clock[0], s.replicas[r], s.sequences[one], s.copies_end[r]
+    clock, rep, seq, ends = s.clock[0], s.replicas[r], s.sequences[one], s.copies_end[r]
     rep.copies += 1
     seq.copies = (seq.copies + 1) & VERSIONS
     seq.busy = 1
@@ -40,12 +40,12 @@ def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
     pool, last = s.pools[rep.pool], clock.now
     for stage in range(rep.stages):
         start, took = (
-            max(clock.now, free_at[2 * stage + out]),
+            max(clock.now, ends[(2 * stage + out) * rep.owners + seq.owner]),
             s.copies_ns[pool.copies_at + (2 * stage + out) * pool.copies_size + blocks],
         )
         end = start + took if took < NEVER - start else NEVER
         log_copy(s, r, stage, one, out, blocks, start, end)
-        free_at[2 * stage + out] = end
+        ends[(2 * stage + out) * rep.owners + seq.owner] = end
         last = max(last, end)
     expect(s, last, COPY_END, seq.request, seq.copies)
 
@@ -53,9 +53,10 @@ def copy(s: Any, r: int, one: int, blocks: int, out: int) -> None:
 def swap_out(s: Any, r: int, one: int, blocks: int) -> None:
     """Let a victim leave for the host that has left those who run; its blocks are not free before it is copied."""
     rep, seq, swapped = s.replicas[r], s.sequences[one], s.swapped[r]
-    rep.free -= blocks
-    rep.coming += blocks
-    rep.host -= blocks
+    own = s.owners[rep.first_owner + seq.owner]
+    take_free(s, r, seq.owner, blocks)
+    own.coming += blocks
+    own.host -= blocks
     seq.away = LEAVING
     at = rep.swapped
     while at > 0 and comes_before(s, one, swapped[at - 1]):
@@ -85,13 +86,15 @@ def swap_in(s: Any, r: int) -> None:
     while rep.swapped > 0:  # for whom there are places: nobody was admitted meanwhile
         one = s.swapped[r][0]
         seq = s.sequences[one]
-        spare = rep.blocks // SPARE if rep.running + rep.away > rep.swapped else 0
-        if seq.away == LEAVING or rep.short or blocks_of(rep, seq.computed + 1) + spare > rep.free:
+        spare = rep.blocks // rep.owners // SPARE if rep.running + rep.away > rep.swapped else 0
+        if seq.away == LEAVING or s.owners[rep.first_owner + seq.owner].short:
+            return
+        if blocks_of(rep, seq.computed + 1) + spare > free_of(s, r, seq.owner):
             return
         leave_swapped(s, r, one)
         seq.away, seq.blocks = ARRIVING, blocks_of(rep, seq.computed)
         s.swapped[r][len(s.swapped[r]) - rep.away + rep.swapped] = one
-        rep.free -= seq.blocks
+        take_free(s, r, seq.owner, seq.blocks)
         copy(s, r, one, seq.blocks, IN)
         note(s, r, SWAPPED_IN, seq.request, seq.computed, rep.blocks - rep.free)
     rep.again = rep.decodes + rep.chunks == 0
@@ -100,13 +103,14 @@ def swap_in(s: Any, r: int) -> None:
 def end_copy(s: Any, r: int, one: int) -> None:
     """Account for the end of a copy: the blocks at its source are free."""
     rep, seq = s.replicas[r], s.sequences[one]
+    own = s.owners[rep.first_owner + seq.owner]
     rep.copies -= 1
     seq.busy = 0
     if seq.away == LEAVING:
         blocks = blocks_of(rep, seq.computed)
         seq.away = AT_REST
-        rep.free += blocks
-        rep.coming -= blocks
+        take_free(s, r, seq.owner, -blocks)
+        own.coming -= blocks
         note(s, r, SWAPPED_OUT, seq.request, seq.computed, rep.blocks - rep.free)
         return
     seq.away = 0
@@ -117,11 +121,11 @@ def end_copy(s: Any, r: int, one: int) -> None:
         s.swapped[r][at] = s.swapped[r][at - 1]
         at -= 1
     rep.away -= 1
-    rep.host += seq.blocks
+    own.host += seq.blocks
     s.order[r][rep.running] = one
     rep.running += 1
     rep.prefilling += 1 - seq.decodes
-    rep.promised += most_blocks(rep, seq)
+    promise(s, r, one, most_blocks(rep, seq))
 
 
 def give_up_swapped(s: Any, r: int, one: int) -> None:
@@ -129,4 +133,4 @@ def give_up_swapped(s: Any, r: int, one: int) -> None:
     rep, seq = s.replicas[r], s.sequences[one]
     leave_swapped(s, r, one)
     rep.away -= 1
-    rep.host += blocks_of(rep, seq.computed)
+    s.owners[rep.first_owner + seq.owner].host += blocks_of(rep, seq.computed)

@@ -44,8 +44,6 @@ def _scheduling_obstacles(pool: PoolInput) -> dict[str, bool]:
     serving = pool.serving
     own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
     return {
-        "each SP rank keeps cached prefixes of its own": pool.owners > 1 and serving.prefix_caching,
-        "each SP rank swaps sequences of its own": pool.owners > 1 and pool.host is not None,
         "a user's class decides where each SP rank keeps sequences of its own": own and pool.owners > 1,
     }
 

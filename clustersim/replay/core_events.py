@@ -190,10 +190,12 @@ class EventSteps:
     def begin_copies(self) -> None:
         """Begin the copies that were decided at this instant."""
         s = self.state()
-        for r, _, request, out, computed, blocks, *_ in logged(s.copies, s.clock[0].copies_at, len(st.COPY)).tolist():
-            swaps = self.swaps[r]
+        rows = logged(s.copies, s.clock[0].copies_at, len(st.COPY)).tolist()
+        for r, _, request, out, computed, blocks, *_, owner in rows:
+            swaps, sequence = self.swaps[r], Sequence(request, 0, 0, computed)
             assert swaps is not None
-            swaps.begin(Swap(sequence=Sequence(request, 0, 0, computed), out=bool(out), blocks=blocks))
+            sequence.owner = owner
+            swaps.begin(Swap(sequence=sequence, out=bool(out), blocks=blocks))
         s.clock[0].copies_at = 0
 
     def break_off(self) -> None:

@@ -281,19 +281,20 @@ class CoreReplicas:
         mine, total = self.requests, len(self.requests)
         patient = config.queue_timeout_ns is None and requests.cancel_after_ns is None and not self.outages
         nothing = np.zeros(0, np.int64)
+        owners = max(len(one.pool.free) for one in self.of_pools)
         ranks_of, thens = (np.concatenate(one) for one in zip(*self._orders(), strict=True))
         cancels = nothing if requests.cancel_after_ns is None else requests.cancel_after_ns[mine]
         self.s = State(
             clock=storage.records(Clock, 1),
             pools=storage.records(st.Pool, len(self.of_pools)),
             replicas=storage.records(Replica, count),
-            owners=storage.records(st.Owner, count * max(len(one.pool.free) for one in self.of_pools)),
+            owners=storage.records(st.Owner, count * owners),
             sequences=storage.records(st.Sequence, FEW),
             spare=storage.numbers(FEW),
             queues=storage.table(count, FEW + width),
             order=storage.table(count, width + 1),
             swapped=storage.table(count, copied and width),
-            copies_end=storage.table(count, copied and 2 * stages),
+            copies_end=storage.table(count, copied and 2 * stages * owners),
             copies_ns=storage.column(np.concatenate([one.ravel() for one in self._copies_ns()])),
             ready=storage.numbers(width + 1),
             flights=storage.grid(Flight, count, stages),
@@ -328,7 +329,7 @@ class CoreReplicas:
             follows=storage.column(nothing if requests.follows is None else requests.follows[mine]),
             turns=storage.numbers(0 if requests.follows is None else total, -1),
             due_turns=storage.numbers(0 if requests.follows is None else total),
-            **self._prefix_lists(count),
+            **self._prefix_lists(count * owners),
             **logs,
         )
         for place in range(FEW):
@@ -339,9 +340,9 @@ class CoreReplicas:
             self._fill(number)
         self._fill_clock(width, ranks)
         self._fill_outages()
-        self._fill_caches(count)
+        self._fill_caches(owners)
 
-    def _prefix_lists(self, count: int) -> dict[str, Any]:
+    def _prefix_lists(self, owners: int) -> dict[str, Any]:
         """Return what is kept of prompts, as lists of the state; empty where nothing is."""
         storage, keys = self.storage, self.prefixes
         first = end = run = blocks = np.zeros(0, np.int64)
@@ -349,11 +350,11 @@ class CoreReplicas:
         if keys is not None:
             first, end, blocks = keys.bounds[:-1][self.requests], keys.bounds[1:][self.requests], keys.blocks
             found, run = np.unique(keys.keys, return_inverse=True)
-            runs, extents = len(found) + 1, self.scheduler.pool.total + 2
+            runs, extents = len(found) + 1, self.scheduler.pool.blocks + 2
         return {
-            "caches": storage.records(PrefixCache, count),
-            "prefix_runs": storage.sparse_grid(PrefixRun, count, runs),
-            "extents": storage.sparse_grid(Extent, count, extents),
+            "caches": storage.records(PrefixCache, owners),
+            "prefix_runs": storage.sparse_grid(PrefixRun, owners, runs),
+            "extents": storage.sparse_grid(Extent, owners, extents),
             "prefix_first": storage.column(first),
             "prefix_end": storage.column(end),
             "prefix_of": storage.column(run.astype(np.int64) + 1),
@@ -361,15 +362,16 @@ class CoreReplicas:
             "prefix_routing": storage.records(PrefixRouting, 1),
         }
 
-    def _fill_caches(self, count: int) -> None:
+    def _fill_caches(self, owners: int) -> None:
         """Let all blocks be free, and without content; say how the router goes by prefixes."""
         if self.prefixes is None:
             return
-        for r in range(self.bounds[1]):  # not where requests only decode
-            set_field(self.s.caches, r, "free", self.scheduler.pool.total)
-            set_field(self.s.caches, r, "made", 2)
-            for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, self.scheduler.pool.total)):
-                set_field(self.s.extents[r], at, name, value)
+        blocks = self.scheduler.pool.blocks
+        for cache in range(self.bounds[1] * owners):  # not where requests only decode
+            set_field(self.s.caches, cache, "free", blocks)
+            set_field(self.s.caches, cache, "made", 2)
+            for name, at, value in (("behind", 0, 1), ("before", 0, 1), ("blocks", 1, blocks)):
+                set_field(self.s.extents[cache], at, name, value)
         for name in PrefixRouting.__slots__:
             set_field(self.s.prefix_routing, 0, name, float(getattr(self.scheduler.config.prefix_routing, name)))
 
@@ -397,13 +399,14 @@ class CoreReplicas:
             "change": st.NEVER if self.slow_steps is None else 0,
             "by_events": int(self.by_events), "copies_by_events": int(self.events is not None),
             "meets": int(self.network.shares),
-            "host": hosts, "host_blocks": hosts, "outage": -1,
+            "host_blocks": hosts, "outage": -1,
             "group_size": of_pool.together, "by_group": int(bool(self.groups) or is_grouped(of_pool.input.plan)),
         }  # fmt: skip
         most = len(self.s.owners) // len(self.logs)
         for r in range(*self.bounds[number : number + 2]):
             for owner, free in enumerate(pool.free):
                 set_field(self.s.owners, r * most + owner, "free", free)
+                set_field(self.s.owners, r * most + owner, "host", hosts)
             set_field(self.s.replicas, r, "first_owner", r * most)
             set_field(self.s.replicas, r, "group_first", r - (r - self.bounds[number]) % values["group_size"])
             for name, value in values.items():
@@ -952,7 +955,7 @@ class CoreReplicas:
         for r, replica in enumerate(self.replicas.tolist() if len(copies) else ()):
             mine = copies[copies[:, 0] == r]
             for stage in range(pool.plan.pp):
-                record_copies(recorder, pool, replica, stage, mine[mine[:, 1] == stage, 2:8])
+                record_copies(recorder, pool, replica, stage, mine[mine[:, 1] == stage][:, [*range(2, 8), -1]])
 
 
 def _order(scheduler: Scheduler, requests: Requests) -> tuple[Int64Array, Int64Array]:

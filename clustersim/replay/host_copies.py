@@ -15,13 +15,13 @@ from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 
 
 def record_copies(recorder: Recorder, pool: PoolInput, replica: int, stage: int, table: Int64Array) -> None:
-    """Record copies of a stage: rows of request, whether it is out, tokens, blocks, start and end."""
+    """Record copies of a stage: rows of request, whether it is out, tokens, blocks, start, end, and the SP rank."""
     assert pool.host is not None
     plan, keeping = pool.plan, pool.plan.tp
     each = np.repeat(table, keeping, axis=0)
-    request, out, tokens, blocks, start, end = each.T
+    request, out, tokens, blocks, start, end, owner = each.T
     rows, here = len(each), same(replica, len(each))
-    rank = np.tile((replica * plan.pp + stage) * plan.stage_ranks + np.arange(keeping), len(table))
+    rank = np.tile((replica * plan.pp + stage) * plan.stage_ranks + np.arange(keeping), len(table)) + owner * keeping
     recorder.moves.extend_columns(
         request=request, from_replica=here, from_rank=np.where(out, rank, HOST), to_replica=here,
         to_rank=np.where(out, HOST, rank), layer=same(ALL_LAYERS, rows), head=same(ALL_HEADS, rows),

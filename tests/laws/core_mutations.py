@@ -78,7 +78,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     # steps
     "blocks of a run are not taken": Mutation(steps, "advance_decodes", "rep.free -= more", "pass"),
     "a run is not cut": Mutation(steps, "cut", "flight.steps = flight.limit = ended + 1", "return"),
-    "what a run has taken is forgotten": Mutation(steps, "taken_by_run", "computed + ended + 1", "computed + 1"),
+    "what a run has taken is forgotten": Mutation(steps, "taken_of_owner", "computed + ended + 1", "computed + 1"),
     "a run jumps over the step that lacks a block": Mutation(steps, "blocks_last", "if free < 0:", "if free < -1:"),
     "a run jumps over a window that is full": Mutation(
         steps, "horizon_of", "min(steps, rep.near_steps)", "min(steps, 1 << 40)"
@@ -128,8 +128,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "blocks of who leaves for the host are lost with the replica": Mutation(
         outages,
         "lose_copies",
-        "rep.free += blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks",
-        "rep.free += seq.blocks",
+        "-(blocks_of(rep, seq.computed) if seq.away == LEAVING else seq.blocks)",
+        "-seq.blocks",
     ),
     "who gives up on the way to the host is computed anew after a failure": Mutation(
         outages, "lose_copies", "if seq.leaving:", "if seq.leaving > 1:"

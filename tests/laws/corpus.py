@@ -1984,4 +1984,23 @@ CORPUS: Final[dict[str, Case]] = {
         "order": ("shortest_prompt", 0),
         "priorities": [0, 0, 0, 0, 2, 2],
     },
+    "SP ranks keep prefixes, and one who decodes is preempted for another on the same rank": {
+        "plan": {"pp": 2, "sp": {"degree": 3, "scheme": "all_gather", "partition": "contiguous", "decode": "dp"}},
+        "scheduler": "continuous",
+        "max_batch_requests": 8,
+        "max_batch_tokens": 16,
+        "kv_block_tokens": 4,
+        "kv_blocks": 12,
+        "layers": 4,
+        "router": "least_outstanding",
+        "prefix_caching": True,
+        "preemption": "recompute",
+        "shares": (4, ((1, 3),)),
+        "arrivals": (
+            *((1630, 17, 6), (2080, 13, 11), (3110, 11, 10), (3390, 10, 7), (3590, 10, 24), (4260, 9, 16)),
+            *((4510, 8, 4), (4990, 20, 12), (6500, 4, 22), (6500, 12, 17), (6930, 20, 6), (7580, 19, 14)),
+            *((8240, 16, 4), (10650, 11, 6), (13090, 12, 7), (14270, 12, 19), (14490, 15, 17), (14990, 8, 12)),
+            *((15640, 20, 23), (18900, 15, 12), (19730, 14, 9)),
+        ),
+    },
 }

@@ -42,7 +42,7 @@ def state_of(replicas: int = 1, blocks: int = 10) -> State:
         s.sequences[one].request, s.sequences[one].prompt = one, 4 * sum(BLOCKS[first:end])
     for r in range(replicas):
         rep, extents = s.replicas[r], s.extents[r]
-        rep.first_kept = -1
+        rep.first_kept, rep.owners, rep.first_owner = -1, 1, r
         rep.block_tokens, rep.stages, rep.blocks, rep.free = 4, 1, blocks, blocks
         s.caches[r].free, s.caches[r].made = blocks, 2
         extents[0].before = extents[0].behind = 1
@@ -53,7 +53,7 @@ def state_of(replicas: int = 1, blocks: int = 10) -> State:
 def run(s: State, one: int, r: int = 0) -> None:
     """Let a sequence compute its whole prompt, and hold its blocks."""
     rep, seq = s.replicas[r], s.sequences[one]
-    cached = cached_blocks(s, r, one, seq.prompt, 0)
+    cached = cached_blocks(s, r, 0, one, seq.prompt, 0)
     take_over(s, r, one, cached)
     rep.free -= seq.prompt // 4 - cached
     seq.blocks, seq.taken = seq.prompt // 4, seq.prompt - seq.computed
@@ -84,13 +84,13 @@ def queue_of(s: State, r: int = 0) -> list[tuple[int, int]]:
 def test_a_sequence_takes_over_what_prompts_have_in_common_but_not_its_last_token():
     s = state_of()
     run(s, 0)
-    assert cached_blocks(s, 0, 1, 12, 0) == 2  # of run 1; nobody has computed run 3
-    assert cached_blocks(s, 0, 0, 20, 0) == 4  # of 5 that are cached: the last one has its last token
-    assert cached_blocks(s, 0, 0, 21, 0) == 5  # of one that has generated a token, that is the last one
+    assert cached_blocks(s, 0, 0, 1, 12, 0) == 2  # of run 1; nobody has computed run 3
+    assert cached_blocks(s, 0, 0, 0, 20, 0) == 4  # of 5 that are cached: the last one has its last token
+    assert cached_blocks(s, 0, 0, 0, 21, 0) == 5  # of one that has generated a token, that is the last one
     assert count_free(s, 0, 1, 2) == 0  # the first sequence holds both
     run(s, 1)
     assert s.replicas[0].free == 4  # 10 less 2 + 3 + 1
-    assert count_shared(s, 0) == 2  # they hold 5 and 3
+    assert count_shared(s, 0, 0) == 2  # they hold 5 and 3
 
 
 def test_the_last_block_of_a_sequence_is_taken_before_its_first():
@@ -99,10 +99,10 @@ def test_the_last_block_of_a_sequence_is_taken_before_its_first():
     leave(s, 0)
     assert queue_of(s) == [(0, 5), (2, 3), (1, 2)]
     s.replicas[0].free -= 7  # five without content, and two of run 2
-    assert cached_blocks(s, 0, 0, 21, 0) == 3
+    assert cached_blocks(s, 0, 0, 0, 21, 0) == 3
     assert queue_of(s) == [(2, 1), (1, 2)]
-    assert may_lose(s, 0, 1, 1) is False  # request 1 has nothing of run 2
-    assert may_lose(s, 0, 1, 2) is True  # the second of them is of run 1
+    assert may_lose(s, 0, 0, 1, 1) is False  # request 1 has nothing of run 2
+    assert may_lose(s, 0, 0, 1, 2) is True  # the second of them is of run 1
 
 
 def test_blocks_are_free_once_the_last_that_holds_them_goes():
@@ -150,7 +150,7 @@ def test_one_that_takes_over_all_but_its_last_token_decodes_next(generated, deco
     leave(s, 0)
     seq = s.sequences[0]
     seq.generated = generated
-    take_over(s, 0, 0, cached_blocks(s, 0, 0, 20 + generated, 0))
+    take_over(s, 0, 0, cached_blocks(s, 0, 0, 0, 20 + generated, 0))
     assert seq.decodes == decodes
 
 
@@ -159,7 +159,7 @@ def test_a_replica_that_fails_has_nothing_cached():
     run(s, 0)
     leave(s, 0)
     empty(s, 0)
-    assert cached_blocks(s, 0, 0, 20, 0) == 0
+    assert cached_blocks(s, 0, 0, 0, 20, 0) == 0
     assert queue_of(s) == [(0, 10)]
 
 
