@@ -530,6 +530,8 @@ class CoreReplicas:
 
     def _run(self) -> None:
         status, now, ended = st.FULL, 0, 0
+        if self.events is not None:
+            self.events.begin()
         while status != st.DONE:
             status = self.advance(self.s, self.tables.p, self.network.n, self.h)
             if status == st.OUTAGES:
