@@ -141,6 +141,7 @@ SWAPPED = of_one_pool(
 )
 
 
+@pytest.mark.usefixtures("without_core")
 def test_audit_finds_copies_of_an_sp_rank_that_does_not_keep_the_sequence(monkeypatch):
     legal = simulate(scenario_of(SWAPPED))
     assert len(legal.timeline.moves["request"])
