@@ -68,6 +68,7 @@ def forget_flights(s: Any, p: Any, n: Any, r: int) -> None:
         k = rep.oldest + rep.flying
         flight = s.flights[r][k - rep.stages if k >= rep.stages else k]
         rep.step = flight.step + ended
+        flight.version = -1  # it passes no layer any more
         if flight.slot >= 0:
             s.slots[r][flight.slot] = flight.previous
     if rep.meets:

@@ -68,7 +68,7 @@ def _stepping_obstacles(prepared: Prepared, one: PreparedPool) -> dict[str, bool
         "copies to host memory meet others on a link, or differ": besides and copies_run_by_events(prepared),
         "what SP ranks do depends on more than counts": pool.plan.sp.degree > 1
         and not all(told.prefill.told_by_counts and told.mixed.told_by_counts for told in _prices(one)),
-        "prompts are split over SP ranks, and communications meet": pool.plan.sp.degree > 1 and meets,
+        "prompts are split over SP ranks, whose communications can meet on a link": pool.plan.sp.degree > 1 and meets,
         "the model attends within windows of several lengths": len(pool.pricer.windows) > 1,
         "operators of a pass overlap, or ranks of one group differ": not all(
             program.even and (grouped or program.template.is_chain or pool.plan.sp.degree > 1)

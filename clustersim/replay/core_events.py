@@ -140,6 +140,10 @@ class EventSteps:
         self.pipelines[r].launch(micro)
         self._arm()
 
+    def begin(self) -> None:
+        """Let the core tell when links get weaker, whatever is decided until then."""
+        self._arm()
+
     def is_calm(self, r: int) -> bool:
         """Whether nothing can disturb the steps of a replica, or group, of one stage, but what slows it."""
         return r in self.wirings and len(self.wirings[r]) == 1 and not self.wirings[r][0].as_events

@@ -381,6 +381,7 @@ class CoreReplicas:
         chunked = config.scheduler == "chunked_prefill"
         host = self.inputs.pools[number].host
         hosts = 0 if host is None else host.blocks
+        grouped = is_grouped(of_pool.input.plan) if self.by_events else any_grouped(self.prepared)
         values = {
             "block_tokens": pool.block_tokens, "blocks": pool.total, "max_tokens": config.max_batch_tokens,
             "max_requests": config.max_batch_requests,
@@ -399,7 +400,7 @@ class CoreReplicas:
             "by_events": int(self.by_events), "copies_by_events": int(self.events is not None),
             "meets": int(self.network.shares),
             "host_blocks": hosts, "outage": -1,
-            "group_size": of_pool.together, "by_group": int(bool(self.groups) or is_grouped(of_pool.input.plan)),
+            "group_size": of_pool.together, "by_group": int(grouped),
         }  # fmt: skip
         most = len(self.s.owners) // len(self.logs)
         for r in range(*self.bounds[number : number + 2]):
@@ -528,6 +529,8 @@ class CoreReplicas:
 
     def _run(self) -> None:
         status, now, ended = st.FULL, 0, 0
+        if self.events is not None:
+            self.events.begin()
         while status != st.DONE:
             status = self.advance(self.s, self.tables.p, self.network.n, self.h)
             if status == st.OUTAGES:

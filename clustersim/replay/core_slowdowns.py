@@ -15,6 +15,7 @@ from clustersim.clock import Int64Array, too_late
 from clustersim.compiled import field_of, set_field
 from clustersim.core.state import NEVER
 from clustersim.replay.core_custom import fields_of
+from clustersim.replay.core_groups import is_grouped
 from clustersim.replay.events.chain import ChainShape, chain_shape
 from clustersim.replay.events.pass_program import contraction_is_exact
 from clustersim.replay.events.slow_chain import SlowChain
@@ -126,12 +127,13 @@ def slowdown_obstacle(prepared: Prepared) -> str:
     if not prepared.slowing:
         return ""
     pools, contention = prepared.pools, prepared.contention
-    waits = any(pool.input.plan.pp > 1 for pool in pools) or contention.stages or contention.boundaries
+    waits = any(pool.input.plan.pp > 1 or is_grouped(pool.input.plan) for pool in pools)
+    waits = waits or bool(contention.stages or contention.boundaries)
     moves = len(pools) > 1 and (
         any(fault.links for fault in prepared.slowing) or pools[0].input.serving.transfer == "layerwise"
     )
     if waits or moves:
-        return "devices or links get slower, and stages or pools wait for each other"
+        return "devices or links get slower, and stages, pools, replicas or halves of steps wait for each other"
     if not all(contraction_is_exact(program) for pool in pools for program in pool.distinct.values()):
         return "devices or links get slower, and not all ranks do the same"
     return ""

@@ -189,6 +189,9 @@ class ChainPass:
         """Take note of a foreign flow that leaves a watched link."""
         self.foreign -= 1
 
+    def prolong(self) -> None:
+        """Take no note: what is on a link is met, however long it is there."""
+
     def _advance(self, segment: int) -> None:
         """Go on with ``segment``, which starts now."""
         if segment == len(self.ends):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from clustersim.clock import to_ns
 from clustersim.collective.communications import CommTable
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.replay.events.wiring import MicroBatch, StageWiring
@@ -35,6 +36,21 @@ class Collectives:
         self.replica = replica
         self.stages = stages
         self.owner = owner
+
+    def uses(self, stage: int, micro: MicroBatch) -> Callable[[int, tuple[int, ...], int], tuple[frozenset[int], int]]:
+        """Return what says on which links a class of collectives of a pass is, and for how long."""
+        wiring = self.stages[stage]
+        program = wiring.programs[micro.program]
+
+        def use(cls: int, members: tuple[int, ...], ns: int) -> tuple[frozenset[int], int]:
+            payload = payload_bytes(program, micro.features, cls)
+            devices = tuple(wiring.devices[m] for m in members)
+            plan = self.comm.chosen(program.classes[cls].node.communication, devices, payload)
+            if plan is None:
+                return frozenset(), 0
+            return frozenset(plan.links.tolist()), min(ns, to_ns(payload * plan.seconds_per_byte))
+
+        return use
 
     def of(self, stage: int, micro: MicroBatch) -> Callable[..., None]:
         """Return what starts a collective of a pass, as :data:`clustersim.replay.events.stage_pass.Communicate`."""

@@ -42,7 +42,7 @@ def record_passes(
     for stage, program in enumerate(wiring.programs[micro.program] for wiring in wirings):
         template = templates[program.key]
         run, start = micro.passes[stage], micro.starts[stage]
-        if run is None or (isinstance(run, ChainPass) and not run.stretched):
+        if run is None or not run.stretched:
             one = Durations.of_one(micro.durations[stage])
             recorder.run(replica, stage, template, micro.step, np.array([start]), one)
         elif isinstance(run, ChainPass) and stage not in micro.slowed:

@@ -87,6 +87,25 @@ class EventProgram:
             for operator, targets in enumerate(self.successors)
         ]  # fmt: skip
 
+    @cached_property
+    def groups(self) -> tuple[list[tuple[int, tuple[int, ...]]], list[list[int]]]:
+        """Each class of collectives with its local ranks, once; and the operators that these are."""
+        found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for operator, (cls, ranks) in enumerate(zip(self.cls, self.members, strict=True)):
+            if ranks is not None:
+                found.setdefault((cls, ranks), []).append(operator)
+        return list(found), list(found.values())
+
+    def last_instances(self, node_instance: Int64Array) -> Int64Array:
+        """Return the instance of the template that each operator ends with."""
+        of_node = self.node_of if self.works is None else self.works.of_node
+        instance = np.empty(int(of_node.max()) + 1, np.int64)
+        instance[of_node] = node_instance
+        if self.works is None:
+            return instance
+        found: Int64Array = instance[np.append(self.works.first[1:], len(self.works.cls)) - 1]
+        return found
+
 
 def expanded_program(program: StageProgram) -> EventProgram:
     """Return the pass with one operator per node: what ``full`` runs."""

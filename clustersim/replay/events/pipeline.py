@@ -17,6 +17,7 @@ import numpy as np
 from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import STREAMS
 from clustersim.replay.events.chain import ChainPass, ChainShape
+from clustersim.replay.events.closed_pass import ClosedPass
 from clustersim.replay.events.collectives import Collectives
 from clustersim.replay.events.layer_marks import chain_marks, event_marks
 from clustersim.replay.events.slow_chain import SlowChain
@@ -81,7 +82,7 @@ class Pipeline:
         self.dead = True
         for micro in dict.fromkeys([*self.busy, *(micro for queue in self.queues for micro in queue)]):
             for run in () if micro is None else micro.passes:
-                if isinstance(run, ChainPass):
+                if isinstance(run, ChainPass | ClosedPass):
                     run.abandon()
         self.network.drop(self)
 
@@ -131,6 +132,7 @@ class Pipeline:
         if isinstance(shape, ChainShape):
             self._start_chain(stage, micro, shape)
             return
+        template = wiring.programs[micro.program].template
         run = EventPass(
             env,
             shape,
@@ -138,8 +140,11 @@ class Pipeline:
             self.collectives.of(stage, micro),
             lambda ranks: self.sends.left(stage, micro, ranks),
             lambda: self._free(stage, micro),
-            event_marks(wiring.programs[micro.program].template, shape, micro.on_layer),
+            event_marks(template, shape, micro.on_layer),
         )
+        if wiring.watched is not None and not wiring.full and self.network.weak is None:
+            ends = template.ends(durations[template.instance_class])
+            run = ClosedPass(run, self.network, wiring.watched, template, ends, self.collectives.uses(stage, micro))
         micro.passes.append(run)
         run.begin()
 

@@ -20,8 +20,9 @@ from clustersim.replay.instant import COMPLETION, at, now_ns
 if TYPE_CHECKING:
     from simpy import Environment
 
-Communicate = Callable[[int, int, tuple[int, ...], int, Callable[[Any], None]], None]
-"""(operator, cost class, local ranks, duration in ns, done) starts a communication; it calls ``done(operator)``."""
+Communicate = Callable[[int, int, tuple[int, ...], int, Callable[[Any], None], int | None], None]
+"""(operator, cost class, local ranks, duration in ns, done, when it began if not now) starts a communication; it calls
+``done(operator)``."""
 
 
 _NO_MARKS: Final[Mapping[int, Callable[[], None]]] = {}
@@ -47,8 +48,8 @@ class EventPass:
     """
 
     __slots__ = (
-        "communicate", "durations", "ends", "env", "marks", "on_end", "on_exit", "pending", "program", "starts",
-        "works",
+        "communicate", "durations", "ends", "env", "exits", "marks", "on_end", "on_exit", "pending", "program",
+        "starts", "works",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +65,7 @@ class EventPass:
         self.env = env
         self.program = program
         self.marks = marks
+        self.exits = program.exits
         self.works: Int64Array | None = None
         if program.works is None:
             self.durations = [durations[cls] for cls in program.cls]
@@ -77,30 +79,42 @@ class EventPass:
         self.starts: dict[int, int] = {}
         self.ends = [NONE] * len(self.pending)
 
+    stretched = True
+    """Whether anything may have taken longer than its class does."""
+
     def begin(self) -> None:
-        """Start every operator that waits for nothing.
+        """Start every operator that waits for nothing."""
+        start = self._prepared()
+        for operator, waits in enumerate(self.program.indegree):
+            if waits == 0:
+                start(operator, now_ns(self.env))
+
+    def _prepared(self) -> Callable[..., None]:
+        """Return what starts an operator.
 
         The rest follows in ``ended``, a closure, since names of a closure are twice as fast as attributes.
         """
         env, communicate, ended_at = self.env, self.communicate, self.ends
         starts, pending, durations = self.starts, self.pending, self.durations
         program = self.program
-        successors, members, exits, classes = program.successors, program.members, program.exits, program.cls
+        successors, members, exits, classes = program.successors, program.members, self.exits, program.cls
         on_exit, on_end, marks = self.on_exit, self.on_end, self.marks
         follower = program.follower
         if marks:
             follower = [NONE if operator in marks else after for operator, after in enumerate(follower)]
-        left = follower.count(NONE)
+        left = sum([after == NONE and end == NONE for after, end in zip(follower, ended_at, strict=True)])
         clock: Any = env  # SimPy types its instant as int or float; asking ``now_ns`` costs a call
         queue: list[Any] = env._queue
         serial, phase = env._eid, COMPLETION
         sure_until = LATEST_NS - max(durations, default=0) if min(durations, default=0) >= 0 else NONE
 
-        def start(operator: int, now: int) -> None:
+        def start(operator: int, now: int, begun: int | None = None) -> None:
             group = members[operator]
             if group is not None:
-                starts[operator] = now
-                communicate(operator, classes[operator], group, durations[operator], ended)
+                starts[operator] = now if begun is None else begun
+                communicate(operator, classes[operator], group, durations[operator], ended, begun)
+            elif begun is not None:
+                at(env, begun + durations[operator] - now, phase, ended, operator)
             elif now <= sure_until:  # what ``at`` does, in place
                 heappush(queue, (now + durations[operator], phase, next(serial), ended, operator))
             else:
@@ -130,9 +144,7 @@ class EventPass:
             if not left:
                 on_end()
 
-        for operator, waits in enumerate(program.indegree):
-            if waits == 0:
-                start(operator, now_ns(env))
+        return start
 
     def waiting(self) -> set[int]:
         """Return operators that wait for others, for a stall's story."""

@@ -52,6 +52,9 @@ class Watcher(Protocol):
     def calm(self) -> None:
         """Take note that one left a link."""
 
+    def prolong(self) -> None:
+        """Take note that one leaves at another instant than it was to."""
+
 
 class Network:
     """Flows on the directed links of a topology.
@@ -124,8 +127,12 @@ class Network:
         """Tell ``watcher`` of foreign flows on these links from now on; return how many are there (by link)."""
         for link in links:
             self.watchers.setdefault(link, []).append(watcher)
-        foreign = [f for f, flow in self.present.items() if flow.foreign]
-        return sum(len({*links} & {*self.paths.links_of(f)}) for f in foreign)
+        return sum(len({*links} & on) for on, _ in self.foreign())
+
+    def foreign(self) -> list[tuple[set[int], int]]:
+        """Return the links of each foreign flow, and when it leaves them."""
+        n = self.paths.n
+        return [({*self.paths.links_of(f)}, n.paths[f].due) for f, flow in self.present.items() if flow.foreign]
 
     def unwatch(self, links: Sequence[int], watcher: Watcher) -> None:
         """End what :meth:`watch` began."""
@@ -186,8 +193,14 @@ class Network:
         before = n.traffic[0].seen
         share(n, now_ns(self.env))
         self.solved += n.traffic[0].seen - before
-        for path in n.paths[: n.traffic[0].changed]:
-            self._end(path.changed)
+        changed = [path.changed for path in n.paths[: n.traffic[0].changed]]
+        for f in changed:
+            self._end(f)
+        for f in changed:
+            if f in self.present and self.present[f].foreign and self.watchers:
+                for link in self.paths.links_of(f):
+                    for watcher in tuple(self.watchers.get(link, ())):
+                        watcher.prolong()
 
     def _share_anew(self, links: Sequence[int]) -> None:
         """Share links again whose capacity has changed."""

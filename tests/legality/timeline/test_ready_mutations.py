@@ -65,21 +65,21 @@ LONGER: Final = Mutation(
 LATE: Final[dict[str, tuple[Mutation, str]]] = {
     "a kernel idles before it starts": (
         Mutation(
-            EventPass, "begin", "now + durations[after], phase",
+            EventPass, "_prepared", "now + durations[after], phase",
             "now + 1_000 + durations[after], phase",
         ), "one stage",
     ),
     "a kernel idles for a nanosecond": (
         Mutation(
-            EventPass, "begin", "now + durations[after], phase",
+            EventPass, "_prepared", "now + durations[after], phase",
             "now + 1 + durations[after], phase",
         ), "rings",
     ),
     "a collective idles before it starts": (
         Mutation(
-            EventPass, "begin", "communicate(operator, classes[operator], group, durations[operator], ended)",
+            EventPass, "_prepared", "communicate(operator, classes[operator], group, durations[operator], ended, begun",
             "starts[operator] += 1_000; "
-            "communicate(operator, classes[operator], group, durations[operator] + 1_000, ended)",
+            "communicate(operator, classes[operator], group, durations[operator] + 1_000, ended, begun",
         ), "one stage",
     ),
     "operators wait for all before them": (IN_A_ROW, "one stage"),

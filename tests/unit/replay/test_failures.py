@@ -13,7 +13,7 @@ import pytest
 from clustersim.cluster.fault import Fault
 from clustersim.collective.price import CommPlan
 from clustersim.errors import InputError
-from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.outages import Outage, merged
 from clustersim.replay.replay import replay
@@ -29,7 +29,7 @@ from clustersim.timeline.digest import digest_of
 from tests.audit import audit, simulated
 from tests.laws.accounts import audited_again
 from tests.laws.agreement import states_agree
-from tests.round_numbers import crossbar, deployment, lane, step_ends
+from tests.round_numbers import SPARSE, crossbar, deployment, lane, pools, step_ends
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
 TWO = ParallelPlan(dp=2)
@@ -300,13 +300,47 @@ def test_a_chain_on_what_is_slow_needs_no_operators_as_events(plan, faults, monk
     assert (folded.timeline.passes["irregular"] >= 0).any()
 
 
+def test_a_slow_device_slows_both_halves_of_a_step() -> None:
+    experts = ExpertPlan(degree=2, overlap="two_batch", overlap_decode_tokens=1, overlap_prefill_tokens=1)
+    given = {"plan": ParallelPlan(tp=2, ep=experts), "layer": SPARSE, "layers": 2}
+    slow, requests = (Fault(at_ns=0, devices=(1,), slowdown=2.0),), [(0, 9, 3), (0, 4, 4)]
+    healthy, folded, whole = (
+        run(requests, faults, mode=mode, **given) for faults, mode in (((), "folded"), (slow, "folded"), (slow, "full"))
+    )
+    assert digest_of(folded.timeline) == digest_of(whole.timeline)
+    assert all(late > early for late, early in zip(*map(step_ends, (whole.timeline, healthy.timeline)), strict=True))
+
+
+def lasting(result, replica):
+    """When the first step of a replica began, and how long each of them took, one behind the other."""
+    steps = result.timeline.steps
+    begin = int(steps["start_ns"][steps["replica"] == replica].min())
+    return begin, np.diff([begin, *step_ends(result.timeline, replica)]).tolist()
+
+
+@pytest.mark.parametrize("transfer", ["whole", "layerwise"])
+@MODES
+def test_a_slow_device_of_the_decode_pool_takes_its_time(mode, transfer):
+    # Of each step all but 800 ns on the host take twice; the fifth one starts when the device is as it should be.
+    given = pools([(0, 4, 8)], mode=mode, transfer=transfer)
+    begin, healthy = lasting(replay(given), 1)
+    slow = [800 + 2 * (one - 800) for one in healthy]
+    fault = Fault(at_ns=0, until_ns=begin + sum(slow[:4]), devices=(1,), slowdown=2.0)
+    result = replay(replace(given, faults=(fault,)))
+    assert len(healthy) == 7
+    assert lasting(result, 1) == (begin, [*slow[:4], *healthy[4:]])
+    if mode == "folded":  # the rest is one run
+        counts = result.timeline.steps["count"][result.timeline.steps["replica"] == 1]
+        assert counts.tolist() == [1, 1, 1, 1, 3]
+
+
 def test_who_waits_is_told_before_a_replay_goes_by_events() -> None:
     weak = (Fault(at_ns=0, links=(0,), share=0.5),)
     told: list[str] = []
     for faults, mode in (((), "folded"), (weak, "full"), (weak, "folded")):
         given = deployment([(0, 4, 2)], plan=ParallelPlan(pp=2), layers=2, mode=mode)
         replay(replace(given, faults=faults), by_events=told.append)
-    assert told == ["devices or links get slower, and stages or pools wait for each other"]
+    assert told == ["devices or links get slower, and stages, pools, replicas or halves of steps wait for each other"]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,12 @@ def test_what_is_on_its_way_to_a_replica_that_fails_is_sent_again_to_another_one
     nothing_is_kept(result)
 
 
+def test_a_step_that_has_failed_passes_no_layer_any_more():
+    end = chunk_end(ran(pools([(0, 10, 3)], layers=3)).timeline)
+    result = failing([(0, 10, 3)], device(0, end // 2), prefill=TWO, layers=3, layerwise=True)
+    assert moves(result.timeline, "from_replica", "layer") == [(1, 0), (1, 1), (1, 2)]
+
+
 def test_what_is_on_its_way_from_a_replica_that_fails_is_computed_anew_elsewhere():
     result = failing([(0, 10, 3)], device(0, MIDDLE), prefill=TWO)
     assert kinds(result, 0) == [

@@ -26,7 +26,9 @@ def ran(program: EventProgram, durations: list[int], slower: int) -> tuple[Int64
     """Run a pass whose communications take ``slower`` times as long as they should."""
     env = Clock(initial_time=0)
 
-    def communicate(operator: int, cls: int, members: Any, ns: int, done: Callable[[int], None]) -> None:
+    def communicate(
+        operator: int, cls: int, members: Any, ns: int, done: Callable[[int], None], begun: int | None = None
+    ) -> None:
         env.timeout(ns * slower).callbacks.append(lambda _: done(operator))  # type: ignore[union-attr]
 
     run = EventPass(env, program, durations, communicate, lambda ranks: None, lambda: None)
