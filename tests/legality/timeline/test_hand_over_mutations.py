@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import CANCELLED, FINISHED, HANDED_OVER, RECEIVED, History
+from clustersim.legality.history import FINISHED, HANDED_OVER, RECEIVED, History
 from clustersim.simulation.audit import audit_run, history_of_run
 from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import LLAMA, scenario_of
 from tests.legality.timeline.asked import broken
-from tests.oracle.pools.hand_overs import HandOvers
-from tests.oracle.serving.scheduler import Scheduler
-from tests.oracle.serving.sequence import Sequence
+from tests.legality.timeline.source_mutations import Change
+from tests.legality.timeline.source_mutations import changed as change_source
 
+HAND_OVERS = "clustersim.core.hand_overs"
+POOLS = "clustersim.core.pools"
 DOCUMENT: dict[str, Any] = {
     "name": "handed-over",
     "seed": 3,
@@ -118,67 +119,24 @@ def test_audit_catches_a_changed_record(history, name):
     assert rules <= broken(change(history), rules)
 
 
-def keeps_blocks(patch: pytest.MonkeyPatch) -> None:
-    """The prefill replica forgets a block of what it hands over."""
-
-    def release(self: Scheduler, sequence: Sequence) -> None:
-        self.pool.give(sequence.owner, sequence.blocks - sequence.hands_over)
-        sequence.blocks = 0
-
-    patch.setattr(Scheduler, "_release", release)
-
-
-def takes_too_few(patch: pytest.MonkeyPatch) -> None:
-    """The decode replica sets a block too few aside."""
-    take = Scheduler._take
-
-    def later(self: Scheduler, sequence: Sequence, tokens: int) -> bool:
-        return take(self, sequence, tokens - 4 if sequence in self.arriving else tokens)
-
-    patch.setattr(Scheduler, "_take", later)
-
-
-def does_not_wait(patch: pytest.MonkeyPatch) -> None:
-    """A sequence decodes while its K/V is on its way."""
-    send, land = HandOvers._send, HandOvers._land
-
-    def hasty(self: HandOvers, sequence: Sequence, target: int) -> None:
-        send(self, sequence, target)
-        self.replicas[target].receive(sequence)
-
-    def landed(self: HandOvers, now: int, transfer: Any) -> None:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(self.replicas[transfer.target], "receive", lambda _: None)
-            land(self, now, transfer)
-
-    patch.setattr(HandOvers, "_send", hasty)
-    patch.setattr(HandOvers, "_land", landed)
-
-
-def sends_half(patch: pytest.MonkeyPatch) -> None:
-    """One of the transfers of every hand-over is forgotten."""
-    init = HandOvers.__init__
-
-    def forgetful(self: HandOvers, *more: Any, **named: Any) -> None:
-        init(self, *more, **named)
-        self.parts.shards = self.parts.shards[:-1]
-
-    patch.setattr(HandOvers, "__init__", forgetful)
-
-
-CODE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
-    "a block stays behind": (keeps_blocks, {"KV-7"}),
-    "a block too few is set aside": (takes_too_few, {"KV-7"}),
-    "decode does not wait": (does_not_wait, {"KV-2"}),
-    "a transfer is forgotten": (sends_half, {"DP-2"}),
-}
+LET_GO = "lend(s, r, one, -seq.blocks)"
+ALL_HERE = "if seq.reserved and seq.sampled and seq.missing == 0:"
+ASKED = "ask_move(s, h, one, shard, ALL_LAYERS, 0, way.start)"
+FORGOTTEN = f"if shard == 0:\n            way.missing -= 1\n            continue\n        {ASKED}"
+CODE: dict[str, tuple[Change, set[str]]] = {
+    "a block stays behind": (Change(POOLS, LET_GO, LET_GO.replace("-", "1 - ")), {"KV-7"}),
+    "a block too few is set aside": (
+        Change(HAND_OVERS, "blocks = blocks_of(rep, seq.computed)", "blocks = blocks_of(rep, seq.computed - 4)"), {"KV-7"},
+    ),
+    "decode does not wait": (Change(HAND_OVERS, ALL_HERE, ALL_HERE.replace("0", "1")), {"KV-2"}),
+    "a transfer is forgotten": (Change(HAND_OVERS, ASKED, FORGOTTEN), {"DP-2"}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CODE)
-@pytest.mark.usefixtures("oracle")
 def test_audit_catches_mutated_code(name, monkeypatch):
-    mutate, rules = CODE[name]
-    mutate(monkeypatch)
+    change, rules = CODE[name]
+    change_source(monkeypatch, change)
     assert rules <= broken(simulate(scenario_of(DOCUMENT)), rules)
 
 
@@ -199,52 +157,29 @@ GIVEN_UP = {
 """Three are given up while they wait for decode blocks, one while its K/V is on its way."""
 
 
-def keeps_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
-    """The prefill replica keeps the blocks of a prompt whose client gave it up before it left."""
-
-    def discard(self: Scheduler, now: int, sequence: Sequence) -> None:
-        self._note(now, CANCELLED, sequence, sequence.generated)
-
-    patch.setattr(Scheduler, "discard", discard)
-
-
-def lets_go_of_transfers(patch: pytest.MonkeyPatch) -> None:
-    """Blocks of both pools come back while transfers go on."""
-    cancel = HandOvers.cancel
-
-    def hasty(self: HandOvers, request: int) -> Any:
-        transfer = self.transfers.get(request)
-        if transfer is None or not transfer.reserved or not transfer.sampled:
-            return cancel(self, request)
-        transfer.sequence.leaving = True
-        transfer.missing = -1
-        self._land(self.env.now, transfer)
-        self.transfers[request] = transfer
-        return None
-
-    patch.setattr(HandOvers, "cancel", hasty)
+LATE = "s.sequences[seq.partner].leaving = 1\n        return"
+GIVEN_BACK = "give_back(s, seq.source, one, CANCELLED, seq.generated)"
+USED = "s.replicas[seq.source].blocks - s.replicas[seq.source].free"
+LEAVES = "take_out(s, r, other, taken_by_run(s, p, r))"
+NOT_LET_GO = {
+    "the blocks of a prompt that has not left": Change(
+        POOLS, GIVEN_BACK, f"note(s, seq.source, CANCELLED, seq.request, seq.generated, {USED})"
+    ),
+    "blocks of both pools come back while transfers go on": Change(
+        POOLS,
+        LATE,
+        LATE.replace(
+            "return", "seq.missing = 99 * seq.sampled\n        return land(s, p, one) if seq.sampled else None"
+        ),
+    ),
+    "who was given up on its way decodes on": Change(
+        POOLS, LEAVES, "note(s, r, CANCELLED, seq.request, seq.generated, rep.blocks - rep.free)"
+    ),
+}
 
 
-def decodes_on(patch: pytest.MonkeyPatch) -> None:
-    """A request that was given up on its way stays in the batch of the decode replica."""
-
-    real = Scheduler.cancel
-
-    def cancel(self: Scheduler, now: int, sequence: Sequence) -> bool:
-        if sequence.hands_over or not sequence.generated:
-            return real(self, now, sequence)
-        self._note(now, CANCELLED, sequence, sequence.generated)
-        return True
-
-    patch.setattr(Scheduler, "cancel", cancel)
-
-
-@pytest.mark.parametrize(
-    ("mutate", "rules"),
-    [(keeps_what_was_given_up, {"KV-7"}), (lets_go_of_transfers, {"KV-7"}), (decodes_on, {"KV-7"})],
-)
-@pytest.mark.usefixtures("oracle")
-def test_audit_catches_clients_that_are_not_let_go(mutate, rules, monkeypatch):
+@pytest.mark.parametrize("name", NOT_LET_GO)
+def test_audit_catches_clients_that_are_not_let_go(name, monkeypatch):
     assert audit_run(simulate(scenario_of(GIVEN_UP))).violations == ()
-    mutate(monkeypatch)
-    assert rules <= broken(simulate(scenario_of(GIVEN_UP, horizon="60 ms")), rules)
+    change_source(monkeypatch, NOT_LET_GO[name])
+    assert "KV-7" in broken(simulate(scenario_of(GIVEN_UP, horizon="60 ms")), {"KV-7"})
