@@ -126,7 +126,7 @@ FORGOTTEN = f"if shard == 0:\n            way.missing -= 1\n            continue
 CODE: dict[str, tuple[Change, set[str]]] = {
     "a block stays behind": (Change(POOLS, LET_GO, LET_GO.replace("-", "1 - ")), {"KV-7"}),
     "a block too few is set aside": (
-        Change(HAND_OVERS, "blocks = blocks_of(rep, seq.computed)", "blocks = blocks_of(rep, seq.computed - 4)"), {"KV-7"},
+        Change(HAND_OVERS, "blocks_of(rep, seq.computed)", "blocks_of(rep, seq.computed - 4)"), {"KV-7"},
     ),
     "decode does not wait": (Change(HAND_OVERS, ALL_HERE, ALL_HERE.replace("0", "1")), {"KV-2"}),
     "a transfer is forgotten": (Change(HAND_OVERS, ASKED, FORGOTTEN), {"DP-2"}),
@@ -168,9 +168,7 @@ NOT_LET_GO = {
     "blocks of both pools come back while transfers go on": Change(
         POOLS,
         LATE,
-        LATE.replace(
-            "return", "seq.missing = 99 * seq.sampled\n        return land(s, p, one) if seq.sampled else None"
-        ),
+        LATE.replace("return", "seq.missing = 99 * seq.sampled\n        return seq.sampled and land(s, p, one)"),
     ),
     "who was given up on its way decodes on": Change(
         POOLS, LEAVES, "note(s, r, CANCELLED, seq.request, seq.generated, rep.blocks - rep.free)"

@@ -22,10 +22,8 @@ from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken
 from tests.legality.timeline.notation import declaring
+from tests.legality.timeline.source_mutations import Change, changed
 from tests.legality.timeline.test_replay_mutations import document
-from tests.oracle.serving.decision import Swap
-from tests.oracle.serving.sequence import Sequence
-from tests.oracle.serving.swapping import SwappingScheduler
 
 OUT, IN = FACTS.index("swapped_out"), FACTS.index("swapped_in")
 TIGHT: dict[str, Any] = {
@@ -124,70 +122,44 @@ def test_audit_catches_a_mistake_in_the_record(mutate, rules):
     assert rules <= broken(mutate(recorded()), rules)
 
 
-def too_early(patch: pytest.MonkeyPatch) -> None:
-    """A sequence goes on as soon as its copy back has begun."""
-    begin, copied = Swaps.begin, SwappingScheduler.copied
-
-    def early(self: Swaps, swap: Swap) -> None:
-        begin(self, swap)
-        if not swap.out:
-            self.on_end([swap])
-
-    def once(self: SwappingScheduler, now: int, sequence: Sequence) -> bool:
-        known = sequence.request in self.outbound or sequence.request in self.inbound
-        return known and copied(self, now, sequence)
-
-    patch.setattr(Swaps, "begin", early)
-    patch.setattr(SwappingScheduler, "copied", once)
+BEGUN = "copy(s, r, one, seq.blocks, IN)\n"
+GIVEN_BACK = "take_free(s, r, seq.owner, -blocks)"
+TAKEN = "take_free(s, r, seq.owner, blocks)\n    own.coming += blocks"
+ROOM = " and blocks <= s.owners[rep.first_owner + seq.owner].host"
+EMPTIED = "seq.away = seq.blocks = seq.busy = seq.computed = seq.decodes = 0"
+RESTED = "seq.computed *= seq.away == 2\n        seq.away = seq.blocks = seq.busy = seq.decodes = 0"
+LOST = (
+    f"{EMPTIED}\n        seq.copies = (seq.copies + 1) & VERSIONS\n        push(s, r, one)\n        if seq.leaving:\n"
+    "            rep.leaving -= 1\n            seq.leaving = 0\n            take_out(s, r, one, 0)\n        else:"
+)
+SILENT = f"rested = seq.away == 2\n        {LOST[:-5]}elif not rested:"
+FAILED_THEN = "(copies[:, 0] != outage.replica) | (decided >= outage.at_ns) | (ends <= outage.at_ns)"
 
 
-def kept_block(patch: pytest.MonkeyPatch) -> None:
-    """A device block of the first sequence that is swapped stays behind."""
-    leaked: list[int] = []
-    preempt = SwappingScheduler._preempt
+def in_core(*changes: tuple[str, str, str]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Let texts of modules be others."""
 
-    def leak(self: SwappingScheduler, now: int, sequence: Sequence) -> None:
-        preempt(self, now, sequence)
-        left = self.outbound.get(sequence.request)
-        if left is not None and not leaked:
-            leaked.append(sequence.request)
-            self.outbound[sequence.request] = replace(left, blocks=left.blocks - 1)
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        for module, old, new in changes:
+            changed(patch, Change(f"clustersim.{module}", old, new))
 
-    patch.setattr(SwappingScheduler, "_preempt", leak)
+    return mutate
 
 
-def endless_host(patch: pytest.MonkeyPatch) -> None:
-    """The host lends what it does not have."""
-    patch.setattr(SwappingScheduler, "host", property(lambda self: self.large, _enlarged), raising=False)
-
-
-def _enlarged(scheduler: SwappingScheduler, pool: Any) -> None:
-    pool.blocks, pool.free = 1000, [1000] * len(pool.free)
-    scheduler.large = pool  # type: ignore[attr-defined]  # where the property finds it
-
-
-def uncopied(patch: pytest.MonkeyPatch) -> None:
-    """A victim's blocks are given back before its copy has ended."""
-    begin, copied = Swaps.begin, SwappingScheduler.copied
-
-    def at_once(self: Swaps, swap: Swap) -> None:
-        begin(self, swap)
-        if swap.out:
-            self.on_end([swap])
-
-    def once(self: SwappingScheduler, now: int, sequence: Sequence) -> bool:
-        known = sequence.request in self.outbound or sequence.request in self.inbound
-        return known and copied(self, now, sequence)
-
-    patch.setattr(Swaps, "begin", at_once)
-    patch.setattr(SwappingScheduler, "copied", once)
+too_early = in_core(("core.swapping", BEGUN, f"{BEGUN[:-1]}; end_copy(s, r, one); seq.copies += 1\n"))
+"""A sequence goes on as soon as its copy back has begun."""
+kept_block = in_core(("core.swapping", GIVEN_BACK, "take_free(s, r, seq.owner, (rep.step < 40) - blocks)"))
+"""A device block of what is swapped at first stays behind."""
+endless_host = in_core(("core.scheduler", ROOM, ""))
+"""The host lends what it does not have."""
+uncopied = in_core(("core.swapping", TAKEN, "own.coming += 0"), ("core.swapping", GIVEN_BACK, "own.coming += blocks"))
+"""A victim's blocks are given back before its copy has ended."""
 
 
 @pytest.mark.parametrize(
     ("mutate", "host_kv", "rule"),
     [(too_early, "1 GiB", "KV-2"), (kept_block, "1 GiB", "KV-7"), (uncopied, "1 GiB", "KV-7")],
 )
-@pytest.mark.usefixtures("oracle")
 def test_audit_catches_mutated_code_of_swaps(mutate, host_kv, rule):
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
@@ -196,7 +168,6 @@ def test_audit_catches_mutated_code_of_swaps(mutate, host_kv, rule):
     assert audit_run(run(host_kv=host_kv)).violations == ()
 
 
-@pytest.mark.usefixtures("oracle")
 def test_audit_catches_a_host_that_lends_what_it_does_not_have():
     small = "60 kB"  # a few blocks
     with pytest.MonkeyPatch.context() as patch:
@@ -206,23 +177,10 @@ def test_audit_catches_a_host_that_lends_what_it_does_not_have():
     assert audit_run(run(host_kv=small)).violations == ()
 
 
-def survives(patch: pytest.MonkeyPatch) -> None:
-    """What is in host memory outlives the processes that it belongs to."""
-
-    def remembers(self: SwappingScheduler, now: int) -> Any:
-        rested = [s for s in self.swapped if s.request not in self.outbound]
-        computed = [s.computed for s in rested]
-        found = SwappingScheduler.__mro__[1].evict(self, now)  # the others lose theirs
-        for sequence, tokens in zip(rested, computed, strict=True):
-            sequence.computed = tokens
-        return (*found[0], *rested), found[1]
-
-    patch.setattr(SwappingScheduler, "evict", remembers)
-
-
-def goes_on(patch: pytest.MonkeyPatch) -> None:
-    """Copies of a replica that has failed go on."""
-    patch.setattr(Swaps, "abandon", lambda self: setattr(self, "on_end", lambda ended: None))
+survives = in_core(("core.outages", LOST, SILENT.replace(EMPTIED, RESTED)))
+"""What is in host memory outlives the processes that it belongs to."""
+goes_on = in_core(("replay.core_replicas", FAILED_THEN, "copies[:, 0] >= 0"))
+"""Copies of a replica that has failed go on."""
 
 
 def at_full_speed(patch: pytest.MonkeyPatch) -> None:
@@ -230,25 +188,14 @@ def at_full_speed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Swaps, "_plan", lambda self, stage, rank, out: self.plans[stage, rank, out])
 
 
-def keeps_its_rest(patch: pytest.MonkeyPatch) -> None:
-    """Who was in host memory is sent elsewhere without being told of as preempted."""
-    evict = SwappingScheduler.evict
-
-    def silent(self: SwappingScheduler, now: int) -> Any:
-        rested = {s.request for s in self.swapped if s.request not in self.outbound}
-        found = evict(self, now)
-        self.facts = [fact for fact in self.facts if fact[2] not in rested or fact[0] != now]
-        return found
-
-    patch.setattr(SwappingScheduler, "evict", silent)
-
+keeps_its_rest = in_core(("core.outages", LOST, SILENT))
+"""Who was in host memory is sent elsewhere without being told of as preempted."""
 
 AT_REST = "[{device: 0, at: 8 ms, until: 9 ms}]"
 UNDER_WAY = "[{device: 0, at: 5195 us, until: 9 ms}]"
 WEAK = "[{link: [n0.g0, n0.host0], at: 5 ms, until: 6 ms, factor: 0.05}]"
 
 
-@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize(
     ("mutate", "faults", "rules"),
     [
@@ -300,7 +247,6 @@ def test_replicas_that_share_experts_swap_beside_their_steps():
     }  # fmt: skip
 
 
-@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize(("mutate", "rule"), [(kept_block, "KV-7"), (uncopied, "KV-7")])
 def test_audit_catches_mutated_code_of_swaps_of_replicas_that_share_experts(mutate, rule):
     with pytest.MonkeyPatch.context() as patch:
