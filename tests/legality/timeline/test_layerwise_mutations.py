@@ -15,11 +15,10 @@ from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.tables import ALL_LAYERS
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.asked import broken
+from tests.legality.timeline.source_mutations import Change
+from tests.legality.timeline.source_mutations import changed as change_source
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
 from tests.legality.timeline.test_hand_over_mutations import changed, of_facts, of_moves, without
-from tests.oracle.pools.hand_overs import HandOvers
-from tests.oracle.pools.kv_parts import KvParts
-from tests.oracle.pools.kv_transfers import KvTransfer
 
 DOCUMENT: dict[str, Any] = WHOLE | {"serving": WHOLE["serving"] | {"transfer": "layerwise"}}
 
@@ -104,76 +103,26 @@ def test_audit_catches_a_changed_record(history, name):
     assert rules <= broken(change(history), rules)
 
 
-def all_layers_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Every layer leaves when the step starts."""
-    launched = HandOvers._launched
-
-    def hasty(self: HandOvers, replica: int, chunks: Any) -> None:
-        passed = launched(self, replica, chunks)
-        for layer in range(4) if passed is not None else ():
-            passed(layer)
-
-    patch.setattr(HandOvers, "_launched", hasty)
-
-
-def one_layer_early(patch: pytest.MonkeyPatch) -> None:
-    """A layer leaves when the one before it has been passed."""
-    launched = HandOvers._launched
-
-    def early(self: HandOvers, replica: int, chunks: Any) -> Any:
-        passed = launched(self, replica, chunks)
-        return passed and (lambda layer: passed((layer + 1) % 4))
-
-    patch.setattr(HandOvers, "_launched", early)
-
-
-def forgets_earlier_chunks(patch: pytest.MonkeyPatch) -> None:
-    """Only what the last chunk computed moves."""
-    count = KvParts.count
-
-    def fewer(self: KvParts, transfer: KvTransfer) -> int:
-        return count(self, transfer) - (len(self.shards) if transfer.start > 0 else 0)
-
-    patch.setattr(KvParts, "count", fewer)
-    patch.setattr(KvParts, "before", lambda self, transfer: iter(()))
-
-
-def skips_a_layer(patch: pytest.MonkeyPatch) -> None:
-    """Layer 1 is sent in place of layer 2."""
-    ask = HandOvers._ask_layer
-    patch.setattr(
-        HandOvers, "_ask_layer", lambda self, transfer, layer: ask(self, transfer, 1 if layer == 0 else layer)
-    )
-
-
-def does_not_wait_for_the_last(patch: pytest.MonkeyPatch) -> None:
-    """A sequence whose first token is sampled decodes when it has blocks, whatever of its K/V is on its way."""
-    send, land = HandOvers._send, HandOvers._land
-    hasty: set[int] = set()
-
-    def sent(self: HandOvers, sequence: Any, target: int) -> None:
-        send(self, sequence, target)
-        if self.transfers[sequence.request].sampled:
-            hasty.add(sequence.request)
-            self.replicas[target].receive(sequence)
-
-    def landed(self: HandOvers, now: int, transfer: Any) -> None:
-        with pytest.MonkeyPatch.context() as inner:
-            if transfer.sequence.request in hasty:
-                inner.setattr(self.replicas[transfer.target], "receive", lambda _: None)
-            land(self, now, transfer)
-
-    patch.setattr(HandOvers, "_send", sent)
-    patch.setattr(HandOvers, "_land", landed)
-
-
-CODE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
-    "all layers at once": (all_layers_at_once, {"DP-2"}),
-    "one layer early": (one_layer_early, {"DP-2"}),
-    "earlier chunks are forgotten": (forgets_earlier_chunks, {"DP-2"}),
-    "one layer twice, another one never": (skips_a_layer, {"DP-2"}),
-    "decode does not wait for the last layer": (does_not_wait_for_the_last, {"KV-2"}),
-}
+HAND_OVERS: Final = "clustersim.core.hand_overs"
+BEGUN: Final = "for number in range(way.passed):\n"
+TWICE: Final = "(len(h.layers) - way.passed) * (owner.most - owner.shards) // len(h.layers)"
+AT_ONCE: Final = f"way.missing += {TWICE}\n    for number in range(len(h.layers)):\n"
+PASSED: Final = "h.layers[s.sequences[one].passed - 1]"
+ASKED: Final = "ask_move(s, h, one, shard, ALL_LAYERS, 0, way.start)"
+OF_LAYER: Final = "shard, layer, way.start, tokens)"
+ALL_HERE: Final = "if seq.reserved and seq.sampled and seq.missing == 0:"
+NOT_THE_LAST: Final = ALL_HERE.replace("== 0", "<= 1 and seq.is_on_way")
+CODE: Final[dict[str, tuple[Change, set[str]]]] = {
+    "all layers at once": (Change(HAND_OVERS, BEGUN, AT_ONCE), {"DP-2"}),
+    "one layer early": (
+        Change("clustersim.core.pools", PASSED, "h.layers[s.sequences[one].passed % len(h.layers)]"), {"DP-2"},
+    ),
+    "earlier chunks are forgotten": (Change(HAND_OVERS, ASKED, "way.missing -= 1"), {"DP-2"}),
+    "one layer twice, another one never": (
+        Change(HAND_OVERS, OF_LAYER, OF_LAYER.replace("layer", "1 if layer == 0 else layer")), {"DP-2"},
+    ),
+    "decode does not wait for the last layer": (Change(HAND_OVERS, ALL_HERE, NOT_THE_LAST), {"KV-2"}),
+}  # fmt: skip
 
 
 LOCKSTEP: Final = DOCUMENT | {
@@ -182,12 +131,11 @@ LOCKSTEP: Final = DOCUMENT | {
 }
 
 
-@pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize("name", CODE)
 @pytest.mark.parametrize("replay", ["folded", "full"])
 def test_audit_catches_mutated_code(name, replay, monkeypatch):
-    mutate, rules = CODE[name]
-    mutate(monkeypatch)
+    change, rules = CODE[name]
+    change_source(monkeypatch, change)
     assert rules <= broken(simulate(scenario_of(DOCUMENT, replay=replay)), rules)
 
 

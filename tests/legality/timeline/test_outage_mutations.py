@@ -24,15 +24,10 @@ from clustersim.simulation.audit import audit_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import some
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
-from tests.legality.timeline.asked import broken
+from tests.legality.timeline.asked import broken, replay_by_events
+from tests.legality.timeline.source_mutations import Change, changed
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import document
-from tests.oracle.events.run import EventReplay
-from tests.oracle.replay.admission import Admission
-from tests.oracle.replay.fleet import Fleet
-from tests.oracle.serving.routers import RoundRobin
-
-pytestmark = pytest.mark.usefixtures("oracle")
 
 Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]
@@ -95,15 +90,19 @@ def weak_links(share: float) -> Mistake:
     return lambda patch: patch.setattr(WeakLinks, "__init__", wrong)
 
 
-def never_routes_to_the_first(patch: Patch) -> None:
-    """The router forgets a replica when it is back."""
-    own = RoundRobin.route
-    patch.setattr(RoundRobin, "route", lambda self, now, request, loads: own(self, now, request, loads[-1:]))
+def core(module: str, old: str, new: str) -> Mistake:
+    """Let a text of a module of the core be another one."""
+    return lambda patch: changed(patch, Change(f"clustersim.core.{module}", old, new))
 
 
-def waits_for_nobody(patch: Patch) -> None:
-    """What failed is sent to the replica that it was at, which is down."""
-    patch.setattr(EventReplay, "_retry", lambda self, sequence: self.replicas[0].add_again(sequence))
+def by_oracle(mistake: Mistake) -> Mistake:
+    """Let the oracle make a mistake, since the core takes it for granted that all of a group fail together."""
+
+    def mutate(patch: Patch) -> None:
+        mistake(patch)
+        replay_by_events(patch)
+
+    return mutate
 
 
 def device(**more: Any) -> dict[str, Any]:
@@ -209,21 +208,21 @@ MISTAKES: list[tuple[str, Mistake, dict[str, Any], str]] = [
         PAIR,
         "RUN-3",
     ),
-    ("of all that share experts one fails", outages(lambda found: found[:1]), TOGETHER, "RUN-3"),
+    ("of all that share experts one fails", by_oracle(outages(lambda found: found[:1])), TOGETHER, "RUN-3"),
     ("all that share experts are back late", outages(each(later(until_ns=MS))), TOGETHER, "RUN-3"),
     ("with swaps it is back too late", outages(each(later(until_ns=MS))), SWAPPED, "RUN-3"),
     ("with swaps it fails too early", outages(each(later(at_ns=-MS // 2))), SWAPPED, "RUN-3"),
     ("another decode replica is slow", faults(each(lambda one: replace(one, devices=(3,)))), POOL_SLOW, "RUN-2"),
-    ("failing takes no effect", lambda patch: patch.setattr(Fleet, "restart", lambda *_: ((), ())), DOWN, "RUN-3"),
+    ("failing takes no effect", core("outages", "if rep.is_down:", "if False:"), DOWN, "RUN-3"),
     (
         "nobody waits for a replica",
-        lambda p: p.setattr(Admission, "comes_back", lambda *_, **__: False),
+        core("outages", "or pool.gone == pool.size:", "or pool.living == 0:"),
         ALONE,
         "RUN-4",
     ),
-    ("requests go to the dead", lambda p: p.setattr(Admission, "living", property(lambda s: s.entry)), DOWN, "RUN-3"),
-    ("the router forgets who is back", never_routes_to_the_first, DOWN, "RUN-3"),
-    ("what failed goes where it was", waits_for_nobody, DOWN, "RUN-3"),
+    ("requests go to the dead", core("outages", "if s.replicas[other].is_down == 0:", "if True:"), DOWN, "RUN-3"),
+    ("the router forgets who is back", core("routing", "turn % pool.living", "pool.living - 1"), DOWN, "RUN-3"),
+    ("what failed goes where it was", core("outages", "r = route(s", "r = 0 * route(s"), DOWN, "RUN-3"),
     ("another rank is slow", slowdown(lambda s: replace(s, slow={1 - k: v for k, v in s.slow.items()})), SLOW, "RUN-2"),
     ("it is not slow enough", slowdown(lambda s: replace(s, slow=dict.fromkeys(s.slow, 2.0))), SLOW, "RUN-2"),
     ("it is too slow", slowdown(lambda s: replace(s, slow=dict.fromkeys(s.slow, 4.0))), SLOW, "RUN-2"),
