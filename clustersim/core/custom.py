@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.core.hand_overs import NOBODY
-from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared
-from clustersim.core.progress import blocks_of, most_blocks
+from clustersim.core.prefix_cache import cached_blocks, count_free, count_shared, owner_with_most
+from clustersim.core.progress import blocks_of, emptiest, free_of, lend, most_blocks
 from clustersim.core.queue import remove
 from clustersim.core.scheduler import enter, preempt
 from clustersim.core.state import ASK_BATCH, LACKS_BLOCKS, NEVER
@@ -28,7 +28,7 @@ def consult(s: Any, r: int, base: int) -> int:
         rep.decodes = rep.chunks = 0
         return 0
     if rep.has_chosen == 0:
-        if rep.standing > 0 and entering(s, r, s.members[r], 0, rep.standing) <= rep.free:
+        if rep.standing > 0 and has_room(s, r, s.members[r], 0, rep.standing, 0):
             rep.evicted = rep.chunks = 0
             decode(s, r, 0, rep.standing, s.members[r], 0)
             rep.steady = 1
@@ -40,14 +40,23 @@ def consult(s: Any, r: int, base: int) -> int:
     return ask(s, r) if rep.evicted > 0 and rep.decodes + rep.chunks == 0 else 0
 
 
-def entering(s: Any, r: int, who: Any, first: int, count: int) -> int:
-    """Return how many of a list enter a block with their next token."""
-    sequences, size, found = s.sequences, s.replicas[r].block_tokens, 0
-    for place in range(first, first + count):
+def has_room(s: Any, r: int, who: Any, first: int, decodes: int, chunks: int) -> bool:
+    """Whether each owner has the blocks for the next token, or the chunk, of those of a list that run."""
+    rep, sequences, size = s.replicas[r], s.sequences, s.replicas[r].block_tokens
+    for owner in range(rep.owners):
+        s.owners[rep.first_owner + owner].left = free_of(s, r, owner)
+    for place in range(first, first + decodes):
         seq = sequences[who[place]]
         if seq.computed >= seq.blocks * size:
-            found += 1
-    return found
+            s.owners[rep.first_owner + seq.owner].left -= 1
+    for place in range(first + decodes, first + decodes + chunks):
+        seq = sequences[who[place]]
+        if seq.blocks > 0:
+            s.owners[rep.first_owner + seq.owner].left -= max(blocks_of(rep, seq.computed + seq.taken) - seq.blocks, 0)
+    least = 0
+    for owner in range(rep.owners):
+        least = min(least, s.owners[rep.first_owner + owner].left)
+    return least == 0
 
 
 def decode(s: Any, r: int, base: int, count: int, who: Any, first: int) -> None:
@@ -59,8 +68,7 @@ def decode(s: Any, r: int, base: int, count: int, who: Any, first: int) -> None:
         batch[base + place] = one
         seq = sequences[one]
         if seq.computed >= seq.blocks * size:
-            seq.blocks += 1
-            rep.free -= 1
+            lend(s, r, one, 1)
         seq.busy = 1
         attended += seq.computed
         left = min(left, seq.output - seq.generated)
@@ -72,7 +80,9 @@ def ask(s: Any, r: int) -> int:
     rep = s.replicas[r]
     for place in range(rep.waiting if rep.caching else 0):
         seq = s.sequences[s.queues[r][place]]
-        seq.cached = cached_blocks(s, r, seq.owner, seq.request, seq.prompt + seq.generated, 0)
+        known = seq.prompt + seq.generated
+        owner = owner_with_most(s, r, seq.request, known) if rep.owners > 1 else 0
+        seq.cached = cached_blocks(s, r, owner, seq.request, known, 0)
     return ASK_BATCH
 
 
@@ -81,14 +91,18 @@ def admit_chosen(s: Any, r: int, one: int) -> bool:
 
     What was chosen before it may have taken cached blocks that it was to take over.
     """
-    rep, seq, cached, taken, room = s.replicas[r], s.sequences[one], 0, 0, s.replicas[r].blocks
+    rep, seq, cached, taken = s.replicas[r], s.sequences[one], 0, 0
+    room, promised, known = rep.blocks, rep.promised, seq.prompt + seq.generated
+    if rep.owners > 1:
+        seq.owner = owner_with_most(s, r, seq.request, known) if rep.caching else emptiest(s, r)
+        room, promised = rep.blocks // rep.owners, s.owners[rep.first_owner + seq.owner].promised
     if rep.caching:
-        cached = cached_blocks(s, r, seq.owner, seq.request, seq.prompt + seq.generated, 0)
+        cached = cached_blocks(s, r, seq.owner, seq.request, known, 0)
         taken = count_free(s, r, one, cached)
         if rep.keeps_room:
             room += cached - taken + count_shared(s, r, seq.owner)
     blocks = blocks_of(rep, seq.taken)
-    if blocks + taken > rep.free or (rep.keeps_room and rep.promised + most_blocks(rep, seq) > room):
+    if blocks + taken > free_of(s, r, seq.owner) or (rep.keeps_room and promised + most_blocks(rep, seq) > room):
         return False
     remove(s, r, one)
     enter(s, r, one, cached, blocks)
@@ -103,11 +117,7 @@ def carry_out(s: Any, r: int, base: int) -> bool:
     rep.has_chosen = rep.evicted = rep.chunks = 0
     for place in range(victims):
         preempt(s, r, choice[place])
-    missing = entering(s, r, choice, victims, decodes)
-    for place in range(victims + decodes, victims + decodes + chunks):
-        seq = s.sequences[choice[place]]
-        missing += max(blocks_of(rep, seq.computed + seq.taken) - seq.blocks, 0) if seq.blocks > 0 else 0
-    if missing > rep.free:
+    if not has_room(s, r, choice, victims, decodes, chunks):
         s.clock[0].chosen = NOBODY
         return False
     decode(s, r, base, decodes, choice, victims)
@@ -120,8 +130,7 @@ def carry_out(s: Any, r: int, base: int) -> bool:
                 s.clock[0].chosen = one
                 return False
         elif blocks > seq.blocks:
-            rep.free -= blocks - seq.blocks
-            seq.blocks = blocks
+            lend(s, r, one, blocks - seq.blocks)
         seq.busy = 1
         batch[base + decodes + rep.chunks] = one
         rep.chunks += 1

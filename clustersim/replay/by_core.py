@@ -14,7 +14,7 @@ from clustersim.replay.core_groups import any_grouped
 from clustersim.replay.core_links import links_meet, sharing_obstacle
 from clustersim.replay.core_replicas import CoreReplicas
 from clustersim.replay.core_slowdowns import slowdown_obstacle
-from clustersim.replay.input import SHARED_CLOCK, PoolInput, Progress, ReplayResult
+from clustersim.replay.input import SHARED_CLOCK, Progress, ReplayResult
 from clustersim.replay.outcome import Outcome
 from clustersim.replay.part import Part, result_of
 from clustersim.replay.prepared import Prepared, PreparedPool
@@ -27,27 +27,10 @@ STAGED: Final = 5.0
 """How many times that of one stage several cost, or groups: each of their steps is decided, or a longest path."""
 
 
-def scheduling_obstacle(prepared: Prepared) -> str:
-    """Return why the core can't schedule a run, however its steps run; empty if it can."""
-    each = [_scheduling_obstacles(pool) for pool in prepared.input.pools]
-    return next((why for found in each for why, is_so in found.items() if is_so), "")
-
-
-def _scheduling_obstacles(pool: PoolInput) -> dict[str, bool]:
-    """Return why the core can't schedule the replicas of a pool, and whether it is so."""
-    serving = pool.serving
-    own = not (isinstance(serving.scheduler, str) and isinstance(serving.router, str))
-    return {
-        "a user's class decides where each SP rank keeps sequences of its own": own and pool.owners > 1,
-    }
-
-
 def core_obstacle(prepared: Prepared) -> str:
     """Return why the core can't simulate a run by itself; empty if it can."""
     if prepared.input.mode == "full":
         return "every operator is an event"
-    if found := scheduling_obstacle(prepared):
-        return found
     each = [_stepping_obstacles(prepared, pool) for pool in prepared.pools]
     return (
         next((why for found in each for why, is_so in found.items() if is_so), "")

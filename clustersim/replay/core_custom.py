@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -26,9 +25,11 @@ LOADS: Final = (
 )  # fmt: skip
 """Fields of replicas that a router is shown, and how many of its sequences are not through with their prompts."""
 KNOWN: Final = ("prompt", "generated", "computed")
-SHOWN: Final = ("request", "arrived", "prompt", "generated", "computed", "blocks", "preemptions", "busy", "cached")
+SHOWN: Final = (
+    "request", "arrived", "prompt", "generated", "computed", "blocks", "owner", "preemptions", "busy", "cached",
+)  # fmt: skip
 """Fields of sequences that a scheduler is shown."""
-STATE: Final = ("waiting", "running", "free", "decodes_in_flight")
+STATE: Final = ("waiting", "running", "decodes_in_flight")
 ORDER: Final = ("rank", "then", "request")
 ORDERED: Final = attrgetter(*ORDER)
 REQUEST: Final = itemgetter(0)
@@ -153,13 +154,20 @@ class AskedScheduler:
         """Return what it is shown."""
         r, capacity = self.r, self.capacity
         config = capacity.config
-        waiting, running, free, decodes = of_one(s.replicas, r, STATE)
+        waiting, running, decodes = of_one(s.replicas, r, STATE)
         numbers, found = self._shown(s.sequences, s.order[r][:running], in_order(s.sequences, s.queues[r][:waiting]))
         view = SchedulerView(
-            now, tuple(found[running:]), tuple(found[:running]), (free,), capacity.blocks, self.block_tokens,
+            now, tuple(found[running:]), tuple(found[:running]), self._free(s), capacity.blocks, self.block_tokens,
             config.max_batch_tokens, config.max_batch_requests, capacity.stages, decodes,
         )  # fmt: skip
         return SchedulerInput(view, found, numbers, dict(zip(map(REQUEST, found), range(len(found)), strict=True)))
+
+    def _free(self, s: State) -> tuple[int, ...]:
+        """Return the free blocks of each owner."""
+        if self.capacity.owners == 1:
+            return tuple(of_one(s.replicas, self.r, ("free",)))
+        (first,) = of_one(s.replicas, self.r, ("first_owner",))
+        return tuple([of_one(s.owners, first + owner, ("free",))[0] for owner in range(self.capacity.owners)])
 
     def _shown(self, sequences: Any, running: Any, waiting: Any) -> tuple[list[int], list[SequenceView]]:
         """Return numbers of sequences, and what is shown of them."""
@@ -173,16 +181,16 @@ class AskedScheduler:
             return numbers, [
                 made(SequenceView, (
                     one.request, one.arrived, priorities[one.request], one.prompt, one.generated, one.computed,
-                    one.blocks, 0, one.preemptions, one.busy > 0, size * one.cached,
+                    one.blocks, one.owner, one.preemptions, one.busy > 0, size * one.cached,
                 ))
                 for one in [sequences[number] for number in numbers]
             ]  # fmt: skip
         found = np.concatenate((running, waiting)) if len(waiting) else running
-        request, arrived, prompt, generated, computed, blocks, preemptions, busy, cached = fields_of(
+        request, arrived, prompt, generated, computed, blocks, owner, preemptions, busy, cached = fields_of(
             sequences, found, SHOWN
         )
         columns = (
-            request, arrived, map(priorities.__getitem__, request), prompt, generated, computed, blocks, repeat(0),
+            request, arrived, map(priorities.__getitem__, request), prompt, generated, computed, blocks, owner,
             preemptions, map(bool, busy), map(size.__mul__, cached),
         )  # fmt: skip
         return found.tolist(), [*map(partial(made, SequenceView), zip(*columns, strict=False))]
@@ -254,24 +262,25 @@ class AskedScheduler:
         IllegalDecisionError
         """
         shown, tokens = self.answered
-        now, (free,) = shown.view.now_ns, of_one(s.replicas, self.r, ("free",))
+        now, free = shown.view.now_ns, [*self._free(s)]
         if one >= 0:
             request = shown.sequences[shown.numbers.index(one)].request
-            self.own.refuse_blocks(now, request, tokens[request], -(-tokens[request] // self.block_tokens), free)
+            (owner,) = of_one(s.sequences, one, ("owner",))
+            self.own.refuse_blocks(now, request, tokens[request], -(-tokens[request] // self.block_tokens), free[owner])
         known = len(self.first)
         named = [(request, count, shown.runs(request)) for request, count in tokens.items()]
         first = [found for request, count, found in named[:known] if found is not None and count == 1]
         entering = [one for one in first if one.computed >= one.blocks * self.block_tokens]
         ordered = [one.request for one in first] == self.first and not shown.view.decodes_in_flight
-        if ordered and len(entering) <= free:
-            free -= len(entering)
-            named = named[known:]
+        left = [count - sum(one.owner == owner for one in entering) for owner, count in enumerate(free)]
+        if ordered and min(left) >= 0:
+            free, named = left, named[known:]
         running = [(request, count, found) for request, count, found in named if found is not None]
         for request, count, found in sorted(running, key=lambda one: shown.place[one[0]]):
             more = max(-(-(found.computed + count) // self.block_tokens) - found.blocks, 0)
-            if more > free:
-                self.own.refuse_blocks(now, request, count, more, free)
-            free -= more
+            if more > free[found.owner]:
+                self.own.refuse_blocks(now, request, count, more, free[found.owner])
+            free[found.owner] -= more
         raise AssertionError(f"{self.own.who} asks for blocks that are there")
 
     def _put(
