@@ -6,6 +6,7 @@ from typing import Final
 
 from clustersim.core import (
     clock,
+    custom,
     flows,
     group_prices,
     groups,
@@ -237,6 +238,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "who lacked blocks lacks them for ever": Mutation(
         scheduler, "choose_prompts", "s.owners[rep.first_owner + owner].lacks = 0", "pass"
+    ),
+    # a user's own scheduler
+    "who decodes takes a block of no SP rank": Mutation(custom, "decode", "lend(s, r, one, 1)", "seq.blocks += 1"),
+    "who is admitted goes to the first SP rank": Mutation(
+        custom, "admit_chosen", "owner_with_most(s, r, seq.request, known) if", "0 if"
     ),
     # prices and logs
     "an SP rank waits for nobody": Mutation(longest_path, "walk", "if end > start", "if False"),

@@ -45,6 +45,17 @@ CORPUS: Final[dict[str, Case]] = {
         "kv_blocks": 4,
         "arrivals": ((0, 4, 8), (0, 4, 8)),
     },
+    "a user's own scheduler decides for SP ranks that keep sequences of their own": {
+        "plan": {"sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}},
+        "scheduler": OWN,
+        "max_batch_requests": 4,
+        "max_batch_tokens": 16,
+        "kv_block_tokens": 4,
+        "kv_blocks": 12,
+        "prefix_caching": True,
+        "shares": (4, ((0, 2), (1, 2))),
+        "arrivals": ((0, 9, 8), (0, 12, 8), (0, 10, 14), (9_000, 14, 6), (20_000, 9, 9)),
+    },
     "who waits for a static batch gives up while that takes blocks": {
         "scheduler": "static",
         "max_batch_requests": 2,
