@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 
 from clustersim.legality.history import ADMITTED, ARRIVED, PREEMPTED, SWAPPED_IN, History
+from clustersim.serving.decision import FACT_KINDS
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.effort import is_whole
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import run_of
 from tests.legality.timeline.asked import broken, is_illegal
+from tests.legality.timeline.source_mutations import Change, changed
 from tests.legality.timeline.test_replay_mutations import document
 from tests.legality.timeline.test_start_mutations import crowd_of, swapped
-from tests.oracle.serving.members import Members
-
-pytestmark = pytest.mark.usefixtures("oracle")
 
 RUNS: Final = ("dense TP", "MoE EP", "faults", "faults of a decode pool", "cancellation", "prefix caching")
 
@@ -114,11 +113,8 @@ def test_arrivals_of_one_instant_in_another_order_are_found():
 
 def test_notes_that_come_late_are_found(monkeypatch):
     legal = simulate(scenario_of(FEW_BLOCKS))
-    real = Members._note
-    later = (ADMITTED, PREEMPTED)
-    monkeypatch.setattr(
-        Members, "_note", lambda self, now, kind, *rest: real(self, now + 1 if kind in later else now, kind, *rest)
-    )
+    late = f"clock.now + (kind in {(FACT_KINDS.index('admitted'), FACT_KINDS.index('preempted'))})"
+    changed(monkeypatch, Change("clustersim.core.record", "facts[at + 1] = clock.now", f"facts[at + 1] = {late}"))
     other = simulate(legal.scenario)
     assert other.timeline.digest != legal.timeline.digest
     assert is_illegal(other)
