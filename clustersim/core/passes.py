@@ -146,7 +146,7 @@ def launch(s: Any, p: Any, n: Any, r: int, k: int) -> int:
             uses = n.uses[slot]
             if uses[1 + 2 * step_count(flight, uses[0])] == UNKNOWN:
                 return ASK_USES
-        if chain.asks and n.stages[r][0].answered == 0:
+        if (chain.asks and n.stages[r][0].answered == 0) or lacks_class(n, table_of(flight, kind), flight):
             return ASK_USES
         if p.cost[kind][0] >= (NEVER - clock.now) >> 1:
             return TOO_LATE
@@ -299,6 +299,17 @@ def get_on(s: Any, n: Any, r: int, i: int, since: int) -> None:
     stage.version = (stage.version + 1) & VERSIONS
     n.paths[stage.path].number = r * len(n.stages[0]) + i
     begin_transfer(s, n, stage.path, since, stage.ns)
+
+
+def lacks_class(n: Any, table: int, flight: Any) -> bool:
+    """Whether it is unknown what one of the classes of a pass takes."""
+    places, ns = n.class_place[table], n.class_ns[table]
+    width = len(ns) // len(places)
+    for cls in range(n.chains[table].classes):
+        place = places[cls]
+        if place >= -1 and place != ASKED and ns[cls * width + step_count(flight, place)] == UNKNOWN:
+            return True
+    return False
 
 
 def look_up(s: Any, p: Any, n: Any, r: int, i: int, table: int) -> None:

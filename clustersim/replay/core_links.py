@@ -129,7 +129,7 @@ class LinkTables:
             layers=storage.table(len(chains), max([0, *(one["layers"] for one in chains)]) * (classes + 1)),
             uses=storage.table(slots, 1 + 2 * width, UNKNOWN),
             class_place=storage.table(len(chains), classes, -1),
-            class_ns=storage.table(len(chains), classes * width),
+            class_ns=storage.table(len(chains), classes * width, UNKNOWN),
             stretches=storage.log(0),
         )
         for number, fields in enumerate(chains):
@@ -218,6 +218,8 @@ class LinkTables:
         for cls, one in enumerate(program.classes):
             place = _place(one)
             n.class_place[table][cls] = OF_DECODE + 1 if table % 3 == OF_DECODE else place
+        for cls in range(len(program.classes), self.classes):
+            n.class_ns[table][cls * self.width] = 0  # other passes have so many
         for core, (one, _) in enumerate(attending):
             n.class_place[table][program.classes.index(one)] = -2 - core
         for at, cls in enumerate(self.slots[table]):

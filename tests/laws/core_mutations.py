@@ -139,6 +139,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         outages, "lose_copies", "s.copies_end[r][place] = 0", "pass"
     ),
     # links that are shared
+    "what a pass takes is known of other steps": Mutation(passes, "lacks_class", "return True", "return False"),
     "nobody hears of a send on its links": Mutation(passes, "tell", "stage.foreign += count", "pass"),
     "a pass goes on as a whole though a send comes": Mutation(passes, "tell", "count > 0 and", "count > 9 and"),
     "a collective begins anew as it is met": Mutation(

@@ -2014,4 +2014,22 @@ CORPUS: Final[dict[str, Case]] = {
             *((15640, 20, 23), (18900, 15, 12), (19730, 14, 9)),
         ),
     },
+    "a step that another one equals in tokens, but not in prompts, passes a layer while its sends may meet": {
+        "plan": {"dp": 1, "tp": 1, "pp": 2},
+        "kv_blocks": 32,
+        "scheduler": "continuous",
+        "max_batch_requests": 2,
+        "max_batch_tokens": 40,
+        "kv_block_tokens": 1,
+        "layers": 2,
+        "decode": {
+            "plan": {"dp": 1, "tp": 1, "pp": 1},
+            "kv_blocks": 44,
+            "scheduler": "continuous",
+            "max_batch_requests": 1,
+            "max_batch_tokens": 8,
+        },
+        "transfer": "layerwise",
+        "arrivals": ((0, 28, 1), (1000, 14, 1), (1000, 14, 2)),
+    },
 }
