@@ -1,4 +1,4 @@
-"""What numba is told of functions of the subset (``clustersim.compiled``): their lists, and that they are one unit.
+"""What numba knows of functions of the subset (``clustersim.compiled``): their lists, and that they are one unit.
 
 By itself numba hands each list of a named tuple from function to function as seven values, and optimises each function
 together with all that it calls, again and again. Here a named tuple is one address: of a table that says where each
@@ -28,7 +28,7 @@ from numba.extending import intrinsic, lower_builtin, lower_getattr_generic, reg
 from numba.np.numpy_support import from_dtype
 
 ABOUT: Final = 3
-"""Numbers that tell of a list: its address, its rows or places, and places in a row."""
+"""Numbers that describe a list: its address, its rows or places, and places in a row."""
 INNER: Final[dict[str, Any]] = {
     "error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
 }  # fmt: skip
@@ -48,11 +48,11 @@ class List(types.Type):
 
 
 class Lists(types.Type):
-    """A named tuple of lists: the address of the table that tells of them."""
+    """A named tuple of lists: the address of the table that describes them."""
 
     def __init__(self, fields: tuple[tuple[str, List], ...]) -> None:
-        told = ", ".join(f"{name}: {each.name}" for name, each in fields)
-        super().__init__(f"Lists({blake2b(told.encode(), digest_size=8).hexdigest()})")  # names of functions have it
+        known = ", ".join(f"{name}: {each.name}" for name, each in fields)
+        super().__init__(f"Lists({blake2b(known.encode(), digest_size=8).hexdigest()})")  # names of functions have it
         self.places = {name: (at, each) for at, (name, each) in enumerate(fields)}
 
 
@@ -104,7 +104,7 @@ class _Length(AbstractTemplate):
 
 
 def _told(builder: Any, table: Any, at: int) -> Any:
-    """Return a number of a table that nothing changes while functions run, of which the optimizer is told."""
+    """Return a number of a table that nothing changes while functions run, which the optimizer knows."""
     place = builder.gep(table, [ir.Constant(ir.IntType(64), at)])
     found = builder.load(place)
     found.set_metadata("invariant.load", builder.module.add_metadata([]))
@@ -126,11 +126,11 @@ def _read_list(context: Any, builder: Any, kind: Lists, value: Any, name: str) -
 
 def _address(context: Any, builder: Any, kind: List, value: Any, at: Any) -> Any:
     """Return the address of a place."""
-    told = cgutils.create_struct_proxy(kind)(context, builder, value=value)
+    known = cgutils.create_struct_proxy(kind)(context, builder, value=value)
     step = ir.Constant(ir.IntType(64), context.get_abi_sizeof(context.get_data_type(kind.element)))
     if kind.dimensions > 1:
-        step = builder.mul(step, told.width, flags=["nsw"])
-    return builder.add(told.address, builder.mul(at, step, flags=["nsw"]), flags=["nsw"])
+        step = builder.mul(step, known.width, flags=["nsw"])
+    return builder.add(known.address, builder.mul(at, step, flags=["nsw"]), flags=["nsw"])
 
 
 @lower_builtin(operator.getitem, List, types.intp)
@@ -138,9 +138,9 @@ def _read(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
     kind = sig.args[0]
     address = _address(context, builder, kind, *args)
     if kind.dimensions > 1:
-        told = cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
+        known = cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
         row = cgutils.create_struct_proxy(sig.return_type)(context, builder)
-        row.address, row.places, row.width = address, told.width, told.width
+        row.address, row.places, row.width = address, known.width, known.width
         return row._getvalue()
     place = builder.inttoptr(address, context.get_data_type(kind.element).as_pointer())
     return context.unpack_value(builder, kind.element, place)
@@ -178,9 +178,9 @@ def _element_of(dtype: Any) -> Any:
 
 
 class Arguments:
-    """What is handed to a function: a number for each value, itself or the address of the table that tells of lists.
+    """What is handed to a function: a number for each value, itself or the address of the table that describes lists.
 
-    Values are kept as long as their addresses are; those that are the same as before are not looked at again.
+    Values are kept as long as their addresses are; those that are the same as before keep theirs.
     """
 
     def __init__(self) -> None:
@@ -201,10 +201,10 @@ class Arguments:
 
 
 def _table_of(value: Any) -> Any:
-    """Return the table that tells of a list, or of those of a named tuple."""
+    """Return the table that describes a list, or of those of a named tuple."""
     lists = value if isinstance(value, tuple) else (value,)
-    told = [(one.__array_interface__["data"][0], len(one), one.shape[-1]) for one in lists]
-    return np.array(told, np.int64)
+    known = [(one.__array_interface__["data"][0], len(one), one.shape[-1]) for one in lists]
+    return np.array(known, np.int64)
 
 
 def _opened(kinds: Sequence[Any]) -> Any:

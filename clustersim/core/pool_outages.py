@@ -1,6 +1,6 @@
 """What happens between two pools when a replica fails.
 
-What is on its way from it has lost its K/V and is computed anew in the prefill pool; so is what decodes there, with the
+What is on its way from it has lost its K/V and is recomputed in the prefill pool; so is what decodes there, with the
 tokens that it has got: that prefill samples the next one. What is on its way to it is sent again to another decode
 replica, since the prefill replica still has it, or waits for one to come back.
 """

@@ -137,7 +137,7 @@ class Prices(NamedTuple):
     padded: Any
     """Tokens that a captured graph computes for so many."""
     asked: Any
-    """Whether sums were told, and the table of which something is asked."""
+    """Whether sums were answered, and the table of which something is asked."""
     groups: Any
     """Groups of replicas that take their steps together, by the kind of their stages (``core.group_prices``)."""
 

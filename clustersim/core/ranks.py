@@ -69,7 +69,7 @@ def count_ranks(s: Any, p: Any, r: int, base: int, decodes: int, chunks: int) ->
         asked = add_up_prompts(s, p, r, base + decodes, chunks)
         if asked:
             return asked
-    elif p.asked[0] == 0:  # else sums were told
+    elif p.asked[0] == 0:  # else sums were answered
         return ASK_ROW
     new = context = segment = peak = 0
     for place in range(base + decodes, base + decodes + chunks):

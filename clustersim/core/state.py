@@ -42,7 +42,7 @@ NO_DECODERS, LOST_COMPUTED, TOO_LONG = 8, 9, 10
 """Why a request ended without an answer: its replica's queue took no more; it waited too long; its client gave it up
 while it waited to be admitted, before its first token, or behind that; every replica had failed when it came; it was
 lost with its replica, or since nothing took it over; every decode replica had failed when it came, or when its prompt
-was computed; to be computed anew it was too long for the prefill pool."""
+was computed; to be recomputed it was too long for the prefill pool."""
 
 PREFILL, DECODE, MIXED = range(3)
 """Kinds of step as they are recorded (``graph.blueprint.STEP_KINDS``; a test compares them)."""

@@ -11,7 +11,7 @@ re-fetched). A victim keeps what it has computed. ::
 - What was swapped out comes back in the order of the queue, after those that run have their blocks and before any
   request is admitted; not in a decision that preempts. It needs room for its next token, and as long as others run
   one block in a hundred stays free, so that it isn't the next victim at once (vLLM's ``watermark``).
-- Where the host has no room, the victim is computed anew.
+- Where the host has no room, the victim is recomputed.
 - What is in host memory is lost when the replica fails, also where only one of its devices does: it is memory of the
   processes that serve (vLLM 0.6, ``vllm/worker/cache_engine.py``: each worker allocates its own), which end then.
   Copies under way are cut off.

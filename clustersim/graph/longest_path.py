@@ -343,5 +343,5 @@ def paths_of(passes: Sequence[LongestPath], storage: Storage) -> Path:
         terms += len(one.counts)
     flat = np.array([one for some in waits for one in some], np.int64)
     sizes = np.cumsum([0, *map(len, waits)])
-    told = (np.array(stretches, np.int64), np.array(series, np.int64), sizes, flat)
-    return Path(*(storage.column(one) for one in told))
+    lists = (np.array(stretches, np.int64), np.array(series, np.int64), sizes, flat)
+    return Path(*(storage.column(one) for one in lists))

@@ -282,10 +282,10 @@ class GroupLog(StepLog):
     ) -> Int64Array:
         """Hand on when each step of a run begins where that does not follow from durations; return where those are."""
         chains = np.array([one.is_chain for one in self.recorder.templates])
-        told = (counts > 1) & ~chains[templates]
+        explicit = (counts > 1) & ~chains[templates]
         firsts = np.cumsum(counts) - counts
         ends = np.cumsum(lengths)
         starts = np.repeat(begins - (ends - lengths)[firsts], counts) + ends - lengths
-        sizes = np.where(told, counts, 0)
-        at = self.recorder.starts.extend(starts[np.repeat(told, counts)])
-        return np.where(told, at + np.cumsum(sizes) - sizes, -1)
+        sizes = np.where(explicit, counts, 0)
+        at = self.recorder.starts.extend(starts[np.repeat(explicit, counts)])
+        return np.where(explicit, at + np.cumsum(sizes) - sizes, -1)

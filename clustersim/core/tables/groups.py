@@ -121,8 +121,8 @@ class GroupTables(PriceTables):
         for each in groups:
             for at, many in each.radix().items():
                 radix[at] = max(radix.get(at, 1), many)
-        told = [radix.get(at, 1) for at in range(max(radix) + 1)]
-        self.paths = PathTables(every, range(len(every)), told, 1, storage)
+        sizes = [radix.get(at, 1) for at in range(max(radix) + 1)]
+        self.paths = PathTables(every, range(len(every)), sizes, 1, storage)
         self.every = every
         self.parts = np.array([len(some) for some in self.paths.parts], np.int64)
         """How many parts each table has …"""
@@ -150,13 +150,13 @@ class GroupTables(PriceTables):
             engine, experts = each.pricer.engine, each.plan.ep
             set_field(whole, kind, "gap_s", each.pricer.gap_s(graph=False))
             set_field(whole, kind, "graph_gap_s", each.pricer.gap_s(graph=True))
-            told = {
+            of_group = {
                 "asks": int(bool(self.obstacle)), "counts": len(fields(each.pricer.windows)), "first_padded": first,
                 "first_pass": int(self.firsts[kind]), "graph_most": engine.graph_max_tokens,
                 "pads": int(bool(engine.graph_sizes)), "halves": int(each.plan.is_two_batch),
                 "decode_tokens": experts.overlap_decode_tokens, "prefill_tokens": experts.overlap_prefill_tokens,
             }  # fmt: skip
-            for name, value in told.items():
+            for name, value in of_group.items():
                 set_field(groups, kind, name, value)
             first += len(padded[kind])
         lists: dict[str, Any] = {name: storage.table(1, 1) for name in Prices._fields}

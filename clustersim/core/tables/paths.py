@@ -40,7 +40,7 @@ class PathTables:
     radix : sequence of int
         How many values each count may have.
     ranks : int
-        Ranks that send, by which sends are told apart.
+        Ranks that send, by which sends differ.
     storage : Storage
 
     Attributes
@@ -64,7 +64,7 @@ class PathTables:
         self.places: dict[int, int] = {}
         """Key → where its values begin."""
         self.values = np.zeros(FEW_VALUES, np.int64)
-        self.told = storage.numbers(FEW_VALUES)
+        self.stored = storage.numbers(FEW_VALUES)
         """The same as one of the lists."""
         self.filled = 0
         self.known: list[dict[bytes, int]] = [{} for _ in tables]
@@ -129,10 +129,10 @@ class PathTables:
         sending = table.program.template.send_classes
         for placed, indices, places in self.parts[number]:
             radix = [self.radix[one] for one in places]
-            told = [*places, -1, -1, -1]
+            of_counts = [*places, -1, -1, -1]
             part = {
                 "classes": len(indices), "kind": self.kinds[id(placed.part)], "first_use": len(self.uses_first) - 1,
-                "first": told[0], "second": told[1], "third": told[2], "radix": [*radix, 0, 0][1],
+                "first": of_counts[0], "second": of_counts[1], "third": of_counts[2], "radix": [*radix, 0, 0][1],
                 "third_radix": [*radix, 0, 0, 0][2],
             }  # fmt: skip
             for name, value in part.items():
@@ -143,8 +143,8 @@ class PathTables:
                     self.sends[number, rank] = at["part"], place
             at["part"] += 1
         for attention, _ in table.attention:
-            told = [-1] * (3 - len(attention.places)) + [*attention.places]
-            for name, value in zip(("pairs", "queries", "keys"), told, strict=True):
+            of_counts = [-1] * (3 - len(attention.places)) + [*attention.places]
+            for name, value in zip(("pairs", "queries", "keys"), of_counts, strict=True):
                 set_field(self.attend_records, at["attends"], name, value)
             set_field(self.attend_records, at["attends"], "first_use", len(self.uses_first) - 1)
             self._add_uses(table, attention.column, at["term"])
@@ -168,7 +168,7 @@ class PathTables:
             _put(keys, begins, key, first)
         self.size = size
         self.keys, self.begins = keys, begins
-        return {"value_keys": keys, "value_at": begins, "values": self.told}
+        return {"value_keys": keys, "value_at": begins, "values": self.stored}
 
     # ---- what is asked for ------------------------------------------------------------------------------------------
     def learn(self, number: int, counts: Sequence[int]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class PathTables:
         InputError
             When an operator would take a day.
         """
-        table, before = self.tables[number], self.told
+        table, before = self.tables[number], self.stored
         try:
             for placed, _, places in self.parts[number]:
                 self._learn(placed.part, tuple([counts[at] for at in places]), places)
@@ -188,43 +188,43 @@ class PathTables:
             raise
         if 2 * len(self.places) > self.size:
             return self._value_lists(4 * len(self.places) + 3)
-        return {} if self.told is before else {"values": self.told}
+        return {} if self.stored is before else {"values": self.stored}
 
-    def _learn(self, part: Part, told: tuple[int, ...], places: Sequence[int]) -> None:
-        key = self._key(part, told, places)
+    def _learn(self, part: Part, counts: tuple[int, ...], places: Sequence[int]) -> None:
+        key = self._key(part, counts, places)
         if key in self.places:
             return
-        alone = len(told) == 1
-        part.learn([told[0] if alone else told])
-        first = told[0] - told[0] % NEAR if alone else 0
+        alone = len(counts) == 1
+        part.learn([counts[0] if alone else counts])
+        first = counts[0] - counts[0] % NEAR if alone else 0
         for value in range(first, first + NEAR) if alone else ():
             if value in part.known:
                 self._tell(part, (value,), self._key(part, (value,), places), part.known[value])
         if key not in self.places:
-            self._tell(part, told, key, part.known[told[0] if alone else told])
+            self._tell(part, counts, key, part.known[counts[0] if alone else counts])
 
-    def _key(self, part: Part, told: Sequence[int], places: Sequence[int]) -> int:
+    def _key(self, part: Part, counts: Sequence[int], places: Sequence[int]) -> int:
         found = 0
-        for value, at in zip(told, places, strict=True):
+        for value, at in zip(counts, places, strict=True):
             found = found * self.radix[at] + value
         return found * len(self.kinds) + self.kinds[id(part)]
 
-    def _tell(self, part: Part, told: Sequence[int], key: int, ns: Int64Array) -> None:
+    def _tell(self, part: Part, counts: Sequence[int], key: int, ns: Int64Array) -> None:
         """Add what classes take, and the bytes of those that send."""
         if key in self.places:
             return
         sends = [cls for cls in part.classes if cls.node.op == "send"]
         features: Features = {
-            name: (float(one),) for one, names in zip(told, part.names, strict=True) for name in names
+            name: (float(one),) for one, names in zip(counts, part.names, strict=True) for name in names
         }
         sizes = [round(node_amount(cls.node, features, 0)) for cls in sends]
         block = np.array([*ns.tolist(), *sizes], np.int64)
         if self.filled + len(block) > len(self.values):
             more = len(self.values) + len(block)
             self.values = longer(self.values, np.zeros(more, np.int64))
-            self.told = longer(self.told, self.storage.numbers(more))
+            self.stored = longer(self.stored, self.storage.numbers(more))
         self.values[self.filled : self.filled + len(block)] = block
-        self.told[self.filled : self.filled + len(block)] = block.tolist()
+        self.stored[self.filled : self.filled + len(block)] = block.tolist()
         self.places[key] = self.filled
         self.filled += len(block)
         if 2 * len(self.places) <= self.size:

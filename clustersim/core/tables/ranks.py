@@ -90,7 +90,7 @@ class RankTables:
         }
 
     def learn_chunks(self, chunks: Iterable[Member], p: Any) -> dict[str, Any]:
-        """Fill in what prompt chunks add to sums; within windows these are told."""
+        """Fill in what prompt chunks add to sums; within windows these are asked for."""
         if self.pricer.windows:
             added = np.sum([self.counts.alone(start, taken, owner) for start, taken, owner in chunks], axis=0)
             for place, value in enumerate(added.tolist()):
@@ -137,7 +137,7 @@ class RankTables:
         Returns
         -------
         (numbers, sent)
-            The row of each stage, −1 of those that were told, (rows, stages), and the bytes that each rank sends.
+            The row of each stage, −1 of those that were asked for, (rows, stages), and the bytes that each rank sends.
         """
         numbers = np.full((len(ofs), len(kinds)), -1, np.int64)
         sent = np.zeros((len(ofs), len(kinds) - 1, self.paths.ranks), np.int64)

@@ -36,7 +36,7 @@ class ClosedPass(EventPass):
     use : callable
     """
 
-    __slots__ = ("_uses", "due", "network", "over", "stretched", "told", "use", "watched")  # fmt: skip
+    __slots__ = ("_uses", "due", "network", "over", "passed", "stretched", "use", "watched")  # fmt: skip
 
     def __init__(
         self, run: EventPass, network: Network, watched: tuple[int, ...], template: PassTemplate, ends: Int64Array,
@@ -51,7 +51,7 @@ class ClosedPass(EventPass):
         """When each operator ends."""
         self.stretched = False
         self.over = False
-        self.told: set[int] = set()
+        self.passed: set[int] = set()
         """Operators of whose ends others know."""
         self._uses: list[tuple[frozenset[int], Int64Array, int]] | None = None
 
@@ -86,7 +86,7 @@ class ClosedPass(EventPass):
         """Say that an operator has ended for which others wait."""
         if self.stretched or self.over:
             return
-        self.told.add(operator)
+        self.passed.add(operator)
         ranks, mark = self.exits.get(operator), self.marks.get(operator)
         if ranks is not None:
             self.on_exit(ranks)
@@ -96,7 +96,7 @@ class ClosedPass(EventPass):
     def _close(self, _: None) -> None:
         if self.stretched or self.over:
             return
-        if len(self.told) < len({**self.exits, **self.marks}):  # what ends now has yet to be told
+        if len(self.passed) < len({**self.exits, **self.marks}):  # what ends now has yet to be passed
             at(self.env, 0, COMPLETION, self._close, None)
             return
         self.abandon()
@@ -133,8 +133,8 @@ class ClosedPass(EventPass):
             if self.ends[operator] != NONE:
                 for target in targets:
                     self.pending[target] -= 1
-        self.exits = {one: ranks for one, ranks in self.exits.items() if one not in self.told}
-        self.marks = {one: call for one, call in self.marks.items() if one not in self.told}
+        self.exits = {one: ranks for one, ranks in self.exits.items() if one not in self.passed}
+        self.marks = {one: call for one, call in self.marks.items() if one not in self.passed}
         start = self._prepared()
         for operator, waits in enumerate(self.pending):
             if waits == 0 and self.ends[operator] == NONE:
